@@ -1,0 +1,45 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Both set up what they use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-fast real vllm lint types docs golden bench matrix clean
+
+demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
+	$(BIN)/llmtrace demo
+
+test: $(VENV)/.ready vllm       ## everything, the real-vLLM tests included
+	$(BIN)/python scripts/check.py
+
+test-fast: $(VENV)/.ready       ## the same without the real parts
+	$(BIN)/python -m pytest -m "not real"
+
+real: $(VENV)/.ready vllm       ## only what needs a real vLLM and real network delays
+	LLMTRACE_REAL=1 $(BIN)/python -m pytest tests/real
+
+vllm: $(VENV)/.ready            ## a real vLLM for the CPU, in a virtual environment of its own
+	$(BIN)/python scripts/install_vllm.py
+
+lint: $(VENV)/.ready            ## ruff: rules and formatting
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/.ready           ## mypy, strict
+	$(BIN)/mypy
+
+docs: $(VENV)/.ready            ## regenerate what is generated in docs/, and check its links
+	$(BIN)/python scripts/docs.py
+
+golden: $(VENV)/.ready          ## rewrite the golden files; review the diff
+	$(BIN)/python -m pytest --golden-update -m "not real"
+
+bench: $(VENV)/.ready           ## what llmtrace costs, beside the bare client, in one run
+	$(BIN)/python tests/bench/client_cost.py
+
+matrix: $(VENV)/.ready          ## the wrappers against old and new SDK versions
+	$(BIN)/python tests/wrappers/matrix.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+
+$(VENV)/.ready: pyproject.toml scripts/set_up.sh
+	sh scripts/set_up.sh $(PYTHON) $(VENV)

@@ -1,0 +1,43 @@
+"""Seven stages of a streaming LLM request that add up exactly to what the user waited.
+
+Three lines to start: `llmtrace.init("my-app")` once, `@llmtrace.trace` on the function around a
+request, and each call becomes one row. See README.md and docs/first-trace.md.
+"""
+
+from llmtrace.budget import Budget
+from llmtrace.configure import flush, init, shutdown
+from llmtrace.errors import ConfigError, DataError, LlmtraceError, SourceError
+from llmtrace.failopen import internal_errors
+from llmtrace.marks import annotate, render, stage
+from llmtrace.rows import OUTCOMES, Row
+from llmtrace.stages import STAGES, Stages, Timeline, split
+from llmtrace.wrappers.function import trace
+from llmtrace.wrappers.instrument import Instrumented, instrument
+from llmtrace.wrappers.stream import wrap
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "OUTCOMES",
+    "STAGES",
+    "Budget",
+    "ConfigError",
+    "DataError",
+    "Instrumented",
+    "LlmtraceError",
+    "Row",
+    "SourceError",
+    "Stages",
+    "Timeline",
+    "annotate",
+    "flush",
+    "init",
+    "instrument",
+    "internal_errors",
+    "render",
+    "shutdown",
+    "split",
+    "stage",
+    "trace",
+    "wrap",
+]

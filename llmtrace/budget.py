@@ -1,0 +1,181 @@
+"""How long may a request take, and which stage may take how much of it?
+
+A latency budget: an objective (p95 unless said otherwise), a total, and what each stage is allowed.
+Its thresholds become exact histogram bounds: "share within budget" is never interpolated.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.stages import STAGES, StageName
+
+_UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
+_DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|)\s*")
+_QUANTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]+)?)")
+_MOST_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A latency budget. Durations in seconds; `None` = no limit set.
+
+    Attributes:
+        objective: the quantile the limits are for, 0 to 1.
+        total_s: the whole request.
+        ttft_s: start to first content.
+        tpot_s: each output token after the first.
+        tokens: output tokens expected, so that `decode` is `tpot_s` times these.
+        stages_s: what each stage may take.
+        buffer_s: kept free.
+    """
+
+    name: str = "default"
+    objective: float = 0.95
+    total_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    tokens: int | None = None
+    stages_s: Mapping[StageName, float] = field(default_factory=dict)
+    buffer_s: float = 0.0
+
+    def thresholds_s(self) -> dict[str, float]:
+        """Return the limit for each metric and stage that has one: the exact bucket bounds."""
+        limits = {"e2e": self.total_s, "ttft": self.ttft_s, "tpot": self.tpot_s}
+        stages: Mapping[Any, float] = self.stages_s
+        return {**{name: limit for name, limit in limits.items() if limit is not None}, **stages}
+
+    def allocations_s(self) -> dict[str, dict[str, float]]:
+        """Return what the budget, by its name, allows each stage and the total."""
+        stages: Mapping[Any, float] = self.stages_s
+        total = {} if self.total_s is None else {"total": self.total_s}
+        return {self.name: {**stages, **total}}
+
+
+# Targets people set for a dialogue (docs/budgets.md); 50 tokens at 30 ms make the decode.
+DEFAULT: Final = Budget(
+    name="dialogue",
+    total_s=2.5,
+    ttft_s=1.0,
+    tpot_s=0.030,
+    tokens=50,
+    stages_s={
+        "network": 0.100,
+        "gateway": 0.050,
+        "queue": 0.150,
+        "prefill": 0.400,
+        "first_chunk": 0.050,
+        "decode": 1.500,
+        "render": 0.050,
+    },
+    buffer_s=0.200,
+)
+
+_KEYS: Final = ("name", "objective", "total", "ttft", "tpot", "tokens", "stages", "buffer")
+
+
+def read_budget(given: str | Path | Mapping[str, Any]) -> Budget:
+    """Read a budget from a mapping, or from a YAML or JSON file.
+
+    Raises:
+        ConfigError: it is not a budget; the message says what is wrong, where, and what would do.
+    """
+    if isinstance(given, Mapping):
+        return _budget(given, "budget")
+    path = Path(given)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            msg = f"{path}: larger than 1 MiB, which no budget is"
+            raise ConfigError(msg)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{path}: cannot read this budget: {error}"
+        raise ConfigError(msg) from error
+    content = _parse(path, text)
+    if not isinstance(content, Mapping):
+        msg = f"{path}: a budget is a mapping with the keys {', '.join(_KEYS)}"
+        raise ConfigError(msg)
+    return _budget(content, str(path))
+
+
+def _parse(path: Path, text: str) -> Any:
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            msg = f"{path}: not JSON: {error}"
+            raise ConfigError(msg) from error
+    try:
+        import yaml
+    except ImportError:
+        raise missing_extra("a budget in YAML", "demo", "PyYAML") from None
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        msg = f"{path}: not YAML: {error}"
+        raise ConfigError(msg) from error
+
+
+def _budget(content: Mapping[str, Any], where: str) -> Budget:
+    unknown = [str(key) for key in content if key not in _KEYS]
+    if unknown:
+        msg = f"{where}: unknown key {', '.join(unknown)}; a budget has {', '.join(_KEYS)}"
+        raise ConfigError(msg)
+    stages = content.get("stages") or {}
+    if not isinstance(stages, Mapping):
+        msg = f"{where}: stages must map a stage to a duration, as in {{prefill: 400ms}}"
+        raise ConfigError(msg)
+    for stage in stages:
+        if stage not in STAGES:
+            msg = f"{where}: unknown stage {stage!r}; the stages are {', '.join(STAGES)}"
+            raise ConfigError(msg)
+    tokens = content.get("tokens")
+    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int)):
+        msg = f"{where}: tokens: {tokens!r} is not a whole number of output tokens"
+        raise ConfigError(msg)
+    return Budget(
+        name=str(content.get("name", "default")),
+        objective=_objective(content.get("objective", "p95"), where),
+        total_s=_duration(content.get("total"), f"{where}: total"),
+        ttft_s=_duration(content.get("ttft"), f"{where}: ttft"),
+        tpot_s=_duration(content.get("tpot"), f"{where}: tpot"),
+        tokens=tokens,
+        stages_s={
+            stage: limit
+            for stage, value in stages.items()
+            if (limit := _duration(value, f"{where}: stages.{stage}")) is not None
+        },
+        buffer_s=_duration(content.get("buffer"), f"{where}: buffer") or 0.0,
+    )
+
+
+def _objective(value: Any, where: str) -> float:
+    match = _QUANTILE.fullmatch(value) if isinstance(value, str) else None
+    quantile = float(match[1]) / 100 if match else value
+    if isinstance(quantile, float) and 0 < quantile < 1:
+        return quantile
+    msg = f"{where}: objective: {value!r} is not a quantile; write p95, or 0.95"
+    raise ConfigError(msg)
+
+
+def _duration(value: Any, where: str) -> float | None:
+    """Read seconds from a number, or from text such as 250ms, 1.5s or 2m."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        seconds = float(match[1]) * _UNITS[match[2]] if match else None
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        seconds = None
+    if seconds is None or not 0 < seconds < float("inf"):
+        msg = f"{where}: {value!r} is not a duration; write 250ms, 1.5s, or seconds as a number"
+        raise ConfigError(msg)
+    return seconds

@@ -1,0 +1,235 @@
+"""What does `llmtrace.init` set up, and from which settings?
+
+Arguments win over `LLMTRACE_*` variables, and those over OpenTelemetry's standard `OTEL_*` ones.
+Everything wrong with them is said here, before the first request.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from llmtrace import export, runtime
+from llmtrace.budget import Budget, read_budget
+from llmtrace.errors import ConfigError
+from llmtrace.export.sink import Sink
+from llmtrace.failopen import internal_error
+from llmtrace.runtime import Runtime
+from llmtrace.wrappers import instrument as wrapping
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+_UNKNOWN_SERVICE: Final = "unknown_service"
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The settings an environment carries, read once and checked."""
+
+    disabled: bool = False
+    service: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    exporters: tuple[str, ...] | None = None
+    budget: str | None = None
+    sample: float | None = None
+
+
+def read_environment(environ: Mapping[str, str]) -> Environment:
+    """Read the `LLMTRACE_*` and `OTEL_*` variables `init` understands.
+
+    Raises:
+        ConfigError: one holds what cannot be; the message names it.
+    """
+    resource = _resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    labels = {
+        row_field: resource[key]
+        for key, row_field in (
+            ("service.version", "version"),
+            ("cloud.region", "region"),
+        )
+        if key in resource
+    }
+    return Environment(
+        disabled=any(
+            environ.get(name, "").strip().lower() in _TRUE
+            for name in ("OTEL_SDK_DISABLED", "LLMTRACE_DISABLED")
+        ),
+        service=environ.get("OTEL_SERVICE_NAME") or resource.get("service.name"),
+        labels=labels,
+        exporters=_exporters(environ),
+        budget=environ.get("LLMTRACE_BUDGET") or None,
+        sample=_sample(environ),
+    )
+
+
+def _resource_attributes(text: str) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _exporters(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    named = environ.get("LLMTRACE_EXPORTERS")
+    if named is not None:
+        return tuple(name.strip() for name in named.split(",") if name.strip())
+    traces = environ.get("OTEL_TRACES_EXPORTER")
+    if traces is not None:
+        known = {"otlp": "otlp", "console": "console"}
+        return tuple(known[t] for t in map(str.strip, traces.split(",")) if t in known)
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    return ("otlp",) if any(environ.get(name) for name in endpoints) else None
+
+
+def _sample(environ: Mapping[str, str]) -> float | None:
+    name, text = "LLMTRACE_SAMPLE", environ.get("LLMTRACE_SAMPLE")
+    if text is None:
+        sampler = environ.get("OTEL_TRACES_SAMPLER", "")
+        if sampler in {"always_off", "parentbased_always_off"}:
+            return 0.0
+        if sampler not in {"traceidratio", "parentbased_traceidratio"}:
+            return None
+        name, text = "OTEL_TRACES_SAMPLER_ARG", environ.get("OTEL_TRACES_SAMPLER_ARG", "1")
+    try:
+        return float(text)
+    except ValueError:
+        msg = f"{name}={text!r} is not a number; give the share of requests to keep, 0 to 1"
+        raise ConfigError(msg) from None
+
+
+def init(
+    service: str | None = None,
+    *,
+    exporters: Sequence[str | Sink] | None = None,
+    budget: str | Path | Mapping[str, Any] | Budget | None = None,
+    instrument: Sequence[str] = wrapping.MODULES,
+    sample: float | None = None,
+    region: str | None = None,
+    version: str | None = None,
+    tenant_metrics: bool = False,
+    ask_usage: bool = True,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> None:
+    """Set llmtrace up for this process. Without it every wrapper is a no-op.
+
+    Calling it again replaces what was set up before, after sending what that still held.
+
+    Args:
+        service: this application's name; else `OTEL_SERVICE_NAME`.
+        exporters: where rows go: `"otlp"`, `"prometheus"`, `"prometheus:9464"` (which also serves
+            /metrics on loopback), `"console"`, or any object with a sink's methods. Default: OTLP
+            if an `OTEL_EXPORTER_OTLP_ENDPOINT` is set, else one line a request on stderr.
+        budget: a latency budget or its YAML file: its thresholds become exact bucket bounds.
+        instrument: SDKs to instrument once the application has imported them; `()` for none.
+        sample: share of requests whose spans are written, 0 to 1; counters always see all.
+        region: where this process runs.
+        version: what is deployed.
+        tenant_metrics: label metrics by tenant too; off, because tenants can be many.
+        ask_usage: ask servers for `include_usage` where the caller did not, and hide the extra
+            chunk: without it vLLM's own figures and token counts do not arrive.
+        tracer_provider: the application's; default: OpenTelemetry's global one, if it set one.
+            With one, spans go through it and the `otlp` exporter sends none of its own.
+        meter_provider: the same for the OpenTelemetry GenAI metrics.
+
+    Raises:
+        ConfigError: a setting is wrong; the message says which and how to mend it.
+
+    Example:
+        >>> import llmtrace
+        >>> llmtrace.init("shop", exporters=[])
+        >>> llmtrace.shutdown()
+    """
+    environment = read_environment(os.environ)
+    if environment.disabled:
+        shutdown()
+        return
+    limits = _budget(budget if budget is not None else environment.budget)
+    share = sample if sample is not None else environment.sample
+    share = 1.0 if share is None else share
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        msg = f"sample={share!r}: give the share of requests to keep, between 0 and 1"
+        raise ConfigError(msg)
+    for module in instrument:
+        if module not in wrapping.MODULES:
+            msg = f"instrument={module!r}: llmtrace instruments {', '.join(wrapping.MODULES)}"
+            raise ConfigError(msg)
+    if service is not None and not isinstance(service, str):
+        msg = f"service={service!r} must be a string: the name of this application"  # type: ignore[unreachable]
+        raise ConfigError(msg)
+    name = service or environment.service or _UNKNOWN_SERVICE
+    chosen = exporters if exporters is not None else environment.exporters
+    settings = export.ExportSettings(
+        service=name,
+        thresholds_s={} if limits is None else limits.thresholds_s(),
+        budget_seconds={} if limits is None else limits.allocations_s(),
+        tenant_metrics=tenant_metrics,
+        meter_provider=meter_provider,
+    )
+    sinks = [_sink(one, settings) for one in (("console",) if chosen is None else chosen)]
+    given = {"region": region, "version": version}
+    labels = {**environment.labels, **{k: v for k, v in given.items() if v is not None}}
+    shutdown()
+    runtime.activate(
+        Runtime(
+            service=name,
+            sinks=tuple(sinks),
+            labels=labels,
+            sample=float(share),
+            tracer_provider=tracer_provider,
+            ask_usage=ask_usage,
+        )
+    )
+    wrapping.when_imported(tuple(instrument))
+
+
+def _budget(given: str | Path | Mapping[str, Any] | Budget | None) -> Budget | None:
+    return given if given is None or isinstance(given, Budget) else read_budget(given)
+
+
+def _sink(one: str | Sink, settings: export.ExportSettings) -> Sink:
+    if isinstance(one, str):
+        return export.build(one, settings)
+    if callable(getattr(one, "write", None)):
+        return one
+    msg = (
+        f"exporters: {one!r} is neither a name ({', '.join(export.NAMES)}) nor an object with "
+        "write(row)"
+    )
+    raise ConfigError(msg)
+
+
+def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
+    """Send what the exporters still hold. Return whether all of it went within `timeout_s`."""
+    active = runtime.active()
+    return active is None or all(_each(active, lambda sink: sink.flush(timeout_s)))
+
+
+def shutdown() -> None:
+    """Send what is left, stop the exporters, and take back every instrumentation."""
+    before = runtime.activate(None)
+    wrapping.undo_all()
+    if before is not None:
+        for closed in _each(before, lambda sink: sink.close()):
+            del closed
+
+
+def _each(active: Runtime, do: Callable[[Any], Any]) -> list[Any]:
+    # A user's own sink needs no more than `write`.
+    done = []
+    for sink in active.sinks:
+        try:
+            done.append(do(sink))
+        except Exception as error:  # noqa: BLE001
+            internal_error(f"export.{type(sink).__name__}", error)
+            done.append(False)
+    return done
+
+
+atexit.register(shutdown)

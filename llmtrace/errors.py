@@ -1,0 +1,35 @@
+"""Which errors does llmtrace raise, and when?
+
+    LlmtraceError
+    ├── ConfigError      a setting is wrong: what, where, and how to mend it (at set-up only)
+    ├── DataError        input that cannot be read: a row, a budget, a beacon
+    └── SourceError      something llmtrace reads from did not answer: an engine, a server
+
+Nothing in this tree is ever raised through a wrapped stream: at run time llmtrace fails open.
+"""
+
+from __future__ import annotations
+
+
+class LlmtraceError(Exception):
+    """The one class to catch for everything llmtrace raises on purpose."""
+
+
+class ConfigError(LlmtraceError):
+    """A setting is wrong. Raised at set-up, never while a stream runs."""
+
+
+class DataError(LlmtraceError):
+    """Input that cannot be read as what it claims to be."""
+
+
+class SourceError(LlmtraceError):
+    """A server, engine or file llmtrace reads from is missing, dead or refuses."""
+
+
+def missing_extra(feature: str, extra: str, package: str) -> ConfigError:
+    """Make the error for a feature whose optional dependency is not installed."""
+    return ConfigError(
+        f"{feature} needs the package {package!r}, which is not installed; from a checkout of "
+        f"llmtrace run: python -m pip install '.[{extra}]'"
+    )

@@ -1,0 +1,296 @@
+"""What do all rows of this process add up to, by label set?
+
+Cumulative histograms and counters in exact integer nanoseconds, updated once a row. Whatever shows
+metrics (Prometheus, OpenTelemetry) reads them from here.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from llmtrace.errors import ConfigError
+from llmtrace.export.forked import restart_after_fork
+from llmtrace.failopen import internal_error
+from llmtrace.record import GAP_BOUNDS_NS
+from llmtrace.stages import STAGES
+
+if TYPE_CHECKING:
+    from llmtrace.rows import Row
+
+_NS: Final = 1_000_000_000
+
+STAGE_LABELS: Final = (*STAGES, "unattributed")
+
+# Upper bounds in seconds. All bounds of OpenTelemetry's GenAI metrics (10 ms doubling to 82 s) are
+# among them, so that those fold out of these exactly.
+LATENCY_S: Final = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28,
+    1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 40.96, 81.92, 120.0,
+)  # fmt: skip
+TPOT_S: Final = (
+    0.001, 0.002, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08,
+    0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
+)  # fmt: skip
+TOKENS: Final = tuple(4**power for power in range(14))
+
+_DEFAULT_S: Final[Mapping[str, tuple[float, ...]]] = {
+    "e2e": LATENCY_S,
+    "ttft": LATENCY_S,
+    "tpot": TPOT_S,
+    **dict.fromkeys(STAGE_LABELS, LATENCY_S),
+}
+_GAP: Final = "inter_chunk_gap"
+_OTHER: Final = "other"
+# The last 7 bytes of a trace id are the random ones.
+_RANDOM: Final = 1 << 56
+
+Mark = tuple[str, str, int]  # trace id, span id, unix ns of the end
+
+
+class Labels(NamedTuple):
+    """What rows are told apart by; empty = not known."""
+
+    model: str
+    route: str
+    service: str
+    region: str
+    outcome: str
+    tenant: str
+    operation: str
+    provider: str
+    server: str
+    error_type: str
+
+
+class Histogram:
+    """Counts of values by bucket, their sum, and the last request that fell into each.
+
+    Attributes:
+        edges: upper bounds, which belong to their buckets; the last bucket has none.
+        counts: values in each bucket.
+        total: sum of the values.
+        exemplars: the last value in each bucket and the request it came from.
+    """
+
+    __slots__ = ("counts", "edges", "exemplars", "total")
+
+    def __init__(self, edges: Sequence[int]) -> None:
+        self.edges = edges
+        self.counts = [0] * (len(edges) + 1)
+        self.exemplars: list[tuple[int, Mark] | None] = [None] * (len(edges) + 1)
+        self.total = 0
+
+    def observe(self, value: int, mark: Mark | None) -> None:
+        """Add one value."""
+        bucket = bisect_left(self.edges, value)
+        self.counts[bucket] += 1
+        self.total += value
+        if mark is not None:
+            self.exemplars[bucket] = (value, mark)
+
+    def add(self, other: Histogram) -> None:
+        """Add everything that another histogram with the same edges holds."""
+        for bucket, count in enumerate(other.counts):
+            if count:
+                self.counts[bucket] += count
+                mine, theirs = self.exemplars[bucket], other.exemplars[bucket]
+                if theirs is not None and (mine is None or mine[1][2] < theirs[1][2]):
+                    self.exemplars[bucket] = theirs
+        self.total += other.total
+
+
+class Cell:
+    """Everything counted for one label set."""
+
+    __slots__ = (
+        "cached_tokens", "e2e", "gaps", "input_tokens", "output_tokens", "requests", "stages",
+        "tpot", "ttft", "unknown",
+    )  # fmt: skip
+
+    def __init__(self, edges: Mapping[str, Sequence[int]], stages: Sequence[str]) -> None:
+        self.requests = self.cached_tokens = 0
+        self.e2e = Histogram(edges["e2e"])
+        self.ttft = Histogram(edges["ttft"])
+        self.tpot = Histogram(edges["tpot"])
+        self.gaps = Histogram(GAP_BOUNDS_NS)
+        self.input_tokens = Histogram(TOKENS)
+        self.output_tokens = Histogram(TOKENS)
+        self.stages = {stage: Histogram(edges[stage]) for stage in stages}
+        self.unknown = dict.fromkeys(stages, 0)
+
+    def observe(self, row: Row, mark: Mark | None) -> None:
+        """Count one row. What it does not know is not observed, so that counts show coverage."""
+        self.requests += 1
+        self.e2e.observe(row.e2e_ns, mark)
+        if (ttft := row.ttft_ns) is not None:
+            self.ttft.observe(ttft, mark)
+            if (tpot := row.tpot_s) is not None:
+                self.tpot.observe(round(tpot * _NS), mark)
+            if row.gap_counts is not None:
+                self._gaps(row, ttft, row.gap_counts)
+        if row.prompt_tokens is not None:
+            self.input_tokens.observe(row.prompt_tokens, mark)
+            self.cached_tokens += row.cached_tokens or 0
+        if row.output_tokens is not None:
+            self.output_tokens.observe(row.output_tokens, mark)
+        if self.stages:
+            stages = row.stages
+            for name, histogram in self.stages.items():
+                ns = getattr(stages, name)
+                if ns is None:
+                    self.unknown[name] += 1
+                else:
+                    histogram.observe(ns, mark)
+
+    def _gaps(self, row: Row, ttft: int, gap_counts: Sequence[int]) -> None:
+        gaps = self.gaps
+        counts = gaps.counts
+        for bucket, count in enumerate(gap_counts):
+            if count:
+                counts[bucket] += count
+        # The row keeps no sum of its gaps. The wait after the first content is one with what came
+        # after the last; first to last content is one with what the reader held: the smaller.
+        waited = row.e2e_ns - ttft - row.timeline.held_after
+        gaps.total += max(0, min(waited, (row.last_content_ns or 0) - ttft))
+
+    def add(self, other: Cell) -> None:
+        """Add everything another cell of the same aggregate counted."""
+        self.requests += other.requests
+        self.cached_tokens += other.cached_tokens
+        for name in ("e2e", "ttft", "tpot", "gaps", "input_tokens", "output_tokens"):
+            getattr(self, name).add(getattr(other, name))
+        for stage, histogram in other.stages.items():
+            self.stages[stage].add(histogram)
+            self.unknown[stage] += other.unknown[stage]
+
+
+class Aggregate:
+    """Cells by label set, for any number of threads.
+
+    Args:
+        thresholds_s: seconds by metric (`e2e`, `ttft`, `tpot`, `inter_chunk_gap`) or stage, made
+            bucket bounds so that the share within each is exact.
+        stages: which stages to count.
+        tenants: tell tenants apart too.
+        most_label_sets: above these, rows of new label sets are counted together under `other`.
+
+    Raises:
+        ConfigError: a threshold is for nothing there is, or is no duration.
+    """
+
+    def __init__(
+        self,
+        *,
+        thresholds_s: Mapping[str, float] | None = None,
+        stages: Sequence[str] = STAGE_LABELS,
+        tenants: bool = False,
+        most_label_sets: int = 500,
+    ) -> None:
+        self._edges = _edges(thresholds_s or {})
+        self._stages = tuple(stages)
+        self._tenants = tenants
+        self._most = most_label_sets
+        self.restart_in_child()
+        restart_after_fork(self)
+
+    def restart_in_child(self) -> None:
+        """Count from nothing: what was counted before a fork is the parent's to report."""
+        self._lock = threading.Lock()
+        self._cells: dict[Labels, Cell] = {}
+
+    def add(self, row: Row) -> None:
+        """Count one row."""
+        labels = Labels(
+            row.model or "",
+            row.route or "",
+            row.service,
+            row.region or "",
+            row.outcome,
+            (row.tenant or "") if self._tenants else "",
+            row.operation,
+            row.provider or "",
+            row.server or "",
+            row.error_type or "",
+        )
+        mark = (row.trace_id, row.span_id, row.start + row.e2e_ns) if _written(row) else None
+        with self._lock:
+            (self._cells.get(labels) or self._cell(labels)).observe(row, mark)
+
+    def _cell(self, labels: Labels) -> Cell:
+        if len(self._cells) >= self._most:
+            internal_error(
+                "export.metrics.label_sets",
+                f"more than {self._most} label sets; further ones are counted as {_OTHER!r}",
+            )
+            labels = Labels(*[_OTHER] * len(labels))._replace(outcome=labels.outcome)
+            if (other := self._cells.get(labels)) is not None:
+                return other
+        cell = self._cells[labels] = Cell(self._edges, self._stages)
+        return cell
+
+    def by(self, fields: Sequence[str], *, reset: bool = False) -> dict[tuple[str, ...], Cell]:
+        """Return what was counted, by some of the labels only.
+
+        Args:
+            fields: names of `Labels`.
+            reset: start counting anew, for receivers that want differences.
+        """
+        with self._lock:
+            cells = list(self._cells.items())
+            if reset:
+                self._cells = {}
+        found: dict[tuple[str, ...], Cell] = {}
+        for labels, cell in cells:
+            key = tuple(getattr(labels, name) for name in fields)
+            merged = found.get(key)
+            if merged is None:
+                merged = found[key] = Cell(self._edges, self._stages)
+            with self._lock:
+                merged.add(cell)
+        return found
+
+
+def _written(row: Row) -> bool:
+    """Say whether this row's trace is among those the user's sampling keeps, as far as it tells."""
+    return row.weight <= 1 or int(row.trace_id[-14:], 16) * row.weight < _RANDOM
+
+
+def _edges(thresholds_s: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
+    for name, seconds in thresholds_s.items():
+        if name not in _DEFAULT_S and name != _GAP:
+            msg = f"threshold for {name!r}: there is none; take one of {', '.join(_DEFAULT_S)}"
+            raise ConfigError(msg)
+        if not 0 < seconds < float("inf"):
+            msg = f"threshold of {seconds!r} s for {name!r} must be above 0"
+            raise ConfigError(msg)
+    gap = thresholds_s.get(_GAP)
+    if gap is not None and round(gap * _NS) not in GAP_BOUNDS_NS:
+        allowed = ", ".join(f"{bound / _NS:g}" for bound in GAP_BOUNDS_NS)
+        msg = f"threshold of {gap!r} s for {_GAP!r} must be a bound gaps are counted by: {allowed}"
+        raise ConfigError(msg)
+    return {
+        name: tuple(
+            sorted({round(bound * _NS) for bound in (*bounds, *_threshold(thresholds_s, name))})
+        )
+        for name, bounds in _DEFAULT_S.items()
+    }
+
+
+def _threshold(thresholds_s: Mapping[str, float], name: str) -> tuple[float, ...]:
+    return (thresholds_s[name],) if name in thresholds_s else ()
+
+
+def fold(histogram: Histogram, edges: Sequence[int]) -> list[int]:
+    """Count over fewer edges, all of which must be among the histogram's own."""
+    wanted = set(edges)
+    counts, running = [], 0
+    for edge, count in zip(histogram.edges, histogram.counts, strict=False):
+        running += count
+        if edge in wanted:
+            counts.append(running)
+            running = 0
+    counts.append(running + histogram.counts[-1])
+    return counts

@@ -1,0 +1,90 @@
+"""How often is a failed export tried again, and when is it given up?
+
+Only answers that OTLP calls retryable are retried, after the wait the server asks for or a growing
+one, and never for longer than a fixed time.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from llmtrace.failopen import count_internal, internal_error
+
+GIVE_UP_AFTER_S: Final = 30.0
+_FIRST_WAIT_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 10.0
+
+# Sends one request's bytes and returns the answer's, or raises `Undelivered`.
+Send = Callable[[bytes], bytes]
+
+
+class Undelivered(Exception):  # noqa: N818 - what happened, not what to blame
+    """A request that was not accepted.
+
+    Args:
+        reason: in words, without anything secret.
+        retryable: whether sending it again may help.
+        wait_s: how long the server asks to wait first, in seconds.
+    """
+
+    def __init__(self, reason: str, *, retryable: bool, wait_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retryable = retryable
+        self.wait_s = wait_s
+
+
+def deliver(
+    send: Send,
+    body: bytes,
+    *,
+    pause: Callable[[float], bool],
+    give_up_after_s: float = GIVE_UP_AFTER_S,
+    clock: Callable[[], float] = time.monotonic,
+    jitter: Callable[[], float] = random.random,
+) -> None:
+    """Send a trace export request until it is accepted or it is time to give up.
+
+    Args:
+        send: makes one attempt.
+        body: the request.
+        pause: waits some seconds; returns `False` if there is no more time to wait.
+        give_up_after_s: longest time from the first attempt to the last one's start.
+        clock: monotonic seconds.
+        jitter: 0 to 1, so that many processes do not come back at once.
+
+    Raises:
+        Undelivered: it was refused for good, or for too long.
+    """
+    deadline = clock() + give_up_after_s
+    wait_s = _FIRST_WAIT_S
+    while True:
+        try:
+            answer = send(body)
+        except Undelivered as error:
+            if not error.retryable:
+                raise
+            asked = error.wait_s if error.wait_s is not None else wait_s * (0.5 + jitter())
+            if clock() + asked > deadline or not pause(asked):
+                raise
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        else:
+            _check(answer)
+            return
+
+
+def _check(answer: bytes) -> None:
+    """Count the spans of an accepted request that the receiver rejected after all."""
+    if not answer:
+        return
+    try:
+        partial = ExportTraceServiceResponse.FromString(answer).partial_success
+    except Exception:  # noqa: BLE001 - some receivers answer JSON or text to protobuf
+        return
+    if partial.rejected_spans > 0:
+        internal_error("export.otlp.rejected", partial.error_message or "no reason given")
+        count_internal("export.otlp.rejected", partial.rejected_spans - 1)

@@ -1,0 +1,85 @@
+"""How do rows get to an OpenTelemetry backend?
+
+As OTLP spans: a row is its client span, and each stage that took any time a child, laid end to end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from llmtrace.export.delivery import GIVE_UP_AFTER_S, Send, Undelivered, deliver
+from llmtrace.export.otlp_settings import OtlpSettings, read_settings
+from llmtrace.export.queue import Lost, QueuedSink
+from llmtrace.export.wire import Resources, encode
+
+if TYPE_CHECKING:
+    from llmtrace.rows import Row
+
+# gRPC servers refuse messages above 4 MiB unless told otherwise.
+_MOST_BYTES: Final = 3 << 20
+
+
+def otlp_sink(
+    *,
+    endpoint: str | None = None,
+    protocol: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    compression: str | None = None,
+    interval_s: float = 1.0,
+    give_up_after_s: float = GIVE_UP_AFTER_S,
+    environ: Mapping[str, str] = os.environ,
+) -> QueuedSink:
+    """Make the sink that sends rows as OTLP spans, by gRPC or HTTP.
+
+    What is not given comes from the standard `OTEL_EXPORTER_OTLP_*` variables; see
+    `read_settings`. The service is the row's own.
+
+    Args:
+        endpoint: base URL of the receiver.
+        protocol: `grpc` or `http/protobuf`.
+        headers: sent with each request, such as the backend's token. Never logged.
+        timeout_s: of one attempt, in seconds.
+        compression: `gzip` or `none`.
+        interval_s: longest a row waits for company, in seconds.
+        give_up_after_s: longest a batch is retried, in seconds; then it is dropped and counted.
+        environ: the variables to fall back to.
+
+    Raises:
+        ConfigError: a setting cannot be.
+    """
+    settings = read_settings(
+        "traces",
+        endpoint=endpoint,
+        protocol=protocol,
+        headers=headers,
+        timeout_s=timeout_s,
+        compression=compression,
+        environ=environ,
+    )
+    send, resources = _sender(settings), Resources()
+
+    def send_rows(rows: Sequence[Row]) -> None:
+        reason, lost = "", 0
+        for body, count in encode(rows, resources, _MOST_BYTES):
+            try:
+                deliver(send, body, pause=sink.pause, give_up_after_s=give_up_after_s)
+            except Undelivered as error:
+                reason, lost = str(error), lost + count
+        if lost:
+            raise Lost(reason, lost)
+
+    sink = QueuedSink("export.otlp", send_rows, interval_s=interval_s)
+    return sink
+
+
+def _sender(settings: OtlpSettings) -> Send:
+    if settings.protocol == "grpc":
+        from llmtrace.export.otlp_grpc import grpc_sender  # noqa: PLC0415 - grpc is slow to import
+
+        return grpc_sender(settings)
+    from llmtrace.export.otlp_http import http_sender  # noqa: PLC0415
+
+    return http_sender(settings)

@@ -1,0 +1,220 @@
+"""Where do OTLP exports go, and how?
+
+Arguments win over the standard `OTEL_EXPORTER_OTLP_*` variables, and a signal's own variable over
+the general one. Everything wrong with them is said at set-up; header values are never shown.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import unquote, urlsplit
+
+from llmtrace.errors import ConfigError
+
+Signal = Literal["traces", "metrics"]
+Protocol = Literal["grpc", "http/protobuf"]
+
+_PREFIX: Final = "OTEL_EXPORTER_OTLP_"
+_GRPC_PORT: Final = 4317
+_DEFAULT_TIMEOUT_S: Final = 10.0
+# OpenTelemetry for Python reads the time-out in seconds, its specification in milliseconds.
+_SURELY_MILLISECONDS: Final = 1000.0
+_TRUE: Final = frozenset({"true", "1", "yes", "on"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtlpSettings:
+    """Where one signal goes, checked. The headers' values stay out of the `repr`.
+
+    Attributes:
+        protocol: `grpc` or `http/protobuf`.
+        url: for HTTP the full URL of the signal; for gRPC `host:port`.
+        headers: sent with each request; names in lower case.
+        timeout_s: of one attempt.
+        gzip: compress the body.
+        insecure: no TLS.
+        certificate: PEM file of the authorities to trust.
+        client_key: PEM file of this client's key.
+        client_certificate: PEM file of this client's certificate.
+    """
+
+    protocol: Protocol
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = _DEFAULT_TIMEOUT_S
+    gzip: bool = False
+    insecure: bool = False
+    certificate: str | None = None
+    client_key: str | None = None
+    client_certificate: str | None = None
+
+
+def read_settings(
+    signal: Signal,
+    *,
+    endpoint: str | None = None,
+    protocol: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    compression: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> OtlpSettings:
+    """Work out where one signal goes.
+
+    Without a protocol, `grpc` is used for an endpoint on port 4317 and `http/protobuf` otherwise.
+
+    Args:
+        signal: `traces` or `metrics`.
+        endpoint: base URL of the receiver; for HTTP `/v1/<signal>` is added unless it is there.
+        protocol: `grpc` or `http/protobuf`.
+        headers: sent with each request.
+        timeout_s: of one attempt, in seconds.
+        compression: `gzip` or `none`.
+        environ: the variables to fall back to.
+
+    Raises:
+        ConfigError: a setting cannot be; the message says which and what would do.
+    """
+    place, is_full = _endpoint(signal, endpoint, environ)
+    named, chosen = ("protocol", protocol) if protocol else _lookup(environ, signal, "PROTOCOL")
+    parts = urlsplit(place if "://" in place else f"//{place}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or parts.scheme not in {"", "http", "https"}:
+        msg = (
+            f"OTLP endpoint {_shown(place)!r} is not a URL; give one such as "
+            "http://localhost:4318 (HTTP) or http://localhost:4317 (gRPC)"
+        )
+        raise ConfigError(msg)
+    if not chosen:
+        chosen = "grpc" if port == _GRPC_PORT else "http/protobuf"
+    if chosen == "grpc":
+        grpc = True
+        url = parts.netloc.rpartition("@")[2]
+    elif chosen == "http/protobuf":
+        grpc = False
+        if not parts.scheme:
+            msg = f"OTLP endpoint {_shown(place)!r} needs http:// or https:// in front"
+            raise ConfigError(msg)
+        path = f"/v1/{signal}"
+        url = place if is_full or place.rstrip("/").endswith(path) else place.rstrip("/") + path
+    else:
+        msg = f"{named}={chosen!r}: llmtrace speaks grpc and http/protobuf"
+        raise ConfigError(msg)
+    certificate = _file(environ, signal, "CERTIFICATE")
+    client_key = _file(environ, signal, "CLIENT_KEY")
+    client_certificate = _file(environ, signal, "CLIENT_CERTIFICATE")
+    if (client_key is None) != (client_certificate is None):
+        msg = (
+            f"{_PREFIX}CLIENT_KEY and {_PREFIX}CLIENT_CERTIFICATE belong together: set both or "
+            "neither"
+        )
+        raise ConfigError(msg)
+    return OtlpSettings(
+        protocol="grpc" if grpc else "http/protobuf",
+        url=url,
+        headers=_headers(signal, headers, environ),
+        timeout_s=_timeout(signal, timeout_s, environ),
+        gzip=_gzip(signal, compression, environ),
+        insecure=_insecure(signal, parts.scheme, environ),
+        certificate=certificate,
+        client_key=client_key,
+        client_certificate=client_certificate,
+    )
+
+
+def _lookup(environ: Mapping[str, str], signal: Signal, setting: str) -> tuple[str, str | None]:
+    """Return the variable a setting comes from, the signal's own first, and its text."""
+    general = f"{_PREFIX}{setting}"
+    for name in (f"{_PREFIX}{signal.upper()}_{setting}", general):
+        if text := environ.get(name, "").strip():
+            return name, text
+    return general, None
+
+
+def _endpoint(
+    signal: Signal, given: str | None, environ: Mapping[str, str]
+) -> tuple[str, bool]:
+    """Return the endpoint, and whether it is the signal's own URL, to be used as it is."""
+    if given is not None:
+        return given.strip(), False
+    name, text = _lookup(environ, signal, "ENDPOINT")
+    if text is not None:
+        return text, name != f"{_PREFIX}ENDPOINT"
+    _, protocol = _lookup(environ, signal, "PROTOCOL")
+    return ("http://localhost:4317" if protocol == "grpc" else "http://localhost:4318"), False
+
+
+def _shown(place: str) -> str:
+    """Return an endpoint without the password it may hold."""
+    head, at, tail = place.rpartition("@")
+    if not at:
+        return place
+    scheme, slashes, _ = head.partition("://")
+    return f"{scheme}://…@{tail}" if slashes else f"…@{tail}"
+
+
+def _headers(
+    signal: Signal, given: Mapping[str, str] | None, environ: Mapping[str, str]
+) -> dict[str, str]:
+    if given is not None:
+        return {name.lower(): value for name, value in given.items()}
+    headers: dict[str, str] = {}
+    variable, text = _lookup(environ, signal, "HEADERS")
+    for number, pair in enumerate((text or "").split(","), start=1):
+        if not pair.strip():
+            continue
+        name, equals, value = (unquote(part.strip()) for part in pair.partition("="))
+        if not equals or not name or not value.isascii() or not value.isprintable():
+            # What it holds is not shown: it may be a token.
+            msg = f"{variable}: entry {number} is not name=value; separate entries by commas"
+            raise ConfigError(msg)
+        headers[name.lower()] = value
+    return headers
+
+
+def _timeout(signal: Signal, given: float | None, environ: Mapping[str, str]) -> float:
+    name, text = _lookup(environ, signal, "TIMEOUT")
+    if given is not None:
+        name, text = "timeout_s", str(given)
+    if text is None:
+        return _DEFAULT_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if given is None and seconds >= _SURELY_MILLISECONDS:
+        seconds /= 1000
+    if not 0 < seconds < _SURELY_MILLISECONDS:
+        msg = f"{name}={text!r} is not a time-out; give seconds, such as 10"
+        raise ConfigError(msg)
+    return seconds
+
+
+def _gzip(signal: Signal, given: str | None, environ: Mapping[str, str]) -> bool:
+    name, text = ("compression", given) if given else _lookup(environ, signal, "COMPRESSION")
+    if text is not None and text.lower() not in {"gzip", "none"}:
+        msg = f"{name}={text!r}: llmtrace compresses with gzip or not at all (none)"
+        raise ConfigError(msg)
+    return text is not None and text.lower() == "gzip"
+
+
+def _insecure(signal: Signal, scheme: str, environ: Mapping[str, str]) -> bool:
+    if scheme:
+        return scheme == "http"
+    _, text = _lookup(environ, signal, "INSECURE")
+    return text is not None and text.lower() in _TRUE
+
+
+def _file(environ: Mapping[str, str], signal: Signal, setting: str) -> str | None:
+    name, path = _lookup(environ, signal, setting)
+    if path is not None and not Path(path).is_file():
+        msg = f"{name}={path!r}: there is no such file"
+        raise ConfigError(msg)
+    return path

@@ -1,0 +1,228 @@
+"""How does Prometheus get at what all rows add up to?
+
+A collector over the aggregate, in the application's registry: nothing is written twice, and a
+scrape sees every request up to now. Names and labels are fixed by docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.export.aggregate import STAGE_LABELS, Aggregate, Cell, Histogram
+from llmtrace.failopen import internal_error, internal_errors
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+    from llmtrace.rows import Row
+
+try:
+    from prometheus_client import REGISTRY, start_http_server
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+    from prometheus_client.samples import Exemplar
+    from prometheus_client.utils import floatToGoString
+except ImportError as error:
+    raise missing_extra("the Prometheus exporter", "prometheus", "prometheus-client") from error
+
+LABELS: Final = ("model", "route", "service", "region", "outcome")
+_NS: Final = 1e9
+
+
+class PrometheusSink:
+    """A sink whose counts a Prometheus registry collects.
+
+    Args:
+        thresholds_s: bucket bounds to add; see `Aggregate`.
+        budget_seconds: what each budget, by name, allows each stage; shown as a gauge.
+        tenants: label by tenant too.
+        registry: where to register; llmtrace's collector there before is replaced.
+        aggregate: what to count in; for tests.
+
+    Raises:
+        ConfigError: a threshold is wrong.
+    """
+
+    every_row: bool = True
+
+    def __init__(
+        self,
+        *,
+        thresholds_s: Mapping[str, float] | None = None,
+        budget_seconds: Mapping[str, Mapping[str, float]] | None = None,
+        tenants: bool = False,
+        registry: CollectorRegistry | None = None,
+        aggregate: Aggregate | None = None,
+    ) -> None:
+        self._aggregate = aggregate or Aggregate(thresholds_s=thresholds_s, tenants=tenants)
+        self._budgets = budget_seconds or {}
+        self._labels = (*LABELS, "tenant") if tenants else LABELS
+        self._registry: CollectorRegistry = REGISTRY if registry is None else registry
+        self._server: tuple[Any, Any] | None = None
+        self._register()
+
+    def _register(self) -> None:
+        before = _registered.get(id(self._registry))
+        if before is not None:
+            before.close()
+        try:
+            self._registry.register(self)
+        except ValueError as error:
+            msg = f"the registry has metrics of these names already: {error}"
+            raise ConfigError(msg) from error
+        _registered[id(self._registry)] = self
+
+    def write(self, row: Row) -> None:
+        """Count one row."""
+        try:
+            self._aggregate.add(row)
+        except Exception as error:  # noqa: BLE001 - the application must not notice
+            internal_error("export.prometheus", error)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Do nothing: a scrape sees every row already."""
+        del timeout_s
+        return True
+
+    def serve(self, port: int, addr: str = "127.0.0.1") -> int:
+        """Serve /metrics from a daemon thread. Return the port, which 0 leaves to the system.
+
+        Raises:
+            ConfigError: the port cannot be had.
+        """
+        try:
+            self._server = start_http_server(port, addr, registry=self._registry)
+        except (OSError, OverflowError) as error:
+            msg = f"prometheus:{port}: cannot serve on {addr}:{port}: {error}; take another port"
+            raise ConfigError(msg) from error
+        bound: int = self._server[0].server_port
+        return bound
+
+    def close(self) -> None:
+        """Stop serving and leave the registry."""
+        server, self._server = self._server, None
+        if server is not None:
+            server[0].shutdown()
+            server[0].server_close()
+        if _registered.get(id(self._registry)) is self:
+            del _registered[id(self._registry)]
+            self._registry.unregister(self)
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield the metrics without samples, so that registering does not collect."""
+        return self._families().all()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they stand."""
+        families = self._families()
+        for labels, cell in self._aggregate.by(self._labels).items():
+            families.fill(labels, cell)
+        for budget, stages in self._budgets.items():
+            for stage, seconds in stages.items():
+                families.budget.add_metric((budget, stage), seconds)
+        for kind, count in internal_errors().items():
+            families.errors.add_metric((kind,), count)
+        return families.all()
+
+    def _families(self) -> _Families:
+        return _Families(self._labels)
+
+
+# Which sink a registry has, so that a second `init` takes the place of the first.
+_registered: dict[int, PrometheusSink] = {}
+
+
+class _Families:
+    """The metric families of one scrape."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self.stage = HistogramMetricFamily(
+            "llmtrace_stage_duration_seconds",
+            "Time a request spent in a stage. Requests whose stage is not known are not in it.",
+            labels=(*labels, "stage"),
+        )
+        self.ttft = HistogramMetricFamily(
+            "llmtrace_ttft_seconds",
+            "Start of the call to the first content the reader was handed.",
+            labels=labels,
+        )
+        self.tpot = HistogramMetricFamily(
+            "llmtrace_tpot_seconds", "Time of an output token after the first.", labels=labels
+        )
+        self.e2e = HistogramMetricFamily(
+            "llmtrace_e2e_seconds", "Start of the call to its end.", labels=labels
+        )
+        self.gap = HistogramMetricFamily(
+            "llmtrace_inter_chunk_gap_seconds",
+            "Wait for a chunk after the first; one count a chunk.",
+            labels=labels,
+        )
+        self.requests = CounterMetricFamily(
+            "llmtrace_requests", "Requests, by how they ended.", labels=labels
+        )
+        self.tokens = CounterMetricFamily(
+            "llmtrace_tokens",
+            "Tokens, where the server told; cached_input is a part of input.",
+            labels=(*labels, "type"),
+        )
+        self.unknown = CounterMetricFamily(
+            "llmtrace_stage_unknown",
+            "Requests for which a stage could not be known.",
+            labels=(*labels, "stage"),
+        )
+        self.budget = GaugeMetricFamily(
+            "llmtrace_budget_seconds",
+            "What a latency budget allows a stage.",
+            labels=("budget", "stage"),
+        )
+        self.errors = CounterMetricFamily(
+            "llmtrace_internal_errors",
+            "Things lost or broken inside llmtrace itself.",
+            labels=("kind",),
+        )
+
+    def all(self) -> Iterator[Metric]:
+        """Yield every family."""
+        yield from vars(self).values()
+
+    def fill(self, labels: tuple[str, ...], cell: Cell) -> None:
+        """Add the samples of one label set."""
+        self.requests.add_metric(labels, cell.requests)
+        _add(self.e2e, labels, cell.e2e)
+        _add(self.ttft, labels, cell.ttft)
+        _add(self.tpot, labels, cell.tpot)
+        _add(self.gap, labels, cell.gaps)
+        for stage in STAGE_LABELS:
+            _add(self.stage, (*labels, stage), cell.stages[stage])
+            self.unknown.add_metric((*labels, stage), cell.unknown[stage])
+        for kind, tokens in (
+            ("input", cell.input_tokens.total),
+            ("cached_input", cell.cached_tokens),
+            ("output", cell.output_tokens.total),
+        ):
+            self.tokens.add_metric((*labels, kind), tokens)
+
+
+def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Histogram) -> None:
+    running = 0
+    buckets: list[Any] = []
+    bounds = [*(_bound(edge) for edge in histogram.edges), "+Inf"]
+    for bound, count, last in zip(bounds, histogram.counts, histogram.exemplars, strict=True):
+        running += count
+        exemplar = None
+        if last is not None:
+            value, (trace_id, _, unix_ns) = last
+            exemplar = Exemplar({"trace_id": trace_id}, value / _NS, unix_ns / _NS)
+        buckets.append((bound, running, exemplar))
+    family.add_metric(labels, buckets, histogram.total / _NS)
+
+
+def _bound(edge_ns: int) -> str:
+    """Write a bound as every Prometheus client does, so that a query's `le` can name it."""
+    return floatToGoString(edge_ns / _NS)

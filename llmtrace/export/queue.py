@@ -1,0 +1,122 @@
+"""How does a row leave the application's thread without ever holding it up?
+
+A bounded queue and one worker. Rows are handed over in batches; what does not fit is dropped and
+counted, and a backend that hangs costs rows, never the application.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from llmtrace.export.worker import EXIT_LIMIT_S, Worker
+from llmtrace.failopen import count_internal, internal_error
+
+if TYPE_CHECKING:
+    from llmtrace.rows import Row
+
+
+class Lost(Exception):  # noqa: N818 - what happened to the rows
+    """Raised by `deliver` when only some rows of a batch were lost; any other error loses all."""
+
+    def __init__(self, reason: str, rows: int) -> None:
+        super().__init__(reason)
+        self.rows = rows
+
+
+class QueuedSink:
+    """A sink that hands its rows to `deliver` in batches, on a thread of its own.
+
+    The thread is not woken for each row: it looks every `interval_s`, or when a batch is full.
+
+    Args:
+        name: what drops (`<name>.dropped`) and failures (`<name>`) are counted under.
+        deliver: sends a batch; may block, and may raise, which drops the batch (or see `Lost`).
+        capacity: most rows held; more are dropped.
+        batch: most rows given to `deliver` at once.
+        interval_s: longest a row waits for its batch to fill, in seconds.
+        every_row: see `Sink`.
+        close_timeout_s: longest that `close` waits for the last rows, in seconds.
+    """
+
+    __slots__ = (
+        "_batch", "_capacity", "_close_timeout_s", "_deliver", "_dropped", "_rows", "_worker",
+        "every_row",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        deliver: Callable[[Sequence[Row]], None],
+        capacity: int = 10_000,
+        batch: int = 512,
+        interval_s: float = 1.0,
+        *,
+        every_row: bool = False,
+        close_timeout_s: float = EXIT_LIMIT_S,
+    ) -> None:
+        self._dropped = f"{name}.dropped"
+        self._deliver = deliver
+        self._capacity = capacity
+        self._batch = batch
+        self._close_timeout_s = close_timeout_s
+        self._rows: deque[Row] = deque()
+        self._worker = Worker(name, self._drain, interval_s=interval_s, forget=self._forget)
+        self.every_row = every_row
+
+    def write(self, row: Row) -> None:
+        """Queue a row, or drop it if the queue is full or closed."""
+        rows = self._rows
+        waiting = len(rows)
+        if waiting >= self._capacity:
+            internal_error(self._dropped, f"{waiting} rows wait already")
+            return
+        if self._worker.closing:
+            internal_error(self._dropped, "the exporter is closed")
+            return
+        rows.append(row)
+        self._worker.need()
+        if waiting + 1 >= self._batch:
+            self._worker.wake()
+
+    def pause(self, seconds: float) -> bool:
+        """Let `deliver` wait between attempts; return `False` once it should give up instead."""
+        return self._worker.pause(seconds)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Deliver what is queued; return whether all of it went within `timeout_s`."""
+        if self._rows:
+            self._worker.need()
+        return self._worker.flush(timeout_s)
+
+    def close(self) -> None:
+        """Deliver what is queued and stop, within the time given at the start."""
+        if self._rows:
+            self._worker.need()
+        self._worker.close(self._close_timeout_s)
+        if left := len(self._rows):
+            internal_error(self._dropped, f"{left} rows were not sent in time when closing")
+            count_internal(self._dropped, left - 1)
+
+    def _drain(self) -> None:
+        """Deliver the rows that wait now; a batch that fails is dropped, the others still go."""
+        failed: Exception | None = None
+        waiting = len(self._rows)
+        while waiting > 0:
+            rows = [self._rows.popleft() for _ in range(min(waiting, self._batch))]
+            waiting -= len(rows)
+            try:
+                self._deliver(rows)
+            except Exception as error:  # noqa: BLE001 - raised again once the others are sent
+                failed = error
+                lost = error.rows if isinstance(error, Lost) else len(rows)
+                count_internal(self._dropped, lost)
+                if self._worker.closing:  # a backend that failed once gets no more of our exit
+                    break
+        if failed is not None:
+            raise failed
+
+    def _forget(self) -> None:
+        # What was queued before a fork is the parent's, which still sends it.
+        self._rows = deque()

@@ -1,0 +1,28 @@
+"""What must a thing offer to be handed every finished row?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from llmtrace.rows import Row
+
+
+class Sink(Protocol):
+    """Anything that takes finished rows.
+
+    Attributes:
+        every_row: whether it also wants the rows that the user's sampling leaves out, as whatever
+            counts requests does.
+    """
+
+    every_row: bool
+
+    def write(self, row: Row) -> None:
+        """Take one finished row. Neither blocks nor raises."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send what is held back; return whether all of it went within `timeout_s`."""
+
+    def close(self) -> None:
+        """Flush and stop, within a bounded time. Later rows are dropped, and counted."""

@@ -1,0 +1,77 @@
+"""What happens when llmtrace itself goes wrong? It is logged once a kind, counted, and forgotten.
+
+Nothing here raises: the application's stream goes on as if llmtrace were not there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+logger = logging.getLogger("llmtrace")
+
+_lock = threading.Lock()
+_counts: Counter[str] = Counter()
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def internal_error(kind: str, error: BaseException | str) -> None:
+    """Count an internal error; log it the first time its kind is seen.
+
+    Args:
+        kind: what was being done, in few words and low cardinality (`record`, `export.otlp`).
+        error: what went wrong.
+    """
+    count_internal(kind)
+    if _counts[kind] == 1:
+        shown = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        trace = error if isinstance(error, BaseException) else None
+        with suppress(Exception):  # a broken logging handler must not reach the application
+            logger.warning(
+                "%s failed; the application is not affected. Further failures of this kind are "
+                "counted in llmtrace_internal_errors_total, not logged. %s",
+                kind,
+                shown,
+                exc_info=trace if logger.isEnabledFor(logging.DEBUG) else None,
+            )
+
+
+def count_internal(kind: str, n: int = 1) -> None:
+    """Count something lost or broken inside llmtrace without logging it."""
+    with _lock:
+        _counts[kind] += n
+
+
+def internal_errors() -> dict[str, int]:
+    """Return how often each kind of internal error happened in this process."""
+    with _lock:
+        return dict(_counts)
+
+
+def reset_internal_errors() -> None:
+    """Forget all counts, so that each kind is logged again. For tests."""
+    with _lock:
+        _counts.clear()
+
+
+def fails_open(kind: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Make a procedure swallow, log and count its own errors."""
+
+    def decorate(function: Callable[P, None]) -> Callable[P, None]:
+        @wraps(function)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - the point of this decorator
+                internal_error(kind, error)
+
+        return guarded
+
+    return decorate

@@ -1,0 +1,114 @@
+"""How does an application say itself what a piece of time was spent on?
+
+`stage("gateway")` and `render()` mark the code they are around, as context manager or decorator,
+in the request being recorded. What the wrappers measure themselves needs no marks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import ContextDecorator
+from functools import wraps
+from typing import Any, Final
+
+from llmtrace.errors import ConfigError
+from llmtrace.failopen import internal_error
+from llmtrace.record import Recording
+from llmtrace.runtime import current
+from llmtrace.stages import StageName
+from llmtrace.wrappers.function import Scalar, labels
+
+# What is left over by definition, or measured by the wrapper, cannot be marked.
+MARKABLE: Final[tuple[StageName, ...]] = ("network", "gateway", "queue", "prefill", "render")
+
+
+class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtrace.stage(…):`
+    """Mark the time inside as one stage of the request being recorded.
+
+    In a decorated function, or anything it calls, up to the end of its stream. Outside any
+    request, it does nothing. Time the consumer holds a stream is `render` without being marked.
+
+    Args:
+        name: `network`, `gateway`, `queue`, `prefill` or `render`. `first_chunk` and `decode` are
+            what is left over, and cannot be marked.
+
+    Raises:
+        ConfigError: at definition, for any other name.
+
+    Example:
+        >>> import llmtrace
+        >>> @llmtrace.stage("gateway")
+        ... def check_quota(): ...
+        >>> with llmtrace.stage("render"):
+        ...     check_quota()
+    """
+
+    def __init__(self, name: StageName) -> None:
+        if name not in MARKABLE:
+            msg = f"llmtrace.stage({name!r}): the stages to mark are {', '.join(MARKABLE)}"
+            raise ConfigError(msg)
+        self._name = name
+        self._running: list[tuple[Recording, int] | None] = []
+
+    def _recreate_cm(self) -> stage:
+        return stage(self._name)  # a decorator's own one for each call, as calls may overlap
+
+    def __call__(self, function: Any) -> Any:
+        """Mark every call of a function, the awaiting of a coroutine function included."""
+        if not inspect.iscoroutinefunction(function):
+            return super().__call__(function)
+
+        @wraps(function)
+        async def marked(*args: Any, **kwargs: Any) -> Any:
+            with self._recreate_cm():
+                return await function(*args, **kwargs)
+
+        return marked
+
+    def __enter__(self) -> None:
+        """Start the mark."""
+        recording = current.get()
+        try:
+            usable = recording is not None and not recording.ended and recording.reading
+            started = (recording, recording.clock()) if recording is not None and usable else None
+        except Exception as error:  # noqa: BLE001
+            internal_error("stage", error)
+            started = None
+        self._running.append(started)
+
+    def __exit__(self, *_: object) -> None:
+        """End the mark."""
+        started = self._running.pop()
+        if started is not None:
+            recording, since = started
+            try:
+                recording.marked(self._name, recording.clock() - since)
+            except Exception as error:  # noqa: BLE001
+                internal_error("stage", error)
+
+
+def render() -> stage:
+    """Mark the time inside as the consumer's own: short for `stage("render")`.
+
+    Needed where rendering happens inside the decorated function and outside the reading of a
+    stream, as in a bot that edits its message; between two reads it is seen without a mark.
+    """
+    return stage("render")
+
+
+def annotate(**attributes: Scalar | None) -> None:
+    """Add `model`, `route`, `tenant` or attributes of your own to the request being recorded.
+
+    For what is known only while it runs. Outside any request it does nothing; a value that cannot
+    be recorded is left out and logged, since a running request is no place to raise.
+    """
+    recording = current.get()
+    if recording is None or recording.ended:
+        return
+    try:
+        fields, extra = labels(dict[str, Any](attributes), "llmtrace.annotate")
+    except ConfigError as error:
+        internal_error("annotate", error)
+        return
+    recording.info.update(fields)
+    recording.attributes.update(extra)

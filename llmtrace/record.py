@@ -1,0 +1,371 @@
+"""How does a running request become a `Row`?
+
+A `Recording` keeps a running split of one request's time into waiting and held-by-the-consumer,
+and a few marks. Its size does not grow with the stream. Standard library only.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from llmtrace.failopen import internal_error
+from llmtrace.rows import Outcome, Row
+from llmtrace.stages import EngineFigures, Network, Reported, StageName, Timeline, with_engine
+
+Clock = Callable[[], int]
+# Takes a finished row whose outcome is not settled yet, and what to give it to when it is.
+Later = Callable[[Row, Callable[[Row], None]], None]
+
+# What a chunk carries. Only the kinds above NOTHING are content.
+HIDDEN: Final = -1  # asked for by llmtrace, not by the caller: must not reach it
+NOTHING: Final = 0
+TEXT: Final = 1
+REASONING: Final = 2
+TOOL_CALL: Final = 3
+OTHER: Final = 4
+
+# Upper bounds of the inter-chunk gap histogram, in nanoseconds. The OpenTelemetry GenAI bounds
+# (10 ms doubling to 82 s) are all among them; below 10 ms and around 30-50 ms they are finer,
+# because that is where decode steps are.
+GAP_BOUNDS_NS: Final = tuple(
+    ms * 1_000_000
+    for ms in (
+        1, 2, 5, 8, 10, 15, 20, 25, 30, 40, 50, 80, 100, 160, 250, 320, 500, 640, 1_000, 1_280,
+        2_560, 5_120, 10_240, 20_480, 40_960, 81_920,
+    )
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One HTTP attempt as it goes: monotonic nanoseconds, `None` until it happened."""
+
+    started: int
+    first_wire: int | None = None
+    dns: int | None = None
+    connect: int | None = None
+    tls: int | None = None
+    send: int | None = None
+    rtt: Reported | None = None
+    sent: bool = False
+    answered: int | None = None
+    status: int | None = None
+
+
+class Recording:
+    """One request while it runs.
+
+    Every nanosecond since `start` is either waited (blocked in the call or in a read) or held
+    (the consumer has the stream and is busy with something else). Only the waiting is added up;
+    the rest of the time is what was held, so the two make the whole however it ends.
+
+    Args:
+        emit: gets the finished row, once. Called in the thread that ended the request.
+        info: row fields known from the start; callers may add to it until the end.
+        clock: monotonic nanoseconds.
+        wall: unix nanoseconds, read once.
+        held_from_start: the consumer is not waiting yet (a generator that nobody iterates).
+    """
+
+    __slots__ = (
+        "__weakref__", "_emit", "asked", "attempts", "attributes", "calling", "client_wait", "clock",
+        "engine",
+        "expects_finish", "failure", "first_byte", "first_event", "firsts", "gap_counts", "gateway",
+        "held_before", "info", "joined", "last_content", "mark", "marked_after",
+        "marked_before", "max_gap", "open", "outer", "raw", "retry_gateway", "retry_network",
+        "span", "start", "started_unix_ns", "stream", "ttft", "usage_hidden", "waited",
+        "waited_at_content",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        emit: Callable[[Recording, Row], None],
+        info: dict[str, Any],
+        *,
+        clock: Clock = time.perf_counter_ns,
+        wall: Clock = time.time_ns,
+        held_from_start: bool = False,
+    ) -> None:
+        self._emit: Callable[[Recording, Row], None] | None = emit
+        self.info = info
+        self.attributes: dict[str, str | bool | int | float] = {}
+        self.clock = clock
+        self.started_unix_ns = wall()
+        self.start = self.mark = clock()
+        self.asked = 0 if held_from_start else self.start  # 0: nobody waits
+        self.waited = 0
+        self.stream = False
+        self.ttft: int | None = None
+        self.held_before = 0
+        self.waited_at_content = 0
+        self.last_content = 0
+        self.max_gap = -1
+        self.gap_counts = [0] * (len(GAP_BOUNDS_NS) + 1)
+        self.first_byte: int | None = None
+        self.first_event: int | None = None
+        self.firsts: list[int | None] = [None] * 5
+        self.attempts: list[Attempt] = []
+        self.client_wait = 0  # from the start to the first attempt, less held and marked
+        self.retry_network = self.retry_gateway = 0
+        self.gateway: Reported | None = None
+        self.engine: list[EngineFigures] = []
+        self.marked_before: dict[StageName, int] = {}
+        self.marked_after: dict[StageName, int] = {}
+        self.usage_hidden = False  # llmtrace asked for usage: its extra chunk is not the caller's
+        self.expects_finish = False  # the protocol ends an answer with a finish reason
+        self.failure: tuple[Outcome, str | None] | None = None
+        self.joined = False  # a client's call records into this recording already
+        self.calling = False  # a client is inside its call: what goes over the wire is ours
+        self.open = False  # the consumer has the stream, and it has not ended
+        self.raw = False  # the stream is read as bytes: no client parses it into chunks
+        self.outer = False  # a decorated function is still running around the stream
+        self.span: Any = None
+
+    # --- time -----------------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> bool:
+        """Whether somebody waits right now."""
+        return self.asked != 0
+
+    def boundary(self, *, reading: bool) -> int:
+        """Close the running interval and begin the next, waiting or held. Return the time."""
+        now = self.clock()
+        if self.asked:
+            self.waited += now - self.asked
+        self.mark = now
+        self.asked = now if reading else 0
+        return now
+
+    @property
+    def held(self) -> int:
+        """The consumer's own time up to the last boundary."""
+        return self.mark - self.start - self.waited
+
+    def opened(self) -> None:
+        """Note that the consumer has the stream: from here on its time is its own."""
+        self.stream = self.open = True
+        self.boundary(reading=False)
+
+    def event(self, kind: int) -> None:
+        """Note what arrived at the last boundary."""
+        if kind > NOTHING and self.ttft is not None and self.firsts[kind] is not None:
+            self.more()
+            return
+        now = self.mark
+        if self.first_event is None:
+            self.first_event = now
+        if kind <= NOTHING:
+            return
+        if self.firsts[kind] is None:
+            self.firsts[kind] = now
+        if self.ttft is not None:
+            self.more()
+            return
+        self.ttft = now - self.start
+        self.held_before = self.held
+        self.last_content = now
+        self.waited_at_content = self.waited
+
+    def more(self) -> None:
+        """Note one more chunk with content. `wrap.reads` has this in line."""
+        gap = self.waited - self.waited_at_content
+        self.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
+        self.max_gap = max(self.max_gap, gap)
+        self.waited_at_content = self.waited
+        self.last_content = self.mark
+
+    def marked(self, stage: StageName, ns: int) -> None:
+        """Note an explicit mark. Inside the consumer's own time it is render already."""
+        marks = self.marked_before if self.ttft is None else self.marked_after
+        marks[stage] = marks.get(stage, 0) + max(0, ns)
+
+    # --- attempts -------------------------------------------------------------------------------
+
+    def attempt(self) -> Attempt:
+        """Begin an HTTP attempt; the one before it, if any, has failed."""
+        now = self.clock()
+        if self.attempts:
+            self._charge(self.attempts[-1], now)
+        else:
+            marked = sum(self.marked_before.values())
+            self.client_wait = max(0, now - self.start - self.held - marked)
+        attempt = Attempt(started=now)
+        self.attempts.append(attempt)
+        return attempt
+
+    def _charge(self, failed: Attempt, now: int) -> None:
+        """Charge a failed attempt and its backoff to who answered, or to the network."""
+        if failed.status is None:
+            self.retry_network += now - failed.started
+        else:
+            self.retry_gateway += now - failed.started
+
+    def _network(self) -> Network:
+        """Sub-phases of the attempt that carried the answer, and the wait before the first."""
+        if not self.attempts:
+            return Network()
+        last = self.attempts[-1]
+        if last.first_wire is None:
+            return Network(client_wait=self.client_wait)
+        return Network(
+            client_wait=self.client_wait + last.first_wire - last.started,
+            dns=last.dns,
+            connect=last.connect,
+            tls=last.tls,
+            send=last.send,
+            rtt=None if last.rtt is None else last.rtt.ns,
+            rtt_source=None if last.rtt is None else last.rtt.source,
+        )
+
+    # --- the end --------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether the row has been made."""
+        return self._emit is None
+
+    def exhausted(self) -> None:
+        """End a stream read to its end: a success, unless its finish reason is missing."""
+        cut = self.expects_finish and self.info.get("finish_reason") is None
+        self.finish("truncated" if cut else "success")
+
+    def closed(self) -> None:
+        """Note that the answer's connection was closed: by the consumer, if nobody is reading."""
+        if self.open and not self.reading:
+            self.abandoned()
+
+    def abandoned(self) -> None:
+        """End a stream that the consumer closed, broke out of, or let go."""
+        finished = not self.stream or self.info.get("finish_reason") is not None
+        self.finish("success" if finished else "cancelled")
+
+    def failed(self, error: BaseException) -> None:
+        """End with what was raised."""
+        self.finish(*outcome_of(error))
+
+    def finish(
+        self, outcome: Outcome, error_type: str | None = None, later: Later | None = None
+    ) -> None:
+        """End the request, or only its stream while a decorated function still runs around it."""
+        self.open = False
+        if not self.outer:
+            self.end(outcome, error_type, later)
+        elif not self.ended:
+            if self.failure is None and outcome != "success":
+                self.failure = (outcome, error_type)
+            try:
+                self.boundary(reading=False)
+            except Exception as error:  # noqa: BLE001 - a clock that breaks must not reach the app
+                internal_error("record", error)
+
+    def end(
+        self, outcome: Outcome, error_type: str | None = None, later: Later | None = None
+    ) -> None:
+        """Make the row and hand it on. Only the first call does anything; none raises.
+
+        With `later`, the finished row goes there instead, together with what takes it on.
+        """
+        emit, self._emit = self._emit, None
+        if emit is None:
+            return
+        try:
+            if self.failure is not None and outcome in {"success", "cancelled"}:
+                outcome, error_type = self.failure
+            row = self._row(outcome, error_type)
+            if later is None:
+                emit(self, row)
+            else:
+                later(row, partial(emit, self))
+        except Exception as error:  # noqa: BLE001 - the application must not notice
+            internal_error("record", error)
+
+    def _row(self, outcome: Outcome, error_type: str | None) -> Row:
+        silent = self.reading
+        now = self.boundary(reading=False)
+        if silent and self.ttft is not None and outcome != "success":
+            # The silence before a cut is a gap too, or an idle time-out could not be proven.
+            self.max_gap = max(self.max_gap, self.waited - self.waited_at_content)
+        network = self._network()
+        last = self.attempts[-1] if self.attempts else None
+        if last is not None and self.ttft is None and outcome == "error":
+            refused = last.status is not None and last.status >= _HTTP_ERROR
+            broken = last.status is None
+            if refused or broken:
+                self._charge(last, now)
+                network = Network(client_wait=self.client_wait)
+        relative = self._relative
+        timeline = Timeline(
+            e2e=max(0, now - self.start),
+            ttft=self.ttft,
+            held_before=self.held if self.ttft is None else self.held_before,
+            held_after=0 if self.ttft is None else self.held - self.held_before,
+            network=network,
+            retry_network=self.retry_network,
+            retry_gateway=self.retry_gateway,
+            gateway=self.gateway,
+            marked_before=self.marked_before,
+            marked_after=self.marked_after,
+            stream=self.stream,
+        )
+        for figures in self.engine:
+            timeline = with_engine(timeline, figures)
+        return Row(
+            timeline=timeline,
+            start=self.started_unix_ns,
+            outcome=outcome,
+            error_type=error_type,
+            http_status=None if last is None else last.status,
+            attempts=max(1, len(self.attempts)),
+            chunks=0 if self.ttft is None else 1 + sum(self.gap_counts),
+            max_gap_ns=None if self.max_gap < 0 else self.max_gap,
+            last_content_ns=relative(self.last_content or None),
+            first_byte_ns=relative(self.first_byte),
+            first_event_ns=relative(self.first_event),
+            first_text_ns=relative(self.firsts[TEXT]),
+            first_reasoning_ns=relative(self.firsts[REASONING]),
+            first_tool_call_ns=relative(self.firsts[TOOL_CALL]),
+            attributes=self.attributes,
+            gap_counts=tuple(self.gap_counts),
+            **self.info,
+        )
+
+    def _relative(self, at: int | None) -> int | None:
+        return None if at is None else max(0, at - self.start)
+
+
+_HTTP_ERROR: Final = 400
+
+
+def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:
+    """Name how a request ended from what was raised: the outcome and the error's type."""
+    kinds = type(error).__mro__
+    if isinstance(error, GeneratorExit):
+        return "cancelled", None
+    if not isinstance(error, Exception):  # CancelledError, KeyboardInterrupt, SystemExit
+        return "cancelled", type_name(error)
+    if isinstance(error, TimeoutError) or any("Timeout" in kind.__name__ for kind in kinds):
+        return "timeout", type_name(error)
+    return "error", type_name(error)
+
+
+def type_name(error: BaseException) -> str:
+    """Name an exception's class as OpenTelemetry's `error.type` does."""
+    kind = type(error)
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def random_id(size: int) -> str:
+    """Make a random id of `size` bytes in hex: 16 for a trace, 8 for a span.
+
+    Ids need to be unlike each other, not secret; `random` is seeded anew after a fork.
+    """
+    return f"{random.getrandbits(8 * size) or 1:0{2 * size}x}"

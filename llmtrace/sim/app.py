@@ -1,0 +1,221 @@
+"""Which endpoints does the simulated engine have, and how does a request go through them?
+
+The ASGI application, without the server under it. Every response says
+`server: llmtrace-simulated-engine`, so nobody can take it for a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import threading
+import time
+import uuid
+from collections import Counter as Tally
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from llmtrace.errors import DataError
+from llmtrace.sim.body import RefusedError, parse_body
+from llmtrace.sim.chat import CHAT, COMPLETIONS
+from llmtrace.sim.dialect import SERVER, Dialect, Reply
+from llmtrace.sim.engine import Request
+from llmtrace.sim.exposition import PrometheusMeter
+from llmtrace.sim.faults import (
+    HEADER,
+    EngineFailedError,
+    Faults,
+    StreamCutError,
+    StreamDroppedError,
+    read_faults,
+)
+from llmtrace.sim.live import LiveEngine
+from llmtrace.sim.messages import MESSAGES
+from llmtrace.sim.meters import record_step
+from llmtrace.sim.plan import ServerConfig, plan_reply, unique
+from llmtrace.sim.responses import RESPONSES
+from llmtrace.sim.stream import read_figures, tell_stream
+
+_DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the endpoints of one application share."""
+
+    config: ServerConfig
+    live: LiveEngine
+    registry: CollectorRegistry
+    clock: Callable[[], float]
+    ready: threading.Event = field(default_factory=threading.Event)
+    turned_away: Tally[str] = field(default_factory=Tally)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+
+def make_service(
+    config: ServerConfig | None = None, clock: Callable[[], float] = time.monotonic
+) -> Service:
+    """Put an engine and its meters together; `clock` counts seconds."""
+    config = config or ServerConfig()
+    meter = PrometheusMeter(config.model)
+    live = LiveEngine(config.engine, partial(record_step, meter), clock)
+    meter.read_from(live, config.fingerprint)
+    return Service(config, live, meter.registry, clock)
+
+
+def make_app(service: Service) -> ASGIApp:
+    """Return the ASGI application of a service; its lifespan runs the engine."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        running = asyncio.create_task(service.live.run())
+        service.ready.set()
+        yield
+        running.cancel()
+        await asyncio.wait({running})
+
+    routes = [
+        Route(dialect.path, partial(_reply, service, dialect), methods=["POST"])
+        for dialect in _DIALECTS
+    ]
+    routes += [
+        Route("/v1/models", partial(_models, service)),
+        Route("/health", _health),
+        Route("/metrics", partial(_metrics, service)),
+    ]
+    return _front(Starlette(routes=routes, lifespan=lifespan), service)
+
+
+def _front(app: ASGIApp, service: Service) -> ASGIApp:
+    """Stand before the application: label every response, and play the gateway."""
+
+    async def front(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        given = dict(scope["headers"]).get(b"x-request-id")
+        scope["request_id"] = given.decode("latin-1") if given else uuid.uuid4().hex[:16]
+        labels = [
+            (b"server", SERVER.encode()),
+            (b"x-request-id", scope["request_id"].encode("latin-1")),
+        ]
+        if service.config.gateway_s and scope["path"].startswith("/v1/"):
+            entered_s = service.clock()
+            await asyncio.sleep(service.config.gateway_s)
+            spent_ms = 1e3 * (service.clock() - entered_s)
+            labels.append((b"server-timing", f"gateway;dur={spent_ms:.3f}".encode()))
+
+        async def labelled(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *labels]}
+            await send(message)
+
+        # Returning in the middle of a body makes the server close the connection.
+        with suppress(StreamDroppedError):
+            await app(scope, receive, labelled)
+
+    return front
+
+
+async def _reply(service: Service, dialect: Dialect, http: HttpRequest) -> ASGIApp:
+    """Read one request and answer it, or refuse it in the words of its protocol."""
+    arrived_s = service.clock()
+    kept = dialect.keeps_request_id
+    request_id = http.scope["request_id"] if kept else uuid.uuid4().hex[:16]
+    try:
+        ask = dialect.read(parse_body(await http.body()))
+        faults = _faults_of(service, http)
+        reply, request = plan_reply(service.config, dialect, ask, faults, request_id, arrived_s)
+        request = unique(request, next(service.numbers))
+        if not ask.stream:
+            return JSONResponse(
+                await _answer_whole(service, dialect, reply, request, faults, http)
+            )
+    except RefusedError as refused:
+        told = dialect.refusal(refused)
+        return JSONResponse(told, refused.status, refused.headers)
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        # A client that goes away ends the response, and with it the request in the engine.
+        with service.live.answering(request) as inbox:
+            told = tell_stream(dialect, reply, inbox, faults)
+            await StreamingResponse(told, media_type="text/event-stream")(scope, receive, send)
+
+    return stream
+
+
+def _faults_of(service: Service, http: HttpRequest) -> Faults:
+    """Read the faults of one request, and turn it away if that is the first of them."""
+    header = http.headers.get(HEADER, "")
+    try:
+        faults = read_faults(header, service.config.faults)
+    except DataError as error:
+        raise RefusedError(400, str(error), HEADER) from error
+    key = header if "reject_first" in header else ""
+    if service.turned_away[key] < faults.reject_first:
+        service.turned_away[key] += 1
+        wait_s = faults.retry_after_s
+        headers = {
+            "retry-after": str(math.ceil(wait_s)),
+            "retry-after-ms": str(round(1e3 * wait_s)),
+        }
+        raise RefusedError(429, f"simulated rate limit; come back in {wait_s:g} s", None, headers)
+    return faults
+
+
+async def _answer_whole(
+    service: Service,
+    dialect: Dialect,
+    reply: Reply,
+    request: Request,
+    faults: Faults,
+    http: HttpRequest,
+) -> dict[str, object]:
+    """Wait for a whole answer, as long as the client waits too."""
+    with service.live.answering(request) as inbox:
+        gone = asyncio.ensure_future(_disconnected(http))
+        done = asyncio.ensure_future(read_figures(reply, inbox, faults))
+        try:
+            await asyncio.wait({gone, done}, return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                raise RefusedError(499, "the client closed the connection")
+            return dialect.whole(reply, done.result())
+        except (EngineFailedError, StreamCutError, StreamDroppedError) as failed:
+            raise RefusedError(500, str(failed)) from failed
+        finally:
+            gone.cancel()
+            done.cancel()
+
+
+async def _disconnected(http: HttpRequest) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _models(service: Service, _: HttpRequest) -> Response:
+    model = {
+        "id": service.config.model,
+        "object": "model",
+        "created": 0,
+        "owned_by": SERVER,
+        "max_model_len": service.config.engine.max_model_len,
+    }
+    return JSONResponse({"object": "list", "data": [model]})
+
+
+async def _health(_: HttpRequest) -> Response:
+    return Response()
+
+
+async def _metrics(service: Service, _: HttpRequest) -> Response:
+    return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)

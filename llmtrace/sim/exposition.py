@@ -1,0 +1,62 @@
+"""How do the simulated engine's figures come out at /metrics?
+
+A registry of its own for every engine, filled with the families `llmtrace.sim.meters` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+from llmtrace.sim.engine import EngineConfig, EngineState
+from llmtrace.sim.live import LiveEngine
+from llmtrace.sim.meters import FAMILIES, READINGS
+
+_KINDS: Final = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+
+
+class PrometheusMeter:
+    """Keeps vLLM's metric families in a registry of its own."""
+
+    def __init__(self, model: str) -> None:
+        """Make every family, all its children at zero."""
+        self.registry = CollectorRegistry()
+        self._children: dict[tuple[str, str], Any] = {}
+        labels = {"model_name": model, "engine": "0"}
+        for family in FAMILIES:
+            names = [*labels, *([family.label] if family.label else [])]
+            options: dict[str, Any] = {"buckets": family.buckets} if family.buckets else {}
+            made = _KINDS[family.kind](
+                family.name, f"Simulated. {family.help}", names, registry=self.registry, **options
+            )
+            for value in family.values or ("",):
+                own = {family.label: value} if family.label else {}
+                self._children[family.name, value] = made.labels(**labels, **own)
+
+    def count(self, name: str, amount: float, value: str = "") -> None:
+        """Add to a counter, under `value` of its own label if it has one."""
+        self._children[name, value].inc(amount)
+
+    def observe(self, name: str, amount: float) -> None:
+        """Put one figure into a histogram."""
+        self._children[name, ""].observe(amount)
+
+    def read_from(self, live: LiveEngine, fingerprint: str) -> None:
+        """Let the gauges read an engine, and say which engine that is."""
+        for key, read in READINGS.items():
+            self._children[key].set_function(partial(_read_gauge, read, live))
+        config = live.config
+        blocks = config.kv_capacity_tokens // config.block_size
+        Info("vllm:cache_config", "Simulated. Size of the cache.", registry=self.registry).info(
+            {"engine": "0", "block_size": str(config.block_size), "num_gpu_blocks": str(blocks)}
+        )
+        Info("llmtrace_simulated_engine", "Not a real engine.", registry=self.registry).info(
+            {"fingerprint": fingerprint}
+        )
+
+
+def _read_gauge(read: Callable[[EngineConfig, EngineState], float], live: LiveEngine) -> float:
+    return read(live.config, live.state)

@@ -1,0 +1,123 @@
+"""How does /v1/messages read and tell, in Anthropic's manner?
+
+Like a real vLLM it carries no figures of the engine, and nothing is sent before the first token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+from llmtrace.sim.answer import Piece
+from llmtrace.sim.body import Ask, Body, RefusedError, messages_text, read_ask, text_of
+from llmtrace.sim.dialect import Answer, Dialect, Json, Reply, call_id, parts, same_part, sse
+from llmtrace.sim.engine import Figures
+from llmtrace.sim.faults import EngineFailedError
+
+_KINDS = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
+_STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def _read(body: Body) -> Ask:
+    prompt = text_of(body.get("system")) + messages_text(body, "messages")
+    ask = read_ask(body, prompt, ("max_tokens",))
+    if ask.limit is None:
+        raise RefusedError(400, "max_tokens: field required", "max_tokens")
+    return ask
+
+
+async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
+    """Tell an answer: a start, one content block a part, the reason it ended, a stop."""
+    index, before, figures = 0, None, None
+    try:
+        async for piece, token in answer:
+            figures = token.figures
+            told = b""
+            if before is None:
+                told += _event("message_start", message=_message(reply, [], None))
+            if not same_part(before, piece):
+                if before is not None:
+                    told += _event("content_block_stop", index=index)
+                    index += 1
+                block = _block(reply, piece, "")
+                told += _event("content_block_start", index=index, content_block=block)
+            if piece.text:
+                told += _event("content_block_delta", index=index, delta=_delta(piece))
+            before = piece
+            if told:
+                yield told
+    except EngineFailedError as failed:
+        yield _event("error", error={"type": "api_error", "message": str(failed)})
+    if figures:
+        delta = {"stop_reason": _STOPS[reply.finish], "stop_sequence": None}
+        ending = _event("message_delta", delta=delta, usage=_usage(reply, figures))
+        yield _event("content_block_stop", index=index) + ending + _event("message_stop")
+
+
+def _whole(reply: Reply, figures: Figures) -> Json:
+    content = [_block(reply, piece, text) for piece, text in parts(reply.pieces)]
+    return _message(reply, content, figures)
+
+
+def _message(reply: Reply, content: list[Json], figures: Figures | None) -> Json:
+    return {
+        "id": reply.reply_id,
+        "type": "message",
+        "role": "assistant",
+        "content": content,
+        "model": reply.model,
+        "stop_reason": _STOPS[reply.finish] if figures else None,
+        "stop_sequence": None,
+        "usage": _usage(reply, figures),
+        "system_fingerprint": reply.fingerprint,
+    }
+
+
+def _usage(reply: Reply, figures: Figures | None) -> Json:
+    """Count as Anthropic does: `input_tokens` are the ones that did not come from the cache."""
+    if figures is None:
+        return {"input_tokens": reply.prompt_tokens, "output_tokens": 0}
+    return {
+        "input_tokens": reply.prompt_tokens - figures.cached_tokens,
+        "output_tokens": figures.request.output_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": figures.cached_tokens,
+    }
+
+
+def _block(reply: Reply, piece: Piece, text: str) -> Json:
+    """Return a content block that holds `text`, or opens empty for deltas to fill."""
+    if piece.kind == "text":
+        return {"type": "text", "text": text}
+    if piece.kind == "reasoning":
+        return {"type": "thinking", "thinking": text, "signature": ""}
+    arguments = json.loads(text) if text else {}
+    name = reply.ask.tool
+    return {"type": "tool_use", "id": call_id(reply, piece), "name": name, "input": arguments}
+
+
+def _delta(piece: Piece) -> Json:
+    if piece.kind == "text":
+        return {"type": "text_delta", "text": piece.text}
+    if piece.kind == "reasoning":
+        return {"type": "thinking_delta", "thinking": piece.text}
+    return {"type": "input_json_delta", "partial_json": piece.text}
+
+
+def _event(kind: str, **fields: object) -> bytes:
+    return sse({"type": kind, **fields}, kind)
+
+
+def _refusal(refused: RefusedError) -> Json:
+    kind = _KINDS.get(refused.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": refused.message}}
+
+
+MESSAGES = Dialect(
+    path="/v1/messages",
+    id_prefix="chatcmpl-",  # vLLM's own answer to Anthropic's API is a chat completion inside
+    read=_read,
+    stream=_stream,
+    whole=_whole,
+    refusal=_refusal,
+)

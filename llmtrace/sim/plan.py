@@ -1,0 +1,112 @@
+"""What will the simulated server answer to one request, and what does that ask of the engine?
+
+Pure: a body that was read and a configuration go in; a reply to tell and a request to run come
+out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from llmtrace.errors import ConfigError
+from llmtrace.sim.answer import count_tokens, natural_tokens, write_answer
+from llmtrace.sim.body import Ask, RefusedError
+from llmtrace.sim.dialect import Dialect, Reply
+from llmtrace.sim.engine import EngineConfig, Request
+from llmtrace.sim.faults import NO_FAULTS, Faults
+
+# A chat template wraps every prompt; the engine has no template.
+_TEMPLATE_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """One simulated server: its engine, and what stands before and around it."""
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    model: str = "llmtrace-sim"
+    answer_tokens: int = 120  # median length of an answer nobody limits
+    gateway_s: float = 0.0  # spent in a simulated gateway before the engine, and reported by it
+    faults: Faults = NO_FAULTS
+
+    def __post_init__(self) -> None:
+        """Refuse a server that could not answer."""
+        if not self.model:
+            raise ConfigError("ServerConfig.model must not be empty: clients ask for it by name")
+        if self.answer_tokens < 1:
+            raise ConfigError("ServerConfig.answer_tokens must be at least 1")
+        if self.gateway_s < 0:
+            raise ConfigError("ServerConfig.gateway_s must not be negative")
+
+    @property
+    def fingerprint(self) -> str:
+        """The `system_fingerprint` of every answer; another configuration has another one."""
+        digest = hashlib.sha256(repr(self).encode()).hexdigest()
+        return f"llmtrace-sim-{digest[:8]}"
+
+
+def plan_reply(
+    config: ServerConfig,
+    dialect: Dialect,
+    ask: Ask,
+    faults: Faults,
+    request_id: str,
+    arrived_s: float,
+    wall_clock: Callable[[], float] = time.time,
+) -> tuple[Reply, Request]:
+    """Decide the answer to one request: how long, why it ends, and its very words.
+
+    Raises:
+        RefusedError: another model was asked for, or prompt and answer do not fit.
+    """
+    if ask.model not in (None, config.model):
+        message = f"The model `{ask.model}` does not exist: here is only `{config.model}`."
+        raise RefusedError(404, message, "model")
+    prompt_tokens = count_tokens(ask.prompt) + _TEMPLATE_TOKENS
+    room = config.engine.max_model_len - prompt_tokens
+    wanted = 1 if ask.limit is None else ask.limit
+    if wanted > room:
+        raise RefusedError(
+            400,
+            f"this engine holds {config.engine.max_model_len} tokens: {prompt_tokens} of the "
+            f"prompt leave no room for {wanted} of output; shorten the prompt or ask for less",
+            "max_tokens",
+        )
+    limit = room if ask.limit is None else ask.limit
+    seed = config.engine.seed
+    natural = natural_tokens(ask.prompt, seed, config.answer_tokens)
+    stops = not ask.ignore_eos and max(natural, ask.min_tokens) <= limit
+    tokens = max(natural, ask.min_tokens) if stops else limit
+    reply = Reply(
+        ask=ask,
+        reply_id=dialect.id_prefix + request_id,
+        model=config.model,
+        created=int(wall_clock()),
+        fingerprint=config.fingerprint,
+        prompt_tokens=prompt_tokens,
+        finish=("tool_calls" if faults.tool_calls else "stop") if stops else "length",
+        pieces=write_answer(
+            ask.prompt,
+            seed,
+            tokens,
+            stops=stops,
+            reasoning_tokens=faults.reasoning_tokens,
+            tool_calls=faults.tool_calls,
+        ),
+    )
+    request = Request(
+        request_id=reply.reply_id,
+        prompt_tokens=prompt_tokens,
+        output_tokens=tokens,
+        arrived_s=arrived_s,
+        finish_reason="stop" if stops else "length",
+    )
+    return reply, request
+
+
+def unique(request: Request, number: int) -> Request:
+    """Return the request under an id no other has, whatever ids clients send."""
+    return replace(request, request_id=f"{request.request_id}-{number}")

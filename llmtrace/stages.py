@@ -1,0 +1,261 @@
+"""Into which seven stages does the time of one request split, and how?
+
+Pure code over integer nanoseconds: a `Timeline` (what was measured) goes in, `Stages` (a
+partition of the user's wait, exact to the nanosecond) comes out. See docs/stages.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Literal, get_args
+
+StageName = Literal["network", "gateway", "queue", "prefill", "first_chunk", "decode", "render"]
+STAGES: Final[tuple[StageName, ...]] = get_args(StageName)
+
+Source = Literal[
+    "client",  # a clock in this process
+    "kernel",  # TCP_INFO of the live socket
+    "server_timing",  # a Server-Timing or gateway header
+    "engine_inband",  # figures inside the answer itself
+    "engine_span",  # the engine's own OTLP span
+    "engine_plugin",  # our stat-logger plugin inside vLLM
+    "engine_window",  # average of a scrape interval: approximate
+    "client_bound",  # bare vLLM: response headers to first body byte
+    "estimated",  # a fit over many requests: never part of a sum
+]
+SOURCES: Final[tuple[Source, ...]] = get_args(Source)
+
+# Which report of the same duration wins: lower is better. `estimated` may not enter a sum at all.
+_RANK: Final[Mapping[str, int]] = {
+    source: rank
+    for rank, source in enumerate(
+        ("engine_inband", "engine_span", "engine_plugin", "server_timing", "client", "kernel",
+         "client_bound", "engine_window")
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A duration somebody reported, in nanoseconds, and who reported it."""
+
+    ns: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Sub-phases of the network stage, in nanoseconds; `None` = nobody looked.
+
+    On a pooled connection `dns`, `connect` and `tls` are 0: nothing was done, and that was seen.
+    """
+
+    client_wait: int | None = None
+    dns: int | None = None
+    connect: int | None = None
+    tls: int | None = None
+    send: int | None = None
+    rtt: int | None = None
+    rtt_source: Source | None = None
+
+    @property
+    def known(self) -> int | None:
+        """Sum of the known sub-phases, or `None` if nobody looked at any."""
+        parts = [part for _, part in self.parts() if part is not None]
+        return sum(parts) if parts else None
+
+    def parts(self) -> Iterator[tuple[str, int | None]]:
+        """Yield each sub-phase's name and nanoseconds, in the order they happen."""
+        yield "client_wait", self.client_wait
+        yield "dns", self.dns
+        yield "connect", self.connect
+        yield "tls", self.tls
+        yield "send", self.send
+        yield "rtt", self.rtt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What was measured of one request: the client's own clock, and what servers reported.
+
+    All values are nanoseconds. `e2e` is the whole wait on the client's monotonic clock; everything
+    else lies inside it. Durations of other machines are reported, never subtracted timestamps.
+
+    Attributes:
+        e2e: start of the call to the end of the stream (or of the answer).
+        ttft: start to the first chunk with content; `None` if none came.
+        held_before: of `ttft` (or of `e2e` when no content came), the consumer's own time: it had
+            the stream and had not asked.
+        held_after: of `e2e - ttft`, the consumer's own time, up to the close.
+        retry_network: failed attempts that got no HTTP status, and the backoff after them.
+        retry_gateway: failed attempts that got an HTTP error status, and their backoff.
+        engine_decode: first to last token as the engine tells; used where no stream was read.
+        frontend: the engine's own time outside queue and prefill, a part of `first_chunk`.
+        marked_before: explicit marks (`llmtrace.stage`) in the wait before the first content.
+        marked_after: the same, in the wait after it.
+        stream: whether the answer came as a stream.
+    """
+
+    e2e: int
+    ttft: int | None = None
+    held_before: int = 0
+    held_after: int = 0
+    network: Network = field(default_factory=Network)
+    retry_network: int = 0
+    retry_gateway: int = 0
+    gateway: Reported | None = None
+    queue: Reported | None = None
+    prefill: Reported | None = None
+    engine_decode: Reported | None = None
+    frontend: Reported | None = None
+    marked_before: Mapping[StageName, int] = field(default_factory=dict)
+    marked_after: Mapping[StageName, int] = field(default_factory=dict)
+    stream: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """Seven durations and a remainder, in nanoseconds, that add up to `e2e` exactly.
+
+    `None` means nobody could know; it is never 0. `inconsistent` names the stages whose reported
+    figure did not fit the window it must lie in and was cut to it; the raw figure stays in the
+    `Timeline`.
+    """
+
+    network: int | None = None
+    gateway: int | None = None
+    queue: int | None = None
+    prefill: int | None = None
+    first_chunk: int | None = None
+    decode: int | None = None
+    render: int | None = None
+    unattributed: int = 0
+    sources: Mapping[StageName, Source] = field(default_factory=dict)
+    inconsistent: tuple[StageName, ...] = ()
+
+    def __iter__(self) -> Iterator[tuple[StageName, int | None]]:
+        """Yield each stage's name and nanoseconds, in the order of the request."""
+        for name in STAGES:
+            yield name, getattr(self, name)
+
+    @property
+    def total(self) -> int:
+        """Sum of the known stages and the remainder: the request's `e2e`."""
+        return self.unattributed + sum(ns for _, ns in self if ns is not None)
+
+
+def split(timeline: Timeline) -> Stages:
+    """Partition the wait of one request into its stages; every nanosecond goes to exactly one.
+
+    Up to the first content, what was measured is taken from the window in this order: network and
+    failed attempts, the engine's queue and prefill, the gateway, explicit marks, the consumer's
+    own hold. What is left is `first_chunk` if queue and prefill are known, else `unattributed`.
+    After it, what the consumer did not hold is `decode`.
+    """
+    e2e = max(0, timeline.e2e)
+    window = e2e if timeline.ttft is None else min(max(0, timeline.ttft), e2e)
+    # An answer that came in one piece holds the engine's decode in the same window as the rest.
+    whole = not timeline.stream and timeline.ttft is None
+    cut = _Cut(window)
+
+    cut.take("network", timeline.network.known, "client")
+    if timeline.retry_network:
+        cut.take("network", timeline.retry_network, "client")
+    if timeline.retry_gateway:
+        cut.take("gateway", timeline.retry_gateway, "client")
+    cut.report("queue", timeline.queue)
+    cut.report("prefill", timeline.prefill)
+    if whole:
+        cut.report("decode", timeline.engine_decode)
+    cut.report("gateway", timeline.gateway)
+    for stage, ns in timeline.marked_before.items():
+        cut.take(stage, ns, "client")
+    cut.hold(timeline.held_before)
+    rest = cut.left
+
+    cut.left = e2e - window
+    cut.hold(timeline.held_after)
+    for stage, ns in timeline.marked_after.items():
+        cut.take(stage, ns, "client")
+    if not whole:
+        cut.take("decode", cut.left, "client")
+
+    split_known = all(cut.ns[stage] is not None for stage in ("queue", "prefill", "decode"))
+    if split_known:
+        cut.ns["first_chunk"] = rest
+        # A remainder is only as exact as what was taken from it.
+        windowed = "engine_window" in (cut.sources["queue"], cut.sources["prefill"])
+        cut.sources["first_chunk"] = "engine_window" if windowed else "client"
+    return Stages(
+        **cut.ns,
+        unattributed=(0 if split_known else rest) + cut.left,
+        sources=MappingProxyType(cut.sources),
+        inconsistent=tuple(dict.fromkeys(cut.inconsistent)),
+    )
+
+
+class _Cut:
+    """A window being cut into stages: what is left, and what each stage got so far."""
+
+    __slots__ = ("inconsistent", "left", "ns", "sources")
+
+    def __init__(self, window: int) -> None:
+        self.left = window
+        self.ns: dict[StageName, int | None] = dict.fromkeys(STAGES)
+        self.sources: dict[StageName, Source] = {}
+        self.inconsistent: list[StageName] = []
+
+    def take(self, stage: StageName, ns: int | None, source: Source) -> None:
+        """Give a stage the time it claims, as far as it fits; `None` claims nothing."""
+        if ns is None:
+            return
+        fits = min(max(0, ns), self.left)
+        if fits != ns:
+            self.inconsistent.append(stage)
+        self.ns[stage] = (self.ns[stage] or 0) + fits
+        self.sources[stage] = source
+        self.left -= fits
+
+    def report(self, stage: StageName, reported: Reported | None) -> None:
+        """Give a stage what a server reported for it, unless it is only an estimate."""
+        if reported is not None and reported.source != "estimated":
+            self.take(stage, reported.ns, reported.source)
+
+    def hold(self, ns: int) -> None:
+        """Give render the consumer's own time; overlapping the server's is no contradiction."""
+        self.take("render", min(max(0, ns), self.left), "client")
+
+
+def better(old: Reported | None, new: Reported | None) -> Reported | None:
+    """Pick the more trustworthy of two reports of one duration; the first of equals stays.
+
+    Figures may arrive late, twice or not at all, in any order: the pick is the same.
+    """
+    if new is None or new.source == "estimated":
+        return old
+    if old is None or _RANK[new.source] < _RANK[old.source]:
+        return new
+    return old
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFigures:
+    """What an engine told of one request: durations as reported, and what else it knows."""
+
+    queue: Reported | None = None
+    prefill: Reported | None = None
+    decode: Reported | None = None
+    frontend: Reported | None = None
+
+
+def with_engine(timeline: Timeline, figures: EngineFigures) -> Timeline:
+    """Return the timeline with an engine's figures added, whenever they arrive."""
+    return replace(
+        timeline,
+        queue=better(timeline.queue, figures.queue),
+        prefill=better(timeline.prefill, figures.prefill),
+        engine_decode=better(timeline.engine_decode, figures.decode),
+        frontend=better(timeline.frontend, figures.frontend),
+    )

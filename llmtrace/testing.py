@@ -1,0 +1,153 @@
+"""How do you test code that llmtrace records? `capture` its rows, with a clock you move.
+
+Shipped to users: everything here is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from llmtrace import runtime
+from llmtrace.record import Clock
+from llmtrace.rows import Row
+from llmtrace.runtime import Runtime
+from llmtrace.stages import Timeline
+from llmtrace.wrappers import instrument as wrapping
+
+_MS = 1_000_000
+
+
+class FakeClock:
+    """A monotonic clock in nanoseconds that moves only when told to.
+
+    Example:
+        >>> clock = FakeClock()
+        >>> clock.advance(0.25)
+        >>> clock()
+        250000000
+    """
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._now = start_ns
+
+    def __call__(self) -> int:
+        """Return the time, in nanoseconds."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, in seconds."""
+        self._now += round(seconds * 1_000_000_000)
+
+
+class _List:
+    every_row = True
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.write = rows.append
+
+    def flush(self, timeout_s: float) -> bool:
+        """Nothing is held back."""
+        del timeout_s
+        return True
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def capture(
+    *,
+    service: str = "test",
+    clock: Clock | None = None,
+    instrument: Sequence[str] = wrapping.MODULES,
+    sinks: Sequence[Any] = (),
+    **settings: Any,
+) -> Iterator[list[Row]]:
+    """Collect the rows of everything recorded inside, in place of what `init` set up.
+
+    Args:
+        service: the rows' service.
+        clock: monotonic nanoseconds, such as a `FakeClock`; default: the real one.
+        instrument: SDKs to instrument meanwhile, if imported.
+        sinks: further sinks the rows go to.
+        **settings: other fields of `llmtrace.runtime.Runtime`.
+
+    Example:
+        >>> import llmtrace
+        >>> with capture() as rows:
+        ...     words = list(llmtrace.wrap(iter(["a", "b"])))
+        >>> rows[0].chunks
+        2
+    """
+    rows: list[Row] = []
+    if clock is not None:
+        settings["clock"] = clock
+    before = runtime.activate(Runtime(service=service, sinks=(_List(rows), *sinks), **settings))
+    handles = [wrapping.instrument(module) for module in wrapping.imported(instrument)]
+    try:
+        yield rows
+    finally:
+        for handle in handles:
+            handle.undo()
+        runtime.activate(before)
+
+
+def fake_stream(
+    chunks: Iterable[Any],
+    clock: FakeClock,
+    gaps: Iterable[float] | float = 0.01,
+    error: BaseException | None = None,
+) -> Iterator[Any]:
+    """Yield chunks as a server would send them, each after its gap in seconds on the fake clock.
+
+    Args:
+        chunks: what to yield.
+        clock: moved on by each gap.
+        gaps: seconds before each chunk, or one figure for all.
+        error: raised after the last chunk, if given.
+    """
+    for chunk, gap in zip(chunks, _each(gaps), strict=False):
+        clock.advance(gap)
+        yield chunk
+    if error is not None:
+        raise error
+
+
+async def fake_async_stream(
+    chunks: Iterable[Any],
+    clock: FakeClock,
+    gaps: Iterable[float] | float = 0.01,
+    error: BaseException | None = None,
+) -> AsyncIterator[Any]:
+    """Do the same as `fake_stream`, for `async for`."""
+    for chunk in fake_stream(chunks, clock, gaps, error):
+        yield chunk
+
+
+def _each(gaps: Iterable[float] | float) -> Iterator[float]:
+    if isinstance(gaps, int | float):
+        while True:
+            yield gaps
+    else:
+        yield from gaps
+
+
+def make_row(**fields: Any) -> Row:
+    """Make a row for a test: a 1 s request with 0.2 s to its first content, unless told else.
+
+    Example:
+        >>> make_row(model="tiny").e2e_s
+        1.0
+    """
+    timeline = fields.pop("timeline", None) or Timeline(e2e=1000 * _MS, ttft=200 * _MS)
+    defaults: dict[str, Any] = {
+        "request_id": "lt-0000000000000001",
+        "trace_id": "0" * 31 + "1",
+        "span_id": "0" * 15 + "1",
+        "start": 1_700_000_000_000_000_000,
+        "service": "test",
+    }
+    return Row(timeline=timeline, **{**defaults, **fields})
+

@@ -1,0 +1,216 @@
+"""How does `@llmtrace.trace` make one row of one call of a function, whatever it returns?
+
+A function returning a stream, a generator, an async generator, a coroutine returning a stream or a
+plain answer, a context manager: each becomes what it was, timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, TypeVar, overload
+
+from llmtrace.errors import ConfigError
+from llmtrace.failopen import internal_error
+from llmtrace.record import Recording
+from llmtrace.runtime import active, entered
+from llmtrace.wrappers import chunks, instrument, sdk
+from llmtrace.wrappers.cancel import cancelled
+from llmtrace.wrappers.iterators import proxy
+
+F = TypeVar("F", bound=Callable[..., Any])
+Scalar = str | bool | int | float
+
+_LABELS: Final = ("model", "route", "tenant", "region", "version", "gateway")
+
+
+def labels(given: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Scalar]]:
+    """Split keyword arguments into row fields and attributes of the user's own.
+
+    Raises:
+        ConfigError: one is of a kind that cannot be recorded; the message names it.
+    """
+    fields: dict[str, Any] = {}
+    attributes: dict[str, Scalar] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name in _LABELS:
+            if not isinstance(value, str):
+                msg = f"{where}: {name}={value!r} must be a string"
+                raise ConfigError(msg)
+            fields[name] = value
+        elif isinstance(value, str | bool | int | float):
+            attributes[name] = value
+        else:
+            msg = (
+                f"{where}: {name}={value!r} must be a string, number or bool; "
+                "leave it out or record a short name for it"
+            )
+            raise ConfigError(msg)
+    return fields, attributes
+
+
+@overload
+def trace(function: F, /) -> F: ...
+@overload
+def trace(
+    *,
+    model: str | None = None,
+    route: str | None = None,
+    tenant: str | None = None,
+    **attributes: Scalar | None,
+) -> Callable[[F], F]: ...
+def trace(
+    function: Any = None,
+    /,
+    *,
+    model: str | None = None,
+    route: str | None = None,
+    tenant: str | None = None,
+    **attributes: Scalar | None,
+) -> Any:
+    """Record each call of a function as one request.
+
+    Put it, bare or with arguments, on the function around one request to a model. What the
+    function returns stays what it is: its chunks, order, exceptions and cancellation are not
+    touched. Without `llmtrace.init` the function runs as if it were not decorated.
+
+    Args:
+        function: when used bare.
+        model: the model's name, where the call itself does not tell.
+        route: what of the application asked: a low-cardinality name such as `"chat"`.
+        tenant: on whose behalf.
+        **attributes: recorded on the row's span under their own names.
+
+    Raises:
+        ConfigError: at decoration, for something that cannot be decorated or recorded.
+
+    Example:
+        >>> import llmtrace
+        >>> from llmtrace.testing import capture
+        >>> @llmtrace.trace(route="hello")
+        ... def answer():
+        ...     yield "Hello, "
+        ...     yield "world"
+        >>> with capture() as rows:
+        ...     text = "".join(answer())
+        >>> text, rows[0].outcome, rows[0].stages.total == rows[0].e2e_ns
+        ('Hello, world', 'success', True)
+    """
+    given = {"model": model, "route": route, "tenant": tenant, **attributes}
+    fields, extra = labels(given, "@llmtrace.trace")
+
+    def decorate(target: Any) -> Any:
+        method = isinstance(target, staticmethod | classmethod)
+        if not method and (not callable(target) or inspect.isclass(target)):
+            msg = (
+                f"@llmtrace.trace decorates functions, not {target!r}; "
+                "write @llmtrace.trace or @llmtrace.trace(route=…)"
+            )
+            raise ConfigError(msg)
+        return _decorated(target, fields, extra)
+
+    return decorate if function is None else decorate(function)
+
+
+def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Scalar]) -> Any:
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_decorated(target.__func__, fields, extra))
+    generator = inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target)
+
+    if inspect.iscoroutinefunction(target):
+
+        @wraps(target)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            recording = _start(fields, extra, held_from_start=False)
+            if recording is None:
+                return await target(*args, **kwargs)
+            return await _awaited(recording, target(*args, **kwargs))
+
+        return acall
+
+    @wraps(target)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        recording = _start(fields, extra, held_from_start=generator)
+        if recording is None:
+            return target(*args, **kwargs)
+        try:
+            with entered(recording):
+                result = target(*args, **kwargs)
+        except BaseException as error:
+            recording.outer = False
+            recording.failed(error)
+            raise
+        if inspect.iscoroutine(result):
+            return _awaited(recording, result)
+        return _deliver(recording, result)
+
+    return call
+
+
+def _start(
+    fields: dict[str, Any], extra: dict[str, Scalar], *, held_from_start: bool
+) -> Recording | None:
+    runtime = active()
+    if runtime is None:
+        return None
+    try:
+        instrument.late()
+        recording = runtime.start(dict(fields), held_from_start=held_from_start)
+        recording.attributes.update(extra)
+        recording.outer = True
+    except Exception as error:  # noqa: BLE001 - the function runs unrecorded
+        internal_error("trace", error)
+        return None
+    return recording
+
+
+async def _awaited(recording: Recording, answer: Any) -> Any:
+    try:
+        with entered(recording):
+            result = await answer
+    except asyncio.CancelledError as error:
+        recording.outer = False
+        cancelled(recording, error)
+        raise
+    except BaseException as error:
+        recording.outer = False
+        recording.failed(error)
+        raise
+    return _deliver(recording, result)
+
+
+def _deliver(recording: Recording, result: Any) -> Any:
+    """Hand on what a decorated function returned, timed if there is something left to time."""
+    try:
+        if getattr(result, "_llmtrace", None) is recording:
+            return _handed_over(recording, result)
+        if not recording.joined and sdk.is_stream(result):
+            recording.outer = False
+            sdk.adopt(recording, result, sdk.classify_for(result))
+            return result
+        traced = proxy(recording, result, chunks.anything)
+        if traced is not None:
+            return traced
+        if recording.open:
+            # The stream went somewhere inside what was returned: it ends the row.
+            return _handed_over(recording, result)
+        recording.outer = False
+        if not recording.joined:
+            sdk.read_answer(recording, result)
+        recording.end("success")
+    except Exception as error:  # noqa: BLE001
+        internal_error("trace", error)
+        recording.outer = False
+        recording.end("success")
+    return result
+
+
+def _handed_over(recording: Recording, result: Any) -> Any:
+    recording.outer = False
+    if not recording.open:  # it was read to its end inside
+        recording.end("success")
+    return result

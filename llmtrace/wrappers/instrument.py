@@ -1,0 +1,120 @@
+"""Which clients are instrumented, and how is that undone?
+
+`instrument(openai)` covers every client of the module, `instrument(client)` that one. Each is
+idempotent, and what it returns undoes it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType, TracebackType
+from typing import Any, Final, Self
+
+from llmtrace.errors import ConfigError
+from llmtrace.wrappers import http, sdk
+
+MODULES: Final = ("openai", "anthropic")
+
+_undo: dict[int, Callable[[], None]] = {}
+_wanted: set[str] = set()
+
+
+class Instrumented:
+    """What `instrument` returns: call `undo()`, or use it in a `with`, to take it back."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, keys: tuple[int, ...]) -> None:
+        self._keys = keys
+
+    def undo(self) -> None:
+        """Put back what was there before. Calling it again does nothing."""
+        for key in self._keys:
+            undo = _undo.pop(key, None)
+            if undo is not None:
+                undo()
+                http.uninstall()
+        self._keys = ()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Undo."""
+        self.undo()
+
+
+def instrument(client_or_module: Any) -> Instrumented:
+    """Record every model call of an OpenAI or Anthropic client, or of all clients of the module.
+
+    Args:
+        client_or_module: the `openai` or `anthropic` module, one of their client objects, or an
+            iterable of such.
+
+    Returns:
+        A handle whose `undo()` takes it back; also a context manager. Instrumenting what is
+        instrumented already gives a handle that undoes nothing.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(client_or_module, list | tuple | set):
+        keys = [key for one in client_or_module for key in instrument(one)._keys]  # noqa: SLF001
+        return Instrumented(tuple(keys))
+    if isinstance(client_or_module, ModuleType):
+        name = client_or_module.__name__
+        if name not in MODULES:
+            msg = f"llmtrace.instrument knows {' and '.join(MODULES)}, not the module {name!r}"
+            raise ConfigError(msg)
+        base = importlib.import_module(f"{name}._base_client")
+        return Instrumented(_patch(base.SyncAPIClient) + _patch(base.AsyncAPIClient))
+    if type(client_or_module).__module__.partition(".")[0] in MODULES and hasattr(
+        client_or_module, "request"
+    ):
+        return Instrumented(_patch(client_or_module))
+    msg = (
+        f"llmtrace.instrument takes the openai or anthropic module or one of their clients, "
+        f"not {client_or_module!r}; use llmtrace.wrap(stream) or @llmtrace.trace for the rest"
+    )
+    raise ConfigError(msg)
+
+
+def _patch(target: Any) -> tuple[int, ...]:
+    if sdk.is_instrumented(target):
+        return ()
+    _undo[id(target)] = sdk.instrument_client(target)
+    http.install()
+    return (id(target),)
+
+
+def when_imported(names: tuple[str, ...]) -> None:
+    """Instrument these modules: now if imported, else once a decorated call finds them."""
+    _wanted.update(names)
+    late()
+
+
+def late() -> None:
+    """Instrument what was asked for and has been imported since."""
+    for module in imported(_wanted) if _wanted else ():
+        _wanted.discard(module.__name__)
+        instrument(module)
+
+
+def imported(names: Iterable[str]) -> list[ModuleType]:
+    """Return those of the modules that have been imported, and not halfway."""
+    modules = (sys.modules.get(name) for name in names)
+    return [module for module in modules if module is not None and hasattr(module, "__version__")]
+
+
+def undo_all() -> None:
+    """Take back every instrumentation, and forget what was still wanted."""
+    _wanted.clear()
+    Instrumented(tuple(_undo)).undo()

@@ -1,0 +1,69 @@
+"""How does one stream, made anywhere, become a row? `llmtrace.wrap(stream)`."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from llmtrace.errors import ConfigError
+from llmtrace.failopen import internal_error
+from llmtrace.runtime import active
+from llmtrace.wrappers import chunks, sdk
+from llmtrace.wrappers.function import Scalar, labels
+from llmtrace.wrappers.iterators import proxy
+
+S = TypeVar("S")
+
+
+def wrap(
+    stream: S,
+    *,
+    model: str | None = None,
+    route: str | None = None,
+    tenant: str | None = None,
+    **attributes: Scalar | None,
+) -> S:
+    """Record the reading of a stream as one request, from now to its end.
+
+    The request itself was made before this call, so the row starts late by that much: decorate the
+    function that makes it with `@llmtrace.trace` where you can.
+
+    Args:
+        stream: any iterator, async iterator, or context manager that gives one. An SDK's own
+            stream comes back as the same object; others come back as a stand-in that passes on
+            everything it has. A stream that is recorded already comes back as it is.
+        model: the model's name.
+        route: what of the application asked.
+        tenant: on whose behalf.
+        **attributes: recorded on the row's span under their own names.
+
+    Raises:
+        ConfigError: it cannot be read chunk by chunk, or an argument cannot be recorded.
+
+    Example:
+        >>> import llmtrace
+        >>> "".join(llmtrace.wrap(iter(["Hello, ", "world"])))
+        'Hello, world'
+    """
+    given = {"model": model, "route": route, "tenant": tenant, **attributes}
+    fields, extra = labels(given, "llmtrace.wrap")
+    readable = ("__next__", "__anext__", "__enter__", "__aenter__", "__aiter__")
+    if not any(hasattr(stream, method) for method in readable):
+        msg = (
+            f"llmtrace.wrap takes an iterator or async iterator, not {type(stream).__name__}; "
+            "for a list or another iterable, wrap iter(…) of it"
+        )
+        raise ConfigError(msg)
+    runtime = active()
+    if runtime is None or hasattr(stream, "_llmtrace"):
+        return stream
+    try:
+        recording = runtime.start(fields)
+        recording.attributes.update(extra)
+        if sdk.is_stream(stream):
+            sdk.adopt(recording, stream, sdk.classify_for(stream))
+            return stream
+        traced: S = proxy(recording, stream, chunks.anything)
+    except Exception as error:  # noqa: BLE001 - the stream goes on unrecorded
+        internal_error("wrap", error)
+        return stream
+    return traced

@@ -1,0 +1,1 @@
+"""Tests against real programs: a vLLM on the CPU, real networks, real delays."""
