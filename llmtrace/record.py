@@ -51,6 +51,7 @@ class Attempt:
     dns: int | None = None
     connect: int | None = None
     tls: int | None = None
+    send_started: int | None = None
     send: int | None = None
     rtt: Reported | None = None
     sent: bool = False
@@ -74,9 +75,8 @@ class Recording:
     """
 
     __slots__ = (
-        "__weakref__", "_emit", "asked", "attempts", "attributes", "calling", "client_wait", "clock",
-        "engine",
-        "expects_finish", "failure", "first_byte", "first_event", "firsts", "gap_counts", "gateway",
+        "__weakref__", "_emit", "asked", "attempts", "attributes", "bare", "calling", "client_wait",
+        "clock", "engine", "expects_finish", "failure", "first_byte", "first_event", "firsts", "gap_counts", "gateway",
         "held_before", "info", "joined", "last_content", "mark", "marked_after",
         "marked_before", "max_gap", "open", "outer", "raw", "retry_gateway", "retry_network",
         "span", "start", "started_unix_ns", "stream", "ttft", "usage_hidden", "waited",
@@ -98,6 +98,9 @@ class Recording:
         self.clock = clock
         self.started_unix_ns = wall()
         self.start = self.mark = clock()
+        if self.start == 0:  # 0 says that nobody waits, so a clock that starts there reads 1 more
+            self.clock = lambda: clock() + 1
+            self.start = self.mark = 1
         self.asked = 0 if held_from_start else self.start  # 0: nobody waits
         self.waited = 0
         self.stream = False
@@ -114,6 +117,7 @@ class Recording:
         self.client_wait = 0  # from the start to the first attempt, less held and marked
         self.retry_network = self.retry_gateway = 0
         self.gateway: Reported | None = None
+        self.bare = False  # no gateway shows in the answer's headers
         self.engine: list[EngineFigures] = []
         self.marked_before: dict[StageName, int] = {}
         self.marked_after: dict[StageName, int] = {}
@@ -168,7 +172,7 @@ class Recording:
         if self.ttft is not None:
             self.more()
             return
-        self.ttft = now - self.start
+        self.ttft = max(0, now - self.start)  # a clock may go backwards
         self.held_before = self.held
         self.last_content = now
         self.waited_at_content = self.waited
@@ -186,16 +190,26 @@ class Recording:
         marks = self.marked_before if self.ttft is None else self.marked_after
         marks[stage] = marks.get(stage, 0) + max(0, ns)
 
+    @property
+    def on_the_wire(self) -> bool:
+        """Whether an HTTP call made right now belongs to this request."""
+        return self._emit is not None and (self.calling or (self.outer and not self.joined))
+
     # --- attempts -------------------------------------------------------------------------------
 
     def attempt(self) -> Attempt:
-        """Begin an HTTP attempt; the one before it, if any, has failed."""
+        """Begin an HTTP attempt; a failed one before it is charged to whoever failed it."""
         now = self.clock()
-        if self.attempts:
-            self._charge(self.attempts[-1], now)
+        last = self.attempts[-1] if self.attempts else None
+        if last is not None and (last.status is None or last.status >= _HTTP_ERROR):
+            self._charge(last, now)
         else:
+            # The first, or an earlier call of a decorated function that went well: all the time
+            # up to here was the client's own.
             marked = sum(self.marked_before.values())
-            self.client_wait = max(0, now - self.start - self.held - marked)
+            retried = self.retry_network + self.retry_gateway
+            self.client_wait = max(0, now - self.start - self.held - marked - retried)
+            self.attempts.clear()
         attempt = Attempt(started=now)
         self.attempts.append(attempt)
         return attempt
@@ -261,7 +275,7 @@ class Recording:
             if self.failure is None and outcome != "success":
                 self.failure = (outcome, error_type)
             try:
-                self.boundary(reading=False)
+                self._stop(outcome)
             except Exception as error:  # noqa: BLE001 - a clock that breaks must not reach the app
                 internal_error("record", error)
 
@@ -286,12 +300,17 @@ class Recording:
         except Exception as error:  # noqa: BLE001 - the application must not notice
             internal_error("record", error)
 
-    def _row(self, outcome: Outcome, error_type: str | None) -> Row:
+    def _stop(self, outcome: Outcome) -> int:
+        """Close the last interval of the stream. Return the time."""
         silent = self.reading
         now = self.boundary(reading=False)
         if silent and self.ttft is not None and outcome != "success":
             # The silence before a cut is a gap too, or an idle time-out could not be proven.
             self.max_gap = max(self.max_gap, self.waited - self.waited_at_content)
+        return now
+
+    def _row(self, outcome: Outcome, error_type: str | None) -> Row:
+        now = self._stop(outcome)
         network = self._network()
         last = self.attempts[-1] if self.attempts else None
         if last is not None and self.ttft is None and outcome == "error":
@@ -310,8 +329,8 @@ class Recording:
             retry_network=self.retry_network,
             retry_gateway=self.retry_gateway,
             gateway=self.gateway,
-            marked_before=self.marked_before,
-            marked_after=self.marked_after,
+            marked_before=dict(self.marked_before),  # a mark may end after the row
+            marked_after=dict(self.marked_after),
             stream=self.stream,
         )
         for figures in self.engine:
@@ -331,7 +350,7 @@ class Recording:
             first_text_ns=relative(self.firsts[TEXT]),
             first_reasoning_ns=relative(self.firsts[REASONING]),
             first_tool_call_ns=relative(self.firsts[TOOL_CALL]),
-            attributes=self.attributes,
+            attributes=dict(self.attributes),
             gap_counts=tuple(self.gap_counts),
             **self.info,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from math import isfinite
 from typing import Any, Final, Literal, cast, get_args
 
 from llmtrace.errors import DataError
@@ -129,7 +130,7 @@ class Row:
 
     @property
     def ttft_arrival_s(self) -> float | None:
-        """What `ttft_s` would have been with an eager reader, at most.
+        """What `ttft_s` would have been with an eager reader, at least.
 
         The consumer's hold is taken off as far as the engine's own figures leave room for it;
         `None` when the reader was late and nothing bounds when the content arrived.
@@ -139,10 +140,11 @@ class Row:
             return None
         if timeline.held_before <= _EAGER_NS:
             return self.ttft_s
-        if timeline.queue is None or timeline.prefill is None:
+        # The wait up to the first content alone: what was rendered after it is not in there.
+        before = split(replace(timeline, e2e=timeline.ttft, held_after=0, marked_after={}))
+        if before.queue is None or before.prefill is None:
             return None
-        held = self.stages.render or 0
-        return (timeline.ttft - (held - min(held, timeline.held_after))) / _NS
+        return (timeline.ttft - (before.render or 0)) / _NS
 
     @property
     def tpot_s(self) -> float | None:
@@ -222,11 +224,14 @@ _REPORTS: Final = {
     "reported_decode": "engine_decode",
     "first_chunk_frontend": "frontend",
 }
-_PLAIN: Final = tuple(
-    f.name
+_KINDS: Final = {"str": str, "Outcome": str, "int": int, "float": int | float}
+_PLAIN: Final = {
+    f.name: _KINDS[str(f.type).removesuffix(" | None")]
     for f in fields(Row)
     if f.name not in {"timeline", "attributes", "gap_counts"} and not f.name.endswith("_ns")
-)
+}
+# No request lasts longer than a year; what claims to is garbage, and would not fit a float.
+_LONGEST_S: Final = 366 * 86_400
 
 
 def seconds(ns: int | None) -> float | None:
@@ -246,7 +251,7 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
         DataError: a key is missing or holds a value of the wrong kind; the message names it.
     """
     try:
-        plain: dict[str, Any] = {name: flat[name] for name in _PLAIN if flat.get(name) is not None}
+        plain = {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
         marks: dict[str, Any] = {f"{name}_ns": _ns(flat, f"{name}_s") for name in _MARKS}
         raw: dict[str, Any] = {name: _ns(flat, key) or 0 for key, name in _RAW.items()}
         raw |= {name: _reported(flat, key) for key, name in _REPORTS.items()}
@@ -259,17 +264,39 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
             ),
             marked_before=_marked(flat, "before"),
             marked_after=_marked(flat, "after"),
-            stream=bool(flat.get("stream", True)),
+            stream=_stream(flat),
             **raw,
         )
         if plain.get("outcome", "success") not in OUTCOMES:
             msg = f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}"
             raise DataError(msg)
-        attributes = dict(flat.get("attributes", {}))
+        attributes = dict(flat.get("attributes") or {})
         return Row(timeline=timeline, attributes=attributes, **plain, **marks)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         msg = f"not a row: {type(error).__name__}: {error}"
         raise DataError(msg) from error
+
+
+def _plain(flat: Mapping[str, Any], key: str) -> Any:
+    value, kind = flat.get(key), _PLAIN[key]
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # a column of whole numbers with gaps is often kept as floats
+    if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+        wanted = "text" if kind is str else "a whole number" if kind is int else "a number"
+        msg = f"{key} is {value!r}, not {wanted}"
+        raise TypeError(msg)
+    if isinstance(value, int | float) and not isfinite(value):
+        msg = f"{key} is {value!r}, not a finite number"
+        raise ValueError(msg)
+    return value
+
+
+def _stream(flat: Mapping[str, Any]) -> bool:
+    value = flat.get("stream")
+    if value is not None and not isinstance(value, bool):
+        msg = f"stream is {value!r}, not true or false"
+        raise TypeError(msg)
+    return value is not False
 
 
 def _ns(flat: Mapping[str, Any], key: str) -> int | None:
@@ -279,6 +306,9 @@ def _ns(flat: Mapping[str, Any], key: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"{key} is {value!r}, not a number of seconds"
         raise TypeError(msg)
+    if not -_LONGEST_S < value < _LONGEST_S:
+        msg = f"{key} is {value!r}, longer than any request"
+        raise ValueError(msg)
     return round(value * _NS)
 
 
@@ -286,6 +316,9 @@ def _ns_required(flat: Mapping[str, Any], key: str) -> int:
     value = _ns(flat, key)
     if value is None:
         raise KeyError(key)
+    if value < 0:
+        msg = f"{key} is {flat[key]!r}, and time does not run backwards"
+        raise ValueError(msg)
     return value
 
 

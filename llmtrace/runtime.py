@@ -125,18 +125,22 @@ class Runtime:
     def _emit(self, recording: Recording, row: Row) -> None:
         identity: SpanIdentity = recording.span
         if self.sample < 1:
-            row = replace(row, weight=1 / self.sample)
+            row = replace(row, weight=1 / max(self.sample, _LEAST_SHARE))
         for sink in self.sinks:
-            if identity.sampled or sink.every_row:
-                try:
+            try:
+                if identity.sampled or getattr(sink, "every_row", False):
                     sink.write(row)
-                except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
-                    internal_error(f"export.{type(sink).__name__}", error)
+            except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
+                internal_error(f"export.{type(sink).__name__}", error)
         if identity.span is not None:
             try:
                 provider.finish(identity.span, row, identity.context)
             except Exception as error:  # noqa: BLE001
                 internal_error("export.provider", error)
+
+
+# A trace id cannot tell smaller shares apart; a share of 0 must not be divided by.
+_LEAST_SHARE: Final = 1 / (1 << 56)
 
 
 def _in_sample(trace_id: str, share: float) -> bool:

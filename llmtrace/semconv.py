@@ -1,169 +1,45 @@
-"""What is each field of a row called on the wire?
+"""How does a row become span attributes, and come back?
 
-One table: row field to OpenTelemetry attribute. GenAI semantic-convention names where one exists,
-`llmtrace.*` for the rest. `python -m llmtrace.semconv` prints it as docs/semconv.md.
+By the table in `semconv_table.py`. `python -m llmtrace.semconv` prints it as docs/semconv.md.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from math import isfinite
+from typing import Any, Final
 
 from llmtrace.errors import DataError
 from llmtrace.rows import OUTCOMES, Row
+from llmtrace.semconv_table import (
+    DERIVED,
+    E2E,
+    MARKS,
+    NETWORK,
+    PLAIN,
+    RAW,
+    REPORTED,
+    SPECIAL,
+    STAGE_TIMES,
+    Attribute,
+)
 from llmtrace.stages import SOURCES, STAGES, Network, Reported, StageName, Timeline
+
+__all__ = [
+    "Scalar",
+    "Value",
+    "from_attributes",
+    "is_row",
+    "reserved",
+    "split_server",
+    "to_attributes",
+]
 
 Scalar = str | bool | int | float
 Value = Scalar | Sequence[str]
-Kind = Literal["string", "string[]", "int", "double", "boolean", "seconds"]
-
-SCOPE: Final = "llmtrace"  # the instrumentation scope's name
-STAGE: Final = "llmtrace.stage"  # on a child span: which stage it is
-STAGE_SOURCE: Final = "llmtrace.source"  # on a child span: who told
-E2E: Final = "llmtrace.e2e"  # on every row's span, and on no other: what tells rows from spans
 
 _NS: Final = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One line of the table: a field of the row, its name on the wire, and what it means."""
-
-    field: str
-    name: str
-    kind: Kind
-    meaning: str
-
-
-# Row fields that are written as they are. Absent when unknown.
-PLAIN: Final = (
-    Attribute("operation", "gen_ai.operation.name", "string", "`chat`, `text_completion`, …"),
-    Attribute("provider", "gen_ai.provider.name", "string", "who serves the model"),
-    Attribute("model", "gen_ai.request.model", "string", "the model asked for"),
-    Attribute("response_id", "gen_ai.response.id", "string", "the id in the answer"),
-    Attribute("prompt_tokens", "gen_ai.usage.input_tokens", "int", "tokens of the prompt"),
-    Attribute(
-        "cached_tokens", "gen_ai.usage.cache_read.input_tokens", "int", "of them, from a cache"
-    ),
-    Attribute("output_tokens", "gen_ai.usage.output_tokens", "int", "tokens of the answer"),
-    Attribute("error_type", "error.type", "string", "class of what was raised"),
-    Attribute("http_status", "http.response.status_code", "int", "status of the last attempt"),
-    Attribute("version", "service.version", "string", "version of the application"),
-    Attribute("outcome", "llmtrace.outcome", "string", f"one of {', '.join(OUTCOMES)}"),
-    Attribute("request_id", "llmtrace.request_id", "string", "the `x-request-id` sent"),
-    Attribute("route", "llmtrace.route", "string", "which feature of the application asked"),
-    Attribute("tenant", "llmtrace.tenant", "string", "on whose behalf"),
-    Attribute("region", "llmtrace.region", "string", "where the application runs"),
-    Attribute("replica", "llmtrace.replica", "string", "the engine instance that answered"),
-    Attribute("gateway", "llmtrace.gateway", "string", "name of the gateway in between"),
-    Attribute("client", "llmtrace.client", "string", "client library"),
-    Attribute("attempts", "llmtrace.attempts", "int", "HTTP attempts, retries included"),
-    Attribute("chunks", "llmtrace.chunks", "int", "chunks with content"),
-    Attribute("preemptions", "llmtrace.preemptions", "int", "times the engine preempted it"),
-    Attribute("spec_drafted", "llmtrace.spec_drafted", "int", "speculative tokens drafted"),
-    Attribute("spec_accepted", "llmtrace.spec_accepted", "int", "of them, accepted"),
-    Attribute("tool_calls", "llmtrace.tool_calls", "int", "tool calls run"),
-    Attribute("tool_wall_s", "llmtrace.tool_wall", "double", "s from first tool start to last end"),
-    Attribute("tool_serial_s", "llmtrace.tool_serial", "double", "s of all tool calls added up"),
-    Attribute(
-        "tool_critical_path_s",
-        "llmtrace.tool_critical_path",
-        "double",
-        "s of the longest chain of dependent tool calls",
-    ),
-    Attribute("weight", "llmtrace.weight", "double", "requests this row stands for"),
-)
-
-# Points in time and gaps that the row keeps in nanoseconds (`<field>_ns`). Absent when unknown.
-MARKS: Final = (
-    Attribute("max_gap", "llmtrace.max_gap", "seconds", "longest wait for a chunk after the first"),
-    Attribute("first_byte", "llmtrace.first_byte", "seconds", "start to first byte of the body"),
-    Attribute("first_event", "llmtrace.first_event", "seconds", "start to first event, any kind"),
-    Attribute(
-        "first_reasoning", "llmtrace.first_reasoning", "seconds", "start to first reasoning"
-    ),
-    Attribute("first_text", "llmtrace.first_text", "seconds", "start to first visible text"),
-    Attribute(
-        "first_tool_call", "llmtrace.first_tool_call", "seconds", "start to first tool-call chunk"
-    ),
-    Attribute("last_content", "llmtrace.last_content", "seconds", "start to last content"),
-)
-
-# Fields of the timeline that are 0 unless something happened. Absent when 0.
-RAW: Final = (
-    Attribute(
-        "held_before", "llmtrace.held.before", "seconds", "the reader's own time before content"
-    ),
-    Attribute("held_after", "llmtrace.held.after", "seconds", "the reader's own time after it"),
-    Attribute(
-        "retry_network", "llmtrace.retry.network", "seconds", "failed attempts without a status"
-    ),
-    Attribute(
-        "retry_gateway", "llmtrace.retry.gateway", "seconds", "failed attempts with a status"
-    ),
-)
-
-# Durations as somebody reported them, uncut, each with a `.source`. Absent when not reported.
-REPORTED: Final = (
-    Attribute("gateway", "llmtrace.reported.gateway", "seconds", "self time of gateways"),
-    Attribute("queue", "llmtrace.reported.queue", "seconds", "in the engine's scheduler"),
-    Attribute("prefill", "llmtrace.reported.prefill", "seconds", "scheduled to first token"),
-    Attribute("engine_decode", "llmtrace.reported.decode", "seconds", "first to last token"),
-    Attribute("frontend", "llmtrace.reported.frontend", "seconds", "the engine's front end"),
-)
-
-# Sub-phases of the network stage. Absent when nobody looked.
-NETWORK: Final = (
-    Attribute("client_wait", "llmtrace.network.client_wait", "seconds", "pool, semaphore"),
-    Attribute("dns", "llmtrace.network.dns", "seconds", "name resolution"),
-    Attribute("connect", "llmtrace.network.connect", "seconds", "TCP handshake"),
-    Attribute("tls", "llmtrace.network.tls", "seconds", "TLS handshake"),
-    Attribute("send", "llmtrace.network.send", "seconds", "sending the request"),
-    Attribute("rtt", "llmtrace.network.rtt", "seconds", "one round trip"),
-)
-
-# Stages as `stages.split` cut them: written to be queried, worked out anew when read.
-STAGE_TIMES: Final = tuple(
-    Attribute(stage, f"llmtrace.stage.{stage}", "seconds", "share of the wait, cut to fit")
-    for stage in STAGES
-)
-
-# What has a shape of its own; see `to_attributes`.
-SPECIAL: Final = (
-    Attribute("server", "server.address", "string", "host of the server"),
-    Attribute("server", "server.port", "int", "its port, where given"),
-    Attribute("stream", "gen_ai.request.stream", "boolean", "true for a stream, else absent"),
-    Attribute(
-        "finish_reason", "gen_ai.response.finish_reasons", "string[]", "why the model stopped"
-    ),
-    Attribute(
-        "ttft_s", "gen_ai.response.time_to_first_chunk", "seconds", "start to first *content*"
-    ),
-    Attribute("e2e_s", E2E, "seconds", "the whole wait; marks the span as a row"),
-    Attribute(
-        "network_rtt_source", "llmtrace.network.rtt.source", "string", "who measured the round trip"
-    ),
-)
-DERIVED: Final = (
-    Attribute("tpot_s", "llmtrace.tpot", "seconds", "a token after the first"),
-    Attribute(
-        "ttft_arrival_s",
-        "llmtrace.ttft_arrival",
-        "seconds",
-        "what the first content would have taken with an eager reader",
-    ),
-    Attribute(
-        "unattributed_s", "llmtrace.stage.unattributed", "seconds", "known time nobody can split"
-    ),
-    Attribute(
-        "inconsistent",
-        "llmtrace.inconsistent",
-        "string[]",
-        "stages whose reported figure did not fit and was cut",
-    ),
-)
-
 _MARKED: Final = {
     (when, stage): f"llmtrace.marked.{when}.{stage}"
     for when in ("before", "after")
@@ -186,7 +62,7 @@ _STAGE_NAMES: Final = tuple((line.field, line.name, f"{line.name}.source") for l
 
 
 def reserved(name: str) -> bool:
-    """Say whether an attribute name belongs to llmtrace, so that a user attribute may not use it."""
+    """Say whether an attribute name is llmtrace's own, so that no user attribute may have it."""
     return name.startswith(_OWN) or name in _NAMES
 
 
@@ -274,6 +150,7 @@ def from_attributes(
     """
     around = resource or {}
     try:
+        marks: dict[str, Any] = {f"{line.field}_ns": _ns(attributes, line.name) for line in MARKS}
         plain = {
             line.field: _as_kind(line, attributes[line.name])
             for line in PLAIN
@@ -287,7 +164,7 @@ def from_attributes(
             span_id=span_id,
             parent_span_id=parent_span_id,
             start=start,
-            service=attributes.get("service.name") or around.get("service.name") or "unknown_service",
+            service=_service(attributes, around),
             server=_server(attributes),
             finish_reason=_first(attributes.get("gen_ai.response.finish_reasons")),
             timeline=_timeline(attributes),
@@ -296,7 +173,7 @@ def from_attributes(
                 for name, value in attributes.items()
                 if not reserved(name) and isinstance(value, str | bool | int | float)
             },
-            **{f"{line.field}_ns": _ns(attributes, line.name) for line in MARKS},
+            **marks,
             **plain,
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -307,6 +184,13 @@ def from_attributes(
 def is_row(attributes: Mapping[str, Any]) -> bool:
     """Say whether a span with these attributes is a row, and not one of its stages or another."""
     return E2E in attributes
+
+
+def _service(*places: Mapping[str, Any]) -> str:
+    for attributes in places:
+        if name := attributes.get("service.name"):
+            return str(name)
+    return "unknown_service"
 
 
 def _timeline(attributes: Mapping[str, Any]) -> Timeline:
@@ -325,7 +209,7 @@ def _timeline(attributes: Mapping[str, Any]) -> Timeline:
         network=Network(**parts, rtt_source=rtt_source),
         marked_before=dict(_marked(attributes, "before")),
         marked_after=dict(_marked(attributes, "after")),
-        stream=bool(attributes.get("gen_ai.request.stream", False)),
+        stream=_stream(attributes),
         **raw,
         **reported,
     )
@@ -349,7 +233,7 @@ def _ns(attributes: Mapping[str, Any], name: str) -> int | None:
     value = attributes.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         msg = f"{name} is {value!r}, not a number of seconds"
         raise TypeError(msg)
     return round(value * _NS)
@@ -370,11 +254,22 @@ def _one_of(value: Any, allowed: Sequence[str], name: str) -> None:
         raise ValueError(msg)
 
 
+def _stream(attributes: Mapping[str, Any]) -> bool:
+    value = attributes.get("gen_ai.request.stream", False)
+    if not isinstance(value, bool):
+        msg = f"gen_ai.request.stream is {value!r}, not a boolean"
+        raise TypeError(msg)
+    return value
+
+
 def _first(reasons: Any) -> str | None:
     # Some stores flatten a list of one to its only element.
     if isinstance(reasons, str):
         return reasons
     return str(reasons[0]) if reasons else None
+
+
+_PORT: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 
 
 def split_server(server: str) -> tuple[str, int | None]:
@@ -389,7 +284,7 @@ def split_server(server: str) -> tuple[str, int | None]:
         ('engine', None)
     """
     host, colon, port = server.rpartition(":")
-    if not colon or not port.isdecimal() or not port.isascii() or port != str(int(port)):
+    if not colon or not _PORT.fullmatch(port):
         return server, None
     if host.startswith("[") and host.endswith("]") and ":" in host:
         return host[1:-1], int(port)
@@ -403,3 +298,11 @@ def _server(attributes: Mapping[str, Any]) -> str | None:
     if address is None or port is None:
         return None if address is None else str(address)
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+if __name__ == "__main__":
+    import sys
+
+    from llmtrace.semconv_page import page
+
+    sys.stdout.write(page())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Final, Literal, get_args
 
 StageName = Literal["network", "gateway", "queue", "prefill", "first_chunk", "decode", "render"]
@@ -26,6 +25,9 @@ Source = Literal[
     "estimated",  # a fit over many requests: never part of a sum
 ]
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)
+
+# With these known, what is left of the wait for the first content is `first_chunk`.
+_ENGINE: Final[tuple[StageName, ...]] = ("queue", "prefill", "decode")
 
 # Which report of the same duration wins: lower is better. `estimated` may not enter a sum at all.
 _RANK: Final[Mapping[str, int]] = {
@@ -160,7 +162,7 @@ def split(timeline: Timeline) -> Stages:
     whole = not timeline.stream and timeline.ttft is None
     cut = _Cut(window)
 
-    cut.take("network", timeline.network.known, "client")
+    cut.take("network", _network(timeline, window), "client")
     if timeline.retry_network:
         cut.take("network", timeline.retry_network, "client")
     if timeline.retry_gateway:
@@ -182,18 +184,36 @@ def split(timeline: Timeline) -> Stages:
     if not whole:
         cut.take("decode", cut.left, "client")
 
-    split_known = all(cut.ns[stage] is not None for stage in ("queue", "prefill", "decode"))
+    split_known = all(cut.ns[stage] is not None for stage in _ENGINE)
     if split_known:
-        cut.ns["first_chunk"] = rest
+        cut.ns["first_chunk"] = (cut.ns["first_chunk"] or 0) + rest
         # A remainder is only as exact as what was taken from it.
-        windowed = "engine_window" in (cut.sources["queue"], cut.sources["prefill"])
+        windowed = "engine_window" in (cut.sources[stage] for stage in _ENGINE)
         cut.sources["first_chunk"] = "engine_window" if windowed else "client"
     return Stages(
         **cut.ns,
         unattributed=(0 if split_known else rest) + cut.left,
-        sources=MappingProxyType(cut.sources),
+        sources=cut.sources,
         inconsistent=tuple(dict.fromkeys(cut.inconsistent)),
     )
+
+
+def _network(timeline: Timeline, window: int) -> int | None:
+    """Return what the network took, less what of the sending the server's work overlapped.
+
+    A server may begin before the client's last send returns, as it does whenever the client's
+    thread is not scheduled in between. Then both clocks are right, and counting twice is wrong.
+    """
+    known = timeline.network.known
+    if known is None:
+        return None
+    server = sum(
+        reported.ns
+        for reported in (timeline.queue, timeline.prefill, timeline.gateway)
+        if reported is not None and reported.source != "estimated"
+    )
+    overlap = known + server - window
+    return known - min(max(0, overlap), timeline.network.send or 0)
 
 
 class _Cut:
@@ -235,7 +255,7 @@ def better(old: Reported | None, new: Reported | None) -> Reported | None:
     """
     if new is None or new.source == "estimated":
         return old
-    if old is None or _RANK[new.source] < _RANK[old.source]:
+    if old is None or old.source == "estimated" or _RANK[new.source] < _RANK[old.source]:
         return new
     return old
 

@@ -6,7 +6,6 @@ Weights are random, one byte of text is one token; what it says means nothing.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -74,7 +73,7 @@ def save_model(folder: Path, hidden_size: int, layers: int) -> None:
         make_weights(hidden_size, layers, tokenizer).save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         unfinished.chmod(0o755)
-        os.replace(unfinished, folder)
+        unfinished.replace(folder)
     except OSError:
         if not (folder / "config.json").is_file():
             raise

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from llmtrace.export.sink import Sink
 
 NAMES: Final = ("otlp", "otlp-metrics", "prometheus", "prometheus:PORT", "console")
+
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_HIGHEST_PORT: Final = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +45,77 @@ class ExportSettings:
 
 
 def build(name: str, settings: ExportSettings) -> Sink:
-    """Make the sink that goes by a name.
+    """Make the sink that goes by a name: one of `NAMES`.
+
+    `otlp` sends spans, `otlp-metrics` the GenAI client metrics; see `build_all` for both.
 
     Raises:
-        ConfigError: there is no such exporter, or its settings are wrong.
+        ConfigError: there is no such exporter, a package it needs is not installed, or one of its
+            settings is wrong.
     """
+    kind, _, port = name.partition(":")
+    if kind == "otlp" and name == kind:
+        from llmtrace.export.otlp import otlp_sink
+
+        return otlp_sink()
+    if kind == "otlp-metrics" and name == kind:
+        from llmtrace.export.genai import GenAISink
+
+        return GenAISink(meter_provider=settings.meter_provider)
+    if kind == "console" and name == kind:
+        from llmtrace.export.console import console_sink
+
+        return console_sink()
+    if kind == "prometheus":
+        return _prometheus(name, port, settings)
     msg = f"exporters: {name!r} is not one of {', '.join(NAMES)}"
     raise ConfigError(msg)
+
+
+def build_all(
+    names: Iterable[str], settings: ExportSettings, environ: Mapping[str, str] = os.environ
+) -> list[Sink]:
+    """Make the sinks for several names, where `otlp` stands for spans and the GenAI metrics.
+
+    The metrics are left out if `OTEL_METRICS_EXPORTER` is `none`, or if the environment names an
+    endpoint for traces and none that metrics could go to.
+
+    Raises:
+        ConfigError: see `build`.
+    """
+    sinks = []
+    for name in dict.fromkeys(names):
+        sinks.append(build(name, settings))
+        if name == "otlp" and _takes_metrics(environ):
+            sinks.append(build("otlp-metrics", settings))
+    return sinks
+
+
+def _takes_metrics(environ: Mapping[str, str]) -> bool:
+    if environ.get("OTEL_METRICS_EXPORTER", "").strip() == "none":
+        return False
+    prefix = "OTEL_EXPORTER_OTLP_"
+    named = [one for one in ("", "TRACES_", "METRICS_") if environ.get(f"{prefix}{one}ENDPOINT")]
+    return named != ["TRACES_"]
+
+
+def _prometheus(name: str, port: str, settings: ExportSettings) -> Sink:
+    served = name != "prometheus"
+    if served and not (_PORT.fullmatch(port) and int(port) <= _HIGHEST_PORT):
+        msg = f"exporters: {name!r}: give a port from 0 to {_HIGHEST_PORT}, as in prometheus:9464"
+        raise ConfigError(msg)
+    from llmtrace.export.prometheus import PrometheusSink
+
+    sink = PrometheusSink(
+        thresholds_s=settings.thresholds_s,
+        budget_seconds=settings.budget_seconds,
+        tenants=settings.tenant_metrics,
+        registry=settings.registry,
+    )
+    if served:
+        try:
+            sink.serve(int(port))
+        except ConfigError:
+            sink.close()
+            raise
+    return sink

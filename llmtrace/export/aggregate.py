@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from llmtrace.errors import ConfigError
 from llmtrace.export.forked import restart_after_fork
 from llmtrace.failopen import internal_error
 from llmtrace.record import GAP_BOUNDS_NS
+from llmtrace.semconv_table import TOKEN_BOUNDS
 from llmtrace.stages import STAGES
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ TPOT_S: Final = (
     0.001, 0.002, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08,
     0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
 )  # fmt: skip
-TOKENS: Final = tuple(4**power for power in range(14))
 
 _DEFAULT_S: Final[Mapping[str, tuple[float, ...]]] = {
     "e2e": LATENCY_S,
@@ -47,6 +47,7 @@ _OTHER: Final = "other"
 # The last 7 bytes of a trace id are the random ones.
 _RANDOM: Final = 1 << 56
 
+K = TypeVar("K", bound=Hashable)
 Mark = tuple[str, str, int]  # trace id, span id, unix ns of the end
 
 
@@ -83,6 +84,11 @@ class Histogram:
         self.exemplars: list[tuple[int, Mark] | None] = [None] * (len(edges) + 1)
         self.total = 0
 
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
     def observe(self, value: int, mark: Mark | None) -> None:
         """Add one value."""
         bucket = bisect_left(self.edges, value)
@@ -116,8 +122,8 @@ class Cell:
         self.ttft = Histogram(edges["ttft"])
         self.tpot = Histogram(edges["tpot"])
         self.gaps = Histogram(GAP_BOUNDS_NS)
-        self.input_tokens = Histogram(TOKENS)
-        self.output_tokens = Histogram(TOKENS)
+        self.input_tokens = Histogram(TOKEN_BOUNDS)
+        self.output_tokens = Histogram(TOKEN_BOUNDS)
         self.stages = {stage: Histogram(edges[stage]) for stage in stages}
         self.unknown = dict.fromkeys(stages, 0)
 
@@ -231,30 +237,30 @@ class Aggregate:
         cell = self._cells[labels] = Cell(self._edges, self._stages)
         return cell
 
-    def by(self, fields: Sequence[str], *, reset: bool = False) -> dict[tuple[str, ...], Cell]:
-        """Return what was counted, by some of the labels only.
+    def by(self, key: Callable[[Labels], K], *, reset: bool = False) -> dict[K, Cell]:
+        """Return what was counted, added up by what `key` makes of the labels.
 
         Args:
-            fields: names of `Labels`.
+            key: what to tell apart.
             reset: start counting anew, for receivers that want differences.
         """
         with self._lock:
             cells = list(self._cells.items())
             if reset:
                 self._cells = {}
-        found: dict[tuple[str, ...], Cell] = {}
+        found: dict[K, Cell] = {}
         for labels, cell in cells:
-            key = tuple(getattr(labels, name) for name in fields)
-            merged = found.get(key)
+            wanted = key(labels)
+            merged = found.get(wanted)
             if merged is None:
-                merged = found[key] = Cell(self._edges, self._stages)
+                merged = found[wanted] = Cell(self._edges, self._stages)
             with self._lock:
                 merged.add(cell)
         return found
 
 
 def _written(row: Row) -> bool:
-    """Say whether this row's trace is among those the user's sampling keeps, as far as it tells."""
+    """Say whether the user's sampling keeps this row's trace, as far as the row tells."""
     return row.weight <= 1 or int(row.trace_id[-14:], 16) * row.weight < _RANDOM
 
 

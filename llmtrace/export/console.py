@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from llmtrace.export.queue import QueuedSink
-from llmtrace.export.waterfall import ORDER
+from llmtrace.semconv_table import ORDER
 from llmtrace.stages import STAGES
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
 
 _MS: Final = 1_000_000
-_SHORT: Final = {"network": "net", "gateway": "gw", "first_chunk": "first", "unattributed": "other"}
+_SHORT: Final = {
+    "network": "net",
+    "gateway": "gw",
+    "first_chunk": "first",
+    "unattributed": "other",
+}
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _LEAST_BAR: Final = 8
 
@@ -107,8 +112,9 @@ def waterfall(row: Row, width: int = 80) -> str:
         head.append(f"ttft {row.ttft_ns / _MS:,.1f} ms")
     stages = row.stages
     total = row.e2e_ns or 1
+    sources: Mapping[Any, str] = stages.sources
     texts = {
-        name: f"{ns / _MS:>10,.1f} ms {ns / total:>6.1%}  {stages.sources.get(name, '')}".rstrip()
+        name: f"{ns / _MS:>10,.1f} ms {ns / total:>6.1%}  {sources.get(name, '')}".rstrip()
         for name in ORDER
         if (ns := getattr(stages, name)) is not None
     }

@@ -1,6 +1,6 @@
 """What must begin anew in a forked child?
 
-Locks that another thread may have held, queues whose content is the parent's, threads that are gone.
+Locks another thread may have held, queues whose content is the parent's, threads that are gone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How do rows get to an OpenTelemetry backend?
 
-As OTLP spans: a row is its client span, and each stage that took any time a child, laid end to end.
+As OTLP spans: a row is its client span, each stage that took any time a child, laid end to end.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ def otlp_sink(
         if lost:
             raise Lost(reason, lost)
 
-    sink = QueuedSink("export.otlp", send_rows, interval_s=interval_s)
+    sink = QueuedSink("export.otlp", send_rows, interval_s=interval_s, spans=True)
     return sink
 
 
 def _sender(settings: OtlpSettings) -> Send:
     if settings.protocol == "grpc":
-        from llmtrace.export.otlp_grpc import grpc_sender  # noqa: PLC0415 - grpc is slow to import
+        from llmtrace.export.otlp_grpc import grpc_sender
 
         return grpc_sender(settings)
-    from llmtrace.export.otlp_http import http_sender  # noqa: PLC0415
+    from llmtrace.export.otlp_http import http_sender
 
     return http_sender(settings)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
-from google.rpc.error_details_pb2 import RetryInfo
-from google.rpc.status_pb2 import Status
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from llmtrace.export.delivery import Send, Undelivered
 
@@ -56,12 +56,18 @@ def _channel(settings: OtlpSettings) -> Any:
     compression = grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression
     if settings.insecure:
         return grpc.insecure_channel(settings.url, _OPTIONS, compression=compression)
-    credentials = grpc.ssl_channel_credentials(
+    return grpc.secure_channel(
+        settings.url, credentials(settings), _OPTIONS, compression=compression
+    )
+
+
+def credentials(settings: OtlpSettings) -> grpc.ChannelCredentials:
+    """Make the TLS credentials of a channel."""
+    return grpc.ssl_channel_credentials(
         root_certificates=_read(settings.certificate),
         private_key=_read(settings.client_key),
         certificate_chain=_read(settings.client_certificate),
     )
-    return grpc.secure_channel(settings.url, credentials, _OPTIONS, compression=compression)
 
 
 def _read(path: str | None) -> bytes | None:

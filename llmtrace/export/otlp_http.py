@@ -33,7 +33,8 @@ def http_sender(settings: OtlpSettings) -> Send:
         headers["content-encoding"] = "gzip"
     where = urlsplit(settings.url)
     shown = f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
-    session, owner = None, 0
+    session: requests.Session | None = None
+    owner = 0
 
     def send(body: bytes) -> bytes:
         nonlocal session, owner
@@ -50,7 +51,6 @@ def http_sender(settings: OtlpSettings) -> Send:
             )
             with response:
                 answer = response.raw.read(_MOST_ANSWER, decode_content=True) or b""
-                response.raw.drain_conn()
         except (requests.RequestException, OSError) as error:
             # Its text would show the URL with all that is in it.
             reason = f"{type(error).__name__} from {shown}"

@@ -7,6 +7,7 @@ scrape sees every request up to now. Names and labels are fixed by docs/metrics.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.errors import ConfigError, missing_extra
@@ -121,7 +122,7 @@ class PrometheusSink:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they stand."""
         families = self._families()
-        for labels, cell in self._aggregate.by(self._labels).items():
+        for labels, cell in self._aggregate.by(attrgetter(*self._labels)).items():
             families.fill(labels, cell)
         for budget, stages in self._budgets.items():
             for stage, seconds in stages.items():
@@ -225,4 +226,4 @@ def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Hist
 
 def _bound(edge_ns: int) -> str:
     """Write a bound as every Prometheus client does, so that a query's `le` can name it."""
-    return floatToGoString(edge_ns / _NS)
+    return str(floatToGoString(edge_ns / _NS))  # type: ignore[no-untyped-call]

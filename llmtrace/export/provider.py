@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
 from llmtrace.export.waterfall import laid_out, span_name, status_text
-from llmtrace.semconv import STAGE, STAGE_SOURCE, to_attributes
+from llmtrace.semconv_table import STAGE, STAGE_SOURCE
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -42,23 +42,30 @@ def finish(span: Span, row: Row, context: Context | None = None) -> None:
         row: the finished request; the span ends at its start plus its `e2e`.
         context: where the span is the current one; made from the span if not given.
     """
-    tracer = _tracers.pop(span, None)
-    if tracer is None:  # not sampled: there is nothing to say
-        span.end()
-        return
-    context = set_span_in_context(span, context)
-    for stage, source, start_ns, end_ns in laid_out(row):
-        attributes = {STAGE: stage} if source is None else {STAGE: stage, STAGE_SOURCE: source}
-        child = tracer.start_span(
-            stage, context=context, attributes=attributes, start_time=start_ns
-        )
-        child.end(end_ns)
+    try:
+        tracer = _tracers.pop(span, None)
+        if tracer is None:  # not sampled: there is nothing to say
+            return
+        _describe(span, row)
+        inside = set_span_in_context(span, context)
+        for stage, source, start_ns, end_ns in laid_out(row):
+            attributes = {STAGE: stage} if source is None else {STAGE: stage, STAGE_SOURCE: source}
+            tracer.start_span(
+                stage, context=inside, attributes=attributes, start_time=start_ns
+            ).end(end_ns)
+    finally:
+        span.end(row.start + row.e2e_ns)
+
+
+def _describe(span: Span, row: Row) -> None:
+    # Here, because whoever imports llmtrace imports this module.
+    from llmtrace.semconv import to_attributes
+
     span.update_name(span_name(row))
-    attributes_of_row = to_attributes(row)
+    attributes = to_attributes(row)
     resource = getattr(span, "resource", None)
     if resource is None or resource.attributes.get("service.name") != row.service:
-        attributes_of_row["service.name"] = row.service
-    span.set_attributes(attributes_of_row)
+        attributes["service.name"] = row.service
+    span.set_attributes(attributes)
     if (text := status_text(row)) is not None:
         span.set_status(Status(StatusCode.ERROR, text))
-    span.end(row.start + row.e2e_ns)

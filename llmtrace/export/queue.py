@@ -37,12 +37,14 @@ class QueuedSink:
         batch: most rows given to `deliver` at once.
         interval_s: longest a row waits for its batch to fill, in seconds.
         every_row: see `Sink`.
+        spans: whether `deliver` writes spans, so that the sink is to be left out where the
+            application's own TracerProvider writes them.
         close_timeout_s: longest that `close` waits for the last rows, in seconds.
     """
 
     __slots__ = (
         "_batch", "_capacity", "_close_timeout_s", "_deliver", "_dropped", "_rows", "_worker",
-        "every_row",
+        "every_row", "spans",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +56,7 @@ class QueuedSink:
         interval_s: float = 1.0,
         *,
         every_row: bool = False,
+        spans: bool = False,
         close_timeout_s: float = EXIT_LIMIT_S,
     ) -> None:
         self._dropped = f"{name}.dropped"
@@ -64,6 +67,7 @@ class QueuedSink:
         self._rows: deque[Row] = deque()
         self._worker = Worker(name, self._drain, interval_s=interval_s, forget=self._forget)
         self.every_row = every_row
+        self.spans = spans
 
     def write(self, row: Row) -> None:
         """Queue a row, or drop it if the queue is full or closed."""

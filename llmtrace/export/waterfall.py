@@ -6,10 +6,11 @@ one after the other their lengths are right, their positions are not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from llmtrace.rows import Row
+from llmtrace.semconv_table import ORDER
 
 # Outcomes for which a span says ERROR. A cancelled request did what its caller asked.
 _FAILED: Final = {
@@ -18,16 +19,11 @@ _FAILED: Final = {
     "truncated": "the stream ended without a finish reason",
 }
 
-# Time on the server that nobody can split lies before the first content.
-ORDER: Final = (
-    "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
-)  # fmt: skip
-
 
 def laid_out(row: Row) -> Iterator[tuple[str, str | None, int, int]]:
     """Yield the name, source, start and end (unix ns) of every stage that took any time."""
     stages = row.stages
-    sources = stages.sources
+    sources: Mapping[Any, str] = stages.sources
     at = row.start
     for name in ORDER:
         ns = getattr(stages, name)

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
-from opentelemetry.sdk.resources import Resource
 
+from llmtrace.export.resource import resource
 from llmtrace.export.waterfall import laid_out, span_name, status_text
 from llmtrace.failopen import internal_error
-from llmtrace.semconv import SCOPE, STAGE, STAGE_SOURCE, Value, to_attributes
+from llmtrace.semconv import Value, to_attributes
+from llmtrace.semconv_table import ORDER, SCOPE, STAGE, STAGE_SOURCE
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
@@ -66,17 +67,17 @@ _REMEMBERED: Final = 64
 # What a stage's span id is to that of its request: fixed, so that a row sent twice is one row.
 _CHILD: Final = {
     stage: int.from_bytes(uuid.uuid5(uuid.NAMESPACE_OID, f"llmtrace.stage.{stage}").bytes[:8])
-    for stage in (
-        "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
-    )
-}  # fmt: skip
+    for stage in ORDER
+}
 
 # Encoding holds the interpreter's lock. Let it go this often, or a full batch would be a hiccup of
 # some 20 ms in the very streams whose timing is being measured.
 _ROWS_A_TURN: Final = 16
 
 
-def encode(rows: Iterable[Row], resources: Resources, most_bytes: int) -> Iterator[tuple[bytes, int]]:
+def encode(
+    rows: Iterable[Row], resources: Resources, most_bytes: int
+) -> Iterator[tuple[bytes, int]]:
     """Encode rows as OTLP trace export requests of at most about `most_bytes` each.
 
     A row that cannot be encoded is dropped and counted; the others still go.
@@ -105,7 +106,7 @@ def encode(rows: Iterable[Row], resources: Resources, most_bytes: int) -> Iterat
 
 
 def _request(by_service: dict[str, list[bytes]], resources: Resources) -> bytes:
-    out = []
+    out: list[bytes] = []
     for service, spans in by_service.items():
         scope = _field(_SCOPE_SPANS_SCOPE, _field(_SCOPE_NAME, SCOPE.encode()))
         scope_spans = b"".join((scope, *spans))
@@ -122,10 +123,7 @@ def _request(by_service: dict[str, list[bytes]], resources: Resources) -> bytes:
 
 
 class Resources:
-    """The OTLP resource of each service of this process, encoded once.
-
-    A process names itself (`service.instance.id`), anew after a fork, unless the environment does.
-    """
+    """The OTLP resource of each service of this process, encoded once."""
 
     __slots__ = ("_encoded",)
 
@@ -142,20 +140,6 @@ class Resources:
                 attributes=[KeyValue(key=k, value=_any(v)) for k, v in attributes.items()]
             ).SerializeToString()
         return encoded
-
-
-@lru_cache(maxsize=64)
-def _resource(service: str, process: int) -> Resource:
-    del process  # only so that a forked child gets an id of its own
-    made = Resource.create({"service.name": service})
-    if "service.instance.id" in made.attributes:
-        return made
-    return made.merge(Resource({"service.instance.id": str(uuid.uuid4())}))
-
-
-def resource(service: str) -> Resource:
-    """Make the OpenTelemetry resource that all exporters of this process send for a service."""
-    return _resource(service, os.getpid())
 
 
 def encode_row(row: Row) -> bytes:
@@ -181,9 +165,9 @@ def encode_row(row: Row) -> bytes:
         kind = value.__class__
         if kind is float:
             parts.append(_double_key(name))
-            parts.append(_double(value))  # type: ignore[arg-type]
+            parts.append(_double(value))
         elif kind is int or (kind is str and len(value) <= _REMEMBERED):  # type: ignore[arg-type]
-            parts.append(_remembered(name, value))  # type: ignore[arg-type]
+            parts.append(_remembered(name, value))
         else:
             parts.append(_attribute(name, value))
     if (text := status_text(row)) is not None:
@@ -234,17 +218,18 @@ def _id(text: str, size: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    if number < 0x80:
+    if number < _MORE:
         return _BYTES[number]
     out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
+    while number >= _MORE:
+        out.append(number & (_MORE - 1) | _MORE)
         number >>= 7
     out.append(number)
     return bytes(out)
 
 
-_BYTES: Final = tuple(bytes((number,)) for number in range(0x80))
+_MORE: Final = 0x80  # set in each byte of a varint but the last
+_BYTES: Final = tuple(bytes((number,)) for number in range(_MORE))
 
 
 def _field(tag: bytes, body: bytes) -> bytes:

@@ -168,7 +168,7 @@ def _close_all() -> None:
     for worker in workers:
         worker.begin_close()
     for worker in workers:
-        worker.close()
+        worker.close(EXIT_LIMIT_S)
 
 
 atexit.register(_close_all)

@@ -11,6 +11,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 PieceKind = Literal["text", "reasoning", "tool"]
@@ -90,6 +91,7 @@ def _words(prompt: str, seed: int) -> Iterator[str]:
 
 def _arguments(tokens: int, words: Iterator[str]) -> list[str]:
     """Write one tool call in `tokens` pieces, the first its name, that join to valid JSON."""
-    if tokens < 3:
+    frame = ["", '{"query": "', '"}']
+    if tokens < len(frame):
         return ([], ["{}"], ["", "{}"])[tokens]
-    return ["", '{"query": "', *(next(words) for _ in range(tokens - 3)), '"}']
+    return [*frame[:2], *islice(words, tokens - len(frame)), frame[2]]

@@ -29,7 +29,7 @@ from llmtrace.errors import DataError
 from llmtrace.sim.body import RefusedError, parse_body
 from llmtrace.sim.chat import CHAT, COMPLETIONS
 from llmtrace.sim.dialect import SERVER, Dialect, Reply
-from llmtrace.sim.engine import Request
+from llmtrace.sim.engine import Figures, Request
 from llmtrace.sim.exposition import PrometheusMeter
 from llmtrace.sim.faults import (
     HEADER,
@@ -135,12 +135,18 @@ async def _reply(service: Service, dialect: Dialect, http: HttpRequest) -> ASGIA
     try:
         ask = dialect.read(parse_body(await http.body()))
         faults = _faults_of(service, http)
-        reply, request = plan_reply(service.config, dialect, ask, faults, request_id, arrived_s)
+        reply, request = plan_reply(
+            service.config,
+            dialect,
+            ask,
+            faults=faults,
+            request_id=request_id,
+            arrived_s=arrived_s,
+        )
         request = unique(request, next(service.numbers))
         if not ask.stream:
-            return JSONResponse(
-                await _answer_whole(service, dialect, reply, request, faults, http)
-            )
+            figures = await _whole_figures(service, http, request, reply, faults)
+            return JSONResponse(dialect.whole(reply, figures))
     except RefusedError as refused:
         told = dialect.refusal(refused)
         return JSONResponse(told, refused.status, refused.headers)
@@ -173,15 +179,10 @@ def _faults_of(service: Service, http: HttpRequest) -> Faults:
     return faults
 
 
-async def _answer_whole(
-    service: Service,
-    dialect: Dialect,
-    reply: Reply,
-    request: Request,
-    faults: Faults,
-    http: HttpRequest,
-) -> dict[str, object]:
-    """Wait for a whole answer, as long as the client waits too."""
+async def _whole_figures(
+    service: Service, http: HttpRequest, request: Request, reply: Reply, faults: Faults
+) -> Figures:
+    """Wait until a whole answer is made, as long as the client waits too."""
     with service.live.answering(request) as inbox:
         gone = asyncio.ensure_future(_disconnected(http))
         done = asyncio.ensure_future(read_figures(reply, inbox, faults))
@@ -189,7 +190,7 @@ async def _answer_whole(
             await asyncio.wait({gone, done}, return_when=asyncio.FIRST_COMPLETED)
             if not done.done():
                 raise RefusedError(499, "the client closed the connection")
-            return dialect.whole(reply, done.result())
+            return done.result()
         except (EngineFailedError, StreamCutError, StreamDroppedError) as failed:
             raise RefusedError(500, str(failed)) from failed
         finally:

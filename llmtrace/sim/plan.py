@@ -52,6 +52,7 @@ def plan_reply(
     config: ServerConfig,
     dialect: Dialect,
     ask: Ask,
+    *,
     faults: Faults,
     request_id: str,
     arrived_s: float,

@@ -2,6 +2,7 @@
 
 `asyncio.timeout` cancels the task and takes the cancellation back once it has turned it into a
 `TimeoutError`; a plain `Task.cancel` is never taken back. So the row waits a moment, and looks.
+anyio takes every cancellation back, but says in its message why it was made.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from llmtrace.rows import Row
 
 # How long the unwinding from our read to the caller's `asyncio.timeout` may take.
 _PATIENCE_S: Final = 1.0
+# anyio's message, with the reason in it: from 4.11 on.
+_BY_SCOPE: Final = "Cancelled via cancel scope "
+_DEADLINE: Final = "reason: deadline exceeded"
 
 
 def cancelled(recording: Recording, error: asyncio.CancelledError) -> None:
     """End a recording whose wait was cancelled: now as to time, in a moment as to outcome."""
     task = asyncio.current_task()
-    if task is None or task.cancelling() == 0:
+    said = str(error)
+    if said.startswith(_BY_SCOPE) and said.endswith(_DEADLINE):
+        recording.finish("timeout", "TimeoutError")
+    elif said.startswith(_BY_SCOPE) or task is None or task.cancelling() == 0:
         recording.failed(error)
     else:
         recording.finish(*outcome_of(error), later=_settle(task, task.cancelling()))

@@ -13,6 +13,7 @@ from llmtrace.record import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, 
 from llmtrace.stages import EngineFigures, Reported
 
 _NS_PER_MS: Final = 1_000_000
+_EAGER_NS: Final = 1_000_000
 # A duration an engine reports is believed up to a day; beyond that it is garbage.
 _LONGEST_MS: Final = 86_400_000.0
 
@@ -30,6 +31,7 @@ def chat(recording: Recording, chunk: Any) -> int:
     for choice in choices:
         if choice.finish_reason is not None:
             recording.info["finish_reason"] = choice.finish_reason
+            _identity(recording, chunk)
         delta = choice.delta
         if delta.content:
             return TEXT
@@ -197,8 +199,24 @@ def _identity(recording: Recording, answer: Any) -> None:
     if mark.startswith("vllm-"):
         recording.info["provider"] = "vllm"
         recording.attributes["llmtrace.engine.version"] = mark.removeprefix("vllm-")[:64]
+        _bound(recording)
     elif mark.startswith("llmtrace-sim"):
         recording.info["provider"] = "llmtrace-sim"
+
+
+def _bound(recording: Recording) -> None:
+    """Bound the engine's wait by the client's own clock, for want of the engine's figures.
+
+    A bare vLLM sends its headers before it schedules the request and its first byte with the first
+    token. What lies between is queue and prefill together, and goes to `prefill`, so marked.
+    """
+    answered = recording.attempts[-1].answered if recording.attempts else None
+    if not recording.bare or answered is None or recording.first_byte is None:
+        return
+    if recording.held_before > _EAGER_NS:
+        return  # nobody was reading: when the first byte came is not known
+    wait = Reported(max(0, recording.first_byte - answered), "client_bound")
+    recording.engine.append(EngineFigures(prefill=wait))
 
 
 def _usage(recording: Recording, answer: Any) -> None:

@@ -18,7 +18,7 @@ from llmtrace.runtime import current
 
 def _connecting() -> Attempt | None:
     recording = current.get()
-    if recording is None or not recording.calling or not recording.attempts:
+    if recording is None or not recording.on_the_wire or not recording.attempts:
         return None
     return recording.attempts[-1]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from llmtrace.record import Recording
@@ -18,11 +19,21 @@ _LONGEST_MS: Final = 86_400_000.0
 _MOST_BYTES: Final = 4096
 _MOST_ENTRIES: Final = 32
 
-# name;dur=1.5;desc="…" - the name and the first dur parameter; the rest is skipped.
-_ENTRY: Final = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)((?:\s*;[^,]*)?)\s*(?:,|$)")
-_DURATION: Final = re.compile(r';\s*dur\s*=\s*"?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)', re.IGNORECASE)
+# name;dur=1.5;desc="…" - the name and the first dur parameter; the rest is skipped. What stands
+# between quotes separates nothing.
+_QUOTED: Final = r'"(?:[^"\\]|\\.)*"?'
+_ENTRY: Final = re.compile(rf'(?:[^,"]|{_QUOTED})+')
+_PARAMETER: Final = re.compile(rf'(?:[^;"]|{_QUOTED})+')
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_DURATION: Final = re.compile(
+    r'\s*dur\s*=\s*"?([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)', re.IGNORECASE
+)
 
 _GATEWAY_NAMES: Final = frozenset({"gateway", "gw"})
+_PROXY_HEADERS: Final = (
+    "via", "x-litellm-version", "x-litellm-overhead-duration-ms", "x-envoy-upstream-service-time",
+    "x-kong-upstream-latency", "x-served-by", "cf-ray", "server-timing",
+)  # fmt: skip
 _LITELLM_OVERHEAD: Final = "x-litellm-overhead-duration-ms"
 
 
@@ -45,6 +56,7 @@ def outgoing(recording: Recording, already: Mapping[str, object]) -> dict[str, s
 
 def incoming(recording: Recording, headers: Mapping[str, str]) -> None:
     """Note what an answer's headers tell of where its time went."""
+    recording.bare = not any(name in headers for name in _PROXY_HEADERS)
     timing = dict(server_timing(headers.get("server-timing", "")))
     gateway = [ns for name, ns in timing.items() if name in _GATEWAY_NAMES]
     if gateway:
@@ -71,14 +83,12 @@ def server_timing(value: str) -> Iterator[tuple[str, int]]:
     Entries without a duration and everything malformed are skipped; at most 32 entries and 4 KiB
     are looked at. Durations are milliseconds, as the specification recommends.
     """
-    value = value[:_MOST_BYTES]
-    for number, entry in enumerate(_ENTRY.finditer(value)):
-        if number >= _MOST_ENTRIES:
-            return
-        duration = _DURATION.search(entry[2])
-        ns = None if duration is None else _milliseconds(duration[1])
-        if ns is not None:
-            yield entry[1].lower(), ns
+    for entry in islice(_ENTRY.finditer(value[:_MOST_BYTES]), _MOST_ENTRIES):
+        name, *parameters = _PARAMETER.findall(entry[0])
+        durations = (match[1] for match in map(_DURATION.match, parameters) if match)
+        ns = _milliseconds(next(durations, ""))
+        if ns is not None and _NAME.fullmatch(name.strip()):
+            yield name.strip().lower(), ns
 
 
 def _milliseconds(text: str) -> int | None:

@@ -7,7 +7,7 @@ the live socket is asked for its round trip, and the answer's first byte and its
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import lru_cache, wraps
 from typing import Any, Final
 
@@ -24,12 +24,12 @@ _LIBRARIES: Final = ("httpx", "httpx2")
 class _Phases:
     """Turns httpcore's events of one attempt into its phases."""
 
-    __slots__ = ("_attempt", "_clock", "_connect", "_send", "_tls")
+    __slots__ = ("_attempt", "_clock", "_connect", "_tls")
 
     def __init__(self, attempt: Attempt, clock: Clock) -> None:
         self._attempt = attempt
         self._clock = clock
-        self._connect = self._tls = self._send = 0
+        self._connect = self._tls = 0
 
     def event(self, name: str) -> None:
         """Note an event: `connection.connect_tcp.started`, `http11.send_request_body.complete`."""
@@ -49,7 +49,7 @@ class _Phases:
         elif phase == "start_tls.complete":
             attempt.tls = (attempt.tls or 0) + self._clock() - self._tls
         elif phase == "send_request_headers.started":
-            self._send = now = self._clock()
+            attempt.send_started = now = self._clock()
             if attempt.first_wire is None:
                 # A pooled connection: nothing was resolved or connected, and that was seen.
                 attempt.first_wire = now
@@ -57,7 +57,7 @@ class _Phases:
             elif attempt.tls is None:
                 attempt.tls = 0
         elif phase == "send_request_body.complete":
-            attempt.send = self._clock() - self._send
+            attempt.send = self._clock() - (attempt.send_started or 0)
             attempt.sent = True
 
 
@@ -91,7 +91,7 @@ def _atrace(attempt: Attempt, clock: Clock, theirs: Any) -> Callable[[str, Any],
 
 def _begin(request: Any, make_trace: Callable[..., Any]) -> tuple[Recording, Attempt] | None:
     recording = current.get()
-    if recording is None or not recording.calling or recording.ended:
+    if recording is None or not recording.on_the_wire:
         return None
     try:
         attempt = recording.attempt()
@@ -110,8 +110,7 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
         attempt.status = response.status_code
         network_stream = response.extensions.get("network_stream")
         if network_stream is not None:
-            sock = network_stream.get_extra_info("socket")
-            attempt.rtt = kernel.round_trip(sock, attempt.connect)
+            kernel.look(attempt, network_stream.get_extra_info("socket"))
         if response.is_success:
             headers.incoming(recording, response.headers)
             if stream:
@@ -123,8 +122,9 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
 def _watch(recording: Recording, response: Any) -> None:
     """Note the first byte of a streamed answer, and when it is closed, whoever closes it."""
     library = sys.modules[type(response).__module__.partition(".")[0]]
+    kind: Any = type(response)
     response.stream = _first_byte(library)(recording, response.stream)
-    response.__class__ = _watched(type(response))
+    response.__class__ = _watched(kind)
     response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
 
 
@@ -155,10 +155,10 @@ def _watched(kind: Any) -> type[Any]:
 
 
 @lru_cache(maxsize=4)
-def _first_byte(library: Hashable) -> type[Any]:
+def _first_byte(library: Any) -> type[Any]:
     """Make the byte stream that notes its first chunk and is then out of the way."""
 
-    class FirstByte(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, attr-defined, name-defined]
+    class FirstByte(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc]
         def __init__(self, recording: Recording, stream: Any) -> None:
             self._recording = recording
             self._stream = stream

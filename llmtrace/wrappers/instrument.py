@@ -55,9 +55,12 @@ class Instrumented:
 def instrument(client_or_module: Any) -> Instrumented:
     """Record every model call of an OpenAI or Anthropic client, or of all clients of the module.
 
+    For aiohttp, which makes no model calls of its own, it times the network phases of requests
+    that decorated functions make; for a module, of sessions made from then on.
+
     Args:
-        client_or_module: the `openai` or `anthropic` module, one of their client objects, or an
-            iterable of such.
+        client_or_module: the `openai`, `anthropic` or `aiohttp` module, one of their clients or
+            sessions, or a list of such.
 
     Returns:
         A handle whose `undo()` takes it back; also a context manager. Instrumenting what is
@@ -71,17 +74,20 @@ def instrument(client_or_module: Any) -> Instrumented:
         return Instrumented(tuple(keys))
     if isinstance(client_or_module, ModuleType):
         name = client_or_module.__name__
+        if name == "aiohttp":
+            return Instrumented(_patch_aiohttp(client_or_module.ClientSession))
         if name not in MODULES:
-            msg = f"llmtrace.instrument knows {' and '.join(MODULES)}, not the module {name!r}"
+            msg = f"llmtrace.instrument knows {', '.join(MODULES)} and aiohttp, not {name!r}"
             raise ConfigError(msg)
         base = importlib.import_module(f"{name}._base_client")
         return Instrumented(_patch(base.SyncAPIClient) + _patch(base.AsyncAPIClient))
-    if type(client_or_module).__module__.partition(".")[0] in MODULES and hasattr(
-        client_or_module, "request"
-    ):
+    library = type(client_or_module).__module__.partition(".")[0]
+    if library in MODULES and hasattr(client_or_module, "request"):
         return Instrumented(_patch(client_or_module))
+    if library == "aiohttp" and hasattr(client_or_module, "trace_configs"):
+        return Instrumented(_patch_aiohttp(client_or_module))
     msg = (
-        f"llmtrace.instrument takes the openai or anthropic module or one of their clients, "
+        "llmtrace.instrument takes the openai, anthropic or aiohttp module or one of their clients, "
         f"not {client_or_module!r}; use llmtrace.wrap(stream) or @llmtrace.trace for the rest"
     )
     raise ConfigError(msg)
@@ -91,6 +97,19 @@ def _patch(target: Any) -> tuple[int, ...]:
     if sdk.is_instrumented(target):
         return ()
     _undo[id(target)] = sdk.instrument_client(target)
+    http.install()
+    return (id(target),)
+
+
+def _patch_aiohttp(target: Any) -> tuple[int, ...]:
+    from llmtrace.wrappers import aiohttp as wrapped
+
+    if id(target) in _undo:
+        return ()
+    undo = (wrapped.instrument_class if isinstance(target, type) else wrapped.instrument_session)(
+        target
+    )
+    _undo[id(target)] = undo
     http.install()
     return (id(target),)
 

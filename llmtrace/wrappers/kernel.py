@@ -1,7 +1,7 @@
-"""How long is one round trip to the server, as the kernel of this machine sees it?
+"""What does the kernel know about the network that no clock in this process can tell?
 
-Linux keeps it in `TCP_INFO` of the live socket. The minimum is read, not the smoothed estimate,
-which counts delayed acknowledgements in. Elsewhere the TCP handshake stands in: it is one trip.
+Linux keeps it in `TCP_INFO` of the live socket: the shortest round trip it has seen, and how long
+ago it last sent anything. Elsewhere the TCP handshake stands in for the round trip: it is one.
 """
 
 from __future__ import annotations
@@ -9,33 +9,61 @@ from __future__ import annotations
 import socket
 import struct
 import sys
+from dataclasses import dataclass
 from typing import Any, Final
 
+from llmtrace.record import Attempt
 from llmtrace.stages import Reported
 
-# Offset of `tcpi_min_rtt` (u32, microseconds) in Linux's struct tcp_info, since 4.9.
-_MIN_RTT_OFFSET: Final = 148
+# Offsets in Linux's struct tcp_info, both u32: `tcpi_last_data_sent` (ms) has always been there,
+# `tcpi_min_rtt` (us) since 4.9. The minimum and not `tcpi_rtt`: that one is smoothed, and counts
+# delayed acknowledgements in.
+_LAST_DATA_SENT: Final = 44
+_MIN_RTT: Final = 148
 _TCP_INFO_SIZE: Final = 160
-_NS_PER_US: Final = 1000
+_NS_PER_US: Final = 1_000
+_NS_PER_MS: Final = 1_000_000
 # What the kernel says before it has a sample.
 _NO_SAMPLE: Final = 0xFFFFFFFF
+# The kernel counts the age of a send in ticks, 4 ms long at the usual 250 Hz.
+_TICK_NS: Final = 4 * _NS_PER_MS
 
 _has_tcp_info: Final = sys.platform == "linux" and hasattr(socket, "TCP_INFO")
 
 
-def round_trip(sock: Any, handshake_ns: int | None) -> Reported | None:
-    """Return one network round trip of a connected TCP socket, or `None` if nobody can tell.
+@dataclass(frozen=True, slots=True)
+class TcpInfo:
+    """What the kernel says of a connected socket, in nanoseconds; `None` = it cannot tell."""
 
-    Args:
-        sock: a socket or asyncio's transport socket; anything else counts as "cannot tell".
-        handshake_ns: how long this connection's TCP handshake took, if it was seen just now.
-    """
-    if _has_tcp_info and sock is not None and sock.family in {socket.AF_INET, socket.AF_INET6}:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
-        if len(info) >= _MIN_RTT_OFFSET + 4:
-            (microseconds,) = struct.unpack_from("=I", info, _MIN_RTT_OFFSET)
-            if 0 < microseconds != _NO_SAMPLE:
-                return Reported(microseconds * _NS_PER_US, "kernel")
-    if handshake_ns:
-        return Reported(handshake_ns, "client")
-    return None
+    min_rtt: int | None = None
+    sent_ago: int | None = None
+
+
+def tcp_info(sock: Any) -> TcpInfo:
+    """Ask the kernel about a socket, or asyncio's transport socket; anything else tells nothing."""
+    if not _has_tcp_info or getattr(sock, "family", None) not in {socket.AF_INET, socket.AF_INET6}:
+        return TcpInfo()
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
+    if len(info) < _MIN_RTT + 4:
+        return TcpInfo()
+    (microseconds,) = struct.unpack_from("=I", info, _MIN_RTT)
+    (milliseconds,) = struct.unpack_from("=I", info, _LAST_DATA_SENT)
+    return TcpInfo(
+        min_rtt=microseconds * _NS_PER_US if 0 < microseconds != _NO_SAMPLE else None,
+        sent_ago=milliseconds * _NS_PER_MS,
+    )
+
+
+def look(attempt: Attempt, sock: Any) -> None:
+    """Note on an attempt that was just answered what the kernel knows of it."""
+    known = tcp_info(sock)
+    if known.min_rtt is not None:
+        attempt.rtt = Reported(known.min_rtt, "kernel")
+    elif attempt.connect:
+        attempt.rtt = Reported(attempt.connect, "client")
+    if known.sent_ago is None or attempt.send is None or attempt.send_started is None:
+        return
+    # A thread that is not scheduled right after its send would count the server's work as sending.
+    answered = attempt.answered or 0
+    sent_by = answered - known.sent_ago + _TICK_NS
+    attempt.send = max(0, min(attempt.send, sent_by - attempt.send_started))

@@ -22,8 +22,8 @@ Classify = Callable[[Recording, Any], int]
 class _LetGo:
     """Lives in a reader's frame: when the frame goes, nobody will read on, and the row ends.
 
-    However it goes: closed, garbage collected, or an async generator whose loop is gone. A row
-    that has ended already stays as it is.
+    However it goes: closed, garbage collected, never read from, or an async generator whose loop
+    is gone. A row that has ended already stays as it is.
     """
 
     __slots__ = ("_recording",)
@@ -38,12 +38,23 @@ class _LetGo:
 def reads(
     recording: Recording, read: Callable[[], Any], classify: Classify
 ) -> Generator[Any, None, None]:
-    """Yield what `read` returns until it raises `StopIteration`, timing every read.
+    """Yield what `read` returns until it raises `StopIteration`, timing every read."""
+    # An argument, and not made inside: the frame of a generator nobody starts never runs.
+    return _reads(recording, read, classify, _LetGo(recording))
 
-    `Recording.boundary` and `Recording.more` are written out in line here and in `areads`, because
-    they run for every chunk: see `make bench`.
-    """
-    let_go = _LetGo(recording)  # noqa: F841 - its end is what counts
+
+def areads(
+    recording: Recording, read: Callable[[], Awaitable[Any]], classify: Classify
+) -> AsyncGenerator[Any, None]:
+    """Do the same for `read` to be awaited, until it raises `StopAsyncIteration`."""
+    return _areads(recording, read, classify, _LetGo(recording))
+
+
+def _reads(
+    recording: Recording, read: Callable[[], Any], classify: Classify, _let_go: _LetGo
+) -> Generator[Any, None, None]:
+    # `Recording.boundary` and `Recording.more` are written out in line here and in `_areads`,
+    # because they run for every chunk: see `make bench`.
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
     while True:
         try:
@@ -80,11 +91,12 @@ def reads(
         yield chunk
 
 
-async def areads(
-    recording: Recording, read: Callable[[], Awaitable[Any]], classify: Classify
+async def _areads(
+    recording: Recording,
+    read: Callable[[], Awaitable[Any]],
+    classify: Classify,
+    _let_go: _LetGo,
 ) -> AsyncGenerator[Any, None]:
-    """Do the same for `read` to be awaited, until it raises `StopAsyncIteration`."""
-    let_go = _LetGo(recording)  # noqa: F841 - its end is what counts
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
     while True:
         try:

@@ -25,17 +25,18 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 from urllib.parse import urlsplit
 
+from . import netns_run
+
 # One end has the first address; whoever connects to the second reaches the first, delayed.
 SERVER_ADDRESS: Final = "10.77.0.1"
 DELAYED_ADDRESS: Final = "10.77.0.2"
-# Set by netns_run.py to the network namespace it made.
-NAMESPACE_VARIABLE: Final = "LLMTRACE_TEST_NAMESPACE"
 
 _SO_MEMINFO: Final = 55
 _MEMINFO_DROPS: Final = 8
@@ -71,8 +72,7 @@ def delayed_network(rtt_s: float, connect_s: float = 0.0) -> Iterator[str]:
         rtt_s: Seconds there and back, half of it each way, for every packet.
         connect_s: Seconds more for the first packet of a connection (its SYN).
     """
-    namespace = os.environ.get(NAMESPACE_VARIABLE)
-    if namespace is None or namespace != os.readlink("/proc/self/ns/net"):
+    if os.environ.get(netns_run.NAMESPACE_VARIABLE) != netns_run.namespace():
         raise RuntimeError("delayed_network: run this program with tests/real/netns_run.py")
     emulator = subprocess.Popen(
         [sys.executable, Path(__file__).with_name("emulator.py"), str(rtt_s / 2), str(connect_s)],
@@ -152,7 +152,7 @@ class DelayProxy:
         # No backlog: a single waiting connection fills the queue, which is what drop_syns needs.
         backlog = 0 if drop_syns else 128
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=backlog)
-        self._listener.setblocking(False)
+        self._listener.settimeout(0)
         self._plug = self._block() if drop_syns else None
         self.port = int(self._listener.getsockname()[1])
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
@@ -201,7 +201,7 @@ class DelayProxy:
 
     async def _wait_for_drops(self) -> None:
         before = _drops(self._listener)
-        while _drops(self._listener) - before < self._drop_syns:
+        while _drops(self._listener) - before < self._drop_syns:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.005)
         ours, _ = await self._loop.sock_accept(self._listener)
         ours.close()
@@ -209,7 +209,9 @@ class DelayProxy:
         self._plug.close()
 
     async def _serve(self, client: socket.socket) -> None:
-        await asyncio.sleep(self._tls_s)
+        # asyncio leaves this out for sockets it did not make; small pieces would wait for others.
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await _hold(self._tls_s)
         with contextlib.suppress(OSError):
             reader, writer = await _streams(client, self._tls)
             async with contextlib.AsyncExitStack() as opened:
@@ -232,7 +234,7 @@ class DelayProxy:
             while data := await reader.read(2**16):
                 if answering:
                     answering = False
-                    await asyncio.sleep(self._request_s)
+                    await _hold(self._request_s)
                 server_writer.write(data)
                 await server_writer.drain()
             server_writer.write_eof()
@@ -241,13 +243,21 @@ class DelayProxy:
         try:
             while data := await server_reader.read(2**16):
                 for piece in _EVENT.findall(data):
-                    await asyncio.sleep(self._chunk_s if answering else self._response_s)
+                    await _hold(self._chunk_s if answering else self._response_s)
                     answering = True
                     writer.write(piece)
                     await writer.drain()
         finally:
             requests.cancel()
             await asyncio.gather(requests, return_exceptions=True)
+
+
+async def _hold(seconds: float) -> None:
+    """Wait exactly: the event loop's own timer may be more than 1 ms late."""
+    until = time.monotonic() + seconds
+    await asyncio.sleep(max(0.0, seconds - 0.002))
+    while time.monotonic() < until:  # noqa: ASYNC110 - nothing but time passes
+        await asyncio.sleep(0)
 
 
 async def _streams(

@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+# Tells a program which namespace was made for it.
+NAMESPACE_VARIABLE: Final = "LLMTRACE_TEST_NAMESPACE"
+
 _HERE: Final = Path(__file__).resolve()
-_VARIABLE: Final = "LLMTRACE_TEST_NAMESPACE"
 _NOT_POSSIBLE: Final = 77
 _INSIDE: Final = "--inside"
 _PROBE: Final = (
@@ -26,11 +28,15 @@ class NamespaceError(Exception):
     """A program in a namespace failed, or there can be no namespace."""
 
 
+def namespace() -> str:
+    """Return the name of the network namespace this program runs in."""
+    return str(Path("/proc/self/ns/net").readlink())
+
+
 def command(*program: str | Path) -> list[str]:
     """Return the command that runs a Python program in a namespace of its own."""
     user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-    ours = os.readlink("/proc/self/ns/net")
-    inside = (sys.executable, str(_HERE), _INSIDE, ours)
+    inside = (sys.executable, str(_HERE), _INSIDE, namespace())
     return ["unshare", *user, "--net", "--", *inside, *map(str, program)]
 
 
@@ -65,14 +71,13 @@ def run(*program: str | Path, timeout_s: float = 60.0) -> str:
 
 
 def _enter(outside: str, program: list[str]) -> None:
-    namespace = os.readlink("/proc/self/ns/net")
-    if namespace == outside:
+    if namespace() == outside:
         raise NamespaceError("unshare made no new network namespace")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    os.environ[_VARIABLE] = namespace
-    # The programs import `llmtrace` from the checkout and `real` from its tests.
-    ours = [str(_HERE.parents[2]), str(_HERE.parents[1])]
-    os.environ["PYTHONPATH"] = os.pathsep.join([*ours, os.environ.get("PYTHONPATH", "")])
+    os.environ[NAMESPACE_VARIABLE] = namespace()
+    # The programs import `llmtrace` and `tests` from the checkout.
+    paths = (str(_HERE.parents[2]), os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.execv(sys.executable, [sys.executable, *program])
 
 

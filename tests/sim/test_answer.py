@@ -22,7 +22,7 @@ from llmtrace.sim.faults import Faults, read_faults
 )
 def test_an_answer_has_a_piece_a_token(
     tokens: int,
-    stops: bool,  # noqa: FBT001 - hypothesis draws it
+    stops: bool,
     reasoning_tokens: int,
     tool_calls: int,
 ) -> None:

@@ -292,6 +292,6 @@ def test_the_model_needs_no_server_packages() -> None:
     )
 
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert done.stdout == "[]\n"

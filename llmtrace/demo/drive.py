@@ -1,0 +1,106 @@
+"""How does an application look that llmtrace records?
+
+Users of a help desk, each asking through the OpenAI SDK and reading the stream. `ask` is all that
+llmtrace needs of an application; the rest makes the users come and go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import openai
+
+import llmtrace
+from llmtrace.demo.target import Target
+from llmtrace.demo.workload import Job, jobs
+
+_TIMEOUT_S: Final = 120.0
+# A user reads and types between two requests, much faster here than in life.
+_PAUSE_S: Final = (0.05, 0.25)
+_PAUSE_AFTER_ERROR_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the run: so many users at once, until so many seconds or requests are over."""
+
+    name: str
+    users: int
+    seconds: float | None
+    requests: int | None
+
+
+@llmtrace.trace
+async def ask(client: Any, target: Target, job: Job, phase: Phase) -> Any:
+    """Ask for one answer, as a stream."""
+    llmtrace.annotate(route=job.route, phase=phase.name, simulated=target.simulated)
+    return await client.chat.completions.create(
+        model=target.model, messages=job.messages, stream=True, **{target.limit: job.max_tokens}
+    )
+
+
+async def read(client: Any, target: Target, job: Job, phase: Phase) -> None:
+    """Read an answer as one user does: at their own pace, and not always to the end."""
+    async with await ask(client, target, job, phase) as stream:
+        shown = 0
+        async for _ in stream:
+            shown += 1
+            if job.render_s:
+                await asyncio.sleep(job.render_s)  # drawing the chunk
+            if shown == job.leaves_after:
+                break
+
+
+async def drive(
+    target: Target, phases: Sequence[Phase], started: Callable[[Phase], None]
+) -> None:
+    """Let the users of each phase ask until it is over, and wait for the answers they are reading.
+
+    Args:
+        target: whom to ask.
+        phases: one after the other.
+        started: told of each phase.
+    """
+    work = jobs(longest_prompt=target.longest_prompt)
+    async with make_client(target) as client:
+        for phase in phases:
+            started(phase)
+            share = itertools.islice(work, phase.requests)
+            async with asyncio.TaskGroup() as group:
+                for number in range(phase.users):
+                    group.create_task(_user(client, target, share, phase, number))
+
+
+async def _user(
+    client: Any, target: Target, work: Iterator[Job], phase: Phase, number: int
+) -> None:
+    pauses = random.Random(number)  # noqa: S311 - no secret
+    clock = asyncio.get_running_loop().time
+    over_at = None if phase.seconds is None else clock() + phase.seconds
+    await asyncio.sleep(pauses.uniform(*_PAUSE_S))
+    for job in work:
+        try:
+            await read(client, target, job, phase)
+        except Exception:  # noqa: BLE001 - its row tells; a user asks again
+            await asyncio.sleep(_PAUSE_AFTER_ERROR_S)
+        await asyncio.sleep(pauses.uniform(*_PAUSE_S))
+        if over_at is not None and clock() >= over_at:
+            return
+
+
+def make_client(target: Target, **options: Any) -> Any:
+    """Make the OpenAI client of a target.
+
+    Args:
+        target: whom to ask.
+        **options: of `openai.AsyncOpenAI`, in place of the demo's.
+    """
+    if target.ours:  # a proxy named in the environment is not for loopback
+        options["http_client"] = openai.DefaultAsyncHttpxClient(trust_env=False)
+    options = {"timeout": _TIMEOUT_S, **options}
+    return openai.AsyncOpenAI(base_url=target.url, api_key=target.api_key, **options)

@@ -1,0 +1,124 @@
+"""What does the demo print when the requests are over, or were interrupted?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from rich.text import Text
+
+from llmtrace.budget import Budget
+from llmtrace.demo.target import Target
+from llmtrace.export.console import waterfall
+from llmtrace.rows import Row
+from llmtrace.summary import Summary, mean_changes, summarise
+from llmtrace.view import (
+    changes_text,
+    fill,
+    outcomes_text,
+    shows_sources,
+    sources_text,
+    stage_table,
+    sum_text,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from llmtrace.demo.drive import Phase
+
+_WIDEST: Final = 120
+_LEAST_TO_COMPARE: Final = 10
+
+
+def print_report(
+    out: Console,
+    rows: Sequence[Row],
+    target: Target,
+    budget: Budget,
+    phases: Sequence[Phase],
+    *,
+    interrupted: bool = False,
+) -> None:
+    """Print the stage table, how the requests ended, the check of the sum, and the slowest one."""
+    width = min(out.width, _WIDEST)
+    summary = summarise(rows, budget)
+    done = [row for row in rows if row.outcome == "success"]
+    if done:
+        out.print(_title(f"\nStages of {len(done)} requests to {_called(target)}, in ms\n"))
+        out.print(stage_table(summary, width))
+        out.print()
+        for note in _notes(summary, budget, width):
+            out.print(fill(note, width))
+        for note in _comparison(done, phases):
+            out.print(f"\n{fill(note, width)}")
+    ended = outcomes_text(summary)
+    if "cancelled" in summary.outcomes and not interrupted:
+        ended += " Cancelled are those whose readers left early, as some of the demo's do."
+    out.print(f"\n{fill(ended, width)}")
+    out.print(fill(sum_text(summary), width))
+    if done:
+        slowest = max(done, key=lambda row: row.e2e_ns)
+        out.print(_title(f"\nThe slowest of the {len(done)} requests to {_called(target)}\n"))
+        out.print(waterfall(slowest, width), soft_wrap=True)
+
+
+def print_next_steps(out: Console, target: Target) -> None:
+    """Print three things to try next."""
+    steps = (
+        ("llmtrace demo --vllm", "the same on a real vLLM on this machine"),
+        ("llmtrace demo --endpoint URL --model NAME", "the same on a server of yours"),
+        ("docs/first-trace.md", "three lines in your own application"),
+    )
+    if not target.simulated:
+        steps = (
+            ("llmtrace demo --budget FILE", "the same against your own budget"),
+            ("llmtrace demo --json rows.jsonl", "keep the rows, to look at any of them:"),
+            ("llmtrace waterfall rows.jsonl", "the slowest; --request ID for another"),
+        )
+    out.print(_title("\nNext\n"))
+    room = max(len(command) for command, _ in steps)
+    for command, words in steps:
+        out.print(f"{command:<{room}}  {words}", soft_wrap=True)
+
+
+def _notes(summary: Summary, budget: Budget, width: int) -> list[str]:
+    high = f"p{100 * summary.objective:g}"
+    notes = [
+        f'Limits: the budget "{budget.name}". The shares add up; {high}s do not.',
+        f'"Lies in": the true {high} with 95 % confidence, if requests are independent; '
+        "? unclear: the limit is in there.",
+    ]
+    if not shows_sources(width):
+        notes.append(sources_text(summary))
+    if summary.inconsistent:
+        notes.append(
+            f"In {summary.inconsistent} requests a server's figure did not fit into the wait it "
+            "belongs to, and was cut."
+        )
+    return notes
+
+
+def _comparison(done: Sequence[Row], phases: Sequence[Phase]) -> list[str]:
+    """Say what more users at once changed; nothing if there is too little to compare."""
+    if len(phases) < 2:  # noqa: PLR2004
+        return []
+    calm, rush = phases[0], phases[-1]
+    before, after = (
+        [row for row in done if row.attributes.get("phase") == phase.name]
+        for phase in (calm, rush)
+    )
+    if min(len(before), len(after)) < _LEAST_TO_COMPARE:
+        return []
+    return [
+        f"From {calm.users} to {rush.users} users at once the mean e2e changed by "
+        f"{changes_text(mean_changes(before, after))}."
+    ]
+
+
+def _title(words: str) -> Text:
+    return Text(words, "bold")
+
+
+def _called(target: Target) -> str:
+    return f"a {target.name}" if target.simulated else target.name

@@ -1,0 +1,153 @@
+"""Which endpoint does the demo ask: a simulated engine, a real vLLM, or one the user names?
+
+Each is a context manager that yields a `Target` and stops what it started.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from llmtrace import local_vllm
+from llmtrace.demo.workload import LONGEST_PROMPT
+from llmtrace.errors import ConfigError
+
+SIMULATED: Final = "SIMULATED engine"
+# Real work in a gateway is rarely free: authentication, routing, a rate limit.
+_GATEWAY_S: Final = 0.012
+_ANSWER_TOKENS: Final = 50
+# Few places at once, so that a dozen users make a queue.
+_VLLM_FLAGS: Final = ("--max-num-seqs", "6")
+# One byte is one token to the tiny model, whose context is 4,096.
+_VLLM_LONGEST_PROMPT: Final = 3_200
+_NO_KEY: Final = "none"
+_VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An endpoint to ask.
+
+    Attributes:
+        url: its base URL, as OpenAI's client wants it.
+        model: the model to ask for.
+        name: what reports call it.
+        notes: what a reader of the figures must know about it, a line each.
+        api_key: never shown.
+        limit: how the endpoint calls the most output tokens it may write.
+        longest_prompt: characters of the longest prompt it takes.
+        simulated: whether its rows are marked as such.
+        ours: started by the demo on loopback, so that no proxy is asked for the way.
+    """
+
+    url: str
+    model: str
+    name: str
+    notes: tuple[str, ...] = ()
+    api_key: str = field(default=_NO_KEY, repr=False)
+    limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    longest_prompt: int = LONGEST_PROMPT
+    simulated: bool = False
+    ours: bool = False
+
+    def hide_key(self, text: str) -> str:
+        """Return a text without the key: servers like to quote it back."""
+        return text if self.api_key == _NO_KEY else text.replace(self.api_key, "***")
+
+
+@contextmanager
+def simulated() -> Iterator[Target]:
+    """Serve the embedded engine on loopback.
+
+    Raises:
+        ConfigError: a package of the `demo` extra is missing.
+        SourceError: the engine did not start.
+    """
+    from llmtrace.sim.server import ServerConfig, serve
+
+    config = ServerConfig(gateway_s=_GATEWAY_S, answer_tokens=_ANSWER_TOKENS)
+    with serve(config) as engine:
+        yield Target(
+            url=engine.url,
+            model=config.model,
+            name=SIMULATED,
+            notes=(
+                f"Simulated: the engine, with {config.engine.max_num_seqs} places, and a gateway "
+                f"of {_GATEWAY_S * 1000:.0f} ms before it.",
+                "Real: HTTP on loopback, the OpenAI SDK, llmtrace, and every clock.",
+            ),
+            simulated=True,
+            ours=True,
+        )
+
+
+@contextmanager
+def real_vllm(tell: Callable[[str], None]) -> Iterator[Target]:
+    """Start a real vLLM with a tiny random model on this machine.
+
+    Args:
+        tell: told every few seconds how far it is.
+
+    Raises:
+        SourceError: vLLM is not installed, or did not start.
+    """
+    with local_vllm.start(flags=_VLLM_FLAGS, log=tell) as server:
+        yield Target(
+            url=f"{server.url}/v1",
+            model=server.model,
+            name=f"vLLM {local_vllm.VERSION}",
+            notes=(
+                "Real: vLLM, HTTP on loopback, the OpenAI SDK, llmtrace, and every clock.",
+                "A tiny model with random weights on this machine: what it says means nothing.",
+                f"Started with {' '.join(_VLLM_FLAGS)}, so that a dozen users make a queue.",
+            ),
+            longest_prompt=_VLLM_LONGEST_PROMPT,
+            ours=True,
+        )
+        tell("stopping vLLM")
+
+
+@contextmanager
+def named(url: str, model: str, api_key_env: str | None) -> Iterator[Target]:
+    """Take the endpoint a user names; nothing is started.
+
+    Args:
+        url: the base URL.
+        model: the model to ask for.
+        api_key_env: the environment variable with the key; no key is sent without one.
+
+    Raises:
+        ConfigError: it is no URL, or the variable is not set.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        msg = f"--endpoint {url!r} is no address; write it like http://127.0.0.1:8000/v1"
+        raise ConfigError(msg)
+    if parts.username or parts.password:
+        msg = "--endpoint: keep the key out of the address; name its variable by --api-key-env"
+        raise ConfigError(msg)
+    key = _NO_KEY
+    if api_key_env is not None:
+        key = os.environ.get(api_key_env, "")
+        if not key:
+            # Not repeated unless it can be no key: a key given here by mistake must not be shown.
+            shown = f" {api_key_env}" if _VARIABLE.fullmatch(api_key_env) else ""
+            msg = (
+                f"--api-key-env: the environment variable{shown} is not set or empty; "
+                "give the name of the variable that holds the key, not the key"
+            )
+            raise ConfigError(msg)
+    yield Target(
+        url=url,
+        model=model,
+        name=f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname,
+        notes=("Answers of a hosted model cost what its provider charges for them.",)
+        if api_key_env
+        else (),
+        api_key=key,
+    )

@@ -1,0 +1,112 @@
+"""What do the demo's users ask, and how do they read the answers?
+
+A mix as a help desk has it: mostly short questions, some conversations with a history, a few long
+documents. Drawn by seed, so that two runs ask the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+Message = dict[str, str]
+
+_SYSTEM: Final = (
+    "You are the assistant of a help desk. Answer in plain text, in a few sentences, from what the "
+    "user gives you; if that does not say, ask one short question back."
+)
+_SENTENCES: Final = (
+    "The export of report {} stops at page {} without an error.",
+    "Ticket {} was opened again after {} days because the fix did not hold.",
+    "Since update {} the search takes {} seconds where it took one.",
+    "Order {} was paid twice, and only one of {} invoices was sent.",
+    "The printer in room {} prints {} blank pages before every document.",
+    "Meeting {} was moved, but {} of the guests kept the old date.",
+    "Device {} loses its connection every {} minutes and finds it again by itself.",
+    "Backup {} finished, though {} files were skipped as being in use.",
+)
+_ASKS: Final = {
+    "question": "What should I try first?",
+    "conversation": "That did not help. What is the next step?",
+    "document": "Sum up these notes: what is open, and what comes first?",
+}
+# Share of the requests, shortest and longest prompt in characters, most output tokens.
+_MIX: Final = {
+    "question": (0.62, 150, 500, (30, 50, 80)),
+    "conversation": (0.28, 1_500, 5_000, (40, 60, 100)),
+    "document": (0.10, 8_000, 16_000, (60, 100, 140)),
+}
+LONGEST_PROMPT: Final = 16_000
+_SLOW_RENDER_S: Final = 0.012
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request to make, and how its answer is read.
+
+    Attributes:
+        route: which kind of request it is.
+        messages: the prompt.
+        max_tokens: the longest answer wanted.
+        render_s: seconds the reader spends on each chunk before asking for the next.
+        leaves_after: chunks after which the reader has seen enough; `None` = reads to the end.
+    """
+
+    route: str
+    messages: tuple[Message, ...]
+    max_tokens: int
+    render_s: float = 0.0
+    leaves_after: int | None = None
+
+
+def jobs(seed: int = 0, longest_prompt: int = LONGEST_PROMPT) -> Iterator[Job]:
+    """Yield jobs for ever.
+
+    Every 8th reader draws each chunk on the screen for 12 ms, and every 30th leaves early.
+
+    Args:
+        seed: the same seed gives the same jobs.
+        longest_prompt: characters that the endpoint's context holds; all prompts shrink with it.
+    """
+    draws = random.Random(seed)  # noqa: S311 - no secret
+    scale = min(1.0, longest_prompt / LONGEST_PROMPT)
+    number = 0
+    while True:
+        number += 1
+        route = draws.choices(list(_MIX), [share for share, *_ in _MIX.values()])[0]
+        _, shortest, longest, limits = _MIX[route]
+        length = round(draws.uniform(shortest, longest) * scale)
+        yield Job(
+            route=route,
+            messages=_messages(route, length, draws),
+            max_tokens=draws.choice(limits),
+            render_s=_SLOW_RENDER_S if number % 8 == 5 else 0.0,  # noqa: PLR2004
+            leaves_after=draws.randint(10, 40) if number % 30 == 17 else None,  # noqa: PLR2004
+        )
+
+
+def _messages(route: str, length: int, draws: random.Random) -> tuple[Message, ...]:
+    system = {"role": "system", "content": _SYSTEM}
+    notes = _notes(length, draws)
+    ask = {"role": "user", "content": _ASKS[route]}
+    if route != "conversation":
+        return (system, {"role": "user", "content": f"{notes}\n\n{_ASKS[route]}"})
+    half = len(notes) // 2
+    return (
+        system,
+        {"role": "user", "content": notes[:half]},
+        {"role": "assistant", "content": notes[half:]},
+        ask,
+    )
+
+
+def _notes(length: int, draws: random.Random) -> str:
+    sentences: list[str] = []
+    written = 0
+    while written < length:
+        sentence = draws.choice(_SENTENCES).format(draws.randint(100, 9999), draws.randint(2, 40))
+        sentences.append(sentence)
+        written += len(sentence) + 1
+    return " ".join(sentences)[:length]

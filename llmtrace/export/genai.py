@@ -1,0 +1,176 @@
+"""How do rows become OpenTelemetry's GenAI client metrics?
+
+Without a MeterProvider of the application's: out of the aggregate, once a minute, through the
+stock OTLP exporter. With one: through ordinary instruments, once a row; `time_per_output_chunk` is
+left out there, because it would cost a record for each chunk.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import metrics as otel_metrics
+
+from llmtrace.errors import ConfigError
+from llmtrace.export.aggregate import Aggregate
+from llmtrace.export.genai_instruments import Instruments
+from llmtrace.export.otlp_settings import OtlpSettings, read_settings
+from llmtrace.export.worker import Worker
+from llmtrace.failopen import internal_error
+from llmtrace.semconv_table import SCOPE, client_metrics
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import MetricExporter
+
+    from llmtrace.rows import Row
+
+_NAME: Final = "export.otlp-metrics"
+_INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
+_DEFAULT_INTERVAL_MS: Final = "60000"
+_TEMPORALITY: Final = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+
+
+class GenAISink:
+    """A sink for the OpenTelemetry GenAI client metrics.
+
+    Which way they go is decided with the first row, so that an application may set its
+    MeterProvider after `llmtrace.init`.
+
+    Args:
+        meter_provider: the application's; OpenTelemetry's global one, if it set one, else.
+        environ: the `OTEL_*` variables.
+
+    Raises:
+        ConfigError: a variable cannot be.
+    """
+
+    every_row: bool = True
+
+    def __init__(
+        self,
+        *,
+        meter_provider: MeterProvider | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._provider = meter_provider
+        self._names = client_metrics(environ)
+        self._settings = read_settings("metrics", environ=environ)
+        # Backends that want differences get them: what was sent is then counted anew.
+        self._delta = environ.get(_TEMPORALITY, "").lower() in {"delta", "lowmemory"}
+        self._aggregate = Aggregate(stages=())
+        self._instruments: Instruments | None = None
+        self._decided = False
+        self._exporter: MetricExporter | None = None
+        self._since_unix_ns = time.time_ns()
+        self._worker = Worker(
+            _NAME, self._export, interval_s=_interval_s(environ), forget=self._forget
+        )
+
+    def write(self, row: Row) -> None:
+        """Count one row."""
+        try:
+            if not self._decided:
+                self._decide()
+            if self._instruments is None:
+                self._aggregate.add(row)
+                self._worker.need()
+            else:
+                self._instruments.record(row)
+        except Exception as error:  # noqa: BLE001 - the application must not notice
+            internal_error(_NAME, error)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Send the metrics as they stand. An application's own MeterProvider flushes itself."""
+        return self._worker.flush(timeout_s)
+
+    def close(self) -> None:
+        """Send the metrics a last time and stop."""
+        self._worker.close()
+        exporter = self._exporter
+        if exporter is not None:
+            exporter.shutdown()
+
+    def _decide(self) -> None:
+        provider = self._provider or otel_metrics.get_meter_provider()
+        # Until an application sets its own, OpenTelemetry's global one is a private stand-in.
+        theirs = not type(provider).__module__.startswith("opentelemetry.metrics")
+        if theirs:
+            self._instruments = Instruments(provider.get_meter(SCOPE), self._names)
+        self._decided = True
+
+    def _export(self) -> None:
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+
+        from llmtrace.export.genai_points import metrics_data
+
+        since, now = self._since_unix_ns, time.time_ns()
+        data = metrics_data(self._aggregate, self._names, since, now, delta=self._delta)
+        if not data.resource_metrics:
+            return
+        if self._delta:
+            self._since_unix_ns = now
+        if self._exporter is None:
+            self._exporter = _exporter(self._settings)
+        result = self._exporter.export(data, timeout_millis=self._settings.timeout_s * 1000)
+        if result is not MetricExportResult.SUCCESS:
+            msg = f"{self._settings.url} did not take the metrics"
+            raise ConnectionError(msg)
+
+    def _forget(self) -> None:
+        self._exporter = None
+        self._since_unix_ns = time.time_ns()
+
+
+def _interval_s(environ: Mapping[str, str]) -> float:
+    text = environ.get(_INTERVAL, "").strip() or _DEFAULT_INTERVAL_MS
+    try:
+        seconds = float(text) / 1000
+    except ValueError:
+        seconds = -1
+    if not 0 < seconds < float("inf"):
+        msg = f"{_INTERVAL}={text!r} is not a number of milliseconds, such as 60000"
+        raise ConfigError(msg)
+    return seconds
+
+
+def _exporter(settings: OtlpSettings) -> MetricExporter:
+    """Make OpenTelemetry's own exporter, with what llmtrace read and checked."""
+    if settings.protocol == "grpc":
+        return _grpc_exporter(settings)
+    from opentelemetry.exporter.otlp.proto.http import Compression
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
+        OTLPMetricExporter,
+    )
+
+    return OTLPMetricExporter(
+        endpoint=settings.url,
+        certificate_file=settings.certificate,
+        client_key_file=settings.client_key,
+        client_certificate_file=settings.client_certificate,
+        headers=dict(settings.headers),
+        timeout=settings.timeout_s,
+        compression=Compression.Gzip if settings.gzip else Compression.NoCompression,
+    )
+
+
+def _grpc_exporter(settings: OtlpSettings) -> MetricExporter:
+    import grpc
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
+        OTLPMetricExporter,
+    )
+
+    from llmtrace.export.otlp_grpc import credentials
+
+    secured: dict[str, Any] = {} if settings.insecure else {"credentials": credentials(settings)}
+    return OTLPMetricExporter(
+        endpoint=settings.url,
+        insecure=settings.insecure,
+        headers=tuple(settings.headers.items()),
+        timeout=settings.timeout_s,
+        compression=grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression,
+        **secured,
+    )

@@ -1,0 +1,157 @@
+"""What are the GenAI client metrics that an aggregate holds, as OpenTelemetry data points?
+
+Nothing is estimated: every bound the conventions advise is a bound of the aggregate, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.metrics.export import Histogram as HistogramData
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from llmtrace.export.aggregate import Aggregate, Cell, Histogram, Labels, fold
+from llmtrace.export.genai_instruments import metric_attributes
+from llmtrace.export.resource import resource
+from llmtrace.semconv_table import DURATION_BOUNDS_S, SCOPE, TOKEN_BOUNDS, ClientMetrics
+
+_NS: Final = 1_000_000_000
+_BOUNDS_NS: Final = tuple(round(bound * _NS) for bound in DURATION_BOUNDS_S)
+
+# A service, and a set of attributes as sorted pairs.
+Key = tuple[str, tuple[tuple[str, str | int], ...]]
+Point = HistogramDataPoint | NumberDataPoint
+
+
+def metrics_data(
+    aggregate: Aggregate,
+    names: ClientMetrics,
+    since_unix_ns: int,
+    now_unix_ns: int,
+    *,
+    delta: bool,
+) -> MetricsData:
+    """Make the GenAI client metrics out of an aggregate.
+
+    Args:
+        aggregate: what to read; counted anew from here on if `delta`.
+        names: which metric is called what.
+        since_unix_ns: when counting began.
+        now_unix_ns: until when it went.
+        delta: give differences rather than running totals.
+    """
+    kind = AggregationTemporality.DELTA if delta else AggregationTemporality.CUMULATIVE
+    span = (since_unix_ns, now_unix_ns)
+    by_service: dict[str, dict[str, list[Point]]] = {}
+    for (service, attributes), cell in aggregate.by(_key, reset=delta).items():
+        metrics = by_service.setdefault(service, {})
+        for name, point in _points(cell, dict(attributes), names, span):
+            metrics.setdefault(name, []).append(point)
+    scope = InstrumentationScope(SCOPE)
+    return MetricsData([
+        ResourceMetrics(
+            resource=resource(service),
+            scope_metrics=[
+                ScopeMetrics(
+                    scope=scope,
+                    metrics=[_metric(name, points, kind) for name, points in metrics.items()],
+                    schema_url="",
+                )
+            ],
+            schema_url="",
+        )
+        for service, metrics in by_service.items()
+    ])
+
+
+def _key(labels: Labels) -> Key:
+    attributes = metric_attributes(
+        operation=labels.operation,
+        provider=labels.provider,
+        model=labels.model,
+        server=labels.server,
+        outcome=labels.outcome,
+        error_type=labels.error_type,
+    )
+    return labels.service, tuple(sorted(attributes.items()))
+
+
+def _points(
+    cell: Cell, attributes: Mapping[str, Any], names: ClientMetrics, span: tuple[int, int]
+) -> Iterator[tuple[str, Point]]:
+    for name, seconds in (
+        (names.duration, cell.e2e),
+        (names.time_to_first_chunk, cell.ttft),
+        (names.time_per_output_chunk, cell.gaps),
+    ):
+        if seconds.count:
+            counts = fold(seconds, _BOUNDS_NS)
+            total = seconds.total / _NS
+            yield name, _histogram(counts, DURATION_BOUNDS_S, total, attributes, span)
+    for kind, tokens in (("input", cell.input_tokens), ("output", cell.output_tokens)):
+        if not tokens.count:
+            continue
+        if names.token_usage:
+            typed = {**attributes, "gen_ai.token.type": kind}
+            yield names.token_usage, _of_tokens(tokens, typed, span)
+        if names.tokens is not None:
+            yield names.tokens[kind], _of_tokens(tokens, attributes, span)
+        if names.tokens_total is not None:
+            yield names.tokens_total[kind], _sum(tokens.total, attributes, span)
+    if names.tokens_total is not None and cell.cached_tokens:
+        yield names.tokens_total["cached"], _sum(cell.cached_tokens, attributes, span)
+
+
+def _of_tokens(
+    tokens: Histogram, attributes: Mapping[str, Any], span: tuple[int, int]
+) -> HistogramDataPoint:
+    return _histogram(tokens.counts, TOKEN_BOUNDS, tokens.total, attributes, span)
+
+
+def _histogram(
+    counts: Sequence[int],
+    bounds: Sequence[float],
+    total: float,
+    attributes: Mapping[str, Any],
+    span: tuple[int, int],
+) -> HistogramDataPoint:
+    unknown: Any = None  # the aggregate keeps neither the smallest nor the largest value
+    return HistogramDataPoint(
+        attributes=attributes,
+        start_time_unix_nano=span[0],
+        time_unix_nano=span[1],
+        count=sum(counts),
+        sum=total,
+        bucket_counts=counts,
+        explicit_bounds=bounds,
+        min=unknown,
+        max=unknown,
+    )
+
+
+def _sum(value: int, attributes: Mapping[str, Any], span: tuple[int, int]) -> NumberDataPoint:
+    return NumberDataPoint(
+        attributes=attributes, start_time_unix_nano=span[0], time_unix_nano=span[1], value=value
+    )
+
+
+def _metric(name: str, points: list[Any], kind: AggregationTemporality) -> Metric:
+    counter = isinstance(points[0], NumberDataPoint)
+    data: Any = (
+        Sum(points, aggregation_temporality=kind, is_monotonic=True)
+        if counter
+        else HistogramData(points, aggregation_temporality=kind)
+    )
+    unit = "{token}" if "token" in name else "s"
+    return Metric(name=name, description="", unit=unit, data=data)

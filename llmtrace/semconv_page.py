@@ -1,0 +1,142 @@
+"""What does docs/semconv.md say? It is printed from the table, so that it cannot be stale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from llmtrace.semconv_table import (
+    DERIVED,
+    LATEST,
+    MARKS,
+    NETWORK,
+    ORDER,
+    PLAIN,
+    RAW,
+    RELEASED,
+    REPORTED,
+    SCOPE,
+    SPECIAL,
+    STAGE,
+    STAGE_SOURCE,
+    STAGE_TIMES,
+    Attribute,
+    ClientMetrics,
+)
+from llmtrace.stages import SOURCES
+
+_HEAD: Final = f"""\
+# A row on the wire
+
+<!-- Printed by `python -m llmtrace.semconv`; a test fails when it prints anything else. -->
+
+A row is one OpenTelemetry span of kind CLIENT, named `{{operation}} {{model}}`, in the
+instrumentation scope `{SCOPE}`. Its ids and its start are the span's own, its `service` is the
+resource's `service.name` (a span attribute of that name wins). Names are those of OpenTelemetry's
+GenAI semantic conventions where one exists, `llmtrace.*` for the rest.
+
+* What is not known is left out; it is never written as 0.
+* Durations are doubles in seconds. Times the nanoseconds they came from, they are exact:
+  `round(value * 1e9)` gives the integer back.
+* The span's status is ERROR for the outcomes `error`, `timeout` and `truncated`. A cancelled
+  request did what its caller asked.
+* Attributes an application adds keep their own names, unless they are names of this table.
+"""
+
+_ORDERED: Final = ", ".join(f"`{name}`" for name in ORDER) + "."
+_CHILDREN: Final = f"""\
+## Stages as child spans
+
+Each stage that is known and took any time is a child span, named after it, with `{STAGE}`
+(the stage) and `{STAGE_SOURCE}` (who told). They lie end to end, from the start of the
+row's span to its end, in this order:
+
+{_ORDERED}
+
+Their lengths add up to the request's. Two of their positions are a drawing: `decode` and `render`
+take turns in truth, chunk by chunk, and are drawn one after the other. A child's span id is
+derived from its parent's, so that a row sent twice is still one row.
+"""
+_STAGES_TEXT: Final = f"""\
+The partition of `llmtrace.e2e`, as `llmtrace.stages.split` makes it of the figures below. In
+`<name>.source` who told: {", ".join(f"`{source}`" for source in SOURCES)}."""
+
+
+def page() -> str:
+    """Write docs/semconv.md."""
+    sections = (
+        ("The request", "", (*PLAIN, *SPECIAL)),
+        (
+            "Stages",
+            _STAGES_TEXT,
+            (*STAGE_TIMES, *DERIVED),
+        ),
+        (
+            "What was reported",
+            "As reported, before anything was cut to fit; in `<name>.source` who told.",
+            REPORTED,
+        ),
+        ("Sub-phases of the network stage", "", NETWORK),
+        ("Marks", "", MARKS),
+        ("The reader's own time, and retries", "Left out when 0.", RAW),
+        (
+            "Explicit marks",
+            "Time marked with `llmtrace.stage`, before and after the first content.",
+            (
+                Attribute("marked_before", "llmtrace.marked.before.<stage>", "seconds", "before"),
+                Attribute("marked_after", "llmtrace.marked.after.<stage>", "seconds", "after"),
+            ),
+        ),
+    )
+    parts = [_HEAD]
+    for title, text, lines in sections:
+        parts.append(f"## {title}\n")
+        if text:
+            parts.append(f"{text}\n")
+        parts.append("\n".join(_rows(lines)) + "\n")
+    parts += [_CHILDREN, _metrics()]
+    return "\n".join(parts)
+
+
+def _rows(lines: Iterable[Attribute]) -> Iterator[str]:
+    yield "| attribute | kind | row field | what it is |"
+    yield "|---|---|---|---|"
+    for line in lines:
+        kind = "double, s" if line.kind == "seconds" else line.kind
+        yield f"| `{line.name}` | {kind} | `{line.field}` | {line.meaning} |"
+
+
+_WHICH: Final = """\
+Sent by OTLP beside the spans. The latest names are used when `OTEL_SEMCONV_STABILITY_OPT_IN`
+contains `gen_ai_latest_experimental`."""
+
+
+def _metrics() -> str:
+    lines = [
+        "## OpenTelemetry GenAI client metrics",
+        "",
+        _WHICH,
+        "",
+        "| what | released name | latest name |",
+        "|---|---|---|",
+        *(f"| {what} | {released} | {latest} |" for what, released, latest in _named()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _named() -> Iterator[tuple[str, str, str]]:
+    for what, field in (
+        ("duration", "duration"),
+        ("start to first content", "time_to_first_chunk"),
+        ("wait for a later chunk", "time_per_output_chunk"),
+    ):
+        yield what, f"`{getattr(RELEASED, field)}`", f"`{getattr(LATEST, field)}`"
+    yield "tokens a request", _tokens(RELEASED), _tokens(LATEST)
+    totals = LATEST.tokens_total or {}
+    yield "tokens in total", "", ", ".join(f"`{name}`" for name in totals.values())
+
+
+def _tokens(names: ClientMetrics) -> str:
+    if names.token_usage:
+        return f"`{names.token_usage}` by `gen_ai.token.type`"
+    return ", ".join(f"`{name}`" for name in (names.tokens or {}).values())

@@ -1,0 +1,225 @@
+"""Which name does each field of a row have on the wire, and each metric?
+
+The one table: OpenTelemetry's GenAI names where one exists, `llmtrace.*` for the rest. Only data;
+`semconv.py` reads and writes by it, and docs/semconv.md is printed from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from llmtrace.rows import OUTCOMES
+from llmtrace.stages import STAGES
+
+Kind = Literal["string", "string[]", "int", "double", "boolean", "seconds"]
+
+SCOPE: Final = "llmtrace"  # the instrumentation scope's name
+STAGE: Final = "llmtrace.stage.name"  # on a child span: which stage it is
+STAGE_SOURCE: Final = "llmtrace.stage.source"  # on a child span: who told
+E2E: Final = "llmtrace.e2e"  # on every row's span, and on no other: what tells rows from spans
+# Child spans lie end to end in this order. Time on the server that nobody can split lies before
+# the first content.
+ORDER: Final = (
+    "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One line of the table: a field of the row, its name on the wire, and what it means."""
+
+    field: str
+    name: str
+    kind: Kind
+    meaning: str
+
+
+# Row fields that are written as they are. Absent when unknown.
+PLAIN: Final = (
+    Attribute("operation", "gen_ai.operation.name", "string", "`chat`, `text_completion`, …"),
+    Attribute("provider", "gen_ai.provider.name", "string", "who serves the model"),
+    Attribute("model", "gen_ai.request.model", "string", "the model asked for"),
+    Attribute("response_id", "gen_ai.response.id", "string", "the id in the answer"),
+    Attribute("prompt_tokens", "gen_ai.usage.input_tokens", "int", "tokens of the prompt"),
+    Attribute(
+        "cached_tokens", "gen_ai.usage.cache_read.input_tokens", "int", "of them, from a cache"
+    ),
+    Attribute("output_tokens", "gen_ai.usage.output_tokens", "int", "tokens of the answer"),
+    Attribute("error_type", "error.type", "string", "class of what was raised"),
+    Attribute("http_status", "http.response.status_code", "int", "status of the last attempt"),
+    Attribute("version", "service.version", "string", "version of the application"),
+    Attribute("outcome", "llmtrace.outcome", "string", f"one of {', '.join(OUTCOMES)}"),
+    Attribute("request_id", "llmtrace.request_id", "string", "the `x-request-id` sent"),
+    Attribute("route", "llmtrace.route", "string", "which feature of the application asked"),
+    Attribute("tenant", "llmtrace.tenant", "string", "on whose behalf"),
+    Attribute("region", "llmtrace.region", "string", "where the application runs"),
+    Attribute("replica", "llmtrace.replica", "string", "the engine instance that answered"),
+    Attribute("gateway", "llmtrace.gateway", "string", "name of the gateway in between"),
+    Attribute("client", "llmtrace.client", "string", "client library"),
+    Attribute("attempts", "llmtrace.attempts", "int", "HTTP attempts, retries included"),
+    Attribute("chunks", "llmtrace.chunks", "int", "chunks with content"),
+    Attribute("preemptions", "llmtrace.preemptions", "int", "times the engine preempted it"),
+    Attribute("spec_drafted", "llmtrace.spec_drafted", "int", "speculative tokens drafted"),
+    Attribute("spec_accepted", "llmtrace.spec_accepted", "int", "of them, accepted"),
+    Attribute("tool_calls", "llmtrace.tool_calls", "int", "tool calls run"),
+    Attribute("tool_wall_s", "llmtrace.tool_wall", "double", "s, first tool's start to last end"),
+    Attribute("tool_serial_s", "llmtrace.tool_serial", "double", "s of all tool calls added up"),
+    Attribute(
+        "tool_critical_path_s",
+        "llmtrace.tool_critical_path",
+        "double",
+        "s of the longest chain of dependent tool calls",
+    ),
+    Attribute("weight", "llmtrace.weight", "double", "requests this row stands for"),
+)
+
+# Points in time and gaps that the row keeps in nanoseconds (`<field>_ns`). Absent when unknown.
+MARKS: Final = (
+    Attribute("max_gap", "llmtrace.max_gap", "seconds", "longest wait for a later chunk"),
+    Attribute("first_byte", "llmtrace.first_byte", "seconds", "start to first byte of the body"),
+    Attribute("first_event", "llmtrace.first_event", "seconds", "start to first event, any kind"),
+    Attribute(
+        "first_reasoning", "llmtrace.first_reasoning", "seconds", "start to first reasoning"
+    ),
+    Attribute("first_text", "llmtrace.first_text", "seconds", "start to first visible text"),
+    Attribute(
+        "first_tool_call", "llmtrace.first_tool_call", "seconds", "start to first tool-call chunk"
+    ),
+    Attribute("last_content", "llmtrace.last_content", "seconds", "start to last content"),
+)
+
+# Fields of the timeline that are 0 unless something happened. Absent when 0.
+RAW: Final = (
+    Attribute(
+        "held_before", "llmtrace.held.before", "seconds", "the reader's own time before content"
+    ),
+    Attribute("held_after", "llmtrace.held.after", "seconds", "the reader's own time after it"),
+    Attribute(
+        "retry_network", "llmtrace.retry.network", "seconds", "failed attempts without a status"
+    ),
+    Attribute(
+        "retry_gateway", "llmtrace.retry.gateway", "seconds", "failed attempts with a status"
+    ),
+)
+
+# Durations as somebody reported them, uncut, each with a `.source`. Absent when not reported.
+REPORTED: Final = (
+    Attribute("gateway", "llmtrace.reported.gateway", "seconds", "self time of gateways"),
+    Attribute("queue", "llmtrace.reported.queue", "seconds", "in the engine's scheduler"),
+    Attribute("prefill", "llmtrace.reported.prefill", "seconds", "scheduled to first token"),
+    Attribute("engine_decode", "llmtrace.reported.decode", "seconds", "first to last token"),
+    Attribute("frontend", "llmtrace.reported.frontend", "seconds", "the engine's front end"),
+)
+
+# Sub-phases of the network stage. Absent when nobody looked.
+NETWORK: Final = (
+    Attribute("client_wait", "llmtrace.network.client_wait", "seconds", "pool, semaphore"),
+    Attribute("dns", "llmtrace.network.dns", "seconds", "name resolution"),
+    Attribute("connect", "llmtrace.network.connect", "seconds", "TCP handshake"),
+    Attribute("tls", "llmtrace.network.tls", "seconds", "TLS handshake"),
+    Attribute("send", "llmtrace.network.send", "seconds", "sending the request"),
+    Attribute("rtt", "llmtrace.network.rtt", "seconds", "one round trip"),
+)
+
+_STAGE_MEANINGS: Final = (
+    "from the caller to the gateway: waiting for a connection, making it, sending, a round trip",
+    "self time of gateways and routers, and attempts they refused",
+    "waiting in the engine's scheduler",
+    "scheduled to first token in the engine",
+    "first token in the engine to first content in the reader's hands",
+    "waiting for the next chunk, after the first",
+    "the reader's own time while the stream is open",
+)
+# Stages as `stages.split` cut them: written to be queried, worked out anew when read.
+STAGE_TIMES: Final = tuple(
+    Attribute(stage, f"llmtrace.stage.{stage}", "seconds", meaning)
+    for stage, meaning in zip(STAGES, _STAGE_MEANINGS, strict=True)
+)
+
+# What has a shape of its own; see `to_attributes`.
+SPECIAL: Final = (
+    Attribute("server", "server.address", "string", "host of the server"),
+    Attribute("server", "server.port", "int", "its port, where given"),
+    Attribute("stream", "gen_ai.request.stream", "boolean", "true for a stream, else absent"),
+    Attribute(
+        "finish_reason", "gen_ai.response.finish_reasons", "string[]", "why the model stopped"
+    ),
+    Attribute(
+        "ttft_s", "gen_ai.response.time_to_first_chunk", "seconds", "start to first *content*"
+    ),
+    Attribute("e2e_s", E2E, "seconds", "the whole wait; marks the span as a row"),
+    Attribute(
+        "network_rtt_source", "llmtrace.network.rtt.source", "string", "who measured it"
+    ),
+)
+DERIVED: Final = (
+    Attribute("tpot_s", "llmtrace.tpot", "seconds", "time of an output token after the first"),
+    Attribute(
+        "ttft_arrival_s",
+        "llmtrace.ttft_arrival",
+        "seconds",
+        "what the first content would have taken with an eager reader",
+    ),
+    Attribute(
+        "unattributed_s",
+        "llmtrace.stage.unattributed",
+        "seconds",
+        "the rest, known but not to be split; 0 when all is known",
+    ),
+    Attribute(
+        "inconsistent",
+        "llmtrace.inconsistent",
+        "string[]",
+        "stages whose reported figure did not fit and was cut",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMetrics:
+    """Names of OpenTelemetry's GenAI client metrics; empty = this version has no such metric."""
+
+    duration: str
+    time_to_first_chunk: str
+    time_per_output_chunk: str
+    token_usage: str = ""
+    tokens: Mapping[str, str] | None = None
+    tokens_total: Mapping[str, str] | None = None
+
+
+# As released with semantic conventions 1.41, and emitted by everybody.
+RELEASED: Final = ClientMetrics(
+    duration="gen_ai.client.operation.duration",
+    time_to_first_chunk="gen_ai.client.operation.time_to_first_chunk",
+    time_per_output_chunk="gen_ai.client.operation.time_per_output_chunk",
+    token_usage="gen_ai.client.token.usage",  # noqa: S106 - not that kind of token
+)
+# As in the GenAI conventions' own repository, which has no release yet.
+LATEST: Final = ClientMetrics(
+    duration="gen_ai.client.inference.duration",
+    time_to_first_chunk="gen_ai.client.inference.time_to_first_chunk",
+    time_per_output_chunk="gen_ai.client.inference.time_per_output_chunk",
+    tokens={
+        "input": "gen_ai.client.inference.operation.input_tokens",
+        "output": "gen_ai.client.inference.operation.output_tokens",
+    },
+    tokens_total={
+        "input": "gen_ai.client.inference.usage.input_tokens",
+        "output": "gen_ai.client.inference.usage.output_tokens",
+        "cached": "gen_ai.client.inference.usage.cache_read.input_tokens",
+    },
+)
+# Bucket bounds the conventions advise, in seconds and in tokens.
+DURATION_BOUNDS_S: Final = tuple(0.01 * 2**power for power in range(14))
+TOKEN_BOUNDS: Final = tuple(4**power for power in range(14))
+
+_OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
+
+
+def client_metrics(environ: Mapping[str, str] = os.environ) -> ClientMetrics:
+    """Return the names to use: the released ones, unless the environment opts in to the latest."""
+    chosen = environ.get(_OPT_IN, "").split(",")
+    return LATEST if "gen_ai_latest_experimental" in map(str.strip, chosen) else RELEASED

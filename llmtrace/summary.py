@@ -1,0 +1,180 @@
+"""What do many requests say together: each stage's percentiles, its share, its budget?
+
+Pure functions over rows. A row counts once; what a stage's rows do not tell stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from llmtrace.budget import Budget
+from llmtrace.quantiles import Interval, interval, quantile
+from llmtrace.rows import OUTCOMES, Row
+from llmtrace.stages import STAGES
+
+Verdict = Literal["within", "over", "unclear"]
+
+UNATTRIBUTED: Final = "unattributed"
+_METRICS: Final = ("e2e", "ttft", "tpot")
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One stage or metric over many requests. Durations in seconds; `None` = nobody told.
+
+    Attributes:
+        known: how many of the requests tell it.
+        p50_s: its median over those.
+        high_s: its quantile at the budget's objective, p95 unless said otherwise.
+        interval: where the true `high_s` lies, in seconds, with 95 % confidence.
+        share: of all the time waited; `None` for `ttft` and `tpot`, which are no part of a sum.
+        limit_s: what the budget allows.
+        verdict: whether `high_s` is within `limit_s`; "unclear" if the limit is in the interval.
+        sources: who measured it, the most frequent first.
+    """
+
+    name: str
+    known: int
+    p50_s: float | None
+    high_s: float | None
+    interval: Interval
+    share: float | None
+    limit_s: float | None
+    verdict: Verdict | None
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Many requests together.
+
+    Attributes:
+        rows: all of them.
+        succeeded: those the lines are about.
+        objective: the quantile of `high_s`, 0 to 1.
+        stages: a line for each stage, and one for what cannot be split, if there is any of it.
+        metrics: a line for e2e, ttft and tpot.
+        outcomes: how many ended how, in the order of `llmtrace.OUTCOMES`.
+        errors: the error types of those that failed, the most frequent first.
+        exact: for how many rows the stages add up to e2e to the nanosecond.
+        inconsistent: in how many a server's figure did not fit its window and was cut.
+    """
+
+    rows: int
+    succeeded: int
+    objective: float
+    stages: tuple[Line, ...]
+    metrics: tuple[Line, ...]
+    outcomes: Mapping[str, int]
+    errors: Mapping[str, int]
+    exact: int
+    inconsistent: int
+
+
+def summarise(rows: Sequence[Row], budget: Budget) -> Summary:
+    """Sum up requests against a budget.
+
+    The lines are about those that succeeded: an error after 2 ms is no fast answer, and a request
+    its caller gave up says nothing of the server. The other outcomes are counted beside them.
+    """
+    done = [row for row in rows if row.outcome == "success"]
+    waited = sum(row.e2e_ns for row in done)
+    limits = budget.thresholds_s()
+    names = [*STAGES, *([UNATTRIBUTED] if any(row.stages.unattributed for row in done) else [])]
+    stages = [_stage(name, done, waited, limits.get(name), budget.objective) for name in names]
+    metrics = [_metric(name, done, limits.get(name), budget.objective) for name in _METRICS]
+    outcomes = Counter(row.outcome for row in rows)
+    return Summary(
+        rows=len(rows),
+        succeeded=len(done),
+        objective=budget.objective,
+        stages=tuple(stages),
+        metrics=tuple(metrics),
+        outcomes={name: outcomes[name] for name in OUTCOMES if outcomes[name]},
+        errors=dict(Counter(row.error_type for row in rows if row.error_type).most_common()),
+        exact=sum(row.stages.total == row.e2e_ns for row in rows),
+        inconsistent=sum(bool(row.stages.inconsistent) for row in rows),
+    )
+
+
+def _stage(
+    name: str, rows: Sequence[Row], waited: int, limit_s: float | None, objective: float
+) -> Line:
+    known = [(row, ns) for row in rows if (ns := getattr(row.stages, name)) is not None]
+    sources = Counter(row.stages.sources[name] for row, _ in known if name in row.stages.sources)
+    total = sum(ns for _, ns in known)
+    return _line(
+        name,
+        [ns / _NS for _, ns in known],
+        limit_s,
+        objective,
+        share=total / waited if waited and known else None,
+        sources=tuple(source for source, _ in sources.most_common()),
+    )
+
+
+def _metric(name: str, rows: Sequence[Row], limit_s: float | None, objective: float) -> Line:
+    values = [value for row in rows if (value := getattr(row, f"{name}_s")) is not None]
+    share = 1.0 if name == "e2e" and values else None
+    return _line(name, values, limit_s, objective, share=share)
+
+
+def _line(
+    name: str,
+    values_s: Sequence[float],
+    limit_s: float | None,
+    objective: float,
+    *,
+    share: float | None,
+    sources: tuple[str, ...] = (),
+) -> Line:
+    ordered = sorted(values_s)
+    bounds = interval(ordered, objective)
+    return Line(
+        name=name,
+        known=len(ordered),
+        p50_s=quantile(ordered, 0.5) if ordered else None,
+        high_s=quantile(ordered, objective) if ordered else None,
+        interval=bounds,
+        share=share,
+        limit_s=limit_s,
+        verdict=_verdict(bounds, limit_s) if ordered else None,
+        sources=sources,
+    )
+
+
+def _verdict(bounds: Interval, limit_s: float | None) -> Verdict | None:
+    if limit_s is None:
+        return None
+    if bounds.low is not None and bounds.low > limit_s:
+        return "over"
+    if bounds.high is not None and bounds.high <= limit_s:
+        return "within"
+    return "unclear"
+
+
+def mean_changes(before: Sequence[Row], after: Sequence[Row]) -> dict[str, float]:
+    """Return by how many seconds each stage's mean moved between two sets of requests.
+
+    Unlike percentiles means add up: the changes come to the change of the mean e2e. A stage that
+    only some rows tell counts as nothing in the others, whose time is then in `unattributed`.
+
+    Example:
+        >>> from llmtrace.testing import make_row
+        >>> row = make_row()
+        >>> mean_changes([row], [row])["decode"]
+        0.0
+    """
+    return {
+        name: _mean(after, name) - _mean(before, name)
+        for name in (*STAGES, UNATTRIBUTED)
+        if any(getattr(row.stages, name) for row in (*before, *after))
+    }
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return sum(getattr(row.stages, name) or 0 for row in rows) / len(rows) / _NS if rows else 0.0

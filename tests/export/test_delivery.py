@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
+
+from llmtrace.export.delivery import Undelivered, deliver
+from llmtrace.failopen import internal_errors
+
+
+class Tries:
+    """A receiver that fails as told, a clock that its pauses move, and what was waited."""
+
+    def __init__(self, *failures):
+        self.failures = list(failures)
+        self.sent = 0
+        self.now = 0.0
+        self.waits = []
+
+    def send(self, body):
+        self.sent += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        return b""
+
+    def pause(self, seconds):
+        self.waits.append(seconds)
+        self.now += seconds
+        return True
+
+    def deliver(self, **given):
+        deliver(
+            self.send,
+            b"body",
+            **{"pause": self.pause, "clock": lambda: self.now, "jitter": lambda: 0.5, **given},
+        )
+
+
+def passing(wait_s=None):
+    return Undelivered("later", retryable=True, wait_s=wait_s)
+
+
+def test_accepted_at_once():
+    """What is accepted is sent once."""
+    tries = Tries()
+    tries.deliver()
+
+    assert (1, []) == (tries.sent, tries.waits)
+
+
+def test_waits_grow():
+    """Each wait is twice as long as the one before, up to a limit."""
+    tries = Tries(*[passing() for _ in range(6)])
+    tries.deliver(give_up_after_s=100)
+
+    assert [0.5, 1, 2, 4, 8, 10] == tries.waits
+
+
+def test_the_server_says_how_long_to_wait():
+    """A wait the server asks for replaces our own."""
+    tries = Tries(passing(7.0), passing(0.0))
+    tries.deliver()
+
+    assert [7.0, 0.0] == tries.waits
+
+
+def test_a_refusal_for_good_is_not_retried():
+    """What sending again cannot mend is given up at once."""
+    tries = Tries(Undelivered("no", retryable=False))
+    with pytest.raises(Undelivered, match="no"):
+        tries.deliver()
+
+    assert tries.sent == 1
+
+
+def test_giving_up():
+    """After the time allowed no further attempt is made, however the server asks."""
+    tries = Tries(*[passing() for _ in range(99)])
+    with pytest.raises(Undelivered):
+        tries.deliver(give_up_after_s=3.6)
+    assert [0.5, 1, 2] == tries.waits
+
+    patient = Tries(passing(3600.0))
+    with pytest.raises(Undelivered):
+        patient.deliver()
+    assert [] == patient.waits
+
+
+def test_no_more_waiting_once_closing():
+    """When there is no time to pause, the last refusal stands."""
+    tries = Tries(passing())
+    with pytest.raises(Undelivered):
+        tries.deliver(pause=lambda _: False)
+
+    assert tries.sent == 1
+
+
+def test_partial_success_is_counted():
+    """Spans an accepted request lost after all are counted."""
+    partial = ExportTracePartialSuccess(rejected_spans=3, error_message="too old")
+    answer = ExportTraceServiceResponse(partial_success=partial).SerializeToString()
+    deliver(lambda _: answer, b"", pause=lambda _: True)
+
+    assert {"export.otlp.rejected": 3} == internal_errors()
+
+
+@pytest.mark.parametrize("answer", [b"", b"{}", b"<html>", b"\x0a\x02\x12\x00"])
+def test_odd_answers_to_an_accepted_request(answer):
+    """An accepted request is accepted, whatever the body says in whatever format."""
+    deliver(lambda _: answer, b"", pause=lambda _: True)
+
+    assert {} == internal_errors()

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import socket
+import sys
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from llmtrace import failopen
+from llmtrace.errors import ConfigError
+from llmtrace.export.prometheus import PrometheusSink
+from tests.export.samples import MS, START, TRACE, typical, unsplit
+
+LABELS = {
+    "model": "llama-3.1-8b",
+    "route": "/chat",
+    "service": "shop",
+    "region": "eu",
+    "outcome": "success",
+}
+
+
+@pytest.fixture
+def registry():
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def sink(registry):
+    sink = PrometheusSink(
+        registry=registry,
+        thresholds_s={"queue": 0.15, "e2e": 2.5, "tpot": 0.033},
+        budget_seconds={"dialogue": {"queue": 0.15, "total": 2.5}},
+    )
+    yield sink
+    sink.close()
+
+
+def samples(registry, name, **labels):
+    """Samples of one name whose labels include these, by the rest of their labels."""
+    text = generate_latest(registry).decode()
+    return [
+        sample
+        for family in parse_text(text)
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+
+
+def value(registry, name, **labels):
+    (sample,) = samples(registry, name, **labels)
+    return sample.value
+
+
+def test_names():
+    """The metrics have exactly the names dashboards and rules are written for."""
+    registry = CollectorRegistry()
+    sink = PrometheusSink(registry=registry)
+    names = {family.name for family in sink.describe()}
+    sink.close()
+
+    assert names == {
+        "llmtrace_stage_duration_seconds",
+        "llmtrace_ttft_seconds",
+        "llmtrace_tpot_seconds",
+        "llmtrace_e2e_seconds",
+        "llmtrace_inter_chunk_gap_seconds",
+        "llmtrace_requests",
+        "llmtrace_tokens",
+        "llmtrace_stage_unknown",
+        "llmtrace_budget_seconds",
+        "llmtrace_internal_errors",
+    }
+
+
+def test_histograms(sink, registry):
+    """Counts, sums and buckets are those of the rows, with every label."""
+    sink.write(typical())
+    sink.write(typical())
+
+    assert 2 == value(registry, "llmtrace_e2e_seconds_count", **LABELS)
+    assert 4.8 == value(registry, "llmtrace_e2e_seconds_sum", **LABELS)
+    assert 2 == value(registry, "llmtrace_e2e_seconds_bucket", le="2.5", **LABELS)
+    assert 0 == value(registry, "llmtrace_e2e_seconds_bucket", le="1.92", **LABELS)
+    assert 2 == value(registry, "llmtrace_e2e_seconds_bucket", le="+Inf", **LABELS)
+    assert 2 == value(registry, "llmtrace_ttft_seconds_count", **LABELS)
+    assert 2 == value(registry, "llmtrace_tpot_seconds_bucket", le="0.033", **LABELS)
+    assert 398 == value(registry, "llmtrace_inter_chunk_gap_seconds_count", **LABELS)
+    assert 240 == value(registry, "llmtrace_inter_chunk_gap_seconds_bucket", le="0.01", **LABELS)
+
+
+def test_thresholds_are_bounds_of_their_stage_only(sink, registry):
+    """A budget's limit for a stage is an exact bound there, and nowhere else."""
+    sink.write(typical())
+    name = "llmtrace_stage_duration_seconds_bucket"
+
+    assert 1 == value(registry, name, stage="queue", le="0.15")
+    assert [] == samples(registry, name, stage="prefill", le="0.15")
+
+
+def test_unknown_stages_lower_the_count(sink, registry):
+    """A stage's count is its coverage; what is missing is counted apart."""
+    sink.write(typical())
+    sink.write(unsplit())
+    count = "llmtrace_stage_duration_seconds_count"
+
+    assert 1 == value(registry, count, stage="queue")
+    assert 2 == value(registry, count, stage="decode")
+    assert 1 == value(registry, "llmtrace_stage_unknown_total", stage="queue")
+    assert 0 == value(registry, "llmtrace_stage_unknown_total", stage="decode")
+
+
+def test_requests_by_outcome(sink, registry):
+    """Requests are counted by how they ended."""
+    sink.write(typical())
+    sink.write(typical(outcome="timeout"))
+    sink.write(typical(outcome="timeout"))
+
+    assert 1 == value(registry, "llmtrace_requests_total", outcome="success")
+    assert 2 == value(registry, "llmtrace_requests_total", outcome="timeout")
+
+
+def test_tokens(sink, registry):
+    """Tokens are added up by type."""
+    sink.write(typical())
+
+    assert {"input": 1200.0, "cached_input": 1024.0, "output": 200.0} == {
+        sample.labels["type"]: sample.value for sample in samples(registry, "llmtrace_tokens_total")
+    }
+
+
+def test_budgets_are_shown(sink, registry):
+    """What a budget allows is beside what was measured."""
+    assert {("dialogue", "queue"): 0.15, ("dialogue", "total"): 2.5} == {
+        (sample.labels["budget"], sample.labels["stage"]): sample.value
+        for sample in samples(registry, "llmtrace_budget_seconds")
+    }
+
+
+def test_internal_errors_are_shown(sink, registry):
+    """What goes wrong inside llmtrace can be alerted on."""
+    failopen.count_internal("export.otlp.dropped", 3)
+
+    assert 3 == value(registry, "llmtrace_internal_errors_total", kind="export.otlp.dropped")
+
+
+def test_exemplars(sink, registry):
+    """In OpenMetrics a bucket points at the trace of the last request in it."""
+    sink.write(typical())
+    found = [
+        sample.exemplar
+        for family in parse_open(generate_openmetrics(registry).decode())
+        for sample in family.samples
+        if sample.name == "llmtrace_e2e_seconds_bucket" and sample.exemplar
+    ]
+
+    assert [({"trace_id": TRACE}, 2.4)] == [(e.labels, e.value) for e in found]
+    assert (START + 2_400 * MS) / 1e9 == float(found[0].timestamp)
+
+
+def test_missing_labels_are_empty(sink, registry):
+    """What is not known is an empty label, which to Prometheus is none."""
+    sink.write(typical(model=None, route=None, region=None))
+
+    assert {"model": "", "route": "", "region": ""}.items() <= (
+        samples(registry, "llmtrace_requests_total")[0].labels.items()
+    )
+
+
+def test_label_values_are_escaped(sink, registry):
+    """A route full of quotes and newlines comes back as it was."""
+    nasty = 'a"b\\c\nd'
+    sink.write(typical(route=nasty))
+
+    assert 1 == value(registry, "llmtrace_requests_total", route=nasty)
+
+
+def test_tenants_on_request():
+    """With tenant metrics, each tenant has its own series."""
+    registry = CollectorRegistry()
+    sink = PrometheusSink(registry=registry, tenants=True)
+    sink.write(typical(tenant="a"))
+
+    assert 1 == value(registry, "llmtrace_requests_total", tenant="a")
+    sink.close()
+
+
+def test_a_second_sink_takes_the_first_ones_place(sink, registry):
+    """Setting llmtrace up twice does not clash; closing the old one leaves the new one."""
+    again = PrometheusSink(registry=registry)
+    again.write(typical())
+    sink.close()
+
+    assert 1 == value(registry, "llmtrace_requests_total")
+    again.close()
+    assert [] == list(registry.collect())
+
+
+def test_names_taken_by_somebody_else():
+    """A registry that has such a metric already is an error that says so."""
+    from prometheus_client import Gauge
+
+    registry = CollectorRegistry()
+    Gauge("llmtrace_e2e_seconds", "taken", registry=registry)
+    with pytest.raises(ConfigError, match="llmtrace_e2e_seconds"):
+        PrometheusSink(registry=registry)
+
+
+def test_serving(sink):
+    """`serve` answers on loopback until the sink is closed."""
+    sink.write(typical())
+    port = sink.serve(0)
+    url = f"http://127.0.0.1:{port}/metrics"
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        assert b"llmtrace_requests_total{" in answer.read()
+    sink.close()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url, timeout=5)
+
+
+def test_a_port_in_use(sink):
+    """A port somebody else has is an error that says which."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=str(port)):
+            sink.serve(port)
+
+
+def test_a_row_that_breaks_it_does_not_reach_the_application(sink):
+    """Whatever a row holds, writing it raises nothing."""
+    sink.write(typical(weight=2.0, trace_id="not hex"))
+
+    assert {"export.prometheus": 1} == failopen.internal_errors()
+
+
+def test_without_prometheus_client(monkeypatch):
+    """Without the package the error says how to get it."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "llmtrace.export.prometheus")
+    with pytest.raises(ConfigError, match=r"prometheus-client.*\[prometheus\]"):
+        import llmtrace.export.prometheus  # noqa: F401

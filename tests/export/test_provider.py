@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
+
+from llmtrace.export import provider
+from llmtrace.semconv import from_attributes, to_attributes
+from tests.export.samples import START, typical, unsplit
+
+
+@pytest.fixture
+def exported():
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def tracer(exported):
+    made = TracerProvider(resource=Resource({"service.name": "shop"}))
+    made.add_span_processor(SimpleSpanProcessor(exported))
+    yield made.get_tracer("llmtrace")
+    made.shutdown()
+
+
+def finished(tracer, exported, row, **given):
+    span = provider.start(tracer, "chat", row.start)
+    provider.finish(span, row, **given)
+    spans = {each.name: each for each in exported.get_finished_spans()}
+    return spans
+
+
+def test_the_row_is_on_the_span(tracer, exported):
+    """The span has the row's name, kind, times and every attribute."""
+    row = typical()
+    span = finished(tracer, exported, row)["chat llama-3.1-8b"]
+
+    assert to_attributes(row) == dict(span.attributes)
+    assert (START, START + row.e2e_ns) == (span.start_time, span.end_time)
+    assert SpanKind.CLIENT is span.kind
+    assert row == from_attributes(
+        span.attributes,
+        start=span.start_time,
+        trace_id=row.trace_id,
+        span_id=row.span_id,
+        parent_span_id=row.parent_span_id,
+        resource=span.resource.attributes,
+    )
+
+
+def test_stages_are_children_laid_end_to_end(tracer, exported):
+    """The stages are children through the same tracer, one after the other."""
+    row = typical()
+    spans = finished(tracer, exported, row)
+    parent = spans.pop("chat llama-3.1-8b")
+    at = START
+    for child in sorted(spans.values(), key=lambda each: each.start_time):
+        assert child.start_time == at
+        assert child.parent.span_id == parent.context.span_id
+        assert child.instrumentation_scope.name == "llmtrace"
+        at = child.end_time
+
+    assert parent.end_time == at
+    assert list(spans) == ["network", "queue", "prefill", "first_chunk", "decode", "render"]
+    assert spans["queue"].attributes["llmtrace.stage.source"] == "engine_inband"
+
+
+def test_time_nobody_can_split(tracer, exported):
+    """Unattributed time is a child without a source."""
+    spans = finished(tracer, exported, unsplit())
+
+    assert dict(spans["unattributed"].attributes) == {"llmtrace.stage.name": "unattributed"}
+
+
+def test_what_failed_is_an_error(tracer, exported):
+    """The span's status says what went wrong."""
+    row = typical(outcome="timeout", error_type="httpx.ReadTimeout")
+    status = finished(tracer, exported, row)["chat llama-3.1-8b"].status
+
+    assert StatusCode.ERROR is status.status_code
+    assert status.description == "the request timed out: httpx.ReadTimeout"
+
+
+def test_another_service(tracer, exported):
+    """A service other than the provider's own is told on the span."""
+    span = finished(tracer, exported, typical(service="bank"))["chat llama-3.1-8b"]
+
+    assert span.attributes["service.name"] == "bank"
+
+
+def test_the_applications_context_is_the_parent(tracer, exported):
+    """The span is a child of what the given context holds."""
+    outer = tracer.start_span("outer")
+    span = provider.start(tracer, "chat", START, set_span_in_context(outer))
+    provider.finish(span, typical(), set_span_in_context(span))
+    outer.end()
+    spans = {each.name: each for each in exported.get_finished_spans()}
+
+    assert spans["chat llama-3.1-8b"].parent.span_id == outer.get_span_context().span_id
+
+
+def test_a_trace_that_is_not_sampled(exported):
+    """Without sampling nothing is made, and nothing is kept."""
+    made = TracerProvider(sampler=ALWAYS_OFF)
+    made.add_span_processor(SimpleSpanProcessor(exported))
+    span = provider.start(made.get_tracer("llmtrace"), "chat", START)
+    provider.finish(span, typical())
+
+    assert () == exported.get_finished_spans()
+    assert span not in provider._tracers
+    made.shutdown()
+
+
+def test_a_span_ends_even_if_the_row_is_broken(tracer, exported):
+    """What goes wrong while describing a row does not leave its span open."""
+    span = provider.start(tracer, "chat", START)
+    with pytest.raises(AttributeError):
+        provider.finish(span, typical(attributes=None))
+
+    assert [each.name for each in exported.get_finished_spans()] == ["chat"]

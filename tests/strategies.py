@@ -1,0 +1,129 @@
+"""Random rows and timelines, such as may come out of any recording or off any wire."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from llmtrace.record import GAP_BOUNDS_NS
+from llmtrace.rows import OUTCOMES, Row
+from llmtrace.semconv import reserved
+from llmtrace.stages import SOURCES, STAGES, Network, Reported, Timeline
+
+# Eleven days: beyond that a double holds seconds to fewer than nine digits after the point.
+MOST_NS = 10**15
+
+durations = st.one_of(
+    st.integers(0, 10**9),
+    st.integers(0, 200 * 10**9),
+    st.integers(0, MOST_NS),
+)
+maybe = st.none() | durations
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+words = st.none() | text
+counts = st.none() | st.integers(0, 2**40)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+reported = st.none() | st.builds(Reported, durations, st.sampled_from(SOURCES))
+
+networks = st.builds(
+    Network,
+    client_wait=maybe,
+    dns=maybe,
+    connect=maybe,
+    tls=maybe,
+    send=maybe,
+    rtt=maybe,
+    rtt_source=st.none() | st.sampled_from(SOURCES),
+)
+
+marks = st.dictionaries(st.sampled_from(STAGES), durations, max_size=3)
+
+timelines = st.builds(
+    Timeline,
+    e2e=durations,
+    ttft=maybe,
+    held_before=durations,
+    held_after=durations,
+    network=networks,
+    retry_network=st.just(0) | durations,
+    retry_gateway=st.just(0) | durations,
+    gateway=reported,
+    queue=reported,
+    prefill=reported,
+    engine_decode=reported,
+    frontend=reported,
+    marked_before=marks,
+    marked_after=marks,
+    stream=st.booleans(),
+)
+
+servers = st.one_of(
+    text,
+    st.builds("{}:{}".format, st.sampled_from(["engine", "10.0.0.5", "[::1]"]), st.integers(0, 99999)),
+    st.sampled_from(["engine", "::1", "[::1]", "engine:", "engine:08", ":80", "::1:80", "é:1"]),
+)
+
+scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | text
+
+attributes = st.dictionaries(
+    text.filter(lambda name: not reserved(name)), scalars, max_size=4
+)
+
+
+def hexes(size: int) -> st.SearchStrategy[str]:
+    """Ids of `size` bytes in hex, none of them all zero."""
+    return st.integers(1, (1 << 8 * size) - 1).map(lambda number: f"{number:0{2 * size}x}")
+
+
+gap_counts = st.none() | st.lists(
+    st.integers(0, 1000), min_size=len(GAP_BOUNDS_NS) + 1, max_size=len(GAP_BOUNDS_NS) + 1
+).map(tuple)
+
+rows = st.builds(
+    Row,
+    request_id=text,
+    trace_id=hexes(16),
+    span_id=hexes(8),
+    parent_span_id=st.none() | hexes(8),
+    response_id=words,
+    start=st.integers(0, 2**62),
+    service=text.filter(bool),
+    operation=text,
+    model=words,
+    provider=words,
+    server=st.none() | servers,
+    route=words,
+    tenant=words,
+    region=words,
+    replica=words,
+    version=words,
+    gateway=words,
+    client=words,
+    outcome=st.sampled_from(OUTCOMES),
+    finish_reason=words,
+    error_type=words,
+    http_status=counts,
+    attempts=st.integers(1, 9),
+    prompt_tokens=counts,
+    cached_tokens=counts,
+    output_tokens=counts,
+    chunks=st.integers(0, 2**40),
+    max_gap_ns=maybe,
+    last_content_ns=maybe,
+    first_byte_ns=maybe,
+    first_event_ns=maybe,
+    first_reasoning_ns=maybe,
+    first_text_ns=maybe,
+    first_tool_call_ns=maybe,
+    preemptions=counts,
+    spec_drafted=counts,
+    spec_accepted=counts,
+    tool_calls=counts,
+    tool_wall_s=st.none() | finite,
+    tool_serial_s=st.none() | finite,
+    tool_critical_path_s=st.none() | finite,
+    weight=st.floats(1, 1e6),
+    attributes=attributes,
+    timeline=timelines,
+    gap_counts=gap_counts,
+)

@@ -1,0 +1,543 @@
+"""Is the split of a request exact, honest about what nobody knows, and fair to slow readers?"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import asdict, replace
+from itertools import permutations
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from llmtrace.stages import (
+    SOURCES,
+    STAGES,
+    EngineFigures,
+    Network,
+    Reported,
+    Stages,
+    Timeline,
+    better,
+    split,
+    with_engine,
+)
+from tests.strategies import durations, marks, maybe, networks, reported, timelines
+
+MS = 1_000_000
+REPORTS = ("gateway", "queue", "prefill", "engine_decode", "frontend")
+TOLD = tuple(source for source in SOURCES if source != "estimated")
+
+any_ns = st.integers(-(10**12), 10**12)
+# What a clock that runs backwards, or a row from elsewhere, may claim.
+wild_timelines = st.builds(
+    Timeline,
+    e2e=durations,
+    ttft=st.none() | any_ns,
+    held_before=any_ns,
+    held_after=any_ns,
+    network=st.builds(Network, client_wait=any_ns, dns=any_ns, send=st.none() | any_ns),
+    retry_network=any_ns,
+    retry_gateway=any_ns,
+    queue=st.none() | st.builds(Reported, any_ns, st.sampled_from(SOURCES)),
+    prefill=st.none() | st.builds(Reported, any_ns, st.sampled_from(SOURCES)),
+    marked_before=st.dictionaries(st.sampled_from(STAGES), any_ns),
+    marked_after=st.dictionaries(st.sampled_from(STAGES), any_ns),
+    stream=st.booleans(),
+)
+told = st.builds(Reported, durations, st.sampled_from(TOLD))
+
+
+@st.composite
+def fitting(draw: st.DrawFn) -> Timeline:
+    """Draw what may be true: a wait as long as all that was measured in it, and some more."""
+    network = draw(networks.map(lambda one: replace(one, send=None)))
+    reports = {name: draw(st.none() | told) for name in ("gateway", "queue", "prefill")}
+    before, after = draw(marks), draw(marks)
+    spent = {
+        name: draw(st.just(0) | durations)
+        for name in ("retry_network", "retry_gateway", "held_before")
+    }
+    held, decode, rest = draw(durations), draw(durations), draw(durations)
+    ttft = (
+        (network.known or 0)
+        + sum(report.ns for report in reports.values() if report is not None)
+        + sum(before.values())
+        + sum(spent.values())
+        + rest
+    )
+    return Timeline(
+        e2e=ttft + held + sum(after.values()) + decode,
+        ttft=ttft,
+        held_after=held,
+        network=network,
+        marked_before=before,
+        marked_after=after,
+        stream=draw(st.booleans()),
+        **spent,
+        **reports,
+    )
+
+
+def ms(**given: int) -> dict[str, int]:
+    """Read milliseconds."""
+    return {name: value * MS for name, value in given.items()}
+
+
+def known(stages: Stages) -> dict[str, int]:
+    """Return the stages somebody knows."""
+    return {name: ns for name, ns in stages if ns is not None}
+
+
+def inband(value: int) -> Reported:
+    """Report milliseconds as an engine does in its answer."""
+    return Reported(value * MS, "engine_inband")
+
+
+# --- what always holds --------------------------------------------------------------------------
+
+
+@given(timelines | wild_timelines)
+@example(Timeline(e2e=0))
+@example(Timeline(e2e=0, ttft=0, held_before=5, queue=Reported(5, "engine_inband")))
+@example(Timeline(e2e=10, held_before=10**9, held_after=10**9, stream=False))
+@example(
+    Timeline(
+        e2e=10,
+        queue=Reported(1, "engine_inband"),
+        prefill=Reported(1, "engine_inband"),
+        marked_before={"first_chunk": 4},
+    )
+)
+def test_stages_add_up_to_the_wait(timeline):
+    """Every nanosecond of the wait goes to exactly one stage, whatever was measured."""
+    assert timeline.e2e == split(timeline).total
+
+
+@given(timelines | wild_timelines)
+def test_no_stage_is_negative(timeline):
+    """No stage takes less than no time, however odd the figures."""
+    stages = split(timeline)
+
+    assert [] == [ns for ns in (*known(stages).values(), stages.unattributed) if ns < 0]
+
+
+@given(timelines | wild_timelines)
+def test_every_known_stage_says_who_told(timeline):
+    """Each known stage has a source, and no unknown one does."""
+    stages = split(timeline)
+
+    assert set(known(stages)) == set(stages.sources)
+    assert set(stages.sources.values()) <= set(TOLD)
+
+
+@given(timelines)
+def test_an_estimate_never_enters_the_sum(timeline):
+    """A timeline splits the same with its estimates as without them."""
+    without = {
+        name: None
+        for name in REPORTS
+        if (report := getattr(timeline, name)) is not None and report.source == "estimated"
+    }
+
+    assert split(replace(timeline, **without)) == split(timeline)
+
+
+@given(timelines)
+def test_what_nobody_reported_stays_unknown(timeline):
+    """Without a report or a mark, queue and prefill are unknown, and so is what follows them."""
+    silent = replace(timeline, queue=None, prefill=None, marked_before={}, marked_after={})
+
+    stages = split(silent)
+
+    assert (None, None, None) == (stages.queue, stages.prefill, stages.first_chunk)
+
+
+@given(timelines, st.sampled_from(["gateway", "queue", "prefill"]), st.sampled_from(TOLD))
+def test_a_reported_zero_is_known(timeline, stage, source):
+    """A stage reported to have taken no time took none: that is not the same as unknown."""
+    bare = replace(timeline, marked_before={}, marked_after={}, retry_gateway=0)
+
+    stages = split(replace(bare, **{stage: Reported(0, source)}))
+
+    assert getattr(stages, stage) == 0
+    assert stages.sources[stage] == source
+    assert stage not in stages.inconsistent
+
+
+@given(timelines)
+def test_nothing_is_unattributed_once_the_engine_told_all(timeline):
+    """With queue, prefill and decode known, what is left has a name."""
+    stages = split(timeline)
+    assume(None not in (stages.queue, stages.prefill, stages.decode))
+
+    assert stages.unattributed == 0
+    assert stages.first_chunk is not None
+
+
+@given(timelines, told)
+def test_a_silent_gateway_hides_in_what_is_left(timeline, gateway):
+    """What a gateway tells is taken from the first chunk, or from what cannot be split."""
+    network = replace(timeline.network, send=None)
+    bare = replace(
+        timeline, gateway=None, retry_gateway=0, network=network, held_before=0, marked_before={},
+        marked_after={},
+    )  # fmt: skip
+    before, after = split(bare), split(replace(bare, gateway=gateway))
+
+    def rest(stages: Stages) -> int:
+        return stages.unattributed + (stages.first_chunk or 0)
+
+    assert rest(before) == rest(after) + after.gateway
+
+
+@given(timelines)
+def test_what_does_not_fit_is_flagged_once(timeline):
+    """A stage is named inconsistent once at most."""
+    inconsistent = split(timeline).inconsistent
+
+    assert len(set(inconsistent)) == len(inconsistent)
+
+
+@given(timelines)
+def test_a_split_can_be_copied_to_another_process(timeline):
+    """Stages survive pickling and turning into plain data."""
+    stages = split(timeline)
+
+    assert stages == pickle.loads(pickle.dumps(stages))
+    assert asdict(stages)["sources"] == dict(stages.sources)
+
+
+def test_stages_come_in_the_order_of_the_request():
+    """Iterating yields the seven stages in order, known or not."""
+    assert list(STAGES) == [name for name, _ in split(Timeline(e2e=1))]
+
+
+# --- slow readers -------------------------------------------------------------------------------
+
+
+@given(timelines, durations)
+def test_a_hold_after_the_first_chunk_is_render_and_nothing_else(timeline, hold):
+    """Holding the stream longer after the first content changes render and the wait alone."""
+    slower = replace(
+        timeline, e2e=timeline.e2e + hold, held_after=timeline.held_after + hold,
+        ttft=timeline.e2e if timeline.ttft is None else min(timeline.ttft, timeline.e2e),
+    )  # fmt: skip
+    eager = replace(slower, e2e=timeline.e2e, held_after=timeline.held_after)
+
+    before, after = split(eager), split(slower)
+
+    assert after == replace(before, render=before.render + hold)
+
+
+@given(fitting())
+def test_what_fits_is_not_cut(timeline):
+    """Figures that fit into the wait are taken as they are."""
+    stages = split(timeline)
+
+    assert stages.inconsistent == ()
+    for name in ("queue", "prefill"):
+        report, marked = getattr(timeline, name), timeline.marked_before.get(name)
+        if report is not None and marked is None and name not in timeline.marked_after:
+            assert getattr(stages, name) == report.ns
+
+
+@given(fitting(), durations)
+def test_a_hold_on_top_of_the_wait_is_render_and_nothing_else(eager, hold):
+    """A reader late by as long as the whole wait grew costs no other stage anything."""
+    late = replace(
+        eager, e2e=eager.e2e + hold, ttft=eager.ttft + hold, held_before=eager.held_before + hold
+    )
+    before = split(eager)
+
+    assert split(late) == replace(before, render=before.render + hold)
+
+
+@given(fitting(), durations)
+def test_a_late_reader_does_not_make_the_server_slow(timeline, hold):
+    """Who asks after the content has arrived sees no more queue, prefill or first chunk."""
+    eager = replace(timeline, held_before=0)
+    ttft = max(eager.ttft, hold)
+    late = replace(eager, e2e=eager.e2e - eager.ttft + ttft, ttft=ttft, held_before=hold)
+
+    before, now = split(eager), split(late)
+
+    assert (before.queue, before.prefill) == (now.queue, now.prefill)
+    assert (now.first_chunk or 0) <= (before.first_chunk or 0)
+    assert now.unattributed <= before.unattributed
+    assert (now.first_chunk is None) == (before.first_chunk is None)
+    assert before.decode == now.decode
+
+
+@given(timelines, durations)
+def test_a_hold_longer_than_the_wait_is_cut_to_it(timeline, hold):
+    """A hold that claims more than there is gets what is left, and is no contradiction."""
+    unmarked = replace(timeline, stream=True, marked_before={}, marked_after={})
+
+    stages = split(replace(unmarked, held_before=timeline.e2e + hold))
+
+    assert 0 == (stages.first_chunk or 0) == stages.unattributed
+    assert "render" not in stages.inconsistent
+
+
+# --- one at a time ------------------------------------------------------------------------------
+
+
+def test_a_streamed_answer():
+    """Each figure lands in its stage, and the remainders in theirs."""
+    stages = split(
+        Timeline(
+            **ms(e2e=2_400, ttft=400, held_before=2, held_after=50, retry_gateway=3),
+            network=Network(**ms(client_wait=1, dns=2, connect=3, tls=4, send=5, rtt=6)),
+            gateway=Reported(7 * MS, "server_timing"),
+            queue=inband(120),
+            prefill=inband(230),
+            marked_before=ms(render=4),
+            marked_after=ms(gateway=10),
+        )
+    )
+
+    assert known(stages) == ms(
+        network=21, gateway=20, queue=120, prefill=230, first_chunk=13, decode=1_940, render=56
+    )
+    assert stages.unattributed == 0
+    assert dict(stages.sources) == {
+        **dict.fromkeys(STAGES, "client"), "queue": "engine_inband", "prefill": "engine_inband",
+    }  # fmt: skip
+
+
+def test_an_engine_that_tells_nothing():
+    """What a hosted API does not tell is unattributed, and said so."""
+    stages = split(Timeline(**ms(e2e=1_000, ttft=300), network=Network(**ms(rtt=10))))
+
+    assert known(stages) == ms(network=10, decode=700, render=0)
+    assert stages.unattributed == 290 * MS
+
+
+def test_half_of_the_engine_is_not_enough():
+    """With queue alone known, the rest of the wait cannot be told apart."""
+    stages = split(Timeline(**ms(e2e=1_000, ttft=300), queue=inband(100)))
+
+    assert (100 * MS, None, None) == (stages.queue, stages.prefill, stages.first_chunk)
+    assert stages.unattributed == 200 * MS
+
+
+def test_a_whole_answer_takes_its_decode_from_the_engine():
+    """An answer that came in one piece has the engine's decode, and first_chunk is what is left."""
+    stages = split(
+        Timeline(
+            **ms(e2e=1_000),
+            queue=inband(100),
+            prefill=inband(200),
+            engine_decode=inband(600),
+            stream=False,
+        )
+    )
+
+    assert known(stages) == ms(queue=100, prefill=200, first_chunk=100, decode=600, render=0)
+
+
+def test_a_whole_answer_without_the_engines_decode():
+    """An answer in one piece whose decode nobody told has none, and no first chunk."""
+    stages = split(Timeline(**ms(e2e=1_000), queue=inband(100), prefill=inband(200), stream=False))
+
+    assert known(stages) == ms(queue=100, prefill=200, render=0)
+    assert stages.unattributed == 700 * MS
+
+
+def test_a_stream_does_not_ask_the_engine_for_its_decode():
+    """Where a stream was read, the client's own clock says how long its chunks were waited for."""
+    stages = split(
+        Timeline(
+            **ms(e2e=1_000, ttft=400),
+            queue=inband(100),
+            prefill=inband(200),
+            engine_decode=inband(900),
+        )
+    )
+
+    assert (600 * MS, "client") == (stages.decode, stages.sources["decode"])
+    assert stages.inconsistent == ()
+
+
+def test_a_stream_without_content():
+    """A stream that brought no content spent all its time before the first one."""
+    stages = split(Timeline(**ms(e2e=1_000, held_before=100), queue=inband(50)))
+
+    assert known(stages) == ms(queue=50, decode=0, render=100)
+    assert stages.unattributed == 850 * MS
+
+
+def test_a_figure_longer_than_the_wait():
+    """A report that does not fit is cut to the wait and flagged; what it said stays."""
+    timeline = Timeline(**ms(e2e=1_000, ttft=100), queue=inband(400), prefill=inband(5))
+
+    stages = split(timeline)
+
+    assert (100 * MS, 0) == (stages.queue, stages.prefill)
+    assert stages.inconsistent == ("queue", "prefill")
+    assert timeline.queue == inband(400)
+
+
+def test_failed_attempts_go_to_who_failed_them():
+    """Attempts answered with an error are the gateway's, the others the network's."""
+    stages = split(Timeline(**ms(e2e=100, ttft=90, retry_network=20, retry_gateway=30)))
+
+    assert (20 * MS, 30 * MS) == (stages.network, stages.gateway)
+
+
+def test_a_failed_attempt_adds_to_what_the_gateway_reports():
+    """The gateway's own time and its refusals are both its."""
+    stages = split(
+        Timeline(**ms(e2e=100, retry_gateway=30), gateway=Reported(5 * MS, "server_timing"))
+    )
+
+    assert stages.gateway == 35 * MS
+
+
+@pytest.mark.parametrize("stage", ["queue", "prefill"])
+def test_what_is_left_of_an_average_is_approximate_too(stage):
+    """A first chunk that an average was subtracted from is marked as one."""
+    figures = {"queue": inband(1), "prefill": inband(1), stage: Reported(MS, "engine_window")}
+
+    stages = split(Timeline(**ms(e2e=10, ttft=9), **figures))
+
+    assert stages.sources["first_chunk"] == "engine_window"
+
+
+def test_what_is_left_of_an_average_decode_is_approximate_too():
+    """The same for the decode of an answer that came in one piece."""
+    stages = split(
+        Timeline(
+            **ms(e2e=10),
+            queue=inband(1),
+            prefill=inband(1),
+            stream=False,
+            engine_decode=Reported(MS, "engine_window"),
+        )  # fmt: skip
+    )
+
+    assert stages.sources["first_chunk"] == "engine_window"
+
+
+def test_a_marked_first_chunk_keeps_its_time():
+    """A remainder that was claimed in part already is the claim and the rest."""
+    stages = split(
+        Timeline(**ms(e2e=10), queue=inband(1), prefill=inband(1), marked_before=ms(first_chunk=4))
+    )
+
+    assert stages.first_chunk == 8 * MS
+
+
+def test_a_hold_before_the_engine_has_answered():
+    """The engine's time comes first, then the hold; the first chunk gets what is left."""
+    late = Timeline(
+        **ms(e2e=500, ttft=400, held_before=390), queue=inband(100), prefill=inband(200)
+    )
+
+    assert known(split(late)) == ms(queue=100, prefill=200, first_chunk=0, decode=100, render=100)
+
+
+def test_a_negative_figure_claims_nothing():
+    """A duration below zero, as of a clock set back, is taken for zero and flagged."""
+    stages = split(Timeline(e2e=10, ttft=-5, queue=Reported(-3, "engine_span")))
+
+    assert (0, ("queue",), 10) == (stages.queue, stages.inconsistent, stages.decode)
+
+
+@given(maybe, maybe, maybe)
+def test_network_is_known_once_anything_of_it_is(dns, connect, rtt):
+    """Sub-phases nobody looked at do not make the others unknown; none at all do."""
+    seen = [ns for ns in (dns, connect, rtt) if ns is not None]
+
+    assert Network(dns=dns, connect=connect, rtt=rtt).known == (sum(seen) if seen else None)
+
+
+# --- who to believe -----------------------------------------------------------------------------
+
+# One engine tells one duration once by each of its ways.
+figures_by_source = st.dictionaries(st.sampled_from(SOURCES), durations, min_size=1, max_size=5)
+
+
+def told_by(values: dict[str, int]) -> list[Reported]:
+    """Make the reports of one duration, by each who told it."""
+    return [Reported(ns, source) for source, ns in values.items()]
+
+
+@given(figures_by_source, st.data())
+def test_the_most_trustworthy_report_wins_in_any_order(values, data):
+    """However often and in which order reports arrive, one is picked, and always the same."""
+    reports = told_by(values)
+    again = data.draw(st.permutations(reports + reports[:2]))
+    first, second = None, None
+    for one in reports:
+        first = better(first, one)
+    for one in again:
+        second = better(second, one)
+
+    assert first == second
+    assert (first is None) == (set(values) == {"estimated"})
+
+
+def test_the_order_of_trust():
+    """In-band figures win over spans, those over the plugin, and averages come last."""
+    order = (
+        "engine_inband", "engine_span", "engine_plugin", "server_timing", "client", "kernel",
+        "client_bound", "engine_window",
+    )  # fmt: skip
+
+    for worse, source in enumerate(order):
+        for other in order[worse + 1 :]:
+            assert Reported(1, source) == better(Reported(2, other), Reported(1, source))
+            assert Reported(1, source) == better(Reported(1, source), Reported(2, other))
+
+
+@pytest.mark.parametrize("source", TOLD)
+def test_any_report_is_better_than_an_estimate(source):
+    """An estimate gives way to whatever was measured, and to nothing else."""
+    guess, real = Reported(5, "estimated"), Reported(7, source)
+
+    assert better(guess, real) == real
+    assert better(real, guess) == real
+    assert better(guess, None) == guess
+
+
+@given(
+    timelines,
+    *(figures_by_source for _ in range(4)),
+)
+def test_figures_may_arrive_in_parts(timeline, queue, prefill, decode, frontend):
+    """Figures joined one by one, twice or backwards make the timeline they make at once."""
+    bare = replace(timeline, queue=None, prefill=None, engine_decode=None, frontend=None)
+    parts = [
+        EngineFigures(**{name: one})
+        for name, values in (
+            ("queue", queue), ("prefill", prefill), ("decode", decode), ("frontend", frontend),
+        )
+        for one in told_by(values)
+    ]  # fmt: skip
+
+    forwards, backwards = bare, bare
+    for part in parts:
+        forwards = with_engine(forwards, part)
+    for part in (*reversed(parts), *parts):
+        backwards = with_engine(backwards, part)
+
+    assert forwards == backwards
+
+
+def test_figures_add_to_each_other():
+    """Queue from one source and prefill from another make both known, in every order."""
+    parts = [
+        EngineFigures(queue=inband(3)),
+        EngineFigures(prefill=Reported(4 * MS, "engine_span"), frontend=inband(1)),
+        EngineFigures(queue=Reported(9 * MS, "engine_window")),
+    ]
+    joined = set()
+    for order in permutations(parts):
+        timeline = Timeline(e2e=20 * MS)
+        for part in order:
+            timeline = with_engine(timeline, part)
+        joined.add((timeline.queue, timeline.prefill, timeline.frontend))
+
+    assert joined == {(inband(3), Reported(4 * MS, "engine_span"), inband(1))}

@@ -1,0 +1,158 @@
+"""How does a test ask a scripted server through an SDK, sync or async, and get the row of it?"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final, TypeVar
+
+import pytest
+from tests.sse_server import Server
+
+from llmtrace.rows import Row
+from llmtrace.testing import capture
+
+MODES: Final = ("sync", "async")
+HI: Final = ({"role": "user", "content": "hi"},)
+
+# How an endpoint is called: the SDK, the method, its arguments.
+CALLS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+    "chat": ("openai", "chat.completions.create", {"messages": HI}),
+    "completions": ("openai", "completions.create", {"prompt": "hi"}),
+    "responses": ("openai", "responses.create", {"input": "hi"}),
+    "messages": ("anthropic", "messages.create", {"messages": HI, "max_tokens": 5}),
+}
+_CLASSES: Final = {
+    ("openai", "sync"): "OpenAI",
+    ("openai", "async"): "AsyncOpenAI",
+    ("anthropic", "sync"): "Anthropic",
+    ("anthropic", "async"): "AsyncAnthropic",
+}
+T = TypeVar("T")
+
+
+def client(mode: str, server: Server, sdk: str = "openai", **options: Any) -> Any:
+    """Make an SDK's client of a server, without retries unless told; skip where it is missing."""
+    module = pytest.importorskip(sdk)
+    url = server.url if sdk == "openai" else server.root
+    made = getattr(module, _CLASSES[sdk, mode])
+    return made(**{"base_url": url, "api_key": "none", "max_retries": 0, **options})
+
+
+def method(made: Any, endpoint: str = "chat") -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return a client's method for an endpoint, and the arguments to call it with."""
+    _, path, asked = CALLS[endpoint]
+    found = attrgetter(path.removesuffix(".create"))(made) if "." in path else made
+    return found.create, {"model": "tiny", **asked}
+
+
+def read(
+    mode: str,
+    server: Server,
+    endpoint: str = "chat",
+    *,
+    late_s: float = 0.0,
+    each_s: float = 0.0,
+    options: dict[str, Any] | None = None,
+    **asked: Any,
+) -> list[Any]:
+    """Read a stream to its end and return its chunks.
+
+    Args:
+        mode: `sync` or `async`.
+        server: whom to ask.
+        endpoint: one of `CALLS`.
+        late_s: how late the reader is.
+        each_s: how long it is busy with each chunk.
+        options: the client's.
+        **asked: further arguments of the call.
+    """
+    sdk = CALLS[endpoint][0]
+    chunks = []
+    if mode == "sync":
+        with client(mode, server, sdk, **options or {}) as made:
+            create, fixed = method(made, endpoint)
+            stream = create(**{**fixed, "stream": True, **asked})
+            if late_s:
+                time.sleep(late_s)
+            for chunk in stream:
+                chunks.append(chunk)
+                if each_s:
+                    time.sleep(each_s)
+        return chunks
+
+    async def main() -> None:
+        async with client(mode, server, sdk, **options or {}) as made:
+            create, fixed = method(made, endpoint)
+            stream = await create(**{**fixed, "stream": True, **asked})
+            if late_s:
+                await asyncio.sleep(late_s)
+            async for chunk in stream:
+                chunks.append(chunk)
+                if each_s:
+                    await asyncio.sleep(each_s)
+
+    asyncio.run(main())
+    return chunks
+
+
+def answer(
+    mode: str,
+    server: Server,
+    endpoint: str = "chat",
+    *,
+    options: dict[str, Any] | None = None,
+    **asked: Any,
+) -> Any:
+    """Ask for a whole answer and return it."""
+    sdk = CALLS[endpoint][0]
+    if mode == "sync":
+        with client(mode, server, sdk, **options or {}) as made:
+            create, fixed = method(made, endpoint)
+            return create(**{**fixed, **asked})
+
+    async def main() -> Any:
+        async with client(mode, server, sdk, **options or {}) as made:
+            create, fixed = method(made, endpoint)
+            return await create(**{**fixed, **asked})
+
+    return asyncio.run(main())
+
+
+def recorded(act: Callable[[], object], **settings: Any) -> Row:
+    """Do something that makes one row, and return it. Its stages add up, or the test fails."""
+    with capture(**settings) as rows:
+        act()
+    [row] = rows
+    assert row.stages.total == row.e2e_ns
+    return row
+
+
+def near(actual_s: float | None, expected_s: float) -> None:
+    """Check that a duration is what it should be, within 5 % or 2 ms."""
+    assert actual_s == pytest.approx(expected_s, rel=0.05, abs=0.002)
+
+
+def seconds(row: Row, stage: str) -> float | None:
+    """Return a stage of a row in seconds; `None` is unknown."""
+    ns: int | None = getattr(row.stages, stage)
+    return None if ns is None else ns / 1e9
+
+
+def settled(measure: Callable[[], T], check: Callable[[T], None], tries: int = 5) -> T:
+    """Measure until a check passes, since a busy machine is late at times; else the last failure.
+
+    What is wrong by design is wrong every time.
+    """
+    for left in reversed(range(tries)):
+        measured = measure()
+        try:
+            check(measured)
+        except AssertionError:
+            if not left:
+                raise
+        else:
+            break
+    return measured

@@ -1,0 +1,457 @@
+"""Does every way a stream can end make one row, with the right outcome, at the right time?"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+import threading
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from llmtrace.rows import Row
+from llmtrace.testing import capture
+from tests.sse_server import Answer, Request, Server
+
+from .answers import WORDS, chat, delta, events
+from .reading import client, method, near, read, recorded, seconds, settled
+
+pytest.importorskip("openai")
+
+
+def started(server: Server, made: Any) -> Any:
+    """Ask for a stream."""
+    create, asked = method(made)
+    return create(**asked, stream=True)
+
+
+def sync_run(server: Server, act: Callable[[Any], object]) -> list[Row]:
+    """Do something with a sync client; return the rows."""
+    with capture() as rows, client("sync", server) as made:
+        act(made)
+    return checked(rows)
+
+
+def async_run(server: Server, act: Callable[[Any], Awaitable[object]]) -> list[Row]:
+    """Do something with an async client; return the rows."""
+
+    async def main() -> None:
+        async with client("async", server) as made:
+            await act(made)
+
+    with capture() as rows:
+        asyncio.run(main())
+    return checked(rows)
+
+
+def checked(rows: list[Row]) -> list[Row]:
+    """Return rows whose stages add up, whatever happened."""
+    for row in rows:
+        assert row.stages.total == row.e2e_ns
+    return rows
+
+
+def stalls(_request: Request, answer: Answer) -> None:
+    """Send two words, then nothing for long."""
+    answer.event(delta("one "))
+    answer.event(delta("two "))
+    answer.wait(30)
+
+
+# --- the consumer stops ---------------------------------------------------------------------------
+
+
+def test_break_with_the_stream_still_held(server: Server) -> None:
+    """A stream one may still read on has not ended; read on, and it is whole."""
+    with capture() as rows, client("sync", server) as made:
+        stream = started(server, made)
+        for _chunk in stream:
+            break
+        assert rows == []
+        rest = list(stream)
+        assert len(rest) == len(WORDS) + 1
+    [row] = checked(rows)
+    assert (row.outcome, row.chunks) == ("success", len(WORDS))
+
+
+def test_break_with_the_async_stream_still_held(server: Server) -> None:
+    """A stream one may still read on has not ended; read on, and it is whole."""
+
+    async def act(made: Any) -> None:
+        stream = await started(server, made)
+        async for _chunk in stream:
+            break
+        assert len([chunk async for chunk in stream]) == len(WORDS) + 1
+
+    [row] = async_run(server, act)
+    assert (row.outcome, row.chunks) == ("success", len(WORDS))
+
+
+def test_break_and_close(server: Server) -> None:
+    """Closing ends the row at once."""
+    with capture() as rows, client("sync", server) as made:
+        stream = started(server, made)
+        next(stream)
+        next(stream)
+        stream.close()
+        [row] = checked(rows)
+    assert (row.outcome, row.error_type, row.chunks) == ("cancelled", None, 1)
+
+
+def test_break_and_close_async(server: Server) -> None:
+    """Closing ends the row at once."""
+    with capture() as rows:
+
+        async def main() -> None:
+            async with client("async", server) as made:
+                stream = await started(server, made)
+                await anext(stream)
+                await anext(stream)
+                await stream.close()
+                assert len(rows) == 1
+
+        asyncio.run(main())
+    [row] = checked(rows)
+    assert (row.outcome, row.chunks) == ("cancelled", 1)
+
+
+def test_break_out_of_with(server: Server) -> None:
+    """Leaving the block ends the row; so does an error of the consumer's own."""
+
+    def act(made: Any) -> None:
+        with started(server, made) as stream:
+            for chunk in stream:
+                if chunk.choices[0].delta.content:
+                    break
+        with pytest.raises(LookupError), started(server, made) as stream:
+            for _chunk in stream:
+                raise LookupError
+
+    one, two = sync_run(server, act)
+    assert (one.outcome, one.chunks) == ("cancelled", 1)
+    assert (two.outcome, two.chunks) == ("cancelled", 0)
+
+
+def test_break_out_of_async_with(server: Server) -> None:
+    """Leaving the block ends the row."""
+
+    async def act(made: Any) -> None:
+        async with await started(server, made) as stream:
+            async for chunk in stream:
+                if chunk.choices[0].delta.content:
+                    break
+
+    [row] = async_run(server, act)
+    assert (row.outcome, row.chunks) == ("cancelled", 1)
+
+
+def test_break_and_let_go(server: Server) -> None:
+    """A stream that is dropped half read ends its row when it is collected."""
+    with capture() as rows, client("sync", server) as made:
+        stream = started(server, made)
+        for _chunk in stream:
+            break
+        del stream
+        gc.collect()
+        [row] = checked(rows)
+    assert row.outcome == "cancelled"
+
+
+def test_break_and_let_go_async(server: Server) -> None:
+    """A stream that is dropped half read ends its row when it is collected."""
+    with capture() as rows:
+
+        async def main() -> None:
+            async with client("async", server) as made:
+                stream = await started(server, made)
+                async for _chunk in stream:
+                    break
+                del stream
+                await asyncio.sleep(0.01)  # the loop closes what `async for` held
+                gc.collect()
+                await asyncio.sleep(0.01)
+                assert len(rows) == 1
+
+        asyncio.run(main())
+    [row] = checked(rows)
+    assert row.outcome == "cancelled"
+
+
+def test_never_read(server: Server) -> None:
+    """A stream nobody reads still makes a row."""
+
+    def act(made: Any) -> None:
+        started(server, made)
+        gc.collect()
+
+    [row] = sync_run(server, act)
+    assert (row.outcome, row.ttft_s) == ("cancelled", None)
+
+
+def test_never_read_async(server: Server) -> None:
+    """A stream nobody reads still makes a row."""
+
+    async def act(made: Any) -> None:
+        await started(server, made)
+        gc.collect()
+
+    [row] = async_run(server, act)
+    assert (row.outcome, row.ttft_s) == ("cancelled", None)
+
+
+def test_break_after_the_finish_reason(server: Server) -> None:
+    """Who stops after the finish reason has the whole answer."""
+
+    def act(made: Any) -> None:
+        with started(server, made) as stream:
+            for chunk in stream:
+                if chunk.choices and chunk.choices[0].finish_reason:
+                    break
+
+    [row] = sync_run(server, act)
+    assert row.outcome == "success"
+
+
+def test_time_until_the_close_is_render(server: Server) -> None:
+    """What the consumer does between the last read and the close is its own time."""
+
+    def act(made: Any) -> None:
+        with started(server, made) as stream:
+            next(stream)
+            next(stream)
+            threading.Event().wait(0.1)
+
+    def check(row: Row) -> None:
+        near(seconds(row, "render"), 0.1)
+
+    settled(lambda: sync_run(server, act)[0], check)
+
+
+# --- the server stops -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["drop", "reset"])
+def test_connection_lost_in_the_middle(mode: str, server: Server, how: str) -> None:
+    """A lost connection is an error, with what the SDK raises as its type."""
+
+    def script(_request: Request, answer: Answer) -> None:
+        answer.event(delta("one "))
+        answer.wait(0.05)
+        getattr(answer, how)()
+
+    server.play(script)
+    raised: list[Exception] = []
+
+    def act() -> None:
+        with pytest.raises(Exception, match=".") as caught:
+            read(mode, server)
+        raised.append(caught.value)
+
+    row = recorded(act)
+    kind = type(raised[0])
+    assert (row.outcome, row.chunks) == ("error", 1)
+    assert row.error_type == f"{kind.__module__}.{kind.__qualname__}"
+    assert row.max_gap_s is not None
+    assert row.max_gap_s >= 0.05
+
+
+def test_stream_without_finish_reason(mode: str, server: Server) -> None:
+    """A stream that just stops is truncated, not a success."""
+    server.play(chat(finish=None))
+    row = recorded(lambda: read(mode, server))
+    assert (row.outcome, row.finish_reason, row.chunks) == ("truncated", None, len(WORDS))
+
+
+def test_error_inside_the_stream(mode: str, server: Server) -> None:
+    """An error event under status 200 is an error."""
+    openai = pytest.importorskip("openai")
+    server.play(events(delta("one "), {"error": {"message": "CUDA error", "type": "server"}}))
+
+    def act() -> None:
+        with pytest.raises(openai.APIError, match="CUDA error"):
+            read(mode, server)
+
+    row = recorded(act)
+    assert (row.outcome, row.error_type) == ("error", "openai.APIError")
+    assert (row.http_status, row.chunks) == (200, 1)
+
+
+def test_error_inside_a_messages_stream(mode: str, server: Server) -> None:
+    """Anthropic's error event is an error, too."""
+    anthropic = pytest.importorskip("anthropic")
+
+    def script(_request: Request, answer: Answer) -> None:
+        body = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
+        answer.event(body, name="error")
+
+    server.play(script)
+
+    def act() -> None:
+        with pytest.raises(anthropic.APIError):
+            read(mode, server, "messages")
+
+    row = recorded(act)
+    assert row.outcome == "error"
+    assert str(row.error_type).startswith("anthropic.")
+
+
+def test_silence_until_the_time_out(mode: str, server: Server) -> None:
+    """A server that falls silent is a timeout; the silence is decode, and the longest gap."""
+    server.play(stalls)
+
+    def act() -> None:
+        with pytest.raises(Exception, match="(?i)time"):
+            read(mode, server, options={"timeout": 0.2})
+
+    def check(row: Row) -> None:
+        near(seconds(row, "decode"), 0.2)
+        near(row.max_gap_s, 0.2)
+
+    row = settled(lambda: recorded(act), check)
+    assert (row.outcome, row.chunks) == ("timeout", 2)
+
+
+# --- somebody else stops it -----------------------------------------------------------------------
+
+
+def test_keyboard_interrupt(mode: str, server: Server) -> None:
+    """Control-C in the middle of a read goes through, and the row is made."""
+
+    def script(_request: Request, answer: Answer) -> None:
+        answer.event(delta("one "))
+        answer.wait(0.05)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        answer.wait(30)
+
+    server.play(script)
+
+    def act() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            read(mode, server)
+
+    row = recorded(act)
+    named = {"sync": "KeyboardInterrupt", "async": "asyncio.exceptions.CancelledError"}
+    assert (row.outcome, row.error_type) == ("cancelled", named[mode])
+    assert row.chunks == 1
+
+
+async def _reads_all(server: Server, made: Any) -> None:
+    async for _chunk in await started(server, made):
+        pass
+
+
+def test_cancelled_task(server: Server) -> None:
+    """A cancelled task's row says so, and the cancellation goes through."""
+    server.play(stalls)
+
+    async def act(made: Any) -> None:
+        task = asyncio.create_task(_reads_all(server, made))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+
+    [row] = async_run(server, act)
+    assert (row.outcome, row.chunks) == ("cancelled", 2)
+    assert row.error_type == "asyncio.exceptions.CancelledError"
+
+
+@pytest.mark.parametrize("before_the_head", [False, True])
+def test_asyncio_timeout(server: Server, before_the_head: bool) -> None:
+    """`asyncio.timeout` is a timeout, wherever it strikes."""
+
+    def silent(_request: Request, answer: Answer) -> None:
+        answer.wait(30)
+
+    server.play(silent if before_the_head else stalls)
+
+    async def act(made: Any) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await _reads_all(server, made)
+
+    [row] = async_run(server, act)
+    assert (row.outcome, row.error_type) == ("timeout", "TimeoutError")
+    assert row.e2e_s == pytest.approx(0.1, rel=0.3)
+
+
+def test_asyncio_wait_for(server: Server) -> None:
+    """`asyncio.wait_for` is a timeout where it can be told from a cancelled task: from 3.12 on."""
+    server.play(stalls)
+
+    async def act(made: Any) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_reads_all(server, made), 0.1)
+
+    [row] = async_run(server, act)
+    told = sys.version_info >= (3, 12)
+    assert row.outcome == ("timeout" if told else "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("cancel", "outcome"), [(False, "timeout"), (True, "cancelled")], ids=["deadline", "cancel"]
+)
+def test_anyio_cancel_scope(server: Server, cancel: bool, outcome: str) -> None:
+    """A scope whose deadline passed is a timeout; one that somebody cancelled is not."""
+    server.play(stalls)
+
+    async def act(made: Any) -> None:
+        with anyio.CancelScope(deadline=anyio.current_time() + (30 if cancel else 0.1)) as scope:
+            if cancel:
+                asyncio.get_running_loop().call_later(0.1, scope.cancel)
+            await _reads_all(server, made)
+        assert scope.cancelled_caught
+
+    [row] = async_run(server, act)
+    assert row.outcome == outcome
+
+
+def test_cancelled_while_the_consumer_is_busy(server: Server) -> None:
+    """A task that is cancelled between two reads makes its row, too."""
+    server.play(chat())
+
+    async def act(made: Any) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                async with await started(server, made) as stream:
+                    async for _chunk in stream:
+                        await asyncio.sleep(30)
+
+    [row] = async_run(server, act)
+    assert row.outcome == "cancelled"
+
+
+# --- size -----------------------------------------------------------------------------------------
+
+
+def test_an_open_stream_does_not_grow(server: Server) -> None:
+    """The memory of a recording is the same after 3,000 chunks as after 500."""
+    server.play(chat(("x ",) * 3_100))
+
+    def act(made: Any) -> None:
+        with started(server, made) as stream:
+            for _ in range(500):
+                next(stream)
+            gc.collect()
+            tracemalloc.start()
+            try:
+                before = tracemalloc.take_snapshot()
+                for _ in range(2_500):
+                    next(stream)
+                gc.collect()
+                after = tracemalloc.take_snapshot()
+            finally:
+                tracemalloc.stop()
+        ours = tracemalloc.Filter(inclusive=True, filename_pattern="*/llmtrace/*")
+        grown = after.filter_traces([ours]).compare_to(before.filter_traces([ours]), "filename")
+        # A few integers are replaced by larger ones; a byte a chunk would be more than this.
+        assert sum(stat.size_diff for stat in grown) < 2_500
+
+    [row] = sync_run(server, act)
+    assert row.chunks == 2_999
