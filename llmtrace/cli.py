@@ -15,6 +15,7 @@ from llmtrace.errors import ConfigError, LlmtraceError
 
 INTERRUPTED: Final = 130
 _WIDEST: Final = 120
+_VERSION: Final = f"llmtrace {__version__}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return _flushed(options.run(options))
+        options.run(options)
+        sys.stdout.flush()
     except LlmtraceError as error:
         print(f"llmtrace: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
@@ -46,11 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone; what is buffered must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def _flushed(status: int) -> int:
-    sys.stdout.flush()
-    return status
+    return 0
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -59,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="llmtrace",
         description="Seven stages of a streaming LLM request that add up to what the user waited.",
     )
-    parser.set_defaults(command=None)
+    parser.add_argument("-V", "--version", action="version", version=_VERSION)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_demo(commands)
     _add_waterfall(commands)
@@ -71,7 +69,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _add(
     commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
-    run: Callable[[argparse.Namespace], int],
+    run: Callable[[argparse.Namespace], None],
     help_text: str,
     description: str | None = None,
 ) -> argparse.ArgumentParser:
@@ -145,7 +143,7 @@ def _add_waterfall(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     )
 
 
-def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
+def _positive(kind: type[int | float]) -> Callable[[str], float]:
     def read(text: str) -> float:
         try:
             number = kind(text)
@@ -159,10 +157,11 @@ def _positive(kind: type[int] | type[float]) -> Callable[[str], float]:
     return read
 
 
-def _demo(options: argparse.Namespace) -> int:
-    from llmtrace.demo import DemoOptions, run
+def _demo(options: argparse.Namespace) -> None:
+    from llmtrace.demo.options import DemoOptions
+    from llmtrace.demo.run import run
 
-    return run(
+    run(
         DemoOptions(
             endpoint=options.endpoint,
             model=options.model,
@@ -177,26 +176,23 @@ def _demo(options: argparse.Namespace) -> int:
     )
 
 
-def _waterfall(options: argparse.Namespace) -> int:
+def _waterfall(options: argparse.Namespace) -> None:
     from llmtrace.redraw import redraw
 
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     print(redraw(options.file, options.request, width))
-    return 0
 
 
-def _semconv(options: argparse.Namespace) -> int:
+def _semconv(options: argparse.Namespace) -> None:
     from llmtrace.semconv_page import page
 
     del options
     print(page(), end="")
-    return 0
 
 
-def _version(options: argparse.Namespace) -> int:
+def _version(options: argparse.Namespace) -> None:
     del options
-    print(f"llmtrace {__version__}")
-    return 0
+    print(_VERSION)
 
 
 if __name__ == "__main__":

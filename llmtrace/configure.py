@@ -212,26 +212,22 @@ def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
     sinks: list[Sink] = []
     built: list[Sink] = []
     for one in _several(chosen, "exporters", export.NAMES):
-        try:
-            sinks.append(_sink(one, settings))
-        except ConfigError:
-            _each(built, "close")
-            raise
         if isinstance(one, str):
-            built.append(sinks[-1])
-    return sinks
-
-
-def _sink(one: str | Sink, settings: export.ExportSettings) -> Sink:
-    if isinstance(one, str):
-        return export.build(one, settings)
-    if callable(getattr(one, "write", None)):
-        return one
-    msg = (
-        f"exporters: {one!r} is neither a name ({', '.join(export.NAMES)}) nor an object with "
-        "write(row)"
-    )
-    raise ConfigError(msg)
+            try:
+                built += export.build_all([one], settings)
+            except ConfigError:
+                _each(built, "close")
+                raise
+        elif callable(getattr(one, "write", None)):
+            sinks.append(one)
+        else:
+            _each(built, "close")
+            msg = (
+                f"exporters: {one!r} is neither a name ({', '.join(export.NAMES)}) nor an object "
+                "with write(row)"
+            )
+            raise ConfigError(msg)
+    return [*built, *sinks]
 
 
 def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:

@@ -6,6 +6,7 @@ Nothing here raises: the application's stream goes on as if llmtrace were not th
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +18,16 @@ logger = logging.getLogger("llmtrace")
 
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
+
+
+def _unlock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+# Another thread may hold the lock at the moment of a fork; in the child it would never let go.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 P = ParamSpec("P")
 T = TypeVar("T")

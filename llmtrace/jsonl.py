@@ -13,8 +13,7 @@ from llmtrace.rows import Row, from_dict
 
 def write_rows(file: TextIO, rows: Iterable[Row]) -> None:
     """Write each row's `as_dict` as one line."""
-    for row in rows:
-        file.write(json.dumps(row.as_dict(), ensure_ascii=False) + "\n")
+    file.writelines(json.dumps(row.as_dict(), ensure_ascii=False) + "\n" for row in rows)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -35,9 +34,10 @@ def read_rows(path: Path) -> list[Row]:
 def _row(path: Path, number: int, line: str) -> Row:
     try:
         flat = json.loads(line)
-        if not isinstance(flat, dict):
-            raise DataError("not a row: no JSON object")
-        return from_dict(flat)
+        if isinstance(flat, dict):
+            return from_dict(flat)
+        what = "not a row: no JSON object"
     except (ValueError, RecursionError, DataError) as error:
-        msg = f"{path}:{number}: {error}; rows are what `llmtrace demo --json` writes"
-        raise DataError(msg) from error
+        what = str(error)
+    msg = f"{path}:{number}: {what}; rows are what `llmtrace demo --json` writes"
+    raise DataError(msg)

@@ -97,19 +97,21 @@ class Server:
         """Return whether its process is alive."""
         return self._process.poll() is None
 
-    def logtail(self) -> str:
+    def log_tail(self) -> str:
         """Return the last lines the server wrote."""
         return tail(self.log_path.read_text(encoding="utf-8", errors="replace"))
 
     def stop(self) -> None:
         """End the server and every process it started: asked first, killed after 15 s.
 
-        Its log stays; stopping twice does nothing.
+        The log of a server that had ended by itself stays; every other trace of it goes. Stopping
+        twice does nothing.
         """
         # A forked child runs its parent's exit functions and must not stop its parent's server.
         if self._is_stopped or os.getpid() != self._owner:
             return
         self._is_stopped = True
+        has_died = not self.is_running()
         atexit.unregister(self.stop)
         # The leash first: what it aims at must not outlive the process it was made for.
         self._leash.kill()
@@ -124,7 +126,8 @@ class Server:
             time.sleep(0.02)
         _signal_group(self.pid, signal.SIGKILL)
         self._process.wait()
-        shutil.rmtree(self._folder / _SCRATCH_NAME, ignore_errors=True)
+        unneeded = self._folder / _SCRATCH_NAME if has_died else self._folder
+        shutil.rmtree(unneeded, ignore_errors=True)
 
 
 def start(
@@ -202,11 +205,12 @@ def _wait_until_healthy(
     while not _is_healthy(host, port):
         waited_s = time.monotonic() - began
         if not server.is_running():
-            raise SourceError(f"vLLM ended while starting; its log says:\n{server.logtail()}")
-        if waited_s > timeout_s:
             raise SourceError(
-                f"vLLM did not answer within {timeout_s:.0f} s; its log says:\n{server.logtail()}"
+                f"vLLM ended while starting; the end of {server.log_path}:\n{server.log_tail()}"
             )
+        if waited_s > timeout_s:
+            late = f"vLLM did not answer within {timeout_s:.0f} s"
+            raise SourceError(f"{late}; the end of its log:\n{server.log_tail()}")
         if waited_s - told_s >= _TELL_EVERY_S:
             told_s = waited_s
             log(f"waiting for vLLM: {waited_s:.0f} s")

@@ -72,6 +72,16 @@ def interval(ordered: Sequence[float], q: float, confidence: float = 0.95) -> In
     return Interval(low, None)
 
 
+def least_values(q: float, confidence: float = 0.95) -> int:
+    """Return how many values it takes until `interval` has an upper bound.
+
+    Example:
+        >>> least_values(0.95)
+        72
+    """
+    return math.ceil(math.log((1 - confidence) / 2) / math.log(q) - _ROUNDING)
+
+
 def _binomial(n: int, k: int, p: float) -> float:
     # In logarithms: 0.05 ** n is 0 in floating point from n = 249 on.
     ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

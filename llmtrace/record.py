@@ -48,6 +48,7 @@ class Attempt:
 
     started: int
     first_wire: int | None = None
+    phase_started: int = 0
     dns: int | None = None
     connect: int | None = None
     tls: int | None = None
@@ -75,12 +76,12 @@ class Recording:
     """
 
     __slots__ = (
-        "__weakref__", "_emit", "asked", "attempts", "attributes", "bare", "calling", "client_wait",
-        "clock", "engine", "expects_finish", "failure", "first_byte", "first_event", "firsts", "gap_counts", "gateway",
-        "held_before", "info", "joined", "last_content", "mark", "marked_after",
-        "marked_before", "max_gap", "open", "outer", "raw", "retry_gateway", "retry_network",
-        "span", "start", "started_unix_ns", "stream", "ttft", "usage_hidden", "waited",
-        "waited_at_content",
+        "__weakref__", "_emit", "asked", "attempts", "attributes", "bare", "calling",
+        "client_wait", "clock", "engine", "expects_finish", "failure", "first_byte",
+        "first_event", "firsts", "gap_counts", "gateway", "held_before", "info", "joined",
+        "last_content", "mark", "marked_after", "marked_before", "max_gap", "open", "outer",
+        "raw", "retry_gateway", "retry_network", "span", "start", "started_unix_ns", "stream",
+        "ttft", "usage_hidden", "waited", "waited_at_content",
     )  # fmt: skip
 
     def __init__(
@@ -167,8 +168,7 @@ class Recording:
             self.first_event = now
         if kind <= NOTHING:
             return
-        if self.firsts[kind] is None:
-            self.firsts[kind] = now
+        self.firsts[kind] = now
         if self.ttft is not None:
             self.more()
             return
@@ -352,6 +352,11 @@ class Recording:
             first_tool_call_ns=relative(self.firsts[TOOL_CALL]),
             attributes=dict(self.attributes),
             gap_counts=tuple(self.gap_counts),
+            gap_sum_ns=(
+                None
+                if self.ttft is None
+                else self.waited_at_content - (self.ttft - self.held_before)
+            ),
             **self.info,
         )
 

@@ -24,7 +24,7 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
     """
     rows = read_rows(path)
     if not rows:
-        msg = f"{path}: no rows in it; `llmtrace demo --json {path}` writes some"
+        msg = f"{path}: no rows in it"
         raise DataError(msg)
     if request is None:
         row = max(rows, key=lambda row: row.e2e_ns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import isfinite
+from sys import float_info
 from typing import Any, Final, Literal, cast, get_args
 
 from llmtrace.errors import DataError
@@ -48,7 +48,7 @@ class Row:
         chunks: chunks with content the consumer was handed.
         max_gap_ns: longest wait for a chunk after the first, the silence before a cut included.
         gap_counts: waits for a chunk after the first, counted over `record.GAP_BOUNDS_NS`; kept
-            in memory for the metrics, not written out.
+            in memory for the metrics, not written out; so is `gap_sum_ns`, their sum.
         weight: how many requests this row stands for when the user samples.
     """
 
@@ -97,6 +97,7 @@ class Row:
     attributes: Mapping[str, str | bool | int | float] = field(default_factory=dict)
     timeline: Timeline
     gap_counts: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
+    gap_sum_ns: int | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def stages(self) -> Stages:
@@ -230,6 +231,7 @@ _PLAIN: Final = {
     for f in fields(Row)
     if f.name not in {"timeline", "attributes", "gap_counts"} and not f.name.endswith("_ns")
 }
+_MOST: Final = float_info.max
 # No request lasts longer than a year; what claims to is garbage, and would not fit a float.
 _LONGEST_S: Final = 366 * 86_400
 
@@ -285,7 +287,7 @@ def _plain(flat: Mapping[str, Any], key: str) -> Any:
         wanted = "text" if kind is str else "a whole number" if kind is int else "a number"
         msg = f"{key} is {value!r}, not {wanted}"
         raise TypeError(msg)
-    if isinstance(value, int | float) and not isfinite(value):
+    if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
         msg = f"{key} is {value!r}, not a finite number"
         raise ValueError(msg)
     return value

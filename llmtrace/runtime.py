@@ -128,6 +128,8 @@ class Runtime:
             row = replace(row, weight=1 / max(self.sample, _LEAST_SHARE))
         for sink in self.sinks:
             try:
+                if identity.span is not None and getattr(sink, "spans", False):
+                    continue  # the application's own provider sends them
                 if identity.sampled or getattr(sink, "every_row", False):
                     sink.write(row)
             except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others

@@ -54,9 +54,7 @@ _NAMES: Final = frozenset(
 _PLAIN_PAIRS: Final = tuple((line.field, line.name) for line in PLAIN)
 _MARK_PAIRS: Final = tuple((f"{line.field}_ns", line.name) for line in MARKS)
 _TIMELINE_PAIRS: Final = tuple((line.field, line.name) for line in RAW)
-_REPORTED_NAMES: Final = tuple(
-    (line.field, line.name, f"{line.name}.source") for line in REPORTED
-)
+_REPORTED_NAMES: Final = tuple((line.field, line.name, f"{line.name}.source") for line in REPORTED)
 _NETWORK_PAIRS: Final = tuple((line.field, line.name) for line in NETWORK)
 _STAGE_NAMES: Final = tuple((line.field, line.name, f"{line.name}.source") for line in STAGE_TIMES)
 

@@ -151,9 +151,7 @@ SPECIAL: Final = (
         "ttft_s", "gen_ai.response.time_to_first_chunk", "seconds", "start to first *content*"
     ),
     Attribute("e2e_s", E2E, "seconds", "the whole wait; marks the span as a row"),
-    Attribute(
-        "network_rtt_source", "llmtrace.network.rtt.source", "string", "who measured it"
-    ),
+    Attribute("network_rtt_source", "llmtrace.network.rtt.source", "string", "who measured it"),
 )
 DERIVED: Final = (
     Attribute("tpot_s", "llmtrace.tpot", "seconds", "time of an output token after the first"),

@@ -172,15 +172,13 @@ def split(timeline: Timeline) -> Stages:
     if whole:
         cut.report("decode", timeline.engine_decode)
     cut.report("gateway", timeline.gateway)
-    for stage, ns in timeline.marked_before.items():
-        cut.take(stage, ns, "client")
+    cut.marked(timeline.marked_before)
     cut.hold(timeline.held_before)
     rest = cut.left
 
     cut.left = e2e - window
     cut.hold(timeline.held_after)
-    for stage, ns in timeline.marked_after.items():
-        cut.take(stage, ns, "client")
+    cut.marked(timeline.marked_after)
     if not whole:
         cut.take("decode", cut.left, "client")
 
@@ -242,6 +240,12 @@ class _Cut:
         """Give a stage what a server reported for it, unless it is only an estimate."""
         if reported is not None and reported.source != "estimated":
             self.take(stage, reported.ns, reported.source)
+
+    def marked(self, marks: Mapping[StageName, int]) -> None:
+        """Give stages their marks, in an order of their own, so that what fits depends on none."""
+        if marks:
+            for stage in STAGES:
+                self.take(stage, marks.get(stage), "client")
 
     def hold(self, ns: int) -> None:
         """Give render the consumer's own time; overlapping the server's is no contradiction."""

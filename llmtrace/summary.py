@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from llmtrace.budget import Budget
 from llmtrace.quantiles import Interval, interval, quantile
@@ -59,7 +59,8 @@ class Summary:
         stages: a line for each stage, and one for what cannot be split, if there is any of it.
         metrics: a line for e2e, ttft and tpot.
         outcomes: how many ended how, in the order of `llmtrace.OUTCOMES`.
-        errors: the error types of those that failed, the most frequent first.
+        errors: the error types of those that failed, the most frequent first; a caller that
+            cancels is no failure.
         exact: for how many rows the stages add up to e2e to the nanosecond.
         inconsistent: in how many a server's figure did not fit its window and was cut.
     """
@@ -88,6 +89,9 @@ def summarise(rows: Sequence[Row], budget: Budget) -> Summary:
     stages = [_stage(name, done, waited, limits.get(name), budget.objective) for name in names]
     metrics = [_metric(name, done, limits.get(name), budget.objective) for name in _METRICS]
     outcomes = Counter(row.outcome for row in rows)
+    errors = Counter(
+        row.error_type for row in rows if row.error_type and row.outcome != "cancelled"
+    )
     return Summary(
         rows=len(rows),
         succeeded=len(done),
@@ -95,14 +99,14 @@ def summarise(rows: Sequence[Row], budget: Budget) -> Summary:
         stages=tuple(stages),
         metrics=tuple(metrics),
         outcomes={name: outcomes[name] for name in OUTCOMES if outcomes[name]},
-        errors=dict(Counter(row.error_type for row in rows if row.error_type).most_common()),
+        errors=dict(errors.most_common()),
         exact=sum(row.stages.total == row.e2e_ns for row in rows),
         inconsistent=sum(bool(row.stages.inconsistent) for row in rows),
     )
 
 
 def _stage(
-    name: str, rows: Sequence[Row], waited: int, limit_s: float | None, objective: float
+    name: Any, rows: Sequence[Row], waited: int, limit_s: float | None, objective: float
 ) -> Line:
     known = [(row, ns) for row in rows if (ns := getattr(row.stages, name)) is not None]
     sources = Counter(row.stages.sources[name] for row, _ in known if name in row.stages.sources)

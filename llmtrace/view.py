@@ -8,23 +8,22 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.quantiles import Interval
 from llmtrace.summary import Line, Summary
 
-_NOT_REPORTED: Final = "not reported"
-_VERDICTS: Final = {
-    "within": ("✓ within", "green"),
-    "over": ("✗ over", "red"),
-    "unclear": ("? unclear", "yellow"),
-}
-_WIDE: Final = 100
+ColumnName = Literal["name", "p50", "high", "interval", "share", "verdict", "known", "sources"]
+
+_VERDICTS: Final = {"within": "✓ within", "over": "✗ over", "unclear": "? unclear"}
+_STYLES: Final = {"✓": "green", "✗": "red", "?": "yellow"}
+_LEFT_OUT_FIRST: Final[tuple[ColumnName, ...]] = ("sources", "interval", "known")
+_GAP: Final = 2
 _LEAST_CHANGE: Final = 0.02
-_JOINED: Final = "\xa0"  # a space at which no line breaks
+JOINED: Final = "\xa0"  # a space at which no line breaks
 
 
 def ms(seconds: float | None) -> str:
@@ -44,62 +43,86 @@ def ms(seconds: float | None) -> str:
     return f"{value:.1f}"
 
 
-def shows_sources(width: int) -> bool:
-    """Say whether `stage_table` has room for who measured what."""
-    return width >= _WIDE
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the stage table: what it shows, its heading, and a cell a line."""
+
+    what: ColumnName
+    heading: str
+    cells: Sequence[str]
 
 
-def stage_table(summary: Summary, width: int) -> Table:
-    """Lay out every stage and metric, in milliseconds.
+def stage_columns(summary: Summary, width: int) -> tuple[Column, ...]:
+    """Choose what to show of every stage and metric, in milliseconds, as far as there is room.
+
+    On a narrow terminal the sources go first, then the intervals, then the coverage: a figure that
+    is cut off would be worse than one left out.
 
     Args:
         summary: what to show.
-        width: of the terminal, in characters; the sources get a column where there is room.
+        width: of the terminal, in characters.
     """
     high = f"p{100 * summary.objective:g}"
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("stage", no_wrap=True)
-    for heading in ("p50", high, f"{high} lies in", "share"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column(f"{high} in budget?", no_wrap=True)
-    table.add_column("known", justify="right", no_wrap=True)
-    if shows_sources(width):
-        table.add_column("measured by")
+    lines = (*summary.stages, *summary.metrics)
     shares = _shares(summary.stages)
-    for line in summary.stages:
-        table.add_row(*_cells(line, shares.get(line.name, ""), summary.succeeded, width))
-    table.add_row()
-    for line in summary.metrics:
-        share = "" if line.share is None else "100.0%"
-        table.add_row(*_cells(line, share, summary.succeeded, width))
+    columns: tuple[Column, ...] = (
+        Column("name", "stage", [line.name for line in lines]),
+        Column("p50", "p50", [ms(line.p50_s) for line in lines]),
+        Column("high", high, [ms(line.high_s) for line in lines]),
+        Column("interval", f"{high} lies in", [_between(line) for line in lines]),
+        Column("share", "share", [shares.get(line.name, _whole(line)) for line in lines]),
+        Column("verdict", f"{high} in budget?", [_verdict(line) for line in lines]),
+        Column("known", "known", [f"{line.known}/{summary.succeeded}" for line in lines]),
+        Column("sources", "measured by", [", ".join(line.sources) for line in lines]),
+    )
+    for name in _LEFT_OUT_FIRST:
+        if _width(columns) <= width:
+            break
+        columns = tuple(column for column in columns if column.what != name)
+    return columns
+
+
+def _width(columns: Sequence[Column]) -> int:
+    widths = [max(map(len, (column.heading, *column.cells))) for column in columns]
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def stage_table(columns: Sequence[Column], stages: int) -> Table:
+    """Lay columns out as a table, with a gap between the stages and the metrics.
+
+    Args:
+        columns: from `stage_columns`.
+        stages: how many of their lines are stages.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for column in columns:
+        left = column.what in {"name", "verdict", "sources"}
+        table.add_column(column.heading, justify="left" if left else "right", no_wrap=True)
+    for number, cells in enumerate(zip(*(column.cells for column in columns), strict=True)):
+        if number == stages:
+            table.add_row()
+        table.add_row(*(Text(cell, _STYLES.get(cell[:1], "")) for cell in cells))
     return table
 
 
-def _cells(line: Line, share: str, rows: int, width: int) -> list[str | Text]:
-    known = f"{line.known}/{rows}"
-    verdict: str | Text
+def _verdict(line: Line) -> str:
     if line.p50_s is None:
-        verdict = _NOT_REPORTED
-    elif line.verdict is None:
-        verdict = "no limit set"
-    else:
-        words, style = _VERDICTS[line.verdict]
-        verdict = Text(f"{words} {1000 * (line.limit_s or 0):,g}", style)
-    cells: list[str | Text] = [
-        line.name,
-        ms(line.p50_s),
-        ms(line.high_s),
-        "-" if line.p50_s is None else _between(line.interval),
-        share,
-        verdict,
-        known,
-    ]
-    return [*cells, ", ".join(line.sources)] if shows_sources(width) else cells
+        return "not reported"
+    if line.verdict is None or line.limit_s is None:
+        return "no limit set"
+    return f"{_VERDICTS[line.verdict]} {1000 * line.limit_s:,g}"
 
 
-def _between(bounds: Interval) -> str:
-    low = "?" if bounds.low is None else ms(bounds.low)
-    high = "?" if bounds.high is None else ms(bounds.high)
+def _whole(line: Line) -> str:
+    return "" if line.share is None else f"{line.share:.1%}"
+
+
+def _between(line: Line) -> str:
+    if line.p50_s is None:
+        return "-"
+    low, high = (
+        "?" if bound is None else ms(bound) for bound in (line.interval.low, line.interval.high)
+    )
     return f"{low} – {high}"  # noqa: RUF001
 
 
@@ -147,7 +170,8 @@ def changes_text(changes: Mapping[str, float]) -> str:
     others = total - sum(told.values())
     if len(told) < len(changes):
         parts.append(("others", others))
-    return f"{_signed(total)}{_JOINED}ms = {', '.join(f'{name}{_JOINED}{_signed(by)}' for name, by in parts)}"
+    told_parts = ", ".join(f"{name}{JOINED}{_signed(by)}" for name, by in parts)
+    return f"{_signed(total)}{JOINED}ms = {told_parts}"
 
 
 def _signed(seconds: float) -> str:
@@ -158,4 +182,4 @@ def _signed(seconds: float) -> str:
 def fill(text: str, width: int) -> str:
     """Break a sentence into lines, never between a figure and its name or unit."""
     lines = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-    return lines.replace(_JOINED, " ")
+    return lines.replace(JOINED, " ")

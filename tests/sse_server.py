@@ -11,6 +11,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,12 +38,16 @@ class Answer:
     Args:
         sock: the client's connection.
         stop: set when the server stops, so that no script outlives it.
+
+    Attributes:
+        sent_at: when each piece of the body went out, by `time.perf_counter`.
     """
 
     def __init__(self, sock: socket.socket, stop: threading.Event) -> None:
         self._sock = sock
         self._stop = stop
         self._open = False
+        self.sent_at: list[float] = []
 
     def wait(self, seconds: float) -> None:
         """Do nothing for so long."""
@@ -59,6 +64,7 @@ class Answer:
         """Send a piece of the body."""
         if not self._open:
             self.head()
+        self.sent_at.append(time.perf_counter())
         self._send(b"%x\r\n%s\r\n" % (len(payload), payload))
 
     def event(self, data: object, name: str | None = None) -> None:
@@ -110,6 +116,7 @@ class Server:
     port: int
     scheme: str = "http"
     requests: list[Request] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     connections: int = 0
     _scripts: list[Script] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -129,10 +136,12 @@ class Server:
         with self._lock:
             self._scripts = list(scripts)
             self.requests = []
+            self.answers = []
 
-    def _next(self, request: Request) -> Script:
+    def _next(self, request: Request, answer: Answer) -> Script:
         with self._lock:
             self.requests.append(request)
+            self.answers.append(answer)
             return self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
 
 
@@ -157,7 +166,7 @@ def serve(*scripts: Script, tls: ssl.SSLContext | None = None) -> Iterator[Serve
         with suppress(OSError, Cut), sock, sock.makefile("rb") as incoming:
             while (request := _read(incoming)) is not None:
                 answer = Answer(sock, stop)
-                server._next(request)(request, answer)  # noqa: SLF001
+                server._next(request, answer)(request, answer)
                 answer.end()
         open_connections.discard(sock)
 

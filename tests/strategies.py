@@ -59,15 +59,15 @@ timelines = st.builds(
 
 servers = st.one_of(
     text,
-    st.builds("{}:{}".format, st.sampled_from(["engine", "10.0.0.5", "[::1]"]), st.integers(0, 99999)),
+    st.builds(
+        "{}:{}".format, st.sampled_from(["engine", "10.0.0.5", "[::1]"]), st.integers(0, 99999)
+    ),
     st.sampled_from(["engine", "::1", "[::1]", "engine:", "engine:08", ":80", "::1:80", "é:1"]),
 )
 
 scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | text
 
-attributes = st.dictionaries(
-    text.filter(lambda name: not reserved(name)), scalars, max_size=4
-)
+attributes = st.dictionaries(text.filter(lambda name: not reserved(name)), scalars, max_size=4)
 
 
 def hexes(size: int) -> st.SearchStrategy[str]:

@@ -22,7 +22,7 @@ from llmtrace.stages import (
     split,
     with_engine,
 )
-from tests.strategies import durations, marks, maybe, networks, reported, timelines
+from tests.strategies import durations, marks, maybe, networks, timelines
 
 MS = 1_000_000
 REPORTS = ("gateway", "queue", "prefill", "engine_decode", "frontend")
@@ -119,7 +119,7 @@ def test_no_stage_is_negative(timeline):
     """No stage takes less than no time, however odd the figures."""
     stages = split(timeline)
 
-    assert [] == [ns for ns in (*known(stages).values(), stages.unattributed) if ns < 0]
+    assert [ns for ns in (*known(stages).values(), stages.unattributed) if ns < 0] == []
 
 
 @given(timelines | wild_timelines)
@@ -150,7 +150,7 @@ def test_what_nobody_reported_stays_unknown(timeline):
 
     stages = split(silent)
 
-    assert (None, None, None) == (stages.queue, stages.prefill, stages.first_chunk)
+    assert (stages.queue, stages.prefill, stages.first_chunk) == (None, None, None)
 
 
 @given(timelines, st.sampled_from(["gateway", "queue", "prefill"]), st.sampled_from(TOLD))
@@ -318,12 +318,12 @@ def test_half_of_the_engine_is_not_enough():
     """With queue alone known, the rest of the wait cannot be told apart."""
     stages = split(Timeline(**ms(e2e=1_000, ttft=300), queue=inband(100)))
 
-    assert (100 * MS, None, None) == (stages.queue, stages.prefill, stages.first_chunk)
+    assert (stages.queue, stages.prefill, stages.first_chunk) == (100 * MS, None, None)
     assert stages.unattributed == 200 * MS
 
 
 def test_a_whole_answer_takes_its_decode_from_the_engine():
-    """An answer that came in one piece has the engine's decode, and first_chunk is what is left."""
+    """An answer that came in one piece has the engine's decode; first_chunk is what is left."""
     stages = split(
         Timeline(
             **ms(e2e=1_000),
@@ -356,7 +356,7 @@ def test_a_stream_does_not_ask_the_engine_for_its_decode():
         )
     )
 
-    assert (600 * MS, "client") == (stages.decode, stages.sources["decode"])
+    assert (stages.decode, stages.sources["decode"]) == (600 * MS, "client")
     assert stages.inconsistent == ()
 
 
@@ -374,7 +374,7 @@ def test_a_figure_longer_than_the_wait():
 
     stages = split(timeline)
 
-    assert (100 * MS, 0) == (stages.queue, stages.prefill)
+    assert (stages.queue, stages.prefill) == (100 * MS, 0)
     assert stages.inconsistent == ("queue", "prefill")
     assert timeline.queue == inband(400)
 
@@ -383,7 +383,7 @@ def test_failed_attempts_go_to_who_failed_them():
     """Attempts answered with an error are the gateway's, the others the network's."""
     stages = split(Timeline(**ms(e2e=100, ttft=90, retry_network=20, retry_gateway=30)))
 
-    assert (20 * MS, 30 * MS) == (stages.network, stages.gateway)
+    assert (stages.network, stages.gateway) == (20 * MS, 30 * MS)
 
 
 def test_a_failed_attempt_adds_to_what_the_gateway_reports():
@@ -414,7 +414,7 @@ def test_what_is_left_of_an_average_decode_is_approximate_too():
             prefill=inband(1),
             stream=False,
             engine_decode=Reported(MS, "engine_window"),
-        )  # fmt: skip
+        )
     )
 
     assert stages.sources["first_chunk"] == "engine_window"
@@ -438,11 +438,22 @@ def test_a_hold_before_the_engine_has_answered():
     assert known(split(late)) == ms(queue=100, prefill=200, first_chunk=0, decode=100, render=100)
 
 
+def test_sending_that_overlaps_with_the_server_counts_once():
+    """A server that began before the client's send returned is not cut short for it."""
+    network = Network(**ms(connect=10, send=30))
+    engine = {"queue": inband(40), "prefill": inband(40)}
+
+    stages = split(Timeline(**ms(e2e=100, ttft=100), network=network, **engine))
+
+    assert known(stages) == ms(network=20, queue=40, prefill=40, first_chunk=0, decode=0, render=0)
+    assert stages.inconsistent == ()
+
+
 def test_a_negative_figure_claims_nothing():
     """A duration below zero, as of a clock set back, is taken for zero and flagged."""
     stages = split(Timeline(e2e=10, ttft=-5, queue=Reported(-3, "engine_span")))
 
-    assert (0, ("queue",), 10) == (stages.queue, stages.inconsistent, stages.decode)
+    assert (stages.queue, stages.inconsistent, stages.decode) == (0, ("queue",), 10)
 
 
 @given(maybe, maybe, maybe)

@@ -10,12 +10,12 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import openai
 
 import llmtrace
+from llmtrace.demo.options import Phase
 from llmtrace.demo.target import Target
 from llmtrace.demo.workload import Job, jobs
 
@@ -23,16 +23,6 @@ _TIMEOUT_S: Final = 120.0
 # A user reads and types between two requests, much faster here than in life.
 _PAUSE_S: Final = (0.05, 0.25)
 _PAUSE_AFTER_ERROR_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A part of the run: so many users at once, until so many seconds or requests are over."""
-
-    name: str
-    users: int
-    seconds: float | None
-    requests: int | None
 
 
 @llmtrace.trace
@@ -56,9 +46,7 @@ async def read(client: Any, target: Target, job: Job, phase: Phase) -> None:
                 break
 
 
-async def drive(
-    target: Target, phases: Sequence[Phase], started: Callable[[Phase], None]
-) -> None:
+async def drive(target: Target, phases: Sequence[Phase], started: Callable[[Phase], None]) -> None:
     """Let the users of each phase ask until it is over, and wait for the answers they are reading.
 
     Args:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import replace
 from typing import Any, Final
 
 import openai
 
 from llmtrace.demo.drive import make_client
-from llmtrace.demo.target import Target
+from llmtrace.demo.target import NO_KEY, Target
 from llmtrace.errors import SourceError
 
 _TIMEOUT_S: Final = 60.0
@@ -43,11 +44,14 @@ async def probe(target: Target) -> Target:
         except openai.APITimeoutError:
             msg = f"{target.url} did not answer within {_TIMEOUT_S:.0f} s; is the model loaded?"
             raise SourceError(msg) from None
-        except openai.OpenAIError as error:
+        except openai.APIConnectionError as error:
             msg = (
                 f"{target.url} cannot be reached: {_cause(error)}; "
                 "is the server running, and the address right?"
             )
+            raise SourceError(target.hide_key(msg)) from None
+        except (openai.OpenAIError, ValueError) as error:  # inside the stream of a 200
+            msg = f"{target.url} answered with an error: {_one_line(str(error))}"
             raise SourceError(target.hide_key(msg)) from None
     return target
 
@@ -59,17 +63,27 @@ async def _say_hello(client: Any, target: Target) -> None:
         stream=True,
         **{target.limit: 8},
     )
+    chunks = 0
     async for _ in stream:
-        pass
+        chunks += 1
+    if not chunks:
+        msg = (
+            f"{target.url} answered, but with no stream of chat completion chunks; "
+            "is it the address of an OpenAI-compatible server?"
+        )
+        raise SourceError(msg)
 
 
 async def _status(client: Any, target: Target, error: openai.APIStatusError) -> str:
     status = error.status_code
     if status in {401, 403}:
-        return (
-            f"{target.url} refused the key (HTTP {status}): put it into an environment variable "
-            "and name that by --api-key-env VARIABLE"
+        advice = (
+            "put one into an environment variable and name that by --api-key-env VARIABLE"
+            if target.api_key == NO_KEY
+            else "is it the right one, and may it use this model?"
         )
+        what = "no key" if target.api_key == NO_KEY else "the key"
+        return f"{target.url} does not accept {what} (HTTP {status}); {advice}"
     said = f"HTTP {status}: {_words(error)}"
     if status == 404:  # noqa: PLR2004
         names = await _models(client)
@@ -93,15 +107,22 @@ async def _models(client: Any) -> str:
 
 
 def _words(error: openai.APIStatusError) -> str:
-    """Return what the server said, without the JSON around it, in one line."""
+    """Return what the server said, without the JSON around it."""
     body = error.body
     if isinstance(body, dict):
         body = body.get("message") or body.get("detail") or json.dumps(body)
-    text = " ".join(str(body or error.message).split())
+    return _one_line(str(body or error.message))
+
+
+def _one_line(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def _cause(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
+    """Return what the operating system said, below what each library made of it."""
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
+    if isinstance(error, ConnectionError) and error.errno is not None:
+        return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__

@@ -19,7 +19,7 @@ from llmtrace.quantiles import quantile
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from llmtrace.demo.drive import Phase
+    from llmtrace.demo.options import Phase
     from llmtrace.rows import Row
 
 _PLAIN_EVERY_S: Final = 5.0
@@ -50,6 +50,7 @@ class Progress:
         self._requests = requests
         self._clock = clock
         self._began = self._told = clock()
+        self._live = console.is_terminal and not console.is_dumb_terminal
         self._phase = ""
         self._rows_before = 0
 
@@ -61,7 +62,7 @@ class Progress:
     def write(self, row: Row) -> None:
         """Keep the row of a finished request."""
         self.rows.append(row)
-        if not self._console.is_terminal and self._clock() - self._told >= _PLAIN_EVERY_S:
+        if not self._live and self._clock() - self._told >= _PLAIN_EVERY_S:
             self._told = self._clock()
             self._console.print(self.line())
 
@@ -77,7 +78,10 @@ class Progress:
         """Say how far the run is."""
         passed = self._clock() - self._began
         of_requests = "" if self._requests is None else f" of {self._requests}"
-        of_seconds = "" if self._seconds is None else f" of {self._seconds:.0f}"
+        time_passed = f"{passed:.0f} s"
+        if self._seconds is not None:
+            over = passed > self._seconds
+            time_passed = "last answers" if over else f"{passed:.0f} of {self._seconds:.0f} s"
         waits = sorted(
             row.ttft_s for row in self.rows[self._rows_before :] if row.ttft_s is not None
         )
@@ -87,14 +91,14 @@ class Progress:
             self._phase,
             f"{len(self.rows)}{of_requests} done",
             f"p95 ttft {ttft} ms",
-            f"{passed:.0f}{of_seconds} s",
+            time_passed,
         )
         return "  ".join(filter(None, parts))
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Keep the line up to date on a terminal while the block runs."""
-        if not self._console.is_terminal:
+        if not self._live:
             yield
             return
         spinner = Spinner("line")
@@ -103,7 +107,5 @@ class Progress:
             spinner.update(text=self.line())
             return spinner
 
-        with Live(
-            get_renderable=now, console=self._console, refresh_per_second=5, transient=True
-        ):
+        with Live(get_renderable=now, console=self._console, refresh_per_second=5, transient=True):
             yield

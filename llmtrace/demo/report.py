@@ -10,14 +10,17 @@ from rich.text import Text
 from llmtrace.budget import Budget
 from llmtrace.demo.target import Target
 from llmtrace.export.console import waterfall
+from llmtrace.quantiles import least_values
 from llmtrace.rows import Row
 from llmtrace.summary import Summary, mean_changes, summarise
 from llmtrace.view import (
+    JOINED,
+    ColumnName,
     changes_text,
     fill,
     outcomes_text,
-    shows_sources,
     sources_text,
+    stage_columns,
     stage_table,
     sum_text,
 )
@@ -25,7 +28,7 @@ from llmtrace.view import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from llmtrace.demo.drive import Phase
+    from llmtrace.demo.options import Phase
 
 _WIDEST: Final = 120
 _LEAST_TO_COMPARE: Final = 10
@@ -46,9 +49,10 @@ def print_report(
     done = [row for row in rows if row.outcome == "success"]
     if done:
         out.print(_title(f"\nStages of {len(done)} requests to {_called(target)}, in ms\n"))
-        out.print(stage_table(summary, width))
+        columns = stage_columns(summary, width)
+        out.print(stage_table(columns, len(summary.stages)))
         out.print()
-        for note in _notes(summary, budget, width):
+        for note in _notes(summary, budget, {column.what for column in columns}):
             out.print(fill(note, width))
         for note in _comparison(done, phases):
             out.print(f"\n{fill(note, width)}")
@@ -66,7 +70,7 @@ def print_report(
 def print_next_steps(out: Console, target: Target) -> None:
     """Print three things to try next."""
     steps = (
-        ("llmtrace demo --vllm", "the same on a real vLLM on this machine"),
+        ("llmtrace demo --vllm", "the same on a real vLLM, started here"),
         ("llmtrace demo --endpoint URL --model NAME", "the same on a server of yours"),
         ("docs/first-trace.md", "three lines in your own application"),
     )
@@ -82,14 +86,20 @@ def print_next_steps(out: Console, target: Target) -> None:
         out.print(f"{command:<{room}}  {words}", soft_wrap=True)
 
 
-def _notes(summary: Summary, budget: Budget, width: int) -> list[str]:
+def _notes(summary: Summary, budget: Budget, shown: set[ColumnName]) -> list[str]:
     high = f"p{100 * summary.objective:g}"
-    notes = [
-        f'Limits: the budget "{budget.name}". The shares add up; {high}s do not.',
-        f'"Lies in": the true {high} with 95 % confidence, if requests are independent; '
-        "? unclear: the limit is in there.",
-    ]
-    if not shows_sources(width):
+    enough = least_values(summary.objective)
+    notes = [f'Limits: the budget "{budget.name}". The shares add up; {high}s do not.']
+    if "interval" in shown:
+        notes.append(
+            f'"Lies in": the true {high} with 95{JOINED}% confidence, if requests are '
+            f"independent; ?{JOINED}unclear: the limit is in there."
+        )
+    else:
+        notes.append(f"?{JOINED}unclear: too close to the limit to tell from so few requests.")
+    if summary.succeeded < enough:
+        notes.append(f"The {high} has no upper bound yet: that takes {enough} requests.")
+    if "sources" not in shown:
         notes.append(sources_text(summary))
     if summary.inconsistent:
         notes.append(
@@ -110,10 +120,8 @@ def _comparison(done: Sequence[Row], phases: Sequence[Phase]) -> list[str]:
     )
     if min(len(before), len(after)) < _LEAST_TO_COMPARE:
         return []
-    return [
-        f"From {calm.users} to {rush.users} users at once the mean e2e changed by "
-        f"{changes_text(mean_changes(before, after))}."
-    ]
+    changes = changes_text(mean_changes(before, after))
+    return [f"From {calm.users} to {rush.users} users at once the mean e2e changed by {changes}."]
 
 
 def _title(words: str) -> Text:
@@ -121,4 +129,4 @@ def _title(words: str) -> Text:
 
 
 def _called(target: Target) -> str:
-    return f"a {target.name}" if target.simulated else target.name
+    return f"a {target.name}" if target.ours else target.name

@@ -18,6 +18,7 @@ from llmtrace.demo.workload import LONGEST_PROMPT
 from llmtrace.errors import ConfigError
 
 SIMULATED: Final = "SIMULATED engine"
+REAL_VLLM: Final = "real vLLM"
 # Real work in a gateway is rarely free: authentication, routing, a rate limit.
 _GATEWAY_S: Final = 0.012
 _ANSWER_TOKENS: Final = 50
@@ -25,7 +26,7 @@ _ANSWER_TOKENS: Final = 50
 _VLLM_FLAGS: Final = ("--max-num-seqs", "6")
 # One byte is one token to the tiny model, whose context is 4,096.
 _VLLM_LONGEST_PROMPT: Final = 3_200
-_NO_KEY: Final = "none"
+NO_KEY: Final = "none"
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
@@ -49,7 +50,7 @@ class Target:
     model: str
     name: str
     notes: tuple[str, ...] = ()
-    api_key: str = field(default=_NO_KEY, repr=False)
+    api_key: str = field(default=NO_KEY, repr=False)
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     longest_prompt: int = LONGEST_PROMPT
     simulated: bool = False
@@ -57,7 +58,7 @@ class Target:
 
     def hide_key(self, text: str) -> str:
         """Return a text without the key: servers like to quote it back."""
-        return text if self.api_key == _NO_KEY else text.replace(self.api_key, "***")
+        return text if self.api_key == NO_KEY else text.replace(self.api_key, "***")
 
 
 @contextmanager
@@ -71,14 +72,14 @@ def simulated() -> Iterator[Target]:
     from llmtrace.sim.server import ServerConfig, serve
 
     config = ServerConfig(gateway_s=_GATEWAY_S, answer_tokens=_ANSWER_TOKENS)
+    places, gateway_ms = config.engine.max_num_seqs, round(1000 * _GATEWAY_S)
     with serve(config) as engine:
         yield Target(
             url=engine.url,
             model=config.model,
             name=SIMULATED,
             notes=(
-                f"Simulated: the engine, with {config.engine.max_num_seqs} places, and a gateway "
-                f"of {_GATEWAY_S * 1000:.0f} ms before it.",
+                f"Simulated: an engine of {places} places, and a gateway of {gateway_ms} ms.",
                 "Real: HTTP on loopback, the OpenAI SDK, llmtrace, and every clock.",
             ),
             simulated=True,
@@ -97,10 +98,10 @@ def real_vllm(tell: Callable[[str], None]) -> Iterator[Target]:
         SourceError: vLLM is not installed, or did not start.
     """
     with local_vllm.start(flags=_VLLM_FLAGS, log=tell) as server:
-        yield Target(
+        vllm = Target(
             url=f"{server.url}/v1",
             model=server.model,
-            name=f"vLLM {local_vllm.VERSION}",
+            name=REAL_VLLM,
             notes=(
                 "Real: vLLM, HTTP on loopback, the OpenAI SDK, llmtrace, and every clock.",
                 "A tiny model with random weights on this machine: what it says means nothing.",
@@ -109,7 +110,10 @@ def real_vllm(tell: Callable[[str], None]) -> Iterator[Target]:
             longest_prompt=_VLLM_LONGEST_PROMPT,
             ours=True,
         )
-        tell("stopping vLLM")
+        try:
+            yield vllm
+        finally:
+            tell("stopping vLLM")
 
 
 @contextmanager
@@ -131,7 +135,7 @@ def named(url: str, model: str, api_key_env: str | None) -> Iterator[Target]:
     if parts.username or parts.password:
         msg = "--endpoint: keep the key out of the address; name its variable by --api-key-env"
         raise ConfigError(msg)
-    key = _NO_KEY
+    key = NO_KEY
     if api_key_env is not None:
         key = os.environ.get(api_key_env, "")
         if not key:

@@ -14,8 +14,8 @@ from typing import Final
 Message = dict[str, str]
 
 _SYSTEM: Final = (
-    "You are the assistant of a help desk. Answer in plain text, in a few sentences, from what the "
-    "user gives you; if that does not say, ask one short question back."
+    "You are the assistant of a help desk. Answer in plain text, in a few sentences, from what "
+    "the user gives you; if that does not say, ask one short question back."
 )
 _SENTENCES: Final = (
     "The export of report {} stops at page {} without an error.",

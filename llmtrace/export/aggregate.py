@@ -11,38 +11,17 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from llmtrace.errors import ConfigError
+from llmtrace.export.buckets import STAGE_LABELS, edges
 from llmtrace.export.forked import restart_after_fork
 from llmtrace.failopen import internal_error
 from llmtrace.record import GAP_BOUNDS_NS
 from llmtrace.semconv_table import TOKEN_BOUNDS
-from llmtrace.stages import STAGES
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
 
 _NS: Final = 1_000_000_000
 
-STAGE_LABELS: Final = (*STAGES, "unattributed")
-
-# Upper bounds in seconds. All bounds of OpenTelemetry's GenAI metrics (10 ms doubling to 82 s) are
-# among them, so that those fold out of these exactly.
-LATENCY_S: Final = (
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28,
-    1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 40.96, 81.92, 120.0,
-)  # fmt: skip
-TPOT_S: Final = (
-    0.001, 0.002, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08,
-    0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
-)  # fmt: skip
-
-_DEFAULT_S: Final[Mapping[str, tuple[float, ...]]] = {
-    "e2e": LATENCY_S,
-    "ttft": LATENCY_S,
-    "tpot": TPOT_S,
-    **dict.fromkeys(STAGE_LABELS, LATENCY_S),
-}
-_GAP: Final = "inter_chunk_gap"
 _OTHER: Final = "other"
 # The last 7 bytes of a trace id are the random ones.
 _RANDOM: Final = 1 << 56
@@ -116,15 +95,15 @@ class Cell:
         "tpot", "ttft", "unknown",
     )  # fmt: skip
 
-    def __init__(self, edges: Mapping[str, Sequence[int]], stages: Sequence[str]) -> None:
+    def __init__(self, bounds: Mapping[str, Sequence[int]], stages: Sequence[str]) -> None:
         self.requests = self.cached_tokens = 0
-        self.e2e = Histogram(edges["e2e"])
-        self.ttft = Histogram(edges["ttft"])
-        self.tpot = Histogram(edges["tpot"])
+        self.e2e = Histogram(bounds["e2e"])
+        self.ttft = Histogram(bounds["ttft"])
+        self.tpot = Histogram(bounds["tpot"])
         self.gaps = Histogram(GAP_BOUNDS_NS)
         self.input_tokens = Histogram(TOKEN_BOUNDS)
         self.output_tokens = Histogram(TOKEN_BOUNDS)
-        self.stages = {stage: Histogram(edges[stage]) for stage in stages}
+        self.stages = {stage: Histogram(bounds[stage]) for stage in stages}
         self.unknown = dict.fromkeys(stages, 0)
 
     def observe(self, row: Row, mark: Mark | None) -> None:
@@ -136,7 +115,7 @@ class Cell:
             if (tpot := row.tpot_s) is not None:
                 self.tpot.observe(round(tpot * _NS), mark)
             if row.gap_counts is not None:
-                self._gaps(row, ttft, row.gap_counts)
+                self._gaps(row, row.gap_counts)
         if row.prompt_tokens is not None:
             self.input_tokens.observe(row.prompt_tokens, mark)
             self.cached_tokens += row.cached_tokens or 0
@@ -151,16 +130,13 @@ class Cell:
                 else:
                     histogram.observe(ns, mark)
 
-    def _gaps(self, row: Row, ttft: int, gap_counts: Sequence[int]) -> None:
+    def _gaps(self, row: Row, gap_counts: Sequence[int]) -> None:
         gaps = self.gaps
         counts = gaps.counts
         for bucket, count in enumerate(gap_counts):
             if count:
                 counts[bucket] += count
-        # The row keeps no sum of its gaps. The wait after the first content is one with what came
-        # after the last; first to last content is one with what the reader held: the smaller.
-        waited = row.e2e_ns - ttft - row.timeline.held_after
-        gaps.total += max(0, min(waited, (row.last_content_ns or 0) - ttft))
+        gaps.total += row.gap_sum_ns or 0
 
     def add(self, other: Cell) -> None:
         """Add everything another cell of the same aggregate counted."""
@@ -195,7 +171,7 @@ class Aggregate:
         tenants: bool = False,
         most_label_sets: int = 500,
     ) -> None:
-        self._edges = _edges(thresholds_s or {})
+        self._edges = edges(thresholds_s or {})
         self._stages = tuple(stages)
         self._tenants = tenants
         self._most = most_label_sets
@@ -262,41 +238,3 @@ class Aggregate:
 def _written(row: Row) -> bool:
     """Say whether the user's sampling keeps this row's trace, as far as the row tells."""
     return row.weight <= 1 or int(row.trace_id[-14:], 16) * row.weight < _RANDOM
-
-
-def _edges(thresholds_s: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
-    for name, seconds in thresholds_s.items():
-        if name not in _DEFAULT_S and name != _GAP:
-            msg = f"threshold for {name!r}: there is none; take one of {', '.join(_DEFAULT_S)}"
-            raise ConfigError(msg)
-        if not 0 < seconds < float("inf"):
-            msg = f"threshold of {seconds!r} s for {name!r} must be above 0"
-            raise ConfigError(msg)
-    gap = thresholds_s.get(_GAP)
-    if gap is not None and round(gap * _NS) not in GAP_BOUNDS_NS:
-        allowed = ", ".join(f"{bound / _NS:g}" for bound in GAP_BOUNDS_NS)
-        msg = f"threshold of {gap!r} s for {_GAP!r} must be a bound gaps are counted by: {allowed}"
-        raise ConfigError(msg)
-    return {
-        name: tuple(
-            sorted({round(bound * _NS) for bound in (*bounds, *_threshold(thresholds_s, name))})
-        )
-        for name, bounds in _DEFAULT_S.items()
-    }
-
-
-def _threshold(thresholds_s: Mapping[str, float], name: str) -> tuple[float, ...]:
-    return (thresholds_s[name],) if name in thresholds_s else ()
-
-
-def fold(histogram: Histogram, edges: Sequence[int]) -> list[int]:
-    """Count over fewer edges, all of which must be among the histogram's own."""
-    wanted = set(edges)
-    counts, running = [], 0
-    for edge, count in zip(histogram.edges, histogram.counts, strict=False):
-        running += count
-        if edge in wanted:
-            counts.append(running)
-            running = 0
-    counts.append(running + histogram.counts[-1])
-    return counts

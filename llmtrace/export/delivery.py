@@ -42,16 +42,18 @@ def deliver(
     send: Send,
     body: bytes,
     *,
+    name: str,
     pause: Callable[[float], bool],
     give_up_after_s: float = GIVE_UP_AFTER_S,
     clock: Callable[[], float] = time.monotonic,
     jitter: Callable[[], float] = random.random,
 ) -> None:
-    """Send a trace export request until it is accepted or it is time to give up.
+    """Send an OTLP export request until it is accepted or it is time to give up.
 
     Args:
         send: makes one attempt.
         body: the request.
+        name: what is rejected out of an accepted request is counted under `<name>.rejected`.
         pause: waits some seconds; returns `False` if there is no more time to wait.
         give_up_after_s: longest time from the first attempt to the last one's start.
         clock: monotonic seconds.
@@ -73,18 +75,19 @@ def deliver(
                 raise
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         else:
-            _check(answer)
+            _check(answer, f"{name}.rejected")
             return
 
 
-def _check(answer: bytes) -> None:
-    """Count the spans of an accepted request that the receiver rejected after all."""
+def _check(answer: bytes, kind: str) -> None:
+    """Count what the receiver rejected after all out of a request it accepted."""
     if not answer:
         return
     try:
+        # The answers for spans and for metrics differ in names only, not in bytes.
         partial = ExportTraceServiceResponse.FromString(answer).partial_success
     except Exception:  # noqa: BLE001 - some receivers answer JSON or text to protobuf
         return
     if partial.rejected_spans > 0:
-        internal_error("export.otlp.rejected", partial.error_message or "no reason given")
-        count_internal("export.otlp.rejected", partial.rejected_spans - 1)
+        internal_error(kind, partial.error_message or "no reason given")
+        count_internal(kind, partial.rejected_spans - 1)

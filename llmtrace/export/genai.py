@@ -1,8 +1,8 @@
 """How do rows become OpenTelemetry's GenAI client metrics?
 
-Without a MeterProvider of the application's: out of the aggregate, once a minute, through the
-stock OTLP exporter. With one: through ordinary instruments, once a row; `time_per_output_chunk` is
-left out there, because it would cost a record for each chunk.
+Without a MeterProvider of the application's: out of the aggregate, by OTLP, once a minute. With
+one: through ordinary instruments, once a row; `time_per_output_chunk` is left out there, because
+it would cost a record for each chunk.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics as otel_metrics
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
 from llmtrace.errors import ConfigError
 from llmtrace.export.aggregate import Aggregate
+from llmtrace.export.delivery import deliver
 from llmtrace.export.genai_instruments import Instruments
-from llmtrace.export.otlp_settings import OtlpSettings, read_settings
+from llmtrace.export.genai_points import metrics_data
+from llmtrace.export.otlp_settings import read_settings
+from llmtrace.export.resource import detect
+from llmtrace.export.transport import sender
 from llmtrace.export.worker import Worker
 from llmtrace.failopen import internal_error
 from llmtrace.semconv_table import SCOPE, client_metrics
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import MetricExporter
 
     from llmtrace.rows import Row
 
@@ -58,13 +62,13 @@ class GenAISink:
     ) -> None:
         self._provider = meter_provider
         self._names = client_metrics(environ)
-        self._settings = read_settings("metrics", environ=environ)
+        detect()
+        self._send = sender(read_settings("metrics", environ=environ), "metrics")
         # Backends that want differences get them: what was sent is then counted anew.
         self._delta = environ.get(_TEMPORALITY, "").lower() in {"delta", "lowmemory"}
         self._aggregate = Aggregate(stages=())
         self._instruments: Instruments | None = None
         self._decided = False
-        self._exporter: MetricExporter | None = None
         self._since_unix_ns = time.time_ns()
         self._worker = Worker(
             _NAME, self._export, interval_s=_interval_s(environ), forget=self._forget
@@ -90,9 +94,6 @@ class GenAISink:
     def close(self) -> None:
         """Send the metrics a last time and stop."""
         self._worker.close()
-        exporter = self._exporter
-        if exporter is not None:
-            exporter.shutdown()
 
     def _decide(self) -> None:
         provider = self._provider or otel_metrics.get_meter_provider()
@@ -103,25 +104,16 @@ class GenAISink:
         self._decided = True
 
     def _export(self) -> None:
-        from opentelemetry.sdk.metrics.export import MetricExportResult
-
-        from llmtrace.export.genai_points import metrics_data
-
         since, now = self._since_unix_ns, time.time_ns()
         data = metrics_data(self._aggregate, self._names, since, now, delta=self._delta)
         if not data.resource_metrics:
             return
         if self._delta:
             self._since_unix_ns = now
-        if self._exporter is None:
-            self._exporter = _exporter(self._settings)
-        result = self._exporter.export(data, timeout_millis=self._settings.timeout_s * 1000)
-        if result is not MetricExportResult.SUCCESS:
-            msg = f"{self._settings.url} did not take the metrics"
-            raise ConnectionError(msg)
+        body = encode_metrics(data).SerializeToString()
+        deliver(self._send, body, name=_NAME, pause=self._worker.pause)
 
     def _forget(self) -> None:
-        self._exporter = None
         self._since_unix_ns = time.time_ns()
 
 
@@ -135,42 +127,3 @@ def _interval_s(environ: Mapping[str, str]) -> float:
         msg = f"{_INTERVAL}={text!r} is not a number of milliseconds, such as 60000"
         raise ConfigError(msg)
     return seconds
-
-
-def _exporter(settings: OtlpSettings) -> MetricExporter:
-    """Make OpenTelemetry's own exporter, with what llmtrace read and checked."""
-    if settings.protocol == "grpc":
-        return _grpc_exporter(settings)
-    from opentelemetry.exporter.otlp.proto.http import Compression
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
-        OTLPMetricExporter,
-    )
-
-    return OTLPMetricExporter(
-        endpoint=settings.url,
-        certificate_file=settings.certificate,
-        client_key_file=settings.client_key,
-        client_certificate_file=settings.client_certificate,
-        headers=dict(settings.headers),
-        timeout=settings.timeout_s,
-        compression=Compression.Gzip if settings.gzip else Compression.NoCompression,
-    )
-
-
-def _grpc_exporter(settings: OtlpSettings) -> MetricExporter:
-    import grpc
-    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import (
-        OTLPMetricExporter,
-    )
-
-    from llmtrace.export.otlp_grpc import credentials
-
-    secured: dict[str, Any] = {} if settings.insecure else {"credentials": credentials(settings)}
-    return OTLPMetricExporter(
-        endpoint=settings.url,
-        insecure=settings.insecure,
-        headers=tuple(settings.headers.items()),
-        timeout=settings.timeout_s,
-        compression=grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression,
-        **secured,
-    )

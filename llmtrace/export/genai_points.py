@@ -21,7 +21,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from llmtrace.export.aggregate import Aggregate, Cell, Histogram, Labels, fold
+from llmtrace.export.aggregate import Aggregate, Cell, Histogram, Labels
+from llmtrace.export.buckets import fold
 from llmtrace.export.genai_instruments import metric_attributes
 from llmtrace.export.resource import resource
 from llmtrace.semconv_table import DURATION_BOUNDS_S, SCOPE, TOKEN_BOUNDS, ClientMetrics
@@ -59,20 +60,22 @@ def metrics_data(
         for name, point in _points(cell, dict(attributes), names, span):
             metrics.setdefault(name, []).append(point)
     scope = InstrumentationScope(SCOPE)
-    return MetricsData([
-        ResourceMetrics(
-            resource=resource(service),
-            scope_metrics=[
-                ScopeMetrics(
-                    scope=scope,
-                    metrics=[_metric(name, points, kind) for name, points in metrics.items()],
-                    schema_url="",
-                )
-            ],
-            schema_url="",
-        )
-        for service, metrics in by_service.items()
-    ])
+    return MetricsData(
+        [
+            ResourceMetrics(
+                resource=resource(service),
+                scope_metrics=[
+                    ScopeMetrics(
+                        scope=scope,
+                        metrics=[_metric(name, points, kind) for name, points in metrics.items()],
+                        schema_url="",
+                    )
+                ],
+                schema_url="",
+            )
+            for service, metrics in by_service.items()
+        ]
+    )
 
 
 def _key(labels: Labels) -> Key:

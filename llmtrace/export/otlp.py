@@ -9,14 +9,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from llmtrace.export.delivery import GIVE_UP_AFTER_S, Send, Undelivered, deliver
-from llmtrace.export.otlp_settings import OtlpSettings, read_settings
+from llmtrace.export.delivery import GIVE_UP_AFTER_S, Undelivered, deliver
+from llmtrace.export.otlp_settings import read_settings
 from llmtrace.export.queue import Lost, QueuedSink
+from llmtrace.export.resource import detect
+from llmtrace.export.transport import sender
 from llmtrace.export.wire import Resources, encode
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
 
+_NAME: Final = "export.otlp"
 # gRPC servers refuse messages above 4 MiB unless told otherwise.
 _MOST_BYTES: Final = 3 << 20
 
@@ -59,27 +62,18 @@ def otlp_sink(
         compression=compression,
         environ=environ,
     )
-    send, resources = _sender(settings), Resources()
+    detect()
+    send, resources = sender(settings, "traces"), Resources()
 
     def send_rows(rows: Sequence[Row]) -> None:
         reason, lost = "", 0
         for body, count in encode(rows, resources, _MOST_BYTES):
             try:
-                deliver(send, body, pause=sink.pause, give_up_after_s=give_up_after_s)
+                deliver(send, body, name=_NAME, pause=sink.pause, give_up_after_s=give_up_after_s)
             except Undelivered as error:
                 reason, lost = str(error), lost + count
         if lost:
             raise Lost(reason, lost)
 
-    sink = QueuedSink("export.otlp", send_rows, interval_s=interval_s, spans=True)
+    sink = QueuedSink(_NAME, send_rows, interval_s=interval_s, spans=True)
     return sink
-
-
-def _sender(settings: OtlpSettings) -> Send:
-    if settings.protocol == "grpc":
-        from llmtrace.export.otlp_grpc import grpc_sender
-
-        return grpc_sender(settings)
-    from llmtrace.export.otlp_http import http_sender
-
-    return http_sender(settings)

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from llmtrace.export.delivery import Send, Undelivered
+from llmtrace.export.otlp_settings import OtlpSettings, Signal
 
-if TYPE_CHECKING:
-    from llmtrace.export.otlp_settings import OtlpSettings
-
-_EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+_EXPORT: Final[dict[Signal, str]] = {
+    "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+}
 # gRPC would wait up to two minutes before it looks for a server that was away once more.
 _OPTIONS: Final = (("grpc.max_reconnect_backoff_ms", 5_000),)
-_RETRYABLE: Final = frozenset({
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.OUT_OF_RANGE,
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DATA_LOSS,
-})
+_RETRYABLE: Final = frozenset(
+    {
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DATA_LOSS,
+    }
+)
 
 
-def grpc_sender(settings: OtlpSettings) -> Send:
-    """Make what sends a request's bytes over one kept gRPC channel.
+def grpc_sender(settings: OtlpSettings, signal: Signal) -> Send:
+    """Make what sends the bytes of one signal's requests over one kept gRPC channel.
 
     The request is bytes already, so it goes through the channel as it is: the generated stub would
-    parse and write it once more. gRPC's core does not survive a fork in use; servers that fork
-    after the first request should send by HTTP.
+    parse and write it once more. gRPC does not promise to survive a fork in the middle of a call;
+    servers that fork after their first request had better send by HTTP.
     """
     metadata = tuple(settings.headers.items())
     export: Any = None
@@ -42,7 +45,7 @@ def grpc_sender(settings: OtlpSettings) -> Send:
     def send(body: bytes) -> bytes:
         nonlocal export, owner
         if export is None or owner != os.getpid():
-            export, owner = _channel(settings).unary_unary(_EXPORT), os.getpid()
+            export, owner = _channel(settings).unary_unary(_EXPORT[signal]), os.getpid()
         try:
             answer: bytes = export(body, timeout=settings.timeout_s, metadata=metadata)
         except grpc.RpcError as error:
@@ -56,18 +59,12 @@ def _channel(settings: OtlpSettings) -> Any:
     compression = grpc.Compression.Gzip if settings.gzip else grpc.Compression.NoCompression
     if settings.insecure:
         return grpc.insecure_channel(settings.url, _OPTIONS, compression=compression)
-    return grpc.secure_channel(
-        settings.url, credentials(settings), _OPTIONS, compression=compression
-    )
-
-
-def credentials(settings: OtlpSettings) -> grpc.ChannelCredentials:
-    """Make the TLS credentials of a channel."""
-    return grpc.ssl_channel_credentials(
+    credentials = grpc.ssl_channel_credentials(
         root_certificates=_read(settings.certificate),
         private_key=_read(settings.client_key),
         certificate_chain=_read(settings.client_certificate),
     )
+    return grpc.secure_channel(settings.url, credentials, _OPTIONS, compression=compression)
 
 
 def _read(path: str | None) -> bytes | None:

@@ -6,6 +6,7 @@ import os
 import zlib
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from math import isfinite
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -46,14 +47,15 @@ def http_sender(settings: OtlpSettings) -> Send:
                 data=_gzip(body) if settings.gzip else body,
                 headers=headers,
                 timeout=settings.timeout_s,
+                # Per request: over a session's, requests prefers what the environment names.
+                verify=settings.certificate or True,
                 allow_redirects=False,  # requests would turn the POST into a GET
                 stream=True,
             )
             with response:
                 answer = response.raw.read(_MOST_ANSWER, decode_content=True) or b""
         except (requests.RequestException, OSError) as error:
-            # Its text would show the URL with all that is in it.
-            reason = f"{type(error).__name__} from {shown}"
+            reason = f"{_cause(error)}, sending to {shown}"
             raise Undelivered(reason, retryable=_passing(error)) from None
         status = response.status_code
         if status in _OK:
@@ -69,17 +71,22 @@ def http_sender(settings: OtlpSettings) -> Send:
 
 def _session(settings: OtlpSettings) -> requests.Session:
     session = requests.Session()
-    session.verify = settings.certificate or True
     if settings.client_certificate is not None and settings.client_key is not None:
         session.cert = (settings.client_certificate, settings.client_key)
     return session
 
 
+def _cause(error: BaseException) -> str:
+    """Say what is at the bottom of an error; its own text would show the URL and all in it."""
+    while error.__context__ is not None:
+        error = error.__context__
+    text = error.strerror if isinstance(error, OSError) else None
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _passing(error: Exception) -> bool:
     """Say whether an error may pass: a refused connection may, a wrong certificate does not."""
-    return not isinstance(
-        error, requests.exceptions.SSLError | requests.exceptions.InvalidURL
-    )
+    return not isinstance(error, requests.exceptions.SSLError | requests.exceptions.InvalidURL)
 
 
 def _gzip(body: bytes) -> bytes:
@@ -92,9 +99,11 @@ def _retry_after(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return max(0.0, float(text))
+        seconds = float(text)
     except ValueError:
         pass
+    else:
+        return max(0.0, seconds) if isfinite(seconds) else None
     try:
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
     except (TypeError, ValueError):

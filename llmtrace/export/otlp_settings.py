@@ -138,9 +138,7 @@ def _lookup(environ: Mapping[str, str], signal: Signal, setting: str) -> tuple[s
     return general, None
 
 
-def _endpoint(
-    signal: Signal, given: str | None, environ: Mapping[str, str]
-) -> tuple[str, bool]:
+def _endpoint(signal: Signal, given: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
     """Return the endpoint, and whether it is the signal's own URL, to be used as it is."""
     if given is not None:
         return given.strip(), False

@@ -1,7 +1,7 @@
 """How does Prometheus get at what all rows add up to?
 
 A collector over the aggregate, in the application's registry: nothing is written twice, and a
-scrape sees every request up to now. Names and labels are fixed by docs/metrics.md.
+scrape sees every request up to now. `prometheus_client`'s multi-process mode does not see it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.errors import ConfigError, missing_extra
-from llmtrace.export.aggregate import STAGE_LABELS, Aggregate, Cell, Histogram
+from llmtrace.export.aggregate import Aggregate, Cell, Histogram
+from llmtrace.export.buckets import STAGE_LABELS
 from llmtrace.failopen import internal_error, internal_errors
 
 if TYPE_CHECKING:

@@ -26,9 +26,7 @@ _tracers: WeakKeyDictionary[Span, Tracer] = WeakKeyDictionary()
 
 def start(tracer: Tracer, name: str, start_unix_ns: int, context: Context | None = None) -> Span:
     """Start the span of one request, as a child of what `context` (or the current one) holds."""
-    span = tracer.start_span(
-        name, context=context, kind=SpanKind.CLIENT, start_time=start_unix_ns
-    )
+    span = tracer.start_span(name, context=context, kind=SpanKind.CLIENT, start_time=start_unix_ns)
     if span.is_recording():
         _tracers[span] = tracer
     return span

@@ -12,15 +12,26 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from llmtrace.record import Attempt
+from llmtrace.failopen import fails_open, internal_error
+from llmtrace.record import Attempt, Clock
 from llmtrace.runtime import current
 
 
-def _connecting() -> Attempt | None:
+def _connecting() -> tuple[Attempt, Clock, int] | None:
+    """Return the attempt that is connecting right now, its clock, and the time."""
     recording = current.get()
     if recording is None or not recording.on_the_wire or not recording.attempts:
         return None
-    return recording.attempts[-1]
+    try:
+        return recording.attempts[-1], recording.clock, recording.clock()
+    except Exception as error:  # noqa: BLE001 - names are resolved all the same
+        internal_error("dns", error)
+        return None
+
+
+@fails_open("dns")
+def _resolved(attempt: Attempt, clock: Clock, started: int) -> None:
+    attempt.dns = (attempt.dns or 0) + clock() - started
 
 
 def watching() -> bool:
@@ -40,27 +51,21 @@ def install() -> Callable[[], None]:
 
     @wraps(plain)
     def getaddrinfo(*args: Any, **kwargs: Any) -> Any:
-        attempt = _connecting()
-        if attempt is None:
-            return plain(*args, **kwargs)
-        clock = current.get().clock  # type: ignore[union-attr]  # _connecting has just seen it
-        started = clock()
+        connecting = _connecting()
         try:
             return plain(*args, **kwargs)
         finally:
-            attempt.dns = (attempt.dns or 0) + clock() - started
+            if connecting is not None:
+                _resolved(*connecting)
 
     @wraps(plain_async)
     async def getaddrinfo_async(*args: Any, **kwargs: Any) -> Any:
-        attempt = _connecting()
-        if attempt is None:
-            return await plain_async(*args, **kwargs)
-        clock = current.get().clock  # type: ignore[union-attr]  # _connecting has just seen it
-        started = clock()
+        connecting = _connecting()
         try:
             return await plain_async(*args, **kwargs)
         finally:
-            attempt.dns = (attempt.dns or 0) + clock() - started
+            if connecting is not None:
+                _resolved(*connecting)
 
     socket.getaddrinfo = getaddrinfo
     base.getaddrinfo = getaddrinfo_async  # type: ignore[method-assign]

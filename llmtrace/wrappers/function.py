@@ -16,7 +16,7 @@ from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
 from llmtrace.runtime import active, entered
-from llmtrace.wrappers import chunks, instrument, sdk
+from llmtrace.wrappers import chunks, generators, instrument, sdk
 from llmtrace.wrappers.cancel import cancelled
 from llmtrace.wrappers.iterators import proxy
 
@@ -119,13 +119,20 @@ def trace(
 def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Scalar]) -> Any:
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_decorated(target.__func__, fields, extra))
-    generator = inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target)
 
+    def start() -> Recording | None:
+        return _start(fields, extra)
+
+    # Frameworks look at what kind of function they are given, so each kind stays its kind.
+    if inspect.isgeneratorfunction(target):
+        return generators.traced(target, start)
+    if inspect.isasyncgenfunction(target):
+        return generators.atraced(target, start)
     if inspect.iscoroutinefunction(target):
 
         @wraps(target)
         async def acall(*args: Any, **kwargs: Any) -> Any:
-            recording = _start(fields, extra, held_from_start=False)
+            recording = start()
             if recording is None:
                 return await target(*args, **kwargs)
             return await _awaited(recording, target(*args, **kwargs))
@@ -134,7 +141,7 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Scalar]) ->
 
     @wraps(target)
     def call(*args: Any, **kwargs: Any) -> Any:
-        recording = _start(fields, extra, held_from_start=generator)
+        recording = start()
         if recording is None:
             return target(*args, **kwargs)
         try:
@@ -151,15 +158,13 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Scalar]) ->
     return call
 
 
-def _start(
-    fields: dict[str, Any], extra: dict[str, Scalar], *, held_from_start: bool
-) -> Recording | None:
+def _start(fields: dict[str, Any], extra: dict[str, Scalar]) -> Recording | None:
     runtime = active()
     if runtime is None:
         return None
     try:
         instrument.late()
-        recording = runtime.start(dict(fields), held_from_start=held_from_start)
+        recording = runtime.start(dict(fields))
         recording.attributes.update(extra)
         recording.outer = True
     except Exception as error:  # noqa: BLE001 - the function runs unrecorded

@@ -57,6 +57,8 @@ def outgoing(recording: Recording, already: Mapping[str, object]) -> dict[str, s
 def incoming(recording: Recording, headers: Mapping[str, str]) -> None:
     """Note what an answer's headers tell of where its time went."""
     recording.bare = not any(name in headers for name in _PROXY_HEADERS)
+    if recording.bare:
+        return
     timing = dict(server_timing(headers.get("server-timing", "")))
     gateway = [ns for name, ns in timing.items() if name in _GATEWAY_NAMES]
     if gateway:

@@ -7,66 +7,25 @@ the live socket is asked for its round trip, and the answer's first byte and its
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from functools import lru_cache, wraps
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import Attempt, Clock, Recording
 from llmtrace.runtime import current
-from llmtrace.wrappers import dns, headers, kernel
+from llmtrace.wrappers import dns, headers, kernel, phases
 from llmtrace.wrappers.chunks import raw_sse
 from llmtrace.wrappers.reads import areads, reads
 
 _LIBRARIES: Final = ("httpx", "httpx2")
 
 
-class _Phases:
-    """Turns httpcore's events of one attempt into its phases."""
-
-    __slots__ = ("_attempt", "_clock", "_connect", "_tls")
-
-    def __init__(self, attempt: Attempt, clock: Clock) -> None:
-        self._attempt = attempt
-        self._clock = clock
-        self._connect = self._tls = 0
-
-    def event(self, name: str) -> None:
-        """Note an event: `connection.connect_tcp.started`, `http11.send_request_body.complete`."""
-        attempt = self._attempt
-        phase = name.partition(".")[2]
-        if phase in {"connect_tcp.started", "connect_unix_socket.started"}:
-            self._connect = now = self._clock()
-            if attempt.first_wire is None:
-                attempt.first_wire = now
-        elif phase in {"connect_tcp.complete", "connect_unix_socket.complete"}:
-            if attempt.dns is None and dns.watching():
-                attempt.dns = 0  # an address, not a name: there was nothing to resolve
-            took = self._clock() - self._connect - (attempt.dns or 0)
-            attempt.connect = (attempt.connect or 0) + max(0, took)
-        elif phase == "start_tls.started":
-            self._tls = self._clock()
-        elif phase == "start_tls.complete":
-            attempt.tls = (attempt.tls or 0) + self._clock() - self._tls
-        elif phase == "send_request_headers.started":
-            attempt.send_started = now = self._clock()
-            if attempt.first_wire is None:
-                # A pooled connection: nothing was resolved or connected, and that was seen.
-                attempt.first_wire = now
-                attempt.dns = attempt.connect = attempt.tls = 0
-            elif attempt.tls is None:
-                attempt.tls = 0
-        elif phase == "send_request_body.complete":
-            attempt.send = self._clock() - (attempt.send_started or 0)
-            attempt.sent = True
-
-
 def _trace(attempt: Attempt, clock: Clock, theirs: Any) -> Callable[[str, Any], None]:
-    phases = _Phases(attempt, clock)
-
     def trace(name: str, info: Any) -> None:
         try:
-            phases.event(name)
+            phases.note(attempt, clock, name)
         except Exception as error:  # noqa: BLE001
             internal_error("http.trace", error)
         if theirs is not None:
@@ -76,11 +35,9 @@ def _trace(attempt: Attempt, clock: Clock, theirs: Any) -> Callable[[str, Any], 
 
 
 def _atrace(attempt: Attempt, clock: Clock, theirs: Any) -> Callable[[str, Any], Awaitable[None]]:
-    phases = _Phases(attempt, clock)
-
     async def trace(name: str, info: Any) -> None:
         try:
-            phases.event(name)
+            phases.note(attempt, clock, name)
         except Exception as error:  # noqa: BLE001
             internal_error("http.trace", error)
         if theirs is not None:
@@ -110,20 +67,40 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
         attempt.status = response.status_code
         network_stream = response.extensions.get("network_stream")
         if network_stream is not None:
-            kernel.look(attempt, network_stream.get_extra_info("socket"))
+            kernel.look(attempt, _socket(network_stream))
         if response.is_success:
-            headers.incoming(recording, response.headers)
+            # Decoded once: httpx's own look-ups search the whole list for every name.
+            told = {
+                name.lower().decode("latin-1"): value.decode("latin-1")
+                for name, value in response.headers.raw
+            }
+            headers.incoming(recording, told)
             if stream:
                 _watch(recording, response)
     except Exception as error:  # noqa: BLE001
         internal_error("http", error)
 
 
+# Asking a stream for its socket costs anyio dozens of microseconds; it stays the same one.
+_sockets: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def _socket(network_stream: Any) -> Any:
+    sock = _sockets.get(network_stream)
+    if sock is None:
+        sock = network_stream.get_extra_info("socket")
+        if sock is not None:
+            _sockets[network_stream] = sock
+    return sock
+
+
 def _watch(recording: Recording, response: Any) -> None:
     """Note the first byte of a streamed answer, and when it is closed, whoever closes it."""
     library = sys.modules[type(response).__module__.partition(".")[0]]
     kind: Any = type(response)
-    response.stream = _first_byte(library)(recording, response.stream)
+    kinds = (library.SyncByteStream, library.AsyncByteStream)
+    bases = tuple(base for base in kinds if isinstance(response.stream, base))
+    response.stream = _first_byte(bases)(recording, response.stream)
     response.__class__ = _watched(kind)
     response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
 
@@ -154,11 +131,11 @@ def _watched(kind: Any) -> type[Any]:
     return Response
 
 
-@lru_cache(maxsize=4)
-def _first_byte(library: Any) -> type[Any]:
+@lru_cache(maxsize=8)
+def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
     """Make the byte stream that notes its first chunk and is then out of the way."""
 
-    class FirstByte(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc]
+    class FirstByte(*bases):  # type: ignore[misc]
         def __init__(self, recording: Recording, stream: Any) -> None:
             self._recording = recording
             self._stream = stream
@@ -188,10 +165,12 @@ def _first_byte(library: Any) -> type[Any]:
             yield from chunks
 
         def __aiter__(self) -> AsyncIterator[bytes]:
-            chunks = _AsyncFirstByte(self._note, self._stream.__aiter__())
+            chunks = self._stream.__aiter__()
+            first = _AsyncFirstByte(self._note, chunks, chunks)
             if self._recording.raw:
-                return areads(self._recording, chunks.__anext__, raw_sse)
-            return chunks
+                timed = areads(self._recording, first.__anext__, raw_sse)
+                return _AsyncFirstByte(None, timed, timed, chunks)
+            return first
 
         def close(self) -> None:
             self._stream.close()
@@ -203,13 +182,19 @@ def _first_byte(library: Any) -> type[Any]:
 
 
 class _AsyncFirstByte:
-    """Hands out the stream's own awaitables; only the first is looked at."""
+    """Hands out the stream's own awaitables; only the first is looked at.
 
-    __slots__ = ("_next", "_note")
+    It can be closed like the async generator it stands for, since httpx2 does so where it can.
+    """
 
-    def __init__(self, note: Callable[[], None], chunks: AsyncIterator[bytes]) -> None:
-        self._note: Callable[[], None] | None = note
+    __slots__ = ("_close", "_next", "_note")
+
+    def __init__(
+        self, note: Callable[[], None] | None, chunks: AsyncIterator[bytes], *close: Any
+    ) -> None:
+        self._note = note
         self._next = chunks.__anext__
+        self._close = close
 
     def __aiter__(self) -> _AsyncFirstByte:
         return self
@@ -222,6 +207,18 @@ class _AsyncFirstByte:
         self._note = None
         note()
         return chunk
+
+    async def asend(self, _: None) -> bytes:
+        return await self.__anext__()
+
+    async def athrow(self, *raised: Any) -> bytes:
+        chunk: bytes = await self._close[0].athrow(*raised)
+        return chunk
+
+    async def aclose(self) -> None:
+        for chunks in self._close:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()
 
 
 def _send(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -81,9 +81,9 @@ def instrument(client_or_module: Any) -> Instrumented:
             raise ConfigError(msg)
         base = importlib.import_module(f"{name}._base_client")
         return Instrumented(_patch(base.SyncAPIClient) + _patch(base.AsyncAPIClient))
-    library = type(client_or_module).__module__.partition(".")[0]
-    if library in MODULES and hasattr(client_or_module, "request"):
+    if sdk.library(client_or_module) is not None and hasattr(client_or_module, "request"):
         return Instrumented(_patch(client_or_module))
+    library = type(client_or_module).__module__.partition(".")[0]
     if library == "aiohttp" and hasattr(client_or_module, "trace_configs"):
         return Instrumented(_patch_aiohttp(client_or_module))
     msg = (

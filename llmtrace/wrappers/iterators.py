@@ -7,29 +7,71 @@ it is exhausted, raises, is closed, is left, or is let go.
 from __future__ import annotations
 
 import asyncio
+import inspect
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
+from contextvars import Token
+from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
+from opentelemetry import context as otel_context
+
 from llmtrace.failopen import internal_error
-from llmtrace.record import Recording
-from llmtrace.runtime import entered
+from llmtrace.record import GAP_BOUNDS_NS, NOTHING, Recording
+from llmtrace.runtime import current
 from llmtrace.wrappers.cancel import cancelled
 from llmtrace.wrappers.reads import Classify
 
 
 def proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     """Return what stands for a stream, or for a context manager that gives one; else `None`."""
-    if hasattr(value, "__anext__"):
-        return TracedAsyncIterator(recording, value, value, classify)
-    if hasattr(value, "__next__"):
-        return TracedIterator(recording, value, value, classify)
+    iterator = hasattr(value, "__anext__") or hasattr(value, "__next__")
     # An iterable that is entered first, like httpx's streams, is iterated through its manager.
-    if hasattr(value, "__aenter__") or hasattr(value, "__enter__"):
-        return TracedManager(recording, value, classify)
+    if not iterator and (hasattr(value, "__aenter__") or hasattr(value, "__enter__")):
+        return _stand_in(TracedManager, value)(recording, value, classify)
+    return _iterator_proxy(recording, value, classify)
+
+
+def _iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
+    if hasattr(value, "__anext__"):
+        return _stand_in(TracedAsyncIterator, value)(recording, value, value, classify)
+    if hasattr(value, "__next__"):
+        return _stand_in(TracedIterator, value)(recording, value, value, classify)
     if hasattr(value, "__aiter__"):
-        return TracedAsyncIterator(recording, value, aiter(value), classify)
+        made = _stand_in(TracedAsyncIterator, value)
+        return made(recording, value, aiter(value), classify)
     return None
+
+
+def _stand_in(proxy_class: Any, value: Any) -> Any:
+    kind: Any = type(value)
+    return _standing_for(proxy_class, kind)
+
+
+@lru_cache(maxsize=256)
+def _standing_for(proxy_class: Any, kind: Any) -> Any:
+    """Make the subclass of a proxy that has every special method of what it stands for, too.
+
+    `len(x)`, `await x` or `bool(x)` look at the class and would miss `__getattr__`.
+    """
+    special = [name for name in dir(kind) if name.startswith("__") and name.endswith("__")]
+    return type(
+        proxy_class.__name__,
+        (proxy_class,),
+        {
+            name: _passed_on(name)
+            for name in special
+            if not hasattr(proxy_class, name) and callable(getattr(kind, name, None))
+        },
+    )
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._source, name)(*args, **kwargs)
+
+    return method
 
 
 class _Proxy:
@@ -42,8 +84,17 @@ class _Proxy:
         # The proxy is around whatever happens inside: a client's own stream may join the
         # recording, and then keeps the time, but does not end the row.
         recording.outer = True
+        # What is current inside: the request's span at first, then what the stream left there.
+        self._context: Any = recording.span.context
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of what it stands for, so that `isinstance` says what it always said."""
+        return type(self._source)
 
     def __getattr__(self, name: str) -> Any:
+        if name in {"_source", "_llmtrace"}:  # __init__ never ran
+            raise AttributeError(name)
         return getattr(self._source, name)
 
     def __repr__(self) -> str:
@@ -58,13 +109,46 @@ class _Proxy:
                 internal_error("record", error)
 
     def _got(self, chunk: Any) -> None:
+        # `Recording.boundary` and `Recording.more` in line, as in `reads`: this is every chunk.
         recording = self._llmtrace
-        if not recording.joined:
-            try:
-                recording.boundary(reading=False)
-                recording.event(self._classify(recording, chunk))
-            except Exception as error:  # noqa: BLE001
-                internal_error("record", error)
+        if recording.joined:
+            return
+        try:
+            recording.mark = now = recording.clock()
+            if recording.asked:
+                recording.waited += now - recording.asked
+                recording.asked = 0
+            kind = self._classify(recording, chunk)
+            if kind > NOTHING and recording.firsts[kind] is not None:
+                waited = recording.waited
+                gap = waited - recording.waited_at_content
+                recording.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
+                if gap > recording.max_gap:  # noqa: PLR1730 - the faster way
+                    recording.max_gap = gap
+                recording.waited_at_content = waited
+                recording.last_content = now
+            else:
+                recording.event(kind)
+        except Exception as error:  # noqa: BLE001
+            internal_error("record", error)
+
+    def _enter(self) -> tuple[Token[Recording | None], Any]:
+        """Make the recording and the stream's own context current, for one step."""
+        token = current.set(self._llmtrace)
+        return token, None if self._context is None else otel_context.attach(self._context)
+
+    def _leave(self, step: tuple[Token[Recording | None], Any]) -> None:
+        """Give the consumer its own context back, and keep the stream's for its next step."""
+        token, attached = step
+        if current.get() is not self._llmtrace:
+            return  # torn down by the garbage collector, in a context where nothing of ours is set
+        if attached is not None:
+            self._context = otel_context.get_current()
+            otel_context.detach(attached)
+        try:
+            current.reset(token)
+        except ValueError:  # torn down in a copy of the context
+            return
 
     def _exhausted(self) -> None:
         self._llmtrace.outer = False
@@ -104,7 +188,29 @@ class TracedIterator(_Proxy):
 
     def __next__(self) -> Any:
         """Read the next chunk."""
-        return self._step(self._iterator.__next__)
+        if self._context is not None:
+            return self._step(next, self._iterator)
+        # The same in line, for every chunk.
+        recording = self._llmtrace
+        if not recording.joined:
+            try:
+                recording.asked = recording.clock()
+            except Exception as error:  # noqa: BLE001 - the stream goes on untimed
+                internal_error("record", error)
+        token = current.set(recording)
+        try:
+            try:
+                chunk = next(self._iterator)
+            finally:
+                current.reset(token)
+        except StopIteration:
+            self._exhausted()
+            raise
+        except BaseException as error:
+            self._failed(error)
+            raise
+        self._got(chunk)
+        return chunk
 
     def send(self, value: Any) -> Any:
         """Send a value into the generator, as the next read."""
@@ -116,9 +222,12 @@ class TracedIterator(_Proxy):
 
     def _step(self, advance: Callable[..., Any], *args: Any) -> Any:
         self._asks()
+        step = self._enter()
         try:
-            with entered(self._llmtrace):
+            try:
                 chunk = advance(*args)
+            finally:
+                self._leave(step)
         except StopIteration:
             self._exhausted()
             raise
@@ -130,11 +239,13 @@ class TracedIterator(_Proxy):
 
     def close(self) -> None:
         """Close the iterator, if it can be closed, and end the row."""
+        step = self._enter()
         try:
             close = getattr(self._source, "close", None)
             if close is not None:
                 close()
         finally:
+            self._leave(step)
             self._left()
 
     def __enter__(self) -> Any:
@@ -183,7 +294,29 @@ class TracedAsyncIterator(_Proxy):
 
     async def __anext__(self) -> Any:
         """Read the next chunk."""
-        return await self._step(self._iterator.__anext__)
+        if self._context is not None:
+            return await self._step(self._iterator.__anext__)
+        # The same in line, for every chunk.
+        recording = self._llmtrace
+        if not recording.joined:
+            try:
+                recording.asked = recording.clock()
+            except Exception as error:  # noqa: BLE001 - the stream goes on untimed
+                internal_error("record", error)
+        token = current.set(recording)
+        try:
+            chunk = await self._iterator.__anext__()
+        except StopAsyncIteration:
+            current.reset(token)
+            self._exhausted()
+            raise
+        except BaseException as error:
+            self._leave((token, None))
+            self._failed(error)
+            raise
+        current.reset(token)
+        self._got(chunk)
+        return chunk
 
     async def asend(self, value: Any) -> Any:
         """Send a value into the generator, as the next read."""
@@ -195,11 +328,14 @@ class TracedAsyncIterator(_Proxy):
 
     async def _step(self, advance: Callable[..., Awaitable[Any]], *args: Any) -> Any:
         self._asks()
+        # Set and taken back within one await: nothing leaks to the consumer, and no task is
+        # made, so cancellation and time-outs reach the generator as they would without us.
+        step = self._enter()
         try:
-            # Set and taken back within one await: nothing leaks to the consumer, and no task
-            # is made, so cancellation and time-outs reach the generator as they would without us.
-            with entered(self._llmtrace):
+            try:
                 chunk = await advance(*args)
+            finally:
+                self._leave(step)
         except StopAsyncIteration:
             self._exhausted()
             raise
@@ -211,16 +347,27 @@ class TracedAsyncIterator(_Proxy):
 
     async def aclose(self) -> None:
         """Close the iterator, if it can be closed, and end the row."""
-        try:
-            close = getattr(self._source, "aclose", None) or getattr(self._source, "close", None)
-            if close is not None:
-                await close()
-        finally:
-            self._left()
+        source = self._source
+        close = getattr(source, "aclose", None) or getattr(source, "close", None)
+        await self._closing(None if close is None else close())
 
-    async def close(self) -> None:
-        """Close the iterator and end the row: the name SDKs use."""
-        await self.aclose()
+    def close(self) -> Any:
+        """Close the iterator and end the row; to be awaited if the iterator's own `close` is."""
+        closing = None
+        try:
+            closing = self._source.close()
+        finally:
+            if not inspect.isawaitable(closing):
+                self._left()
+        return self._closing(closing) if inspect.isawaitable(closing) else closing
+
+    async def _closing(self, closing: Any) -> Any:
+        step = self._enter()
+        try:
+            return await closing if inspect.isawaitable(closing) else closing
+        finally:
+            self._leave(step)
+            self._left()
 
     async def __aenter__(self) -> Any:
         """Enter the stream, where it is a context manager too."""
@@ -255,15 +402,20 @@ class TracedManager(_Proxy):
 
     def __init__(self, recording: Recording, source: Any, classify: Classify) -> None:
         super().__init__(recording, source, classify)
-        recording.stream = True
+        # A span the manager makes current is to stay so for the block, so none of ours is put
+        # around it; a client's call inside has its own.
+        self._context = None
+        recording.boundary(reading=False)
 
     def __enter__(self) -> Any:
         """Enter, with the recording current, and stand for the stream that comes out."""
-        recording = self._llmtrace
-        self._asks()
+        self._begin()
+        step = self._enter()
         try:
-            with entered(recording):
+            try:
                 value = self._source.__enter__()
+            finally:
+                self._leave(step)
         except BaseException as error:
             self._failed(error)
             raise
@@ -283,10 +435,13 @@ class TracedManager(_Proxy):
 
     async def __aenter__(self) -> Any:
         """Enter, with the recording current, and stand for the stream that comes out."""
-        self._asks()
+        self._begin()
+        step = self._enter()
         try:
-            with entered(self._llmtrace):
+            try:
                 value = await self._source.__aenter__()
+            finally:
+                self._leave(step)
         except BaseException as error:
             self._failed(error)
             raise
@@ -304,10 +459,14 @@ class TracedManager(_Proxy):
         finally:
             self._end(error)
 
+    def _begin(self) -> None:
+        self._llmtrace.stream = True
+        self._asks()
+
     def _inside(self, value: Any) -> Any:
         if self._llmtrace.joined:
             return value  # the client's own stream keeps the time
-        inside = proxy(self._llmtrace, value, self._classify)
+        inside = _iterator_proxy(self._llmtrace, value, self._classify)
         return value if inside is None else inside
 
     def _end(self, error: BaseException | None) -> None:

@@ -43,7 +43,10 @@ def tcp_info(sock: Any) -> TcpInfo:
     """Ask the kernel about a socket, or asyncio's transport socket; anything else tells nothing."""
     if not _has_tcp_info or getattr(sock, "family", None) not in {socket.AF_INET, socket.AF_INET6}:
         return TcpInfo()
-    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
+    except OSError:  # closed meanwhile, or not TCP
+        return TcpInfo()
     if len(info) < _MIN_RTT + 4:
         return TcpInfo()
     (microseconds,) = struct.unpack_from("=I", info, _MIN_RTT)

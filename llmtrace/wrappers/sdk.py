@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, Final
 
 from llmtrace.failopen import internal_error
-from llmtrace.record import Recording
+from llmtrace.record import Recording, outcome_of
 from llmtrace.runtime import Runtime, active, current, entered
 from llmtrace.wrappers import chunks, headers
 from llmtrace.wrappers.cancel import cancelled
@@ -50,6 +51,29 @@ _PROVIDERS: Final[Mapping[str, str]] = {
 # Servers that refused a request because of `stream_options`: they are not asked again.
 _refuses_usage: set[str] = set()
 
+# What a failed call filled in on its decorated function's recording: the next call writes over it.
+_filled: weakref.WeakKeyDictionary[Recording, set[str]] = weakref.WeakKeyDictionary()
+
+_SDKS: Final = ("openai", "anthropic")
+
+
+def library(client: Any) -> str | None:
+    """Name the SDK a client is of, or is derived from; `None` if of neither."""
+    roots = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
+    return next((root for root in roots if root in _SDKS), None)
+
+
+@dataclass(slots=True)
+class _Patch:
+    """Whether an instrumentation still counts: what was put over it may go on calling it."""
+
+    on: bool = True
+
+    def records(self, client: Any) -> bool:
+        """Say whether it records a client: not if that one is instrumented by itself, too."""
+        outermost = getattr(type(client).request, "_llmtrace_patch", self)
+        return self.on and (outermost is self or not outermost.on)
+
 
 @dataclass(slots=True)
 class _Call:
@@ -59,91 +83,127 @@ class _Call:
     endpoint: Endpoint
     options: Any
     server: str
-    asked_usage: bool
+    filled: set[str]
+    asked_usage: bool = False
 
 
-def instrument_client(client_class: Any) -> Callable[[], None]:
-    """Record every call that goes through a client class's (or instance's) `request`.
+def instrument_client(target: Any) -> Callable[[], None]:
+    """Record every call that goes through the `request` of a client class, or of one client.
 
     Returns:
-        What undoes it.
+        What undoes it. It does not keep the client alive.
     """
-    plain = client_class.request
-    bound = not inspect.isclass(client_class)
-    function = plain.__func__ if bound else plain
-    is_async = inspect.iscoroutinefunction(function)
-    ours = (_arequest if is_async else _request)(function)
-    if bound:
-        client_class.request = ours.__get__(client_class)
-    else:
-        client_class.request = ours
+    patch = _Patch()
+    kind: Any = target if inspect.isclass(target) else type(target)
+    plain = kind.request
+    if kind is target:
+        kind.request = ours = _seam(plain, patch)
 
-    def undo() -> None:
-        if bound:
-            client_class.__dict__.pop("request", None)
-        elif client_class.request is ours:
-            client_class.request = plain
+        def undo() -> None:
+            patch.on = False
+            if kind.request is ours:
+                kind.request = plain
 
-    return undo
+        return undo
+
+    # A class of its own and not an attribute: that would be a reference cycle, which keeps the
+    # connections of a dropped client open; and `with_options` makes more of the same class.
+    class Client(kind):  # type: ignore[misc]
+        request = _seam(plain, patch)
+
+    _pass_for(Client, kind)
+    target.__class__ = Client
+    client = weakref.ref(target)
+
+    def undo_one() -> None:
+        patch.on = False
+        alive = client()
+        if alive is not None and type(alive) is Client:
+            alive.__class__ = kind
+
+    return undo_one
 
 
-def _request(plain: Callable[..., Any]) -> Callable[..., Any]:
+def is_instrumented(target: Any) -> bool:
+    """Say whether this very class, or this one client, is instrumented already."""
+    kind = target if inspect.isclass(target) else type(target)
+    patch = getattr(vars(kind).get("request"), "_llmtrace_patch", None)
+    return patch is not None and patch.on
+
+
+def _pass_for(made: Any, kind: Any) -> None:
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(made, name, getattr(kind, name))
+
+
+def _seam(plain: Callable[..., Any], patch: _Patch) -> Callable[..., Any]:
+    made = (_arequest if inspect.iscoroutinefunction(plain) else _request)(plain, patch)
+    made._llmtrace_patch = patch  # type: ignore[attr-defined]  # noqa: SLF001
+    return made
+
+
+def _request(plain: Callable[..., Any], patch: _Patch) -> Callable[..., Any]:
     @wraps(plain)
     def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _begin(self, options, kwargs)
+        call = _begin(self, options, kwargs) if patch.records(self) else None
         if call is None:
             return plain(self, cast_to, options, *args, **kwargs)
-        recording = call.recording
+        refused = False
         try:
-            with entered(recording):
+            with entered(call.recording):
                 try:
                     result = plain(self, cast_to, call.options, *args, **kwargs)
                 except Exception as error:
-                    if not _refused_usage(call, error):
+                    refused = _refused_usage(call, error)
+                    if not refused:
                         raise
+                if refused:  # out here, so that another error has no trace of this one
                     result = plain(self, cast_to, call.options, *args, **kwargs)
         except BaseException as error:
-            recording.calling = False
-            recording.failed(error)
+            _failed(call, error)
             raise
         return _deliver(call, result)
 
-    request._llmtrace_plain = plain  # type: ignore[attr-defined]  # noqa: SLF001
     return request
 
 
-def _arequest(plain: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _arequest(plain: Callable[..., Awaitable[Any]], patch: _Patch) -> Callable[..., Any]:
     @wraps(plain)
     async def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _begin(self, options, kwargs)
+        call = _begin(self, options, kwargs) if patch.records(self) else None
         if call is None:
             return await plain(self, cast_to, options, *args, **kwargs)
-        recording = call.recording
+        refused = False
         try:
-            with entered(recording):
+            with entered(call.recording):
                 try:
                     result = await plain(self, cast_to, call.options, *args, **kwargs)
                 except Exception as error:
-                    if not _refused_usage(call, error):
+                    refused = _refused_usage(call, error)
+                    if not refused:
                         raise
+                if refused:
                     result = await plain(self, cast_to, call.options, *args, **kwargs)
-        except asyncio.CancelledError as error:
-            recording.calling = False
-            cancelled(recording, error)
-            raise
         except BaseException as error:
-            recording.calling = False
-            recording.failed(error)
+            _failed(call, error)
             raise
         return _deliver(call, result)
 
-    request._llmtrace_plain = plain  # type: ignore[attr-defined]  # noqa: SLF001
     return request
 
 
-def is_instrumented(client_class: Any) -> bool:
-    """Say whether a client's `request` is ours already."""
-    return hasattr(client_class.request, "_llmtrace_plain")
+def _failed(call: _Call, error: BaseException) -> None:
+    """End the recording with what the call raised, unless a decorated function may try again."""
+    recording = call.recording
+    recording.calling = False
+    if recording.outer:
+        recording.joined = False
+        recording.failure = outcome_of(error)
+        _filled[recording] = call.filled
+    elif isinstance(error, asyncio.CancelledError):
+        cancelled(recording, error)
+    else:
+        recording.failed(error)
 
 
 def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None:
@@ -156,61 +216,77 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
         endpoint = next((e for end, e in ENDPOINTS.items() if path.endswith(end)), None)
         if endpoint is None or options.method.lower() != "post":
             return None
-        recording = _recording(runtime, client, options, endpoint)
+        info = _known(client, options, endpoint)
+        recording, filled = _recording(runtime, info)
+        recording.stream = bool(kwargs.get("stream"))
+        recording.usage_hidden = False
         recording.calling = True
-        call = _Call(
-            recording=recording,
-            endpoint=endpoint,
-            options=copy.copy(options),
-            server=recording.info["server"],
-            asked_usage=False,
-        )
-        _prepare(runtime, client, call, stream=bool(kwargs.get("stream")))
     except Exception as error:  # noqa: BLE001
         internal_error("sdk", error)
         return None
+    call = _Call(recording, endpoint, options, str(info["server"]), filled)
+    try:
+        _prepare(runtime, client, call)
+    except Exception as error:  # noqa: BLE001 - the request goes out as it was
+        internal_error("sdk.request", error)
+        call.options = options
+        call.asked_usage = recording.usage_hidden = False
     return call
 
 
-def _recording(runtime: Runtime, client: Any, options: Any, endpoint: Endpoint) -> Recording:
+def _known(client: Any, options: Any, endpoint: Endpoint) -> dict[str, Any]:
+    """Return the row fields that the call itself tells."""
     url = client.base_url
-    sdk = type(client).__module__.partition(".")[0]
+    sdk = library(client)
     body = options.json_data if isinstance(options.json_data, dict) else {}
-    info = {
+    model = body.get("model")
+    return {
         "operation": endpoint.operation,
-        "model": body.get("model"),
+        "model": model if isinstance(model, str) else None,
         "provider": _PROVIDERS.get(url.host, sdk),
         "server": f"{url.host}:{url.port}" if url.port else url.host,
         "client": sdk,
     }
+
+
+def _recording(runtime: Runtime, info: dict[str, Any]) -> tuple[Recording, set[str]]:
+    """Return the recording a call belongs to, and the fields that the call filled in on it."""
     around = current.get()
     if around is None or around.joined or around.ended:
-        return runtime.start(info)
+        return runtime.start(info), set(info)
     around.joined = True
+    around.failure = None  # a call before this one failed: the function tries again
     around.boundary(reading=True)
     # What the decorator was told wins over what the call says.
-    around.info.update({k: v for k, v in info.items() if around.info.get(k) is None})
-    around.info["operation"] = endpoint.operation
-    return around
+    ours = _filled.pop(around, {"operation"})
+    told = {k: v for k, v in info.items() if around.info.get(k) is None or k in ours}
+    around.info.update(told)
+    return around, {"operation", *told}
 
 
-def _prepare(runtime: Runtime, client: Any, call: _Call, *, stream: bool) -> None:
-    recording, options = call.recording, call.options
+def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
+    """Put what llmtrace adds to a request on a copy of its options."""
+    recording, options = call.recording, copy.copy(call.options)
     given = options.headers if isinstance(options.headers, Mapping) else {}
     added = headers.outgoing(recording, {**client.default_headers, **given})
     options.headers = {**given, **added}
-    recording.stream = stream
+    call.options = options
     body = options.json_data
-    if not (stream and call.endpoint.usage_option and isinstance(body, dict)):
+    if not (recording.stream and call.endpoint.usage_option and isinstance(body, dict)):
         return
     asked = body.get("stream_options")
     if isinstance(asked, Mapping) and "include_usage" in asked:
         return
+    if given.get(_RAW_HEADER) == "stream":
+        return  # its bytes are the caller's to read: nothing could be hidden among them
     if runtime.ask_usage and call.server not in _refuses_usage:
         wanted = {**(asked if isinstance(asked, Mapping) else {}), "include_usage": True}
         options.json_data = {**body, "stream_options": wanted}
         recording.usage_hidden = call.asked_usage = True
 
+
+# How the SDKs say that `with_raw_response` or `with_streaming_response` was used.
+_RAW_HEADER: Final = "X-Stainless-Raw-Response"
 
 _REFUSALS: Final = frozenset({400, 422})
 
@@ -219,7 +295,8 @@ def _refused_usage(call: _Call, error: Exception) -> bool:
     """Take back what llmtrace added, if that is what the server refused; say whether it was."""
     if not call.asked_usage or getattr(error, "status_code", None) not in _REFUSALS:
         return False
-    if "stream_options" not in str(error) and "include_usage" not in str(error):
+    said = str(error)
+    if "stream_options" not in said and "include_usage" not in said:
         return False
     _refuses_usage.add(call.server)
     call.asked_usage = call.recording.usage_hidden = False
@@ -260,9 +337,6 @@ def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
     else:
         stream._iterator = reads(recording, iterator.__next__, classify)  # noqa: SLF001
     stream._llmtrace = recording  # noqa: SLF001 - how a decorator knows it
-
-
-_SDKS: Final = ("openai", "anthropic")
 
 
 def is_stream(value: Any) -> bool:
@@ -323,27 +397,41 @@ def _raw(call: _Call, result: Any) -> None:
     recording = call.recording
     recording.opened()
     recording.raw = recording.stream  # until it is parsed, its bytes are what is read
-    plain = result.parse
+    result._llmtrace_call = call  # noqa: SLF001 - our own attribute on their object
+    kind: Any = type(result)
+    result.__class__ = _parsing(kind)
 
-    def adopted(parsed: Any) -> Any:
-        try:
-            if recording.ended or getattr(parsed, "_llmtrace", None) is recording:
-                return parsed
-            if hasattr(parsed, "_iterator"):
-                adopt(recording, parsed, call.endpoint.chunk)
-            elif hasattr(parsed, "id"):
-                call.endpoint.answer(recording, parsed)
-                recording.finish("success")
-        except Exception as error:  # noqa: BLE001
-            internal_error("sdk", error)
-        return parsed
 
-    @wraps(plain)
-    def parse(*args: Any, **kwargs: Any) -> Any:
-        return adopted(plain(*args, **kwargs))
+@lru_cache(maxsize=16)
+def _parsing(kind: Any) -> type[Any]:
+    """Make the subclass of a raw response that times what it is parsed into.
 
-    @wraps(plain)
-    async def aparse(*args: Any, **kwargs: Any) -> Any:
-        return adopted(await plain(*args, **kwargs))
+    A subclass for the same reason as in `http`: an attribute would be a reference cycle.
+    """
 
-    result.parse = aparse if inspect.iscoroutinefunction(plain) else parse
+    class Sync(kind):  # type: ignore[misc]
+        def parse(self, *args: Any, **kwargs: Any) -> Any:
+            return _parsed(self._llmtrace_call, super().parse(*args, **kwargs))
+
+    class Async(kind):  # type: ignore[misc]
+        async def parse(self, *args: Any, **kwargs: Any) -> Any:
+            return _parsed(self._llmtrace_call, await super().parse(*args, **kwargs))
+
+    made = Async if inspect.iscoroutinefunction(kind.parse) else Sync
+    _pass_for(made, kind)
+    return made
+
+
+def _parsed(call: _Call, parsed: Any) -> Any:
+    recording = call.recording
+    try:
+        if recording.ended or getattr(parsed, "_llmtrace", None) is recording:
+            return parsed
+        if hasattr(parsed, "_iterator"):
+            adopt(recording, parsed, call.endpoint.chunk)
+        elif hasattr(parsed, "id"):
+            call.endpoint.answer(recording, parsed)
+            recording.finish("success")
+    except Exception as error:  # noqa: BLE001
+        internal_error("sdk", error)
+    return parsed

@@ -1,8 +1,10 @@
-"""OTLP receivers on loopback, for tests: what they get, they keep; what they answer is told them."""
+"""OTLP receivers on loopback, for tests: they keep what they get and answer what they are told."""
 
 from __future__ import annotations
 
 import gzip
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +66,9 @@ class Answer:
 
 
 @contextmanager
-def http_receiver(answer: Callable[[int], Answer] = lambda _: Answer()) -> Iterator[Receiver]:
+def http_receiver(
+    answer: Callable[[int], Answer] = lambda _: Answer(), tls: ssl.SSLContext | None = None
+) -> Iterator[Receiver]:
     """Receive OTLP by HTTP; `answer` gets the number of the request, from 0."""
     receiver = Receiver()
     lock = threading.Lock()
@@ -103,6 +107,9 @@ def http_receiver(answer: Callable[[int], Answer] = lambda _: Answer()) -> Itera
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     receiver.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        receiver.url = f"https://127.0.0.1:{server.server_port}"
     try:
         yield receiver
     finally:
@@ -112,13 +119,16 @@ def http_receiver(answer: Callable[[int], Answer] = lambda _: Answer()) -> Itera
 
 
 @contextmanager
-def grpc_receiver(answer: Callable[[int, grpc.ServicerContext], object | None] = lambda *_: None):
+def grpc_receiver(
+    answer: Callable[[int, grpc.ServicerContext], object | None] = lambda *_: None,
+    tls: grpc.ServerCredentials | None = None,
+) -> Iterator[Receiver]:
     """Receive OTLP by gRPC; `answer` may abort the call or return the response."""
     receiver = Receiver()
 
     def keep(path, request, context):
         number = len(receiver.requests)
-        headers = {key: value for key, value in context.invocation_metadata()}
+        headers = dict(context.invocation_metadata())
         receiver.requests.append(Received(path, headers, request))
         return answer(number, context)
 
@@ -133,9 +143,12 @@ def grpc_receiver(answer: Callable[[int, grpc.ServicerContext], object | None] =
     server = grpc.server(ThreadPoolExecutor(2))
     trace_grpc.add_TraceServiceServicer_to_server(Traces(), server)
     metrics_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    if tls is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", tls)
     server.start()
-    receiver.url = f"http://127.0.0.1:{port}"
+    receiver.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
     try:
         yield receiver
     finally:
@@ -145,8 +158,6 @@ def grpc_receiver(answer: Callable[[int, grpc.ServicerContext], object | None] =
 @contextmanager
 def silent_server() -> Iterator[str]:
     """Accept connections and never answer."""
-    import socket
-
     listening = socket.create_server(("127.0.0.1", 0))
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -45,6 +45,7 @@ def typical(number: int = 0, **given: object) -> Row:
         first_event_ns=390 * MS,
         first_text_ns=400 * MS,
         gap_counts=tuple(gaps),
+        gap_sum_ns=1_950 * MS,
         timeline=Timeline(
             e2e=2_400 * MS,
             ttft=400 * MS,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.errors import ConfigError
-from llmtrace.export.aggregate import LATENCY_S, Aggregate, Histogram, fold
+from llmtrace.export.aggregate import Aggregate, Histogram
+from llmtrace.export.buckets import LATENCY_S, fold
 from llmtrace.failopen import internal_errors
 from llmtrace.semconv_table import DURATION_BOUNDS_S
 from tests.export.samples import MS, typical, unsplit
@@ -36,15 +37,15 @@ def test_a_typical_row():
     aggregate.add(typical())
     cell = only(aggregate)
 
-    assert {2.56: 1} == buckets(cell.e2e)
-    assert {0.48: 1} == buckets(cell.ttft)
-    assert {0.01: 1} == buckets(cell.tpot)
+    assert buckets(cell.e2e) == {2.56: 1}
+    assert buckets(cell.ttft) == {0.48: 1}
+    assert buckets(cell.tpot) == {0.01: 1}
     assert cell.e2e.total == 2_400 * MS
-    assert {0.12: 1} == buckets(cell.stages["queue"])
+    assert buckets(cell.stages["queue"]) == {0.12: 1}
     assert cell.stages["prefill"].total == 230 * MS
-    assert 1200 == cell.input_tokens.total
-    assert 1024 == cell.cached_tokens
-    assert 200 == cell.output_tokens.total
+    assert cell.input_tokens.total == 1200
+    assert cell.cached_tokens == 1024
+    assert cell.output_tokens.total == 200
 
 
 def test_gaps_are_counted_chunk_by_chunk():
@@ -54,7 +55,7 @@ def test_gaps_are_counted_chunk_by_chunk():
     aggregate.add(typical())
     gaps = only(aggregate).gaps
 
-    assert {0.01: 240, 0.015: 158} == buckets(gaps)
+    assert buckets(gaps) == {0.01: 240, 0.015: 158}
     assert gaps.total == 2 * 1_950 * MS
 
 
@@ -65,10 +66,10 @@ def test_unknown_stages_are_counted_apart():
     aggregate.add(unsplit())
     cell = only(aggregate)
 
-    assert (1, 1) == (cell.stages["queue"].count, cell.unknown["queue"])
-    assert (0, 2) == (cell.stages["gateway"].count, cell.unknown["gateway"])
-    assert (2, 0) == (cell.stages["decode"].count, cell.unknown["decode"])
-    assert 2 == cell.stages["unattributed"].count
+    assert (cell.stages["queue"].count, cell.unknown["queue"]) == (1, 1)
+    assert (cell.stages["gateway"].count, cell.unknown["gateway"]) == (0, 2)
+    assert (cell.stages["decode"].count, cell.unknown["decode"]) == (2, 0)
+    assert cell.stages["unattributed"].count == 2
 
 
 @given(st.lists(rows, min_size=1, max_size=5))
@@ -89,7 +90,7 @@ def test_a_bound_belongs_to_its_bucket():
     for value in (10, 11, 20, 21):
         histogram.observe(value, None)
 
-    assert [1, 2, 1] == histogram.counts
+    assert histogram.counts == [1, 2, 1]
 
 
 @pytest.mark.parametrize("name", ["e2e", "ttft", "queue", "render", "unattributed"])
@@ -102,7 +103,7 @@ def test_thresholds_are_bounds(name):
 
     assert 333 * MS in histogram.edges
     assert len(LATENCY_S) + 1 == len(histogram.edges)
-    assert set(round(s * NS) for s in LATENCY_S) < set(histogram.edges)
+    assert {round(s * NS) for s in LATENCY_S} < set(histogram.edges)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +136,14 @@ def test_label_sets_are_bounded():
     aggregate.add(typical(route="/1"))
     cells = aggregate.by(attrgetter("route", "model", "outcome"))
 
-    assert {
+    assert {key: cell.requests for key, cell in cells.items()} == {
         ("/0", "llama-3.1-8b", "success"): 1,
         ("/1", "llama-3.1-8b", "success"): 2,
         ("/2", "llama-3.1-8b", "success"): 1,
         ("other", "other", "success"): 7,
         ("other", "other", "timeout"): 1,
-    } == {key: cell.requests for key, cell in cells.items()}
-    assert {"export.metrics.label_sets": 8} == internal_errors()
+    }
+    assert internal_errors() == {"export.metrics.label_sets": 8}
 
 
 def test_tenants_only_on_request():
@@ -190,8 +191,8 @@ def test_counting_anew():
     aggregate = Aggregate()
     aggregate.add(typical())
 
-    assert [1] == [cell.requests for cell in aggregate.by(lambda _: (), reset=True).values()]
-    assert {} == aggregate.by(lambda _: (), reset=True)
+    assert [cell.requests for cell in aggregate.by(lambda _: (), reset=True).values()] == [1]
+    assert aggregate.by(lambda _: (), reset=True) == {}
 
 
 def test_threads_lose_no_count():
@@ -211,8 +212,8 @@ def test_threads_lose_no_count():
     for thread in threads:
         thread.join()
 
-    assert 2000 == only(aggregate).requests
-    assert 2000 == only(aggregate).e2e.count
+    assert only(aggregate).requests == 2000
+    assert only(aggregate).e2e.count == 2000
 
 
 def test_a_child_counts_from_nothing():
@@ -221,7 +222,7 @@ def test_a_child_counts_from_nothing():
     aggregate.add(typical())
     aggregate.restart_in_child()
 
-    assert {} == aggregate.by(lambda _: ())
+    assert aggregate.by(lambda _: ()) == {}
 
 
 @given(st.lists(st.integers(0, 200 * NS)))
@@ -250,6 +251,6 @@ def test_rows_without_answer():
     aggregate.add(replace(row, timeline=timeline, outcome="timeout", gap_counts=None))
     cell = only(aggregate)
 
-    assert (1, 1, 0, 0, 0) == (
+    assert (
         cell.requests, cell.e2e.count, cell.ttft.count, cell.tpot.count, cell.gaps.count,
-    )  # fmt: skip
+    ) == (1, 1, 0, 0, 0)  # fmt: skip

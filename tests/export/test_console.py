@@ -111,11 +111,11 @@ def test_the_sink_writes_a_line_a_row():
     assert sink.flush(5)
     sink.close()
 
-    assert ["one", "two"] == [text.split("  ")[1] for text in stream.getvalue().splitlines()]
+    assert [text.split("  ")[1] for text in stream.getvalue().splitlines()] == ["one", "two"]
 
 
 def test_a_blocked_terminal_blocks_nothing_else():
-    """With nobody reading the pipe, writing rows comes straight back; later all of them are there."""
+    """With nobody reading the pipe, writing comes straight back; later every line is there."""
     reading, writing = os.pipe()
     lines = 2_000  # more than a pipe holds
     with os.fdopen(writing, "w") as stream:

@@ -20,25 +20,30 @@ class Tries:
         self.waits = []
 
     def send(self, body):
+        """Fail as often as told, then accept."""
         self.sent += 1
         if self.failures:
             raise self.failures.pop(0)
         return b""
 
     def pause(self, seconds):
+        """Wait, on this clock."""
         self.waits.append(seconds)
         self.now += seconds
         return True
 
     def deliver(self, **given):
+        """Deliver to this receiver."""
         deliver(
             self.send,
             b"body",
+            name="export.otlp",
             **{"pause": self.pause, "clock": lambda: self.now, "jitter": lambda: 0.5, **given},
         )
 
 
 def passing(wait_s=None):
+    """Make a refusal that may pass."""
     return Undelivered("later", retryable=True, wait_s=wait_s)
 
 
@@ -47,7 +52,7 @@ def test_accepted_at_once():
     tries = Tries()
     tries.deliver()
 
-    assert (1, []) == (tries.sent, tries.waits)
+    assert (tries.sent, tries.waits) == (1, [])
 
 
 def test_waits_grow():
@@ -55,7 +60,7 @@ def test_waits_grow():
     tries = Tries(*[passing() for _ in range(6)])
     tries.deliver(give_up_after_s=100)
 
-    assert [0.5, 1, 2, 4, 8, 10] == tries.waits
+    assert tries.waits == [0.5, 1, 2, 4, 8, 10]
 
 
 def test_the_server_says_how_long_to_wait():
@@ -63,7 +68,7 @@ def test_the_server_says_how_long_to_wait():
     tries = Tries(passing(7.0), passing(0.0))
     tries.deliver()
 
-    assert [7.0, 0.0] == tries.waits
+    assert tries.waits == [7.0, 0.0]
 
 
 def test_a_refusal_for_good_is_not_retried():
@@ -80,12 +85,12 @@ def test_giving_up():
     tries = Tries(*[passing() for _ in range(99)])
     with pytest.raises(Undelivered):
         tries.deliver(give_up_after_s=3.6)
-    assert [0.5, 1, 2] == tries.waits
+    assert tries.waits == [0.5, 1, 2]
 
     patient = Tries(passing(3600.0))
     with pytest.raises(Undelivered):
         patient.deliver()
-    assert [] == patient.waits
+    assert patient.waits == []
 
 
 def test_no_more_waiting_once_closing():
@@ -101,14 +106,14 @@ def test_partial_success_is_counted():
     """Spans an accepted request lost after all are counted."""
     partial = ExportTracePartialSuccess(rejected_spans=3, error_message="too old")
     answer = ExportTraceServiceResponse(partial_success=partial).SerializeToString()
-    deliver(lambda _: answer, b"", pause=lambda _: True)
+    deliver(lambda _: answer, b"", name="export.otlp", pause=lambda _: True)
 
-    assert {"export.otlp.rejected": 3} == internal_errors()
+    assert internal_errors() == {"export.otlp.rejected": 3}
 
 
 @pytest.mark.parametrize("answer", [b"", b"{}", b"<html>", b"\x0a\x02\x12\x00"])
 def test_odd_answers_to_an_accepted_request(answer):
     """An accepted request is accepted, whatever the body says in whatever format."""
-    deliver(lambda _: answer, b"", pause=lambda _: True)
+    deliver(lambda _: answer, b"", name="export.otlp", pause=lambda _: True)
 
-    assert {} == internal_errors()
+    assert internal_errors() == {}

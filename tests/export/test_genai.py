@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import pytest
 from opentelemetry import metrics as otel_metrics
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsPartialSuccess,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -25,10 +29,12 @@ OPT_IN = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental"}
 
 
 def sink_to(received, **environ):
+    """Make a sink that sends to a receiver."""
     return GenAISink(environ={"OTEL_EXPORTER_OTLP_ENDPOINT": received.url, **environ})
 
 
 def points(metric):
+    """Return a metric's data points by their attributes."""
     return {
         tuple(sorted(attributes_of(point).items())): point
         for point in getattr(metric, metric.WhichOneof("data")).data_points
@@ -36,6 +42,7 @@ def points(metric):
 
 
 def point(metric, **more):
+    """Return the data point of the typical row."""
     return points(metric)[tuple(sorted({**COMMON, **more}.items()))]
 
 
@@ -63,18 +70,18 @@ def test_the_metrics_arrive(receiver, protocol):
     }
     duration = point(metrics["gen_ai.client.operation.duration"])
     assert tuple(duration.explicit_bounds) == DURATION_BOUNDS_S
-    assert (2, 4.8) == (duration.count, duration.sum)
+    assert (duration.count, duration.sum) == (2, 4.8)
     assert duration.bucket_counts[DURATION_BOUNDS_S.index(2.56)] == 2
     assert not duration.HasField("min")
     gaps = point(metrics["gen_ai.client.operation.time_per_output_chunk"])
-    assert (398, [240, 158]) == (gaps.count, list(gaps.bucket_counts[:2]))
+    assert (gaps.count, list(gaps.bucket_counts[:2])) == (398, [240, 158])
     usage = metrics["gen_ai.client.token.usage"]
-    assert 2400 == point(usage, **{"gen_ai.token.type": "input"}).sum
-    assert 400 == point(usage, **{"gen_ai.token.type": "output"}).sum
-    assert ("s", "{token}") == (
+    assert point(usage, **{"gen_ai.token.type": "input"}).sum == 2400
+    assert point(usage, **{"gen_ai.token.type": "output"}).sum == 400
+    assert (
         metrics["gen_ai.client.operation.duration"].unit,
         usage.unit,
-    )
+    ) == ("s", "{token}")
     assert attributes_of(resource)["service.name"] == "shop"
 
 
@@ -96,7 +103,7 @@ def test_the_latest_names():
         "gen_ai.client.inference.usage.output_tokens",
         "gen_ai.client.inference.usage.cache_read.input_tokens",
     }
-    assert 1200 == point(metrics["gen_ai.client.inference.usage.input_tokens"]).as_int
+    assert point(metrics["gen_ai.client.inference.usage.input_tokens"]).as_int == 1200
     assert metrics["gen_ai.client.inference.usage.input_tokens"].sum.is_monotonic
 
 
@@ -115,8 +122,11 @@ def test_errors_have_a_type():
         sink.close()
         found = points(received.metrics()["gen_ai.client.operation.duration"])
 
-    assert {None: 2, "_OTHER": 1, "openai.APIError": 1, "timeout": 1} == {
-        dict(key).get("error.type"): each.count for key, each in found.items()
+    assert {dict(key).get("error.type"): each.count for key, each in found.items()} == {
+        None: 2,
+        "_OTHER": 1,
+        "openai.APIError": 1,
+        "timeout": 1,
     }
 
 
@@ -127,9 +137,7 @@ def test_cumulative_and_delta():
         ("DELTA", AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA, [1, 1]),
     ):
         with http_receiver() as received:
-            sink = sink_to(
-                received, OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=preference
-            )
+            sink = sink_to(received, OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=preference)
             seen = []
             for _ in range(2):
                 sink.write(typical())
@@ -151,7 +159,7 @@ def test_nothing_is_sent_before_the_first_row():
         assert sink.flush(10)
         sink.close()
 
-    assert [] == received.requests
+    assert received.requests == []
 
 
 def test_a_backend_without_metrics():
@@ -163,6 +171,19 @@ def test_a_backend_without_metrics():
         sink.close()
 
     assert internal_errors()["export.otlp-metrics"] >= 1
+
+
+def test_data_points_rejected_after_all_are_counted():
+    """What a receiver rejects out of a request it accepts is counted."""
+    partial = ExportMetricsPartialSuccess(rejected_data_points=4, error_message="too many")
+    said = ExportMetricsServiceResponse(partial_success=partial).SerializeToString()
+    with http_receiver(lambda n: Answer(body=said) if n == 0 else Answer()) as received:
+        sink = sink_to(received)
+        sink.write(typical())
+        assert sink.flush(10)
+        sink.close()
+
+    assert internal_errors() == {"export.otlp-metrics.rejected": 4}
 
 
 def test_headers_and_full_url():
@@ -190,10 +211,11 @@ def test_an_impossible_interval(text):
         GenAISink(environ={"OTEL_METRIC_EXPORT_INTERVAL": text})
 
 
-def through_provider(environ, *rows, **given):
+def through_provider(environ, *rows):
+    """Return what rows become through an application's own MeterProvider."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
-    sink = GenAISink(meter_provider=provider, environ=environ, **given)
+    sink = GenAISink(meter_provider=provider, environ=environ)
     for row in rows:
         sink.write(row)
     sink.close()
@@ -215,11 +237,11 @@ def test_an_applications_own_provider():
         "gen_ai.client.operation.time_to_first_chunk",
         "gen_ai.client.token.usage",
     }
-    assert (1, 2.4, DURATION_BOUNDS_S) == (ok.count, ok.sum, ok.explicit_bounds)
-    assert COMMON == dict(ok.attributes)
-    assert {**COMMON, "error.type": "E"} == dict(failed.attributes)
+    assert (ok.count, ok.sum, ok.explicit_bounds) == (1, 2.4, DURATION_BOUNDS_S)
+    assert dict(ok.attributes) == COMMON
+    assert dict(failed.attributes) == {**COMMON, "error.type": "E"}
     assert {"input", "output"} == {each.attributes["gen_ai.token.type"] for each in usage}
-    assert {} == internal_errors()
+    assert internal_errors() == {}
 
 
 def test_exemplars_of_an_applications_own_provider_point_at_the_row():
@@ -236,9 +258,7 @@ def test_the_latest_names_through_an_applications_own_provider():
 
     assert "gen_ai.client.inference.duration" in metrics
     assert "gen_ai.client.token.usage" not in metrics
-    (cached,) = metrics[
-        "gen_ai.client.inference.usage.cache_read.input_tokens"
-    ].data.data_points
+    (cached,) = metrics["gen_ai.client.inference.usage.cache_read.input_tokens"].data.data_points
     assert cached.value == 1024
 
 
@@ -261,4 +281,4 @@ def test_a_bad_row_raises_nothing():
     sink.write(typical(trace_id="not hex"))
     sink.close()
 
-    assert {"export.otlp-metrics": 1} == internal_errors()
+    assert internal_errors() == {"export.otlp-metrics": 1}

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import email.utils
 import socket
 import threading
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
@@ -17,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from llmtrace.errors import ConfigError
 from llmtrace.export.otlp import otlp_sink
+from llmtrace.export.otlp_http import _retry_after
 from llmtrace.failopen import internal_errors
 from llmtrace.semconv import from_attributes, to_attributes
 from tests.export.receivers import Answer, grpc_receiver, http_receiver, silent_server
@@ -60,7 +63,7 @@ def test_a_row_arrives_whole(receiver, protocol):
         parent_span_id=span.parent_span_id.hex(),
         resource={"service.name": "shop"},
     )
-    assert (Span.SPAN_KIND_CLIENT, "chat llama-3.1-8b") == (span.kind, span.name)
+    assert (span.kind, span.name) == (Span.SPAN_KIND_CLIENT, "chat llama-3.1-8b")
     assert row.e2e_ns == sum(c.end_time_unix_nano - c.start_time_unix_nano for c in children)
     assert children[0].start_time_unix_nano == START
     assert children[-1].end_time_unix_nano == START + row.e2e_ns
@@ -112,7 +115,7 @@ def test_http_is_retried(status):
         assert sink.flush(10)
 
     assert len(received.requests) == 3
-    assert {} == internal_errors()
+    assert internal_errors() == {}
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 413, 500])
@@ -121,21 +124,21 @@ def test_http_is_not_retried(status, caplog):
     headers = {"location": "/elsewhere"} if status == 301 else {}
     with (
         http_receiver(lambda _: Answer(status, headers)) as received,
-        sending(
-            received.url.replace("//", "//me:hunter2@"), headers={"x-key": "hunter2"}
-        ) as sink,
+        sending(received.url.replace("//", "//me:hunter2@"), headers={"x-key": "hunter2"}) as sink,
     ):
         sink.write(typical(0))
         sink.write(typical(1))
         assert not sink.flush(10)
 
     assert len(received.requests) == 1
-    assert {"export.otlp": 1, "export.otlp.dropped": 2} == internal_errors()
+    assert internal_errors() == {"export.otlp": 1, "export.otlp.dropped": 2}
     assert str(status) in caplog.text
     assert "hunter2" not in caplog.text
 
 
 def abort(code, *trailers):
+    """Refuse the first call with this code."""
+
     def answer(number, context):
         if number == 0:
             context.set_trailing_metadata(trailers)
@@ -145,6 +148,7 @@ def abort(code, *trailers):
 
 
 def details(seconds):
+    """Return a status that asks to wait, as collectors send it."""
     info = any_pb2.Any()
     info.Pack(error_details_pb2.RetryInfo(retry_delay=Duration(nanos=int(seconds * 1e9))))
     return status_pb2.Status(code=8, details=[info]).SerializeToString()
@@ -168,7 +172,7 @@ def test_grpc_is_retried(answer):
         assert sink.flush(10)
 
     assert len(received.requests) == 2
-    assert {} == internal_errors()
+    assert internal_errors() == {}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_grpc_is_not_retried(code, caplog):
         assert not sink.flush(10)
 
     assert len(received.requests) == 1
-    assert {"export.otlp": 1, "export.otlp.dropped": 1} == internal_errors()
+    assert internal_errors() == {"export.otlp": 1, "export.otlp.dropped": 1}
     assert code.name in caplog.text
 
 
@@ -211,17 +215,18 @@ def test_partial_success(receiver, protocol, answer, caplog):
         assert sink.flush(10)
 
     assert len(received.requests) == 1
-    assert {"export.otlp.rejected": 2} == internal_errors()
+    assert internal_errors() == {"export.otlp.rejected": 2}
     assert "too many" in caplog.text
 
 
 def closed_port():
+    """Return a port nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return listening.getsockname()[1]
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_nobody_listens(protocol):
+def test_nobody_listens(protocol, caplog):
     """A refused connection is tried again until it is time to give up; then rows are dropped."""
     with sending(
         f"http://127.0.0.1:{closed_port()}", protocol=protocol, give_up_after_s=0.0
@@ -229,7 +234,8 @@ def test_nobody_listens(protocol):
         sink.write(typical())
         assert not sink.flush(10)
 
-    assert {"export.otlp": 1, "export.otlp.dropped": 1} == internal_errors()
+    assert ("UNAVAILABLE" if protocol == "grpc" else "Connection refused") in caplog.text
+    assert internal_errors() == {"export.otlp": 1, "export.otlp.dropped": 1}
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
@@ -242,7 +248,7 @@ def test_a_backend_that_hangs(protocol):
         sink.write(typical())
         assert not sink.flush(10)
 
-    assert {"export.otlp": 1, "export.otlp.dropped": 1} == internal_errors()
+    assert internal_errors() == {"export.otlp": 1, "export.otlp.dropped": 1}
 
 
 def test_writing_never_waits_for_a_backend():
@@ -261,3 +267,23 @@ def test_nonsense_is_said_at_set_up():
     """A wrong setting is an error before the first row."""
     with pytest.raises(ConfigError):
         otlp_sink(endpoint="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [
+        ("3", 3, 3),
+        ("-3", 0, 0),
+        (email.utils.format_datetime(datetime.now(UTC) + timedelta(hours=1)), 3500, 3600),
+        (email.utils.format_datetime(datetime.now(UTC) - timedelta(hours=1)), 0, 0),
+    ],
+)
+def test_retry_after(text, low, high):
+    """A server may say when to come back in seconds or as a date."""
+    assert low <= _retry_after(text) <= high
+
+
+@pytest.mark.parametrize("text", [None, "", "soon", "nan"])
+def test_retry_after_that_says_nothing(text):
+    """What is neither seconds nor a date is no wish at all."""
+    assert _retry_after(text) is None

@@ -9,6 +9,7 @@ P = "OTEL_EXPORTER_OTLP_"
 
 
 def read(signal="traces", environ=None, **given):
+    """Read settings from variables named without their common prefix."""
     return read_settings(signal, environ={P + k: v for k, v in (environ or {}).items()}, **given)
 
 
@@ -76,7 +77,7 @@ def test_headers():
     """Header values may be URL-encoded, and may hold an equals sign."""
     settings = read(environ={"HEADERS": "Authorization=Basic%20YTpi==, x-Tenant = t ,"})
 
-    assert {"authorization": "Basic YTpi==", "x-tenant": "t"} == settings.headers
+    assert settings.headers == {"authorization": "Basic YTpi==", "x-tenant": "t"}
 
 
 def test_secrets_do_not_show():

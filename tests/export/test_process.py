@@ -13,6 +13,7 @@ from tests.export.test_wire import attributes_of
 
 
 def run(program, *args, timeout=30):
+    """Run a program to its end, which must be a good one."""
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", program, *args],
         capture_output=True,
@@ -33,7 +34,7 @@ from llmtrace.export import worker
 from llmtrace.export.otlp import otlp_sink
 from tests.export.samples import typical
 
-worker.EXIT_LIMIT_S = 0.5
+worker.EXIT_LIMIT_S = 1.0
 for protocol in ("http/protobuf", "http/protobuf", "grpc"):
     sink = otlp_sink(endpoint=sys.argv[1], protocol=protocol, timeout_s=60, interval_s=0.001)
     sink.write(typical())
@@ -43,11 +44,11 @@ started = time.monotonic()
 
 
 def test_hanging_backends_do_not_hold_up_the_exit():
-    """Three exporters that hang delay the interpreter's exit by one limit, not by three or more."""
+    """Three exporters that hang delay the exit by one limit, not by three or more."""
     with silent_server() as url:
         took = float(run(EXIT, url).stdout)
 
-    assert 0.4 < took < 1.4
+    assert 0.9 < took < 2.5
 
 
 BLOCKED_STDERR = """
@@ -71,13 +72,15 @@ def test_a_blocked_terminal_does_not_hold_up_the_exit():
 
 
 LAST_ROWS = """
-import sys
-from llmtrace.export.otlp import otlp_sink
+import os, sys
+os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"], os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = sys.argv[1:]
+from llmtrace.export import ExportSettings, build_all
 from tests.export.samples import typical
 
-sink = otlp_sink(endpoint=sys.argv[1], protocol=sys.argv[2], interval_s=60)
-for number in range(3):
-    sink.write(typical(number))
+sinks = build_all(["otlp"], ExportSettings(service="shop"))
+for sink in sinks:
+    for number in range(3):
+        sink.write(typical(number))
 """
 
 
@@ -87,15 +90,28 @@ for number in range(3):
     ids=["http", "grpc"],
 )
 def test_the_last_rows_are_sent_at_exit(receiver, protocol):
-    """A script that simply ends loses no row."""
+    """A script that simply ends loses no row, and no count."""
     with receiver() as received:
         run(LAST_ROWS, received.url, protocol)
+    received.requests.sort(key=lambda request: request.path)
+    *_, traces = received.requests
 
-    assert len(received.spans()) == 21
+    assert len(received.requests) == 2
+    assert "traces" in traces.path
+    metrics = received.requests[0].message.resource_metrics[0].scope_metrics[0].metrics
+    assert {3} == {
+        point.count
+        for metric in metrics
+        if metric.name == "gen_ai.client.operation.duration"
+        for point in metric.histogram.data_points
+    }
+    spans = traces.message.resource_spans[0].scope_spans[0].spans
+    assert len(spans) == 21
 
 
 FORK = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("ignore")  # Python 3.12 and later warn of forking with threads at all
 from llmtrace.export.aggregate import Aggregate
 from llmtrace.export.otlp import otlp_sink
 from tests.export.samples import typical
@@ -129,9 +145,7 @@ def test_forking():
         for request in received.requests
     }
     ids = {number: typical(number).span_id for number in (1, 2, 3, 4)}
-    parents = [
-        span.span_id.hex() for span in received.spans() if span.name == "chat llama-3.1-8b"
-    ]
+    parents = [span.span_id.hex() for span in received.spans() if span.name == "chat llama-3.1-8b"]
     instances = {
         key: attributes_of(request.message.resource_spans[0].resource)["service.instance.id"]
         for key, request in sent.items()

@@ -26,11 +26,13 @@ LABELS = {
 
 @pytest.fixture
 def registry():
+    """Return a registry of its own for each test."""
     return CollectorRegistry()
 
 
 @pytest.fixture
 def sink(registry):
+    """Make a sink with a budget, closed at the end."""
     sink = PrometheusSink(
         registry=registry,
         thresholds_s={"queue": 0.15, "e2e": 2.5, "tpot": 0.033},
@@ -52,6 +54,7 @@ def samples(registry, name, **labels):
 
 
 def value(registry, name, **labels):
+    """Return the value of the one sample of this name and these labels."""
     (sample,) = samples(registry, name, **labels)
     return sample.value
 
@@ -82,15 +85,15 @@ def test_histograms(sink, registry):
     sink.write(typical())
     sink.write(typical())
 
-    assert 2 == value(registry, "llmtrace_e2e_seconds_count", **LABELS)
-    assert 4.8 == value(registry, "llmtrace_e2e_seconds_sum", **LABELS)
-    assert 2 == value(registry, "llmtrace_e2e_seconds_bucket", le="2.5", **LABELS)
-    assert 0 == value(registry, "llmtrace_e2e_seconds_bucket", le="1.92", **LABELS)
-    assert 2 == value(registry, "llmtrace_e2e_seconds_bucket", le="+Inf", **LABELS)
-    assert 2 == value(registry, "llmtrace_ttft_seconds_count", **LABELS)
-    assert 2 == value(registry, "llmtrace_tpot_seconds_bucket", le="0.033", **LABELS)
-    assert 398 == value(registry, "llmtrace_inter_chunk_gap_seconds_count", **LABELS)
-    assert 240 == value(registry, "llmtrace_inter_chunk_gap_seconds_bucket", le="0.01", **LABELS)
+    assert value(registry, "llmtrace_e2e_seconds_count", **LABELS) == 2
+    assert value(registry, "llmtrace_e2e_seconds_sum", **LABELS) == 4.8
+    assert value(registry, "llmtrace_e2e_seconds_bucket", le="2.5", **LABELS) == 2
+    assert value(registry, "llmtrace_e2e_seconds_bucket", le="1.92", **LABELS) == 0
+    assert value(registry, "llmtrace_e2e_seconds_bucket", le="+Inf", **LABELS) == 2
+    assert value(registry, "llmtrace_ttft_seconds_count", **LABELS) == 2
+    assert value(registry, "llmtrace_tpot_seconds_bucket", le="0.033", **LABELS) == 2
+    assert value(registry, "llmtrace_inter_chunk_gap_seconds_count", **LABELS) == 398
+    assert value(registry, "llmtrace_inter_chunk_gap_seconds_bucket", le="0.01", **LABELS) == 240
 
 
 def test_thresholds_are_bounds_of_their_stage_only(sink, registry):
@@ -98,8 +101,8 @@ def test_thresholds_are_bounds_of_their_stage_only(sink, registry):
     sink.write(typical())
     name = "llmtrace_stage_duration_seconds_bucket"
 
-    assert 1 == value(registry, name, stage="queue", le="0.15")
-    assert [] == samples(registry, name, stage="prefill", le="0.15")
+    assert value(registry, name, stage="queue", le="0.15") == 1
+    assert samples(registry, name, stage="prefill", le="0.15") == []
 
 
 def test_unknown_stages_lower_the_count(sink, registry):
@@ -108,10 +111,10 @@ def test_unknown_stages_lower_the_count(sink, registry):
     sink.write(unsplit())
     count = "llmtrace_stage_duration_seconds_count"
 
-    assert 1 == value(registry, count, stage="queue")
-    assert 2 == value(registry, count, stage="decode")
-    assert 1 == value(registry, "llmtrace_stage_unknown_total", stage="queue")
-    assert 0 == value(registry, "llmtrace_stage_unknown_total", stage="decode")
+    assert value(registry, count, stage="queue") == 1
+    assert value(registry, count, stage="decode") == 2
+    assert value(registry, "llmtrace_stage_unknown_total", stage="queue") == 1
+    assert value(registry, "llmtrace_stage_unknown_total", stage="decode") == 0
 
 
 def test_requests_by_outcome(sink, registry):
@@ -120,32 +123,32 @@ def test_requests_by_outcome(sink, registry):
     sink.write(typical(outcome="timeout"))
     sink.write(typical(outcome="timeout"))
 
-    assert 1 == value(registry, "llmtrace_requests_total", outcome="success")
-    assert 2 == value(registry, "llmtrace_requests_total", outcome="timeout")
+    assert value(registry, "llmtrace_requests_total", outcome="success") == 1
+    assert value(registry, "llmtrace_requests_total", outcome="timeout") == 2
 
 
 def test_tokens(sink, registry):
     """Tokens are added up by type."""
     sink.write(typical())
 
-    assert {"input": 1200.0, "cached_input": 1024.0, "output": 200.0} == {
-        sample.labels["type"]: sample.value for sample in samples(registry, "llmtrace_tokens_total")
-    }
+    assert {
+        each.labels["type"]: each.value for each in samples(registry, "llmtrace_tokens_total")
+    } == {"input": 1200.0, "cached_input": 1024.0, "output": 200.0}
 
 
 def test_budgets_are_shown(sink, registry):
     """What a budget allows is beside what was measured."""
-    assert {("dialogue", "queue"): 0.15, ("dialogue", "total"): 2.5} == {
+    assert {
         (sample.labels["budget"], sample.labels["stage"]): sample.value
         for sample in samples(registry, "llmtrace_budget_seconds")
-    }
+    } == {("dialogue", "queue"): 0.15, ("dialogue", "total"): 2.5}
 
 
 def test_internal_errors_are_shown(sink, registry):
     """What goes wrong inside llmtrace can be alerted on."""
     failopen.count_internal("export.otlp.dropped", 3)
 
-    assert 3 == value(registry, "llmtrace_internal_errors_total", kind="export.otlp.dropped")
+    assert value(registry, "llmtrace_internal_errors_total", kind="export.otlp.dropped") == 3
 
 
 def test_exemplars(sink, registry):
@@ -158,8 +161,8 @@ def test_exemplars(sink, registry):
         if sample.name == "llmtrace_e2e_seconds_bucket" and sample.exemplar
     ]
 
-    assert [({"trace_id": TRACE}, 2.4)] == [(e.labels, e.value) for e in found]
-    assert (START + 2_400 * MS) / 1e9 == float(found[0].timestamp)
+    assert [(e.labels, e.value) for e in found] == [({"trace_id": TRACE}, 2.4)]
+    assert float(found[0].timestamp) == (START + 2_400 * MS) / 1e9
 
 
 def test_missing_labels_are_empty(sink, registry):
@@ -176,7 +179,7 @@ def test_label_values_are_escaped(sink, registry):
     nasty = 'a"b\\c\nd'
     sink.write(typical(route=nasty))
 
-    assert 1 == value(registry, "llmtrace_requests_total", route=nasty)
+    assert value(registry, "llmtrace_requests_total", route=nasty) == 1
 
 
 def test_tenants_on_request():
@@ -185,7 +188,7 @@ def test_tenants_on_request():
     sink = PrometheusSink(registry=registry, tenants=True)
     sink.write(typical(tenant="a"))
 
-    assert 1 == value(registry, "llmtrace_requests_total", tenant="a")
+    assert value(registry, "llmtrace_requests_total", tenant="a") == 1
     sink.close()
 
 
@@ -195,9 +198,9 @@ def test_a_second_sink_takes_the_first_ones_place(sink, registry):
     again.write(typical())
     sink.close()
 
-    assert 1 == value(registry, "llmtrace_requests_total")
+    assert value(registry, "llmtrace_requests_total") == 1
     again.close()
-    assert [] == list(registry.collect())
+    assert list(registry.collect()) == []
 
 
 def test_names_taken_by_somebody_else():
@@ -234,7 +237,7 @@ def test_a_row_that_breaks_it_does_not_reach_the_application(sink):
     """Whatever a row holds, writing it raises nothing."""
     sink.write(typical(weight=2.0, trace_id="not hex"))
 
-    assert {"export.prometheus": 1} == failopen.internal_errors()
+    assert failopen.internal_errors() == {"export.prometheus": 1}
 
 
 def test_without_prometheus_client(monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import ssl
 import threading
@@ -18,7 +20,7 @@ from .delays import DelayProxy, round_trips, self_signed
 _ROUND_TRIP = Path(__file__).with_name("programs") / "round_trip.py"
 _HEADERS = b"HTTP/1.1 200 OK\r\n\r\n"
 _EVENTS = 5
-_TRIES = 9
+_TRIES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,17 @@ class Walk:
     connect_s: float
     tls_s: float
     headers_s: float
-    body_s: float
+    whole_s: float  # from the sent request to the last byte
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _first_in_line() -> Iterator[None]:
+    """Run before whatever else the machine does, where that is allowed, since time is measured."""
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, -15)
+    yield
+    os.setpriority(os.PRIO_PROCESS, 0, usual)
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +91,7 @@ def walk(url: str, trust: Path | None = None) -> Walk:
         headers = time.monotonic()
         while missing:
             missing -= len(connection.recv(missing))
-    return Walk(
-        connected - began, shaken - connected, headers - shaken, time.monotonic() - headers
-    )
+    return Walk(connected - began, shaken - connected, headers - shaken, time.monotonic() - shaken)
 
 
 def least(url: str, part: str, trust: Path | None = None) -> float:
@@ -99,13 +109,13 @@ def within_promise(true_s: float) -> object:
 
 @pytest.mark.parametrize("delay_s", [0.01, 0.1])
 def test_a_request_is_held_for_its_time(target: str, delay_s: float) -> None:
-    """The headers come later by the request's delay and nothing else changes."""
+    """The headers come later by the request's delay, and the rest of the answer by no more."""
     with DelayProxy(target) as plain, DelayProxy(target, request_s=delay_s) as slow:
         added_s = least(slow.url, "headers_s") - least(plain.url, "headers_s")
-        body_s = least(slow.url, "body_s") - least(plain.url, "body_s")
+        whole_s = least(slow.url, "whole_s") - least(plain.url, "whole_s")
 
-    assert within_promise(delay_s) == added_s
-    assert within_promise(0.0) == body_s
+    assert added_s == within_promise(delay_s)
+    assert whole_s == within_promise(delay_s)
 
 
 @pytest.mark.parametrize("delay_s", [0.01, 0.1])
@@ -114,15 +124,15 @@ def test_an_answer_is_held_for_its_time(target: str, delay_s: float) -> None:
     with DelayProxy(target) as plain, DelayProxy(target, response_s=delay_s) as slow:
         added_s = least(slow.url, "headers_s") - least(plain.url, "headers_s")
 
-    assert within_promise(delay_s) == added_s
+    assert added_s == within_promise(delay_s)
 
 
 def test_events_that_arrive_together_are_held_one_by_one(target: str) -> None:
     """Five events in one piece take five times the delay of a chunk."""
     with DelayProxy(target) as plain, DelayProxy(target, chunk_s=0.03) as slow:
-        added_s = least(slow.url, "body_s") - least(plain.url, "body_s")
+        added_s = least(slow.url, "whole_s") - least(plain.url, "whole_s")
 
-    assert within_promise(_EVENTS * 0.03) == added_s
+    assert added_s == within_promise(_EVENTS * 0.03)
 
 
 def test_every_request_on_a_connection_is_held(target: str) -> None:
@@ -152,7 +162,7 @@ def test_a_tls_handshake_is_held_for_its_time(target: str, tmp_path: Path) -> No
         added_s = least(slow.url, "tls_s", trust) - least(plain.url, "tls_s", trust)
         connect_s = least(slow.url, "connect_s", trust)
 
-    assert within_promise(0.1) == added_s
+    assert added_s == within_promise(0.1)
     assert connect_s < 0.01
 
 
@@ -161,7 +171,7 @@ def test_a_dropped_syn_makes_the_connect_take_a_second(target: str) -> None:
     with DelayProxy(target, drop_syns=1) as slow:
         walks = [walk(slow.url) for _ in range(2)]
 
-    assert [within_promise(1.0)] * 2 == [each.connect_s for each in walks]
+    assert [each.connect_s for each in walks] == [within_promise(1.0)] * 2
     assert all(each.headers_s < 0.05 for each in walks)
 
 
@@ -192,9 +202,9 @@ def test_the_kernel_sees_the_round_trip_of_a_delayed_network(
     record_property("tcpi_rtt_overstates_by_s", overstated_s)
     print(f"true {rtt_s} s, tcpi_min_rtt {seen['least_s']} s, tcpi_rtt {seen['smoothed_s']} s")
 
-    assert within_promise(rtt_s) == seen["connect_s"]
-    assert within_promise(rtt_s) == seen["round_trip_s"]
-    assert within_promise(rtt_s) == seen["least_s"]
+    assert seen["connect_s"] == within_promise(rtt_s)
+    assert seen["round_trip_s"] == within_promise(rtt_s)
+    assert seen["least_s"] == within_promise(rtt_s)
     assert overstated_s > 0.005
 
 
@@ -205,6 +215,6 @@ def test_a_held_syn_delays_the_connect_alone(
     """The connect takes its delay longer; the least round trip forgets it."""
     seen = json.loads(own_network(_ROUND_TRIP, 0.01, connect_s))
 
-    assert within_promise(0.01 + connect_s) == seen["connect_s"]
-    assert within_promise(0.01) == seen["round_trip_s"]
-    assert within_promise(0.01) == seen["least_s"]
+    assert seen["connect_s"] == within_promise(0.01 + connect_s)
+    assert seen["round_trip_s"] == within_promise(0.01)
+    assert seen["least_s"] == within_promise(0.01)

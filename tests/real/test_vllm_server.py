@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,20 +83,23 @@ def test_a_byte_is_a_token(vllm: local_vllm.Server) -> None:
 
 
 def test_stopping_ends_every_process(vllm_python: Path) -> None:
-    """The API server, its engine and its workers are gone; the log stays."""
+    """The API server, its engine, its workers and its files are gone."""
     with local_vllm.start() as server:
         running = group_of(server.pid)
 
     assert len(running) > 1
     assert group_of(server.pid) == []
-    assert "version" in server.log_path.read_text()
-    assert not (server.log_path.parent / "scratch").exists()
+    assert not server.log_path.parent.exists()
 
 
 def test_a_server_that_dies_shows_its_log(vllm_python: Path) -> None:
-    """A flag vLLM does not know raises, and the message carries vLLM's own words."""
-    with pytest.raises(SourceError, match=r"(?s)ended while starting.*--no-such-flag"):
+    """A flag vLLM does not know raises, with vLLM's own words and the file that has them all."""
+    with pytest.raises(SourceError, match=r"(?s)ended while starting.*--no-such-flag") as raised:
         local_vllm.start(flags=["--no-such-flag"])
+
+    log_path = Path(re.findall(r"the end of (\S+):", str(raised.value))[0])
+    assert "--no-such-flag" in log_path.read_text()
+    shutil.rmtree(log_path.parent)
 
 
 def test_a_server_that_is_too_slow_is_stopped(vllm_python: Path) -> None:
@@ -126,6 +131,7 @@ def test_a_server_does_not_outlive_a_program_that_was_killed(vllm_python: Path) 
     deadline = time.monotonic() + 20
     while group_of(pid) and time.monotonic() < deadline:
         time.sleep(0.1)
+    shutil.rmtree(Path(line.rpartition("log ")[2].strip()).parent)
     assert group_of(pid) == []
 
 
@@ -153,6 +159,19 @@ def test_half_an_installation_is_not_taken(
 
     assert before is None
     assert python == local_vllm.find_python()
+
+
+def test_a_model_is_made_once(vllm_python: Path, tmp_path: Path) -> None:
+    """The model has the sizes asked for, and asking again leaves its files alone."""
+    folder = tmp_path / "models" / "small"
+    local_vllm.make_tiny_model(vllm_python, folder, hidden_size=128, layers=1)
+    before = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    local_vllm.make_tiny_model(vllm_python, folder, hidden_size=128, layers=1)
+    config = json.loads((folder / "config.json").read_text())
+
+    assert (config["hidden_size"], config["num_hidden_layers"]) == (128, 1)
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_a_model_of_other_sizes_is_refused(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from importlib import import_module
 
 import pytest
-from tests.sse_server import Server, serve
 
 from llmtrace.failopen import internal_errors, reset_internal_errors
+from tests.sse_server import Server, serve
 
 from . import answers
 from .reading import MODES

@@ -9,10 +9,10 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import pytest
-from tests.sse_server import Server
 
 from llmtrace.rows import Row
 from llmtrace.testing import capture
+from tests.sse_server import Server
 
 MODES: Final = ("sync", "async")
 HI: Final = ({"role": "user", "content": "hi"},)
@@ -141,7 +141,7 @@ def seconds(row: Row, stage: str) -> float | None:
     return None if ns is None else ns / 1e9
 
 
-def settled(measure: Callable[[], T], check: Callable[[T], None], tries: int = 5) -> T:
+def settled(measure: Callable[[], T], check: Callable[[T], None], tries: int = 8) -> T:
     """Measure until a check passes, since a busy machine is late at times; else the last failure.
 
     What is wrong by design is wrong every time.

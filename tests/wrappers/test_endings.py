@@ -63,7 +63,7 @@ def stalls(_request: Request, answer: Answer) -> None:
     answer.wait(30)
 
 
-# --- the consumer stops ---------------------------------------------------------------------------
+# --- the consumer stops --------------------------------------------------------------------------
 
 
 def test_break_with_the_stream_still_held(server: Server) -> None:
@@ -129,8 +129,7 @@ def test_break_out_of_with(server: Server) -> None:
                 if chunk.choices[0].delta.content:
                     break
         with pytest.raises(LookupError), started(server, made) as stream:
-            for _chunk in stream:
-                raise LookupError
+            raise LookupError(next(stream))
 
     one, two = sync_run(server, act)
     assert (one.outcome, one.chunks) == ("cancelled", 1)
@@ -232,7 +231,7 @@ def test_time_until_the_close_is_render(server: Server) -> None:
     settled(lambda: sync_run(server, act)[0], check)
 
 
-# --- the server stops -----------------------------------------------------------------------------
+# --- the server stops ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["drop", "reset"])
@@ -248,7 +247,7 @@ def test_connection_lost_in_the_middle(mode: str, server: Server, how: str) -> N
     raised: list[Exception] = []
 
     def act() -> None:
-        with pytest.raises(Exception, match=".") as caught:
+        with pytest.raises(Exception, match=r".") as caught:
             read(mode, server)
         raised.append(caught.value)
 
@@ -305,7 +304,7 @@ def test_silence_until_the_time_out(mode: str, server: Server) -> None:
     server.play(stalls)
 
     def act() -> None:
-        with pytest.raises(Exception, match="(?i)time"):
+        with pytest.raises(Exception, match=r"(?i)time"):
             read(mode, server, options={"timeout": 0.2})
 
     def check(row: Row) -> None:
@@ -316,7 +315,7 @@ def test_silence_until_the_time_out(mode: str, server: Server) -> None:
     assert (row.outcome, row.chunks) == ("timeout", 2)
 
 
-# --- somebody else stops it -----------------------------------------------------------------------
+# --- somebody else stops it ----------------------------------------------------------------------
 
 
 def test_keyboard_interrupt(mode: str, server: Server) -> None:
@@ -416,18 +415,20 @@ def test_cancelled_while_the_consumer_is_busy(server: Server) -> None:
     """A task that is cancelled between two reads makes its row, too."""
     server.play(chat())
 
+    async def dawdles(made: Any) -> None:
+        async with asyncio.timeout(0.1), await started(server, made) as stream:
+            async for _chunk in stream:
+                await asyncio.sleep(30)
+
     async def act(made: Any) -> None:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                async with await started(server, made) as stream:
-                    async for _chunk in stream:
-                        await asyncio.sleep(30)
+            await dawdles(made)
 
     [row] = async_run(server, act)
     assert row.outcome == "cancelled"
 
 
-# --- size -----------------------------------------------------------------------------------------
+# --- size ----------------------------------------------------------------------------------------
 
 
 def test_an_open_stream_does_not_grow(server: Server) -> None:

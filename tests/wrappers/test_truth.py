@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.sse_server import Answer, Request, Server
-
 from llmtrace.rows import Row
+from tests.sse_server import Answer, Request, Server
 
 from .answers import METRICS, chat, delta
 from .reading import near, read, recorded, seconds, settled
@@ -111,7 +110,7 @@ def test_marks_of_the_first_of_each_kind(mode: str, server: Server) -> None:
             delta("text"),
             delta(tool_calls=[{**call, "function": {"name": "f", "arguments": "{}"}}]),
         ):
-            answer.wait(0.05)
+            answer.wait(0.1)
             answer.data(b": keep-alive\n\n") if chunk is None else answer.event(chunk)
         answer.event(delta(finish="tool_calls"))
         answer.event("[DONE]")
@@ -119,19 +118,20 @@ def test_marks_of_the_first_of_each_kind(mode: str, server: Server) -> None:
     server.play(script)
 
     def check(row: Row) -> None:
-        for at, due in zip(
-            (
-                row.first_byte_ns,
-                row.first_event_ns,
-                row.first_reasoning_ns,
-                row.first_text_ns,
-                row.first_tool_call_ns,
-            ),
-            (0.05, 0.1, 0.15, 0.2, 0.25),
-            strict=True,
+        seen = [
+            row.first_byte_ns,
+            row.first_event_ns,
+            row.first_reasoning_ns,
+            row.first_text_ns,
+            row.first_tool_call_ns,
+        ]
+        sent = server.answers[-1].sent_at
+        for before, after, sent_before, sent_after in zip(
+            seen, seen[1:], sent, sent[1:], strict=False
         ):
-            assert at is not None
-            near(at / 1e9, due + 0.002)
+            assert before is not None
+            assert after is not None
+            near((after - before) / 1e9, sent_after - sent_before)
 
     row = settled(lambda: recorded(lambda: read(mode, server)), check)
     assert row.ttft_ns == row.first_reasoning_ns

@@ -1,0 +1,134 @@
+"""What does `llmtrace demo` do? It asks an endpoint as many users would, and shows their rows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import llmtrace
+from llmtrace.budget import DEFAULT, Budget, read_budget
+from llmtrace.configure import read_environment
+from llmtrace.demo import target as targets
+from llmtrace.demo.options import DemoOptions, Phase, plan
+from llmtrace.demo.target import Target
+from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.jsonl import write_rows
+
+try:
+    from rich.console import Console
+
+    from llmtrace.demo.drive import drive
+    from llmtrace.demo.probe import probe
+    from llmtrace.demo.progress import Progress
+    from llmtrace.demo.report import print_next_steps, print_report
+except ImportError as error:
+    raise missing_extra("llmtrace demo", "demo", error.name or "") from error
+
+
+def run(options: DemoOptions) -> None:
+    """Ask an endpoint as many users would, and print where the time of their requests went.
+
+    Raises:
+        ConfigError: an option is wrong.
+        SourceError: the endpoint does not answer, or no request succeeded.
+        KeyboardInterrupt: interrupted; what was measured is printed.
+    """
+    budget, phases = _budget(options), plan(options)
+    # What servers say is shown as it is: no markup in it, no colours guessed.
+    out, err = (
+        Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+        for stderr in (False, True)
+    )
+    with ExitStack() as opened:
+        file = opened.enter_context(_rows_file(options.json))
+        target = opened.enter_context(_target(options, err.print))
+        out.print(f"llmtrace demo: {target.name} at {target.url}", soft_wrap=True)
+        for note in target.notes:
+            out.print(note)
+        target = asyncio.run(probe(target))  # before `init`: it is no request of the demo's
+        err.print(_announcement(options))
+        progress = Progress(err, target.name, options.time_limit_s, options.requests)
+        interrupted = _measure(target, phases, progress, budget)
+        rows = progress.rows
+        if failures := llmtrace.internal_errors():
+            err.print(f"llmtrace itself failed, and lost what it did: {failures}")
+        if not rows and interrupted:
+            raise KeyboardInterrupt
+        if not rows:
+            msg = f"no request to {target.url} was recorded"
+            raise SourceError(msg)
+        if interrupted:
+            out.print("\nInterrupted: this is what was measured until then.")
+        print_report(out, rows, target, budget, phases, interrupted=interrupted)
+        if file is not None:
+            file.truncate(0)
+            write_rows(file, rows)
+            out.print(f"\nRows written to {options.json}", soft_wrap=True)
+        if interrupted:
+            raise KeyboardInterrupt
+        if not any(row.outcome == "success" for row in rows):
+            msg = f"no request to {target.url} succeeded"
+            raise SourceError(msg)
+        print_next_steps(out, target)
+
+
+def _budget(options: DemoOptions) -> Budget:
+    environment = read_environment(os.environ)
+    if environment.disabled:
+        msg = "LLMTRACE_DISABLED or OTEL_SDK_DISABLED is set: unset it, or nothing is measured"
+        raise ConfigError(msg)
+    path = options.budget or environment.budget
+    return DEFAULT if path is None else read_budget(path)
+
+
+@contextmanager
+def _rows_file(path: Path | None) -> Iterator[TextIO | None]:
+    # Opened before the requests are made, so that a wrong path does not cost them; emptied only
+    # when there is something to write.
+    if path is None:
+        yield None
+        return
+    try:
+        file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        msg = f"--json {path}: cannot be written: {error.strerror}"
+        raise ConfigError(msg) from error
+    with file:
+        yield file
+
+
+def _target(options: DemoOptions, tell: Callable[[str], None]) -> AbstractContextManager[Target]:
+    if options.vllm:
+        return targets.real_vllm(tell)
+    if options.endpoint is None:
+        return targets.simulated()
+    if options.model is None:
+        msg = "--endpoint needs --model: the name of the model to ask it for"
+        raise ConfigError(msg)
+    return targets.named(options.endpoint, options.model, options.api_key_env)
+
+
+def _measure(target: Target, phases: Sequence[Phase], progress: Progress, budget: Budget) -> bool:
+    """Let the users ask, and return whether they were interrupted."""
+    llmtrace.init("llmtrace-demo", exporters=[progress], budget=budget, sample=1.0)
+    try:
+        with progress.shown():
+            asyncio.run(drive(target, phases, progress.started))
+    except KeyboardInterrupt:
+        return True
+    finally:
+        llmtrace.shutdown()
+    return False
+
+
+def _announcement(options: DemoOptions) -> str:
+    limits = []
+    if options.requests is not None:
+        limits.append(f"{options.requests} requests")
+    if options.time_limit_s is not None:
+        limits.append(f"{options.time_limit_s:g} s")
+    return f"Asking for {' or '.join(limits)}; Ctrl-C ends it and shows what was measured."

@@ -1,0 +1,271 @@
+"""What does llmtrace add to the OpenAI client? CPU a chunk, CPU a request, memory a stream.
+
+Bare and traced take turns in one process and one run, all threads counted, exporters on (OTLP
+traces and metrics to a receiver in another process, Prometheus). Print medians of the pairs.
+
+    make bench
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import multiprocessing
+import platform
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection
+from typing import Any
+
+import httpx2
+import openai
+import prometheus_client
+
+import llmtrace
+
+MESSAGES: Any = [{"role": "user", "content": "Hello"}]
+LONG = 2_000
+REQUESTS = 300
+
+
+def _data(choices: list[Any], **more: Any) -> bytes:
+    chunk = {
+        "id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1, "model": "m",
+        "choices": choices, **more,
+    }  # fmt: skip
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def events(tokens: int) -> list[bytes]:
+    """Make the events of an answer of so many chunks, as vLLM sends them."""
+
+    def choice(delta: dict[str, str], finish: str | None = None) -> list[Any]:
+        return [{"index": 0, "delta": delta, "finish_reason": finish}]
+
+    usage = {"prompt_tokens": 9, "completion_tokens": tokens, "total_tokens": 9 + tokens}
+    metrics = {"queue_time_ms": 1.5, "time_to_first_token_ms": 20.25, "generation_time_ms": 99.0}
+    return [
+        _data(choice({"role": "assistant", "content": ""})),
+        *[_data(choice({"content": "word "}))] * tokens,
+        _data(choice({}, "stop")),
+        _data([], usage=usage, metrics=metrics),
+        b"data: [DONE]\n\n",
+    ]
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """Answers chat requests with one token, and takes whatever else it is sent."""
+
+    protocol_version = "HTTP/1.1"
+    body = b"".join(events(1))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        chat = self.path.endswith("/chat/completions")
+        body = self.body if chat else b""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream" if chat else "application/x-protobuf")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+def _serve(port: Connection) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
+    port.send(server.server_address[1])
+    server.serve_forever()
+
+
+class _Replay(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """Hands out an answer's events from memory: what is left is the client's own work."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self._parts:
+            yield part
+
+
+def _replaying(tokens: int) -> httpx2.MockTransport:
+    parts = events(tokens)
+    headers = {"content-type": "text/event-stream"}
+    return httpx2.MockTransport(
+        lambda _request: httpx2.Response(200, headers=headers, stream=_Replay(parts))
+    )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU microseconds of one request, bare and traced, pair by pair."""
+
+    bare: list[float]
+    traced: list[float]
+
+    @property
+    def added(self) -> float:
+        """The median of the differences."""
+        return statistics.median(t - b for b, t in zip(self.bare, self.traced, strict=True))
+
+    @property
+    def base(self) -> float:
+        """The median of the bare ones."""
+        return statistics.median(self.bare)
+
+
+def measure(ask: Callable[[], None], requests: int, pairs: int, endpoint: str) -> Cost:
+    """Run `ask` bare and traced in turns."""
+
+    def cpu() -> float:
+        gc.collect()
+        began = time.process_time_ns()
+        for _ in range(requests):
+            ask()
+        llmtrace.flush()  # what the exporters still have to do belongs to the cost
+        return (time.process_time_ns() - began) / requests / 1e3
+
+    bare, traced = [], []
+    for pair in range(pairs + 1):
+        without = cpu()
+        registry = prometheus_client.CollectorRegistry()
+        exporters = ["otlp", _prometheus(registry)]
+        llmtrace.init("bench", exporters=exporters, instrument=["openai"])
+        ask()
+        with_it = cpu()
+        llmtrace.shutdown()
+        if pair:  # the first warms everything up
+            bare.append(without)
+            traced.append(with_it)
+    del endpoint
+    return Cost(bare, traced)
+
+
+def _prometheus(registry: Any) -> Any:
+    from llmtrace import export
+
+    return export.build("prometheus", export.ExportSettings(service="bench", registry=registry))
+
+
+def clients(transport: Any | None, url: str) -> dict[str, Callable[[], None]]:
+    """Make one way of asking, sync and async, over a transport or over loopback."""
+    sync_http = httpx2.Client(transport=transport)
+    async_http = httpx2.AsyncClient(transport=transport)
+    sync = openai.OpenAI(base_url=url, api_key="none", http_client=sync_http)
+    asynchronous = openai.AsyncOpenAI(base_url=url, api_key="none", http_client=async_http)
+    loop = asyncio.new_event_loop()
+    options: Any = {"include_usage": True}
+
+    def ask() -> None:
+        for _ in sync.chat.completions.create(
+            model="m", messages=MESSAGES, stream=True, stream_options=options
+        ):
+            pass
+
+    async def ask_async() -> None:
+        stream = await asynchronous.chat.completions.create(
+            model="m", messages=MESSAGES, stream=True, stream_options=options
+        )
+        async for _ in stream:
+            pass
+
+    return {"sync": ask, "async": lambda: loop.run_until_complete(ask_async())}
+
+
+def heap_growth(tokens: int) -> dict[str, int]:
+    """Return by how many bytes one open traced stream grows between its 100th and last chunk."""
+    grown = {}
+    for name, traced in (("bare", False), ("traced", True)):
+        client = openai.OpenAI(
+            base_url="http://replay/v1",
+            api_key="none",
+            http_client=httpx2.Client(transport=_replaying(tokens)),
+        )
+        if traced:
+            llmtrace.init("bench", exporters=[], instrument=["openai"])
+        stream = client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
+        tracemalloc.start()
+        start = 0
+        for number, _chunk in enumerate(stream):
+            if number == 100:
+                gc.collect()
+                start = tracemalloc.get_traced_memory()[0]
+            if number == tokens:
+                gc.collect()
+                grown[name] = tracemalloc.get_traced_memory()[0] - start
+        tracemalloc.stop()
+        llmtrace.shutdown()
+    return grown
+
+
+def main() -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=11, help="turns of bare and traced")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    arguments = parser.parse_args()
+
+    ours, theirs = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(theirs,), daemon=True
+    )
+    server.start()
+    endpoint = f"http://127.0.0.1:{ours.recv()}"
+    import os
+
+    os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
+    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
+    rows = {}
+    try:
+        short = clients(_replaying(1), "http://replay/v1")
+        long = clients(_replaying(LONG), "http://replay/v1")
+        wire = clients(None, f"{endpoint}/v1")
+        for name in ("sync", "async"):
+            one = measure(short[name], REQUESTS, arguments.pairs, endpoint)
+            many = measure(long[name], 2, arguments.pairs, endpoint)
+            request = measure(wire[name], REQUESTS, arguments.pairs, endpoint)
+            chunks = LONG - 1
+            rows[name] = {
+                "chunk_bare_us": (many.base - one.base) / chunks,
+                "chunk_added_us": (many.added - one.added) / chunks,
+                "request_bare_us": request.base,
+                "request_added_us": request.added,
+            }
+            if not arguments.json:
+                print(f"{name}: measured", file=sys.stderr)
+    finally:
+        server.terminate()
+    heap = heap_growth(3_000)
+    if arguments.json:
+        print(json.dumps({**rows, "heap_growth_bytes": heap}))
+        return 0
+    print(f"Python {platform.python_version()}, openai {openai.__version__}, "
+          f"{arguments.pairs} pairs; CPU of the whole process, medians")  # fmt: skip
+    print(f"{'':6} {'a chunk, bare':>14} {'added':>9} {'ratio':>7}   "
+          f"{'a request, bare':>16} {'added':>9} {'ratio':>7}")  # fmt: skip
+    for name, row in rows.items():
+        chunk, request_ = row["chunk_bare_us"], row["request_bare_us"]
+        print(
+            f"{name:6} {chunk:11.2f} us {row['chunk_added_us']:6.2f} us "
+            f"{1 + row['chunk_added_us'] / chunk:7.3f}   {request_:13.0f} us "
+            f"{row['request_added_us']:6.0f} us {1 + row['request_added_us'] / request_:7.3f}"
+        )
+    print(f"heap of an open stream, chunk 100 to 3,000: bare {heap['bare']:+,} bytes, "
+          f"traced {heap['traced']:+,} bytes")  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

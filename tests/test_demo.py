@@ -1,0 +1,446 @@
+"""`llmtrace demo`, run for real: on the embedded engine, or a server of the test's own."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+import llmtrace
+from llmtrace import local_vllm, runtime
+from llmtrace.cli import main
+from llmtrace.demo.options import DemoOptions, Phase, plan
+from llmtrace.demo.progress import Progress
+from llmtrace.demo.target import Target
+from llmtrace.demo.workload import LONGEST_PROMPT, jobs
+from llmtrace.jsonl import read_rows
+from llmtrace.sim.engine import EngineConfig
+from llmtrace.sim.faults import Faults
+from llmtrace.sim.server import ServerConfig, serve
+from llmtrace.stages import STAGES
+from llmtrace.testing import FakeClock, make_row
+from tests.sse_server import serve as serve_script
+
+FAST = EngineConfig(base_s=0.001, sequence_s=0.0, prefill_token_s=1e-5, jitter=0.0)
+FEW = ("--requests", "8", "--concurrency", "4")
+
+
+def demo(*options):
+    """Run the demo in this process and return its exit status."""
+    return main(["demo", *options])
+
+
+@contextmanager
+def fast_engine(**settings):
+    """Serve a fast engine as somebody's own server."""
+    with serve(ServerConfig(engine=FAST, answer_tokens=10, **settings)) as engine:
+        yield engine
+
+
+def refused_port():
+    """Return a port nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_the_simulated_engine_is_shown_as_what_it_is(capsys, tmp_path):
+    """The whole demo: report, rows, labels; and nothing is left behind."""
+    path = tmp_path / "rows.jsonl"
+
+    assert demo(*FEW, "--json", str(path)) == 0
+    told = capsys.readouterr()
+    rows = read_rows(path)
+    assert len(rows) == 8
+    assert all(row.stages.total == row.e2e_ns for row in rows)
+    assert all(ns is not None for row in rows for _, ns in row.stages)
+    assert all(row.attributes["simulated"] is True for row in rows)
+    assert {row.attributes["phase"] for row in rows} == {"calm", "rush"}
+    assert all(re.search(rf"^{name} .* 8/8$", told.out, re.MULTILINE) for name in STAGES)
+    assert "checked for each of the 8" in told.out
+    slowest = max(rows, key=lambda row: row.e2e_ns)
+    assert f"trace {slowest.trace_id}" in told.out
+    named = [text for text in told.out.splitlines() if "engine" in text and "_" not in text]
+    assert all("simulated" in text.lower() for text in named)
+    assert runtime.active() is None
+    assert llmtrace.internal_errors() == {}
+    port = int(re.search(r"127\.0\.0\.1:(\d+)", told.out)[1])
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_server_of_ones_own_is_not_called_simulated(capsys, tmp_path):
+    """`--endpoint` shows the server's name, and its rows carry no mark."""
+    path = tmp_path / "rows.jsonl"
+    with fast_engine() as engine:
+        status = demo(
+            "--endpoint", engine.url, "--model", "llmtrace-sim", *FEW, "--json", str(path)
+        )
+
+    assert status == 0
+    told = capsys.readouterr().out
+    assert f"Stages of 8 requests to 127.0.0.1:{engine.port}" in told
+    assert "SIMULATED" not in told
+    assert re.search(r"^gateway .* not reported +0/8$", told, re.MULTILINE)
+    assert not any(row.attributes["simulated"] for row in read_rows(path))
+
+
+def test_a_budget_is_the_users(capsys, tmp_path, monkeypatch):
+    """`--budget` names the limits the stages are held against; so does `LLMTRACE_BUDGET`."""
+    path = tmp_path / "budget.json"
+    path.write_text(json.dumps({"name": "mine", "stages": {"decode": "1ms"}}), encoding="utf-8")
+    with fast_engine() as engine:
+        ask = ("--endpoint", engine.url, "--model", "llmtrace-sim", "--requests", "8")
+        assert demo(*ask, "--concurrency", "1", "--budget", str(path)) == 0
+        first = capsys.readouterr().out
+        monkeypatch.setenv("LLMTRACE_BUDGET", str(path))
+        assert demo(*ask, "--concurrency", "1") == 0
+
+    for told in (first, capsys.readouterr().out):
+        assert 'the budget "mine"' in told
+        assert re.search(r"^decode .* (over|unclear) 1 ", told, re.MULTILINE)
+
+
+def test_a_real_vllm_is_started_and_stopped(capsys, monkeypatch):
+    """`--vllm` asks the server it started, by its name, and stops it."""
+    stopped = []
+
+    @contextmanager
+    def start(flags, log):
+        log(f"starting with {' '.join(flags)}")
+        with fast_engine() as engine:
+            yield SimpleNamespace(url=engine.root, model="llmtrace-sim")
+        stopped.append(True)
+
+    monkeypatch.setattr(local_vllm, "start", start)
+
+    assert demo("--vllm", *FEW) == 0
+    told = capsys.readouterr()
+    assert "Stages of 8 requests to a real vLLM" in told.out
+    assert "SIMULATED" not in told.out
+    assert "starting with --max-num-seqs 6" in told.err
+    assert stopped == [True]
+
+
+def test_without_vllm_it_says_how_to_get_it(capsys, monkeypatch):
+    """`--vllm` where there is none names `make vllm`."""
+    monkeypatch.setattr(local_vllm, "find_python", lambda: None)
+
+    assert demo("--vllm") == 1
+    assert "make vllm" in capsys.readouterr().err
+
+
+def test_errors_of_the_endpoint_are_counted(capsys):
+    """Requests that fail after the first are told by type, beside those that succeeded."""
+    faults = Faults(drop_after=9)
+    with fast_engine(faults=faults) as engine:
+        status = demo("--endpoint", engine.url, "--model", "llmtrace-sim", *FEW)
+
+    ended = re.search(
+        r"8 requests: (\d) success, (\d) error \(\2 openai\.\w+Error\)", capsys.readouterr().out
+    )
+    assert int(ended[1]) + int(ended[2]) == 8
+    assert status == 0
+
+
+def say(_request, answer):
+    """Answer with one chunk of content and an end."""
+    for delta, finish in (({"content": "hi"}, None), ({}, "stop")):
+        answer.event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+    answer.event("[DONE]")
+
+
+def refuse(_request, answer):
+    """Refuse the request."""
+    answer.whole({"error": {"message": "no"}}, 400)
+
+
+def test_a_run_without_any_success_is_a_failure(capsys):
+    """An endpoint that only answers the first request leaves counts, a sentence and status 1."""
+    with serve_script(say, refuse) as server:
+        status = demo("--endpoint", server.url, "--model", "m", "--requests", "2")
+
+    told = capsys.readouterr()
+    assert status == 1
+    assert "2 requests: 2 error (2 openai.BadRequestError)" in told.out
+    assert f"no request to {server.url} succeeded" in told.err
+
+
+def one_line_error(capsys):
+    """Return what the demo said was wrong, which is one line."""
+    error = capsys.readouterr().err
+    assert error.startswith("llmtrace: error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_refused_connection_is_one_clear_line(capsys):
+    """Nobody listening is said as that."""
+    address = f"http://127.0.0.1:{refused_port()}/v1"
+
+    assert demo("--endpoint", address, "--model", "m") == 1
+    assert f"{address} cannot be reached: connection refused" in one_line_error(capsys)
+
+
+def test_an_unknown_model_names_those_there_are(capsys):
+    """A 404 for the model lists what the server has."""
+    with fast_engine() as engine:
+        assert demo("--endpoint", engine.url, "--model", "gpt-9") == 1
+    assert "does not serve 'gpt-9'; it serves llmtrace-sim" in one_line_error(capsys)
+
+
+def test_an_address_without_v1_is_guessed_at(capsys):
+    """A 404 for the path asks about /v1."""
+    with fast_engine() as engine:
+        assert demo("--endpoint", engine.root, "--model", "llmtrace-sim") == 1
+    assert "does the address end in /v1" in one_line_error(capsys)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500])
+def test_a_key_is_never_shown(capsys, monkeypatch, status):
+    """The key goes to the server, which quotes it back, and no further."""
+    monkeypatch.setenv("LLMTRACE_TEST_KEY", "sk-secret-1")
+
+    def quote(request, answer):
+        answer.whole({"error": {"message": f"bad {request.headers['authorization']}"}}, status)
+
+    def nothing(_request, answer):
+        answer.whole({}, 404)
+
+    with serve_script(quote, nothing) as server:
+        options = ("--model", "m", "--api-key-env", "LLMTRACE_TEST_KEY")
+        assert demo("--endpoint", server.url, *options) == 1
+        assert server.requests[0].headers["authorization"] == "Bearer sk-secret-1"
+
+    told = capsys.readouterr()
+    assert "sk-secret" not in told.out + told.err
+    assert f"HTTP {status}" in told.err
+
+
+def test_no_key_is_sent_that_nobody_named(capsys, monkeypatch):
+    """A key in the environment for somebody else does not reach the endpoint."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-2")
+
+    def forbid(_request, answer):
+        answer.whole({"error": {"message": "no"}}, 401)
+
+    with serve_script(forbid) as server:
+        assert demo("--endpoint", server.url, "--model", "m") == 1
+        assert "sk-secret-2" not in str(server.requests)
+    assert "--api-key-env" in one_line_error(capsys)
+
+
+@pytest.mark.parametrize("given", ["sk-proj-abc", "sk_abc", "MISSING_KEY"])
+def test_a_variable_that_is_not_set_is_refused(capsys, given):
+    """A key given in place of the variable's name is not repeated; a name is."""
+    assert demo("--endpoint", "http://h/v1", "--model", "m", "--api-key-env", given) == 2
+    error = one_line_error(capsys)
+    assert "is not set" in error
+    assert (given in error) == given.isupper()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--endpoint", "http://h/v1"], "needs --model"),
+        (["--endpoint", "localhost:8000", "--model", "m"], "is no address"),
+        (["--endpoint", "http://user:pass@h/v1", "--model", "m"], "out of the address"),
+        (["--json", "/nowhere/rows.jsonl"], "cannot be written"),
+        (["--budget", "/nowhere/budget.yml"], "cannot read this budget"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_starts(capsys, options, words):
+    """Wrong settings are status 2 and one line."""
+    assert demo(*options) == 2
+    assert words in one_line_error(capsys)
+
+
+def test_a_disabled_llmtrace_is_told(capsys, monkeypatch):
+    """With telemetry switched off there would be nothing to show."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+
+    assert demo() == 2
+    assert "OTEL_SDK_DISABLED" in one_line_error(capsys)
+
+
+def test_a_server_that_is_no_model_server_is_told(capsys):
+    """An answer without any chunk is not taken for a stream."""
+    with serve_script(lambda _request, answer: answer.whole("<html>")) as server:
+        assert demo("--endpoint", server.url, "--model", "m") == 1
+    assert "no stream of chat completion chunks" in one_line_error(capsys)
+
+
+def test_an_error_inside_the_stream_is_told(capsys):
+    """An `error` event in a 200 is the server's word, not a lost connection."""
+    with fast_engine(faults=Faults(error_after=2)) as engine:
+        assert demo("--endpoint", engine.url, "--model", "llmtrace-sim") == 1
+    assert "answered with an error: simulated fault" in one_line_error(capsys)
+
+
+def test_rows_of_an_earlier_run_survive_a_failure(capsys, tmp_path):
+    """A file is emptied only when there are rows to write."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("earlier", encoding="utf-8")
+    address = f"http://127.0.0.1:{refused_port()}/v1"
+
+    assert demo("--endpoint", address, "--model", "m", "--json", str(path)) == 1
+    assert path.read_text(encoding="utf-8") == "earlier"
+    del capsys
+
+
+def test_a_model_that_wants_the_other_limit_gets_it(capsys):
+    """Where `max_tokens` is refused in favour of `max_completion_tokens`, that is sent."""
+
+    def advise(_request, answer):
+        message = "Unsupported parameter: use 'max_completion_tokens' instead."
+        answer.whole({"error": {"message": message}}, 400)
+
+    with serve_script(advise, say) as server:
+        assert demo("--endpoint", server.url, "--model", "m", "--requests", "2") == 0
+        limits = [set(asked.body) & {"max_tokens", "max_completion_tokens"}
+                  for asked in server.requests]  # fmt: skip
+
+    assert limits == [{"max_tokens"}] + 3 * [{"max_completion_tokens"}]
+    assert re.search(r"^queue .* not reported +0/2$", capsys.readouterr().out, re.MULTILINE)
+
+
+# A test run in the background ignores the signal, and hands that on.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from llmtrace.cli import main
+sys.exit(main())
+"""
+
+
+def interrupted(*options, until):
+    """Run the demo on a terminal of 80 columns, press Ctrl-C once `until` is seen."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "demo", *options],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "COLUMNS": "80", "TERM": "xterm"},
+        text=True,
+    )
+    os.close(theirs)
+    seen = ""
+    with process:
+        while not re.search(until, seen):
+            seen += os.read(ours, 4096).decode()
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate(timeout=30)
+    os.close(ours)
+    return process.returncode, told, seen
+
+
+def test_ctrl_c_shows_what_was_measured(tmp_path):
+    """An interrupt ends the requests, prints and writes what there is, and is status 130."""
+    path = tmp_path / "rows.jsonl"
+    # Twelve users from the start are more than the engine has places: some are always waiting.
+    crowd = ("--concurrency", "48")
+    status, told, seen = interrupted(*crowd, "--json", str(path), until=r"([3-9]|\d\d) done")
+
+    assert status == 130
+    assert "Interrupted" in told
+    assert "SIMULATED" in seen
+    rows = read_rows(path)
+    assert f"checked for each of the {len(rows)}" in told
+    assert {"success", "cancelled"} <= {row.outcome for row in rows}
+    assert re.search(rf"^{len(rows)} requests: .* cancelled", told, re.MULTILINE)
+    assert "Error" not in told
+    port = int(re.search(r"127\.0\.0\.1:(\d+)", told)[1])
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_ctrl_c_before_anything_was_measured_is_quiet():
+    """With nothing to show there is no report and no traceback."""
+    status, told, _ = interrupted(until="Asking")
+
+    assert status == 130
+    assert "Traceback" not in told
+
+
+def test_progress_says_how_far_it_is():
+    """Name, phase, requests, the phase's p95 TTFT, time."""
+    clock = FakeClock()
+    progress = Progress(Console(file=io.StringIO()), "X", 24.0, None, lambda: clock() / 1e9)
+    progress.started(Phase("calm", 3, None, None))
+    progress.write(make_row())
+    clock.advance(5)
+    calm = progress.line()
+    progress.started(Phase("rush", 12, None, None))
+    clock.advance(20)
+
+    assert calm == "X  calm, 3 at once  1 done  p95 ttft 200 ms  5 of 24 s"
+    assert progress.line() == "X  rush, 12 at once  1 done  p95 ttft - ms  last answers"
+
+
+def test_progress_without_a_terminal_is_an_occasional_line():
+    """A line every five seconds at most, when a request is over."""
+    clock, out = FakeClock(), io.StringIO()
+    progress = Progress(Console(file=out), "X", None, 10, lambda: clock() / 1e9)
+    for _ in range(9):
+        clock.advance(1)
+        progress.write(make_row())
+
+    assert out.getvalue() == "X  5 of 10 done  p95 ttft 200 ms  5 s\n"
+
+
+def test_two_runs_ask_the_same():
+    """The jobs are drawn by seed."""
+
+    def first(seed):
+        return list(itertools.islice(jobs(seed), 50))
+
+    assert first(0) == first(0)
+    assert first(0) != first(1)
+
+
+@pytest.mark.parametrize("longest", [LONGEST_PROMPT, 3_200])
+def test_prompts_fit_the_endpoint(longest):
+    """Short ones and long ones, none longer than the endpoint takes, each with an answer limit."""
+    some = list(itertools.islice(jobs(longest_prompt=longest), 300))
+    lengths = {job.route: sum(len(message["content"]) for message in job.messages) for job in some}
+
+    assert lengths["question"] < lengths["conversation"] < lengths["document"] < longest + 400
+    assert any(job.render_s for job in some)
+    assert any(job.leaves_after for job in some)
+
+
+@pytest.mark.parametrize(
+    ("options", "phases"),
+    [
+        (
+            DemoOptions(),
+            [("calm", 3, pytest.approx(9.6), None), ("rush", 12, pytest.approx(14.4), None)],
+        ),
+        (DemoOptions(requests=10, users=8), [("calm", 2, None, 4), ("rush", 8, None, 6)]),
+        (DemoOptions(requests=9, seconds=5, users=3), [("steady", 3, 5, 9)]),
+    ],
+)
+def test_the_run_is_split_into_phases(options, phases):
+    """Time and requests are shared out whole; few users make one phase."""
+    made = [(one.name, one.users, one.seconds, one.requests) for one in plan(options)]
+
+    assert made == phases
+
+
+def test_a_key_is_not_in_what_is_printed_of_a_target():
+    """The key stays out of tracebacks and logs."""
+    target = Target(url="http://h/v1", model="m", name="h", api_key="sk-secret-3")
+
+    assert "sk-secret" not in repr(target)
+    assert target.hide_key("bad key sk-secret-3") == "bad key ***"

@@ -1,0 +1,58 @@
+"""Rows in files."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from llmtrace.errors import DataError, SourceError
+from llmtrace.jsonl import read_rows, write_rows
+from llmtrace.testing import make_row
+from tests.strategies import rows
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(rows, max_size=5))
+def test_rows_come_back_as_they_were(tmp_path, some):
+    """Writing and reading changes nothing, whatever characters are in them."""
+    path = tmp_path / "rows.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        write_rows(file, some)
+
+    assert read_rows(path) == some
+
+
+def test_empty_lines_do_not_count(tmp_path):
+    """A blank line is no row and no error."""
+    path = tmp_path / "rows.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        write_rows(file, [make_row()])
+        file.write("\n \n")
+
+    assert read_rows(path) == [make_row()]
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", "{}", "1", '{"e2e_s": "x"}', "[" * 100_000])
+def test_what_is_no_row_is_named_by_its_line(tmp_path, line):
+    """The error says which line of which file."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"\n{line}\n", encoding="utf-8")
+
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: .*llmtrace demo --json"):
+        read_rows(path)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    """A missing file is an error of the source, not a traceback."""
+    with pytest.raises(SourceError, match="missing"):
+        read_rows(tmp_path / "missing")
+
+
+def test_a_binary_file_is_no_row_file(tmp_path):
+    """Bytes that are no text are an error of the source."""
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(SourceError, match="cannot read rows"):
+        read_rows(path)
