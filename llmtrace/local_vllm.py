@@ -98,7 +98,9 @@ class Server:
         return self._process.poll() is None
 
     def log_tail(self) -> str:
-        """Return the last lines the server wrote."""
+        """Return the last lines the server wrote, also where its log was cleaned away."""
+        if not self.log_path.exists():
+            return tail("")
         return tail(self.log_path.read_text(encoding="utf-8", errors="replace"))
 
     def stop(self) -> None:

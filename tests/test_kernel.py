@@ -133,7 +133,7 @@ def test_a_pooled_connection_has_no_handshake(connect):
 
 @linux
 def test_a_send_that_returned_late():
-    """Sending ended when the kernel sent last, give or take a tick, not when the thread next ran."""
+    """Sending ended when the kernel last sent, give or take a tick, not when the thread ran."""
     attempt = Attempt(started=0, send_started=10 * MS, send=80 * MS, answered=100 * MS)
     kernel.look(attempt, Socket(250, sent_ms_ago=85))
 

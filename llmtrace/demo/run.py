@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.target import Target
 from llmtrace.errors import ConfigError, SourceError, missing_extra
 from llmtrace.jsonl import write_rows
+from llmtrace.rows import Row
 
 try:
     from rich.console import Console
@@ -65,8 +67,7 @@ def run(options: DemoOptions) -> None:
             out.print("\nInterrupted: this is what was measured until then.")
         print_report(out, rows, target, budget, phases, interrupted=interrupted)
         if file is not None:
-            file.truncate(0)
-            write_rows(file, rows)
+            _replace_rows(file, rows)
             out.print(f"\nRows written to {options.json}", soft_wrap=True)
         if interrupted:
             raise KeyboardInterrupt
@@ -99,6 +100,12 @@ def _rows_file(path: Path | None) -> Iterator[TextIO | None]:
         raise ConfigError(msg) from error
     with file:
         yield file
+
+
+def _replace_rows(file: TextIO, rows: Sequence[Row]) -> None:
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # not /dev/stdout
+        file.truncate(0)
+    write_rows(file, rows)
 
 
 def _target(options: DemoOptions, tell: Callable[[str], None]) -> AbstractContextManager[Target]:

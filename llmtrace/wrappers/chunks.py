@@ -125,6 +125,11 @@ def anything(_recording: Recording, chunk: Any) -> int:
     return NOTHING if chunk is None else OTHER
 
 
+def nothing(_recording: Recording, _chunk: Any) -> int:
+    """Classify a piece of an answer that is no stream: its parts say nothing by themselves."""
+    return NOTHING
+
+
 def raw_sse(_recording: Recording, data: bytes) -> int:
     """Classify a piece of an event stream nobody has parsed: comments alone keep it alive."""
     return OTHER if b"data:" in data else NOTHING

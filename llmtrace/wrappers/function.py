@@ -16,7 +16,7 @@ from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
 from llmtrace.runtime import active, entered
-from llmtrace.wrappers import chunks, generators, instrument, sdk
+from llmtrace.wrappers import answers, chunks, endpoints, generators, instrument
 from llmtrace.wrappers.cancel import cancelled
 from llmtrace.wrappers.iterators import proxy
 
@@ -193,9 +193,9 @@ def _deliver(recording: Recording, result: Any) -> Any:
     try:
         if getattr(result, "_llmtrace", None) is recording:
             return _handed_over(recording, result)
-        if not recording.joined and sdk.is_stream(result):
+        if not recording.joined and endpoints.is_stream(result):
             recording.outer = False
-            sdk.adopt(recording, result, sdk.classify_for(result))
+            answers.adopt(recording, result, endpoints.classify_for(result))
             return result
         traced = proxy(recording, result, chunks.anything)
         if traced is not None:
@@ -205,7 +205,7 @@ def _deliver(recording: Recording, result: Any) -> Any:
             return _handed_over(recording, result)
         recording.outer = False
         if not recording.joined:
-            sdk.read_answer(recording, result)
+            endpoints.read_answer(recording, result)
         recording.end("success")
     except Exception as error:  # noqa: BLE001
         internal_error("trace", error)

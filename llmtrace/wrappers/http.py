@@ -16,8 +16,8 @@ from llmtrace.failopen import internal_error
 from llmtrace.record import Attempt, Clock, Recording
 from llmtrace.runtime import current
 from llmtrace.wrappers import dns, headers, kernel, phases
-from llmtrace.wrappers.chunks import raw_sse
-from llmtrace.wrappers.reads import areads, reads
+from llmtrace.wrappers.chunks import nothing, raw_sse
+from llmtrace.wrappers.reads import Classify, areads, reads
 
 _LIBRARIES: Final = ("httpx", "httpx2")
 
@@ -150,10 +150,13 @@ def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
             except Exception as error:  # noqa: BLE001
                 internal_error("http", error)
 
+        def _classify(self) -> Classify:
+            return raw_sse if self._recording.stream else nothing
+
         def __iter__(self) -> Iterator[bytes]:
             chunks = self._each()
             if self._recording.raw:
-                return reads(self._recording, chunks.__next__, raw_sse)
+                return reads(self._recording, chunks.__next__, self._classify())
             return chunks
 
         def _each(self) -> Iterator[bytes]:
@@ -168,7 +171,7 @@ def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
             chunks = self._stream.__aiter__()
             first = _AsyncFirstByte(self._note, chunks, chunks)
             if self._recording.raw:
-                timed = areads(self._recording, first.__anext__, raw_sse)
+                timed = areads(self._recording, first.__anext__, self._classify())
                 return _AsyncFirstByte(None, timed, timed, chunks)
             return first
 

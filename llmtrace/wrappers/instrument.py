@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from llmtrace.errors import ConfigError
 from llmtrace.wrappers import http, sdk
+from llmtrace.wrappers.endpoints import library
 
 MODULES: Final = ("openai", "anthropic")
 
@@ -81,14 +82,14 @@ def instrument(client_or_module: Any) -> Instrumented:
             raise ConfigError(msg)
         base = importlib.import_module(f"{name}._base_client")
         return Instrumented(_patch(base.SyncAPIClient) + _patch(base.AsyncAPIClient))
-    if sdk.library(client_or_module) is not None and hasattr(client_or_module, "request"):
+    if library(client_or_module) is not None and hasattr(client_or_module, "request"):
         return Instrumented(_patch(client_or_module))
-    library = type(client_or_module).__module__.partition(".")[0]
-    if library == "aiohttp" and hasattr(client_or_module, "trace_configs"):
+    root = type(client_or_module).__module__.partition(".")[0]
+    if root == "aiohttp" and hasattr(client_or_module, "trace_configs"):
         return Instrumented(_patch_aiohttp(client_or_module))
     msg = (
-        "llmtrace.instrument takes the openai, anthropic or aiohttp module or one of their clients, "
-        f"not {client_or_module!r}; use llmtrace.wrap(stream) or @llmtrace.trace for the rest"
+        "llmtrace.instrument takes the openai, anthropic or aiohttp module or one of their "
+        f"clients, not {client_or_module!r}; use llmtrace.wrap(stream) or @llmtrace.trace for the rest"
     )
     raise ConfigError(msg)
 

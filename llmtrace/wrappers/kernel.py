@@ -40,7 +40,7 @@ class TcpInfo:
 
 
 def tcp_info(sock: Any) -> TcpInfo:
-    """Ask the kernel about a socket, or asyncio's transport socket; anything else tells nothing."""
+    """Ask the kernel about a socket, or asyncio's transport socket; others tell nothing."""
     if not _has_tcp_info or getattr(sock, "family", None) not in {socket.AF_INET, socket.AF_INET6}:
         return TcpInfo()
     try:

@@ -1,7 +1,7 @@
 """How are the OpenAI and Anthropic SDKs instrumented?
 
 Both are made by the same generator, so one seam serves both: every call, streamed or not, raw or
-parsed, sync or async, goes through the client's `request`. What differs is in `Dialect`.
+parsed, sync or async, goes through the client's `request`. What differs is in `endpoints`.
 """
 
 from __future__ import annotations
@@ -12,36 +12,15 @@ import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any, Final
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording, outcome_of
 from llmtrace.runtime import Runtime, active, current, entered
-from llmtrace.wrappers import chunks, headers
+from llmtrace.wrappers import answers, headers
 from llmtrace.wrappers.cancel import cancelled
-from llmtrace.wrappers.reads import Classify, areads, reads
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One kind of call: how its chunks and its whole answers are read."""
-
-    operation: str
-    chunk: Classify
-    answer: Callable[[Recording, Any], None]
-    usage_option: bool = False
-
-
-# By the end of the URL's path.
-ENDPOINTS: Final[Mapping[str, Endpoint]] = {
-    "/chat/completions": Endpoint("chat", chunks.chat, chunks.answer_chat, usage_option=True),
-    "/completions": Endpoint(
-        "text_completion", chunks.completions, chunks.answer_chat, usage_option=True
-    ),
-    "/responses": Endpoint("chat", chunks.responses, chunks.answer_responses),
-    "/messages": Endpoint("chat", chunks.messages, chunks.answer_messages),
-}
+from llmtrace.wrappers.endpoints import Endpoint, endpoint_at, library
 
 _PROVIDERS: Final[Mapping[str, str]] = {
     "api.openai.com": "openai",
@@ -53,14 +32,6 @@ _refuses_usage: set[str] = set()
 
 # What a failed call filled in on its decorated function's recording: the next call writes over it.
 _filled: weakref.WeakKeyDictionary[Recording, set[str]] = weakref.WeakKeyDictionary()
-
-_SDKS: Final = ("openai", "anthropic")
-
-
-def library(client: Any) -> str | None:
-    """Name the SDK a client is of, or is derived from; `None` if of neither."""
-    roots = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
-    return next((root for root in roots if root in _SDKS), None)
 
 
 @dataclass(slots=True)
@@ -111,8 +82,7 @@ def instrument_client(target: Any) -> Callable[[], None]:
     class Client(kind):  # type: ignore[misc]
         request = _seam(plain, patch)
 
-    _pass_for(Client, kind)
-    target.__class__ = Client
+    target.__class__ = answers.pass_for(Client, kind)
     client = weakref.ref(target)
 
     def undo_one() -> None:
@@ -129,11 +99,6 @@ def is_instrumented(target: Any) -> bool:
     kind = target if inspect.isclass(target) else type(target)
     patch = getattr(vars(kind).get("request"), "_llmtrace_patch", None)
     return patch is not None and patch.on
-
-
-def _pass_for(made: Any, kind: Any) -> None:
-    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(made, name, getattr(kind, name))
 
 
 def _seam(plain: Callable[..., Any], patch: _Patch) -> Callable[..., Any]:
@@ -212,8 +177,7 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
     if runtime is None:
         return None
     try:
-        path = str(options.url).partition("?")[0].rstrip("/")
-        endpoint = next((e for end, e in ENDPOINTS.items() if path.endswith(end)), None)
+        endpoint = endpoint_at(str(options.url))
         if endpoint is None or options.method.lower() != "post":
             return None
         info = _known(client, options, endpoint)
@@ -311,127 +275,10 @@ def _refused_usage(call: _Call, error: Exception) -> bool:
 
 def _deliver(call: _Call, result: Any) -> Any:
     """Hand the caller what the SDK returned, timed from here on."""
-    recording = call.recording
-    recording.calling = False
+    call.recording.calling = False
     try:
-        if not recording.stream:
-            _whole(call, result)
-        elif hasattr(result, "_iterator"):
-            adopt(recording, result, call.endpoint.chunk)
-        else:
-            _raw(call, result)
+        answers.deliver(call.recording, call.endpoint, result)
     except Exception as error:  # noqa: BLE001
         internal_error("sdk", error)
-        recording.finish("success")
+        call.recording.finish("success")
     return result
-
-
-def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
-    """Time an SDK's stream from its own iterator up: the object the caller gets is its own."""
-    recording.opened()
-    recording.raw = False
-    recording.expects_finish = True
-    iterator = stream._iterator  # noqa: SLF001 - the one seam that keeps the stream's class
-    if hasattr(iterator, "__anext__"):
-        stream._iterator = areads(recording, iterator.__anext__, classify)  # noqa: SLF001
-    else:
-        stream._iterator = reads(recording, iterator.__next__, classify)  # noqa: SLF001
-    stream._llmtrace = recording  # noqa: SLF001 - how a decorator knows it
-
-
-def is_stream(value: Any) -> bool:
-    """Say whether a value is one of the SDKs' own streams, not yet timed."""
-    kind = type(value)
-    return (
-        kind.__name__ in {"Stream", "AsyncStream"}
-        and kind.__module__.partition(".")[0] in _SDKS
-        and not hasattr(value, "_llmtrace")
-    )
-
-
-def classify_for(stream: Any) -> Classify:
-    """Pick how a stream's chunks are read, from the address it was asked of."""
-    path = stream.response.request.url.path.rstrip("/")
-    return next((e.chunk for end, e in ENDPOINTS.items() if path.endswith(end)), chunks.anything)
-
-
-def read_answer(recording: Recording, answer: Any) -> None:
-    """Note what a plain answer tells, if it is one of the SDKs' own."""
-    kind = type(answer)
-    if kind.__module__.partition(".")[0] in _SDKS:
-        read = _ANSWERS.get(kind.__name__)
-        if read is not None:
-            read(recording, answer)
-
-
-_ANSWERS: Final[Mapping[str, Callable[[Recording, Any], None]]] = {
-    "ChatCompletion": chunks.answer_chat,
-    "Completion": chunks.answer_chat,
-    "Response": chunks.answer_responses,
-    "Message": chunks.answer_messages,
-}
-
-
-def _whole(call: _Call, result: Any) -> None:
-    """Read a whole answer. A raw response is parsed for it, which its caller would do anyway."""
-    recording = call.recording
-    response = getattr(result, "http_response", None)
-    if response is not None and not response.is_closed:
-        _raw(call, result)  # with_streaming_response: the body is still the caller's to read
-        recording.stream = recording.raw = False
-        return
-    try:
-        answer = result
-        if response is not None:
-            parse = result.parse
-            answer = None if inspect.iscoroutinefunction(parse) else parse()
-        if answer is not None and hasattr(answer, "id"):
-            call.endpoint.answer(recording, answer)
-    except Exception as error:  # noqa: BLE001 - an odd answer is still the caller's answer
-        internal_error("sdk.answer", error)
-    recording.finish("success")
-
-
-def _raw(call: _Call, result: Any) -> None:
-    """Time a raw response: from when it is parsed, if it is; its close ends the row anyway."""
-    recording = call.recording
-    recording.opened()
-    recording.raw = recording.stream  # until it is parsed, its bytes are what is read
-    result._llmtrace_call = call  # noqa: SLF001 - our own attribute on their object
-    kind: Any = type(result)
-    result.__class__ = _parsing(kind)
-
-
-@lru_cache(maxsize=16)
-def _parsing(kind: Any) -> type[Any]:
-    """Make the subclass of a raw response that times what it is parsed into.
-
-    A subclass for the same reason as in `http`: an attribute would be a reference cycle.
-    """
-
-    class Sync(kind):  # type: ignore[misc]
-        def parse(self, *args: Any, **kwargs: Any) -> Any:
-            return _parsed(self._llmtrace_call, super().parse(*args, **kwargs))
-
-    class Async(kind):  # type: ignore[misc]
-        async def parse(self, *args: Any, **kwargs: Any) -> Any:
-            return _parsed(self._llmtrace_call, await super().parse(*args, **kwargs))
-
-    made = Async if inspect.iscoroutinefunction(kind.parse) else Sync
-    _pass_for(made, kind)
-    return made
-
-
-def _parsed(call: _Call, parsed: Any) -> Any:
-    recording = call.recording
-    try:
-        if recording.ended or getattr(parsed, "_llmtrace", None) is recording:
-            return parsed
-        if hasattr(parsed, "_iterator"):
-            adopt(recording, parsed, call.endpoint.chunk)
-        elif hasattr(parsed, "id"):
-            call.endpoint.answer(recording, parsed)
-            recording.finish("success")
-    except Exception as error:  # noqa: BLE001
-        internal_error("sdk", error)
-    return parsed

@@ -7,7 +7,7 @@ from typing import TypeVar
 from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error
 from llmtrace.runtime import active
-from llmtrace.wrappers import chunks, sdk
+from llmtrace.wrappers import answers, chunks, endpoints
 from llmtrace.wrappers.function import Scalar, labels
 from llmtrace.wrappers.iterators import proxy
 
@@ -59,8 +59,8 @@ def wrap(
     try:
         recording = runtime.start(fields)
         recording.attributes.update(extra)
-        if sdk.is_stream(stream):
-            sdk.adopt(recording, stream, sdk.classify_for(stream))
+        if endpoints.is_stream(stream):
+            answers.adopt(recording, stream, endpoints.classify_for(stream))
             return stream
         traced: S = proxy(recording, stream, chunks.anything)
     except Exception as error:  # noqa: BLE001 - the stream goes on unrecorded

@@ -67,7 +67,7 @@ def least(rows: list[Row], pick: Callable[[Row], int | None]) -> float:
 
 
 def test_a_slow_way_there_is_first_chunk(vllm: Any) -> None:
-    """A proxy that holds the request is invisible to the kernel: the engine's figures unmask it."""
+    """A proxy that holds the request is invisible to the kernel; the engine's figures show it."""
     plain = rows_of(vllm.url)
     with DelayProxy(vllm.url, request_s=0.3) as proxy:
         delayed = rows_of(proxy.url)

@@ -27,17 +27,20 @@ MESSAGES: Any = [{"role": "user", "content": "Say something about time. " * 8}]
 
 @pytest.fixture(scope="module")
 def openai_client(vllm: Any) -> Iterator[openai.OpenAI]:
+    """Ask the shared vLLM by OpenAI's SDK."""
     with openai.OpenAI(base_url=f"{vllm.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def anthropic_client(vllm: Any) -> Iterator[anthropic.Anthropic]:
+    """Ask the shared vLLM by Anthropic's SDK."""
     with anthropic.Anthropic(base_url=vllm.url, api_key="none", max_retries=0) as client:
         yield client
 
 
 def ask_openai(client: openai.OpenAI, n: int = 16, **more: Any) -> Any:
+    """Stream a chat of exactly so many tokens."""
     return client.chat.completions.create(
         model=MODEL, messages=MESSAGES, max_tokens=n, stream=True,
         extra_body={"ignore_eos": True}, **more,
@@ -52,6 +55,8 @@ def exactly(row: Row) -> Row:
 
 # Every way of calling: name, API, asks (given sync and async clients of both SDKs).
 def openai_chat_stream(o: Any, _a: Any) -> None:
+    """A decorated generator over a chat stream."""
+
     @llmtrace.trace(route="real")
     def answer() -> Iterator[str]:
         for chunk in ask_openai(o):
@@ -62,24 +67,30 @@ def openai_chat_stream(o: Any, _a: Any) -> None:
 
 
 def openai_chat_whole(o: Any, _a: Any) -> None:
+    """A chat in one piece."""
     o.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=16)
 
 
 def openai_completions_stream(o: Any, _a: Any) -> None:
+    """The older completions, streamed."""
     for _ in o.completions.create(model=MODEL, prompt="Hello", max_tokens=16, stream=True):
         pass
 
 
 def openai_responses_stream(o: Any, _a: Any) -> None:
+    """The Responses API, streamed."""
     for _ in o.responses.create(model=MODEL, input="Hello", max_output_tokens=16, stream=True):
         pass
 
 
 def openai_responses_whole(o: Any, _a: Any) -> None:
+    """The Responses API in one piece."""
     o.responses.create(model=MODEL, input="Hello", max_output_tokens=16)
 
 
 def anthropic_messages_stream(_o: Any, a: Any) -> None:
+    """A decorated function returning Anthropic's stream."""
+
     @llmtrace.trace(route="real")
     def answer() -> Any:
         return a.messages.create(model=MODEL, messages=MESSAGES, max_tokens=16, stream=True)
@@ -89,15 +100,19 @@ def anthropic_messages_stream(_o: Any, a: Any) -> None:
 
 
 def anthropic_messages_helper(_o: Any, a: Any) -> None:
+    """Anthropic's stream helper."""
     with a.messages.stream(model=MODEL, messages=MESSAGES, max_tokens=16) as stream:
         stream.get_final_message()
 
 
 def anthropic_messages_whole(_o: Any, a: Any) -> None:
+    """Anthropic's messages in one piece."""
     a.messages.create(model=MODEL, messages=MESSAGES, max_tokens=16)
 
 
 async def openai_chat_stream_async(o: Any, _a: Any) -> None:
+    """A decorated async generator over a chat stream."""
+
     @llmtrace.trace(route="real")
     async def answer() -> Any:
         async for chunk in await ask_openai(o):
@@ -108,10 +123,12 @@ async def openai_chat_stream_async(o: Any, _a: Any) -> None:
 
 
 async def openai_chat_whole_async(o: Any, _a: Any) -> None:
+    """A chat in one piece, async."""
     await o.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=16)
 
 
 async def openai_responses_stream_async(o: Any, _a: Any) -> None:
+    """The Responses API, streamed, async."""
     stream = await o.responses.create(
         model=MODEL, input="Hello", max_output_tokens=16, stream=True
     )
@@ -120,17 +137,18 @@ async def openai_responses_stream_async(o: Any, _a: Any) -> None:
 
 
 async def anthropic_messages_stream_async(_o: Any, a: Any) -> None:
+    """A decorated coroutine returning Anthropic's stream."""
+
     @llmtrace.trace(route="real")
     async def answer() -> Any:
-        return await a.messages.create(
-            model=MODEL, messages=MESSAGES, max_tokens=16, stream=True
-        )
+        return await a.messages.create(model=MODEL, messages=MESSAGES, max_tokens=16, stream=True)
 
     async for _ in await answer():
         pass
 
 
 async def anthropic_messages_whole_async(_o: Any, a: Any) -> None:
+    """Anthropic's messages in one piece, async."""
     await a.messages.create(model=MODEL, messages=MESSAGES, max_tokens=16)
 
 
@@ -206,9 +224,7 @@ def test_inband_figures_are_read_as_the_server_sent_them(openai_client: openai.O
 
     metrics = last.model_extra["metrics"]
     row = exactly(rows[0])
-    assert row.timeline.queue == Reported(
-        round(metrics["queue_time_ms"] * _MS), "engine_inband"
-    )
+    assert row.timeline.queue == Reported(round(metrics["queue_time_ms"] * _MS), "engine_inband")
     assert row.timeline.prefill == Reported(
         round(metrics["time_to_first_token_ms"] * _MS), "engine_inband"
     )
@@ -217,11 +233,13 @@ def test_inband_figures_are_read_as_the_server_sent_them(openai_client: openai.O
 def test_sums_over_rows_are_the_sums_of_the_engines_histograms(
     vllm: Any, openai_client: openai.OpenAI
 ) -> None:
-    """vLLM's own counters, scraped before and after, agree with what the rows add up to."""
+    """VLLM's own counters, scraped before and after, agree with what the rows add up to."""
 
     def scraped(name: str) -> float:
         page = urllib.request.urlopen(f"{vllm.url}/metrics", timeout=10).read().decode()
-        return sum(float(v) for v in re.findall(rf"^vllm:{name}\{{[^}}]*\}} (\S+)$", page, re.M))
+        return sum(
+            float(v) for v in re.findall(rf"^vllm:{name}\{{[^}}]*\}} (\S+)$", page, re.MULTILINE)
+        )
 
     names = ("request_queue_time_seconds_sum", "request_prefill_time_seconds_sum")
     before = [scraped(name) for name in names]

@@ -107,7 +107,9 @@ def completion(request: Request, answer: Answer) -> None:
 
     if not request.body.get("stream"):
         text = "".join(WORDS)
-        answer.whole({**base, "choices": [choice(text, "stop")], "usage": USAGE})
+        answer.whole(
+            {**base, "choices": [choice(text, "length")], "usage": USAGE, "metrics": METRICS}
+        )
         return
     for word in WORDS:
         answer.event({**base, "choices": [choice(word)]})

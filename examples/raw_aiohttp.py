@@ -1,0 +1,43 @@
+"""A stream read over aiohttp, without any SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+from engine import endpoint
+
+import llmtrace
+from llmtrace.testing import capture
+
+
+@llmtrace.trace(route="raw")
+async def lines(session: aiohttp.ClientSession, url: str, model: str) -> AsyncIterator[bytes]:
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 10,
+        "stream": True,
+    }
+    async with session.post(f"{url}/chat/completions", json=body) as response:
+        async for line in response.content:
+            if line.startswith(b"data: "):
+                yield line
+
+
+async def main(url: str, model: str) -> None:
+    with llmtrace.instrument(aiohttp):
+        async with aiohttp.ClientSession() as session:
+            async for _ in lines(session, url, model):
+                pass
+
+
+with endpoint() as (url, model), capture(service="raw") as rows:
+    asyncio.run(main(url, model))
+
+for row in rows:
+    network = row.timeline.network
+    print(f"{row.outcome}: {row.chunks} chunks in {row.e2e_s * 1000:.0f} ms")
+    print(f"connect {network.connect} ns, send {network.send} ns, round trip {network.rtt} ns")
+    print(f"not split without an SDK to read the figures: {row.stages.unattributed / 1e6:.0f} ms")
