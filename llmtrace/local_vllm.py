@@ -115,9 +115,6 @@ class Server:
         self._is_stopped = True
         has_died = not self.is_running()
         atexit.unregister(self.stop)
-        # The leash first: what it aims at must not outlive the process it was made for.
-        self._leash.kill()
-        self._leash.communicate()
         # Only the API server is asked: it ends its engine in order. What was stopped by SIGSTOP
         # hears nothing until it continues.
         self._process.terminate()
@@ -127,6 +124,9 @@ class Server:
             self._process.poll()
             time.sleep(0.02)
         _signal_group(self.pid, signal.SIGKILL)
+        # The leash only now: should this process be killed while it waits, vLLM ends all the same.
+        self._leash.kill()
+        self._leash.communicate()
         self._process.wait()
         unneeded = self._folder / _SCRATCH_NAME if has_died else self._folder
         shutil.rmtree(unneeded, ignore_errors=True)

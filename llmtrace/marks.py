@@ -70,7 +70,7 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
         recording = current.get()
         try:
             usable = recording is not None and not recording.ended and recording.reading
-            started = (recording, recording.clock()) if recording is not None and usable else None
+            started = (recording, _free(recording)) if recording is not None and usable else None
         except Exception as error:  # noqa: BLE001
             internal_error("stage", error)
             started = None
@@ -82,9 +82,17 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
         if started is not None:
             recording, since = started
             try:
-                recording.marked(self._name, recording.clock() - since)
+                recording.marked(self._name, _free(recording) - since)
             except Exception as error:  # noqa: BLE001
                 internal_error("stage", error)
+
+
+def _free(recording: Recording) -> int:
+    """Return the time less what was held or marked already: no time is to count twice."""
+    now = recording.clock()
+    marks = (*recording.marked_before.values(), *recording.marked_after.values())
+    held = (recording.asked or now) - recording.start - recording.waited
+    return now - held - sum(marks)
 
 
 def render() -> stage:

@@ -150,8 +150,8 @@ class Recording:
 
     @property
     def held(self) -> int:
-        """The consumer's own time up to the last boundary."""
-        return self.mark - self.start - self.waited
+        """The consumer's own time so far; a reader notes the start of its wait in `asked`."""
+        return (self.asked or self.mark) - self.start - self.waited
 
     def opened(self) -> None:
         """Note that the consumer has the stream: from here on its time is its own."""

@@ -142,7 +142,7 @@ class Row:
         if timeline.held_before <= _EAGER_NS:
             return self.ttft_s
         # The wait up to the first content alone: what was rendered after it is not in there.
-        before = split(replace(timeline, e2e=timeline.ttft, held_after=0, marked_after={}))
+        before = split(replace(timeline, e2e=timeline.ttft))
         if before.queue is None or before.prefill is None:
             return None
         return (timeline.ttft - (before.render or 0)) / _NS

@@ -149,7 +149,7 @@ class Stages:
 
 
 def split(timeline: Timeline) -> Stages:
-    """Partition the wait of one request into its stages; every nanosecond goes to exactly one.
+    """Partition the wait that a timeline tells of; every nanosecond goes to exactly one stage.
 
     Up to the first content, what was measured is taken from the window in this order: network and
     failed attempts, the engine's queue and prefill, the gateway, explicit marks, the consumer's

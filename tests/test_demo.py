@@ -59,6 +59,8 @@ def test_the_simulated_engine_is_shown_as_what_it_is(capsys, tmp_path):
     """The whole demo: report, rows, labels; and nothing is left behind."""
     path = tmp_path / "rows.jsonl"
 
+    failures = llmtrace.internal_errors()
+
     assert demo(*FEW, "--json", str(path)) == 0
     told = capsys.readouterr()
     rows = read_rows(path)
@@ -74,7 +76,7 @@ def test_the_simulated_engine_is_shown_as_what_it_is(capsys, tmp_path):
     named = [text for text in told.out.splitlines() if "engine" in text and "_" not in text]
     assert all("simulated" in text.lower() for text in named)
     assert runtime.active() is None
-    assert llmtrace.internal_errors() == {}
+    assert llmtrace.internal_errors() == failures
     port = int(re.search(r"127\.0\.0\.1:(\d+)", told.out)[1])
     with socket.socket() as client:
         assert client.connect_ex(("127.0.0.1", port)) != 0
@@ -148,7 +150,7 @@ def test_errors_of_the_endpoint_are_counted(capsys):
         status = demo("--endpoint", engine.url, "--model", "llmtrace-sim", *FEW)
 
     ended = re.search(
-        r"8 requests: (\d) success, (\d) error \(\2 openai\.\w+Error\)", capsys.readouterr().out
+        r"8 requests: (\d) success, (\d) error \(\2 [\w.]+Error\)", capsys.readouterr().out
     )
     assert int(ended[1]) + int(ended[2]) == 8
     assert status == 0
@@ -175,6 +177,23 @@ def test_a_run_without_any_success_is_a_failure(capsys):
     assert status == 1
     assert "2 requests: 2 error (2 openai.BadRequestError)" in told.out
     assert f"no request to {server.url} succeeded" in told.err
+
+
+def test_a_fault_of_llmtrace_is_told(capsys, monkeypatch):
+    """When recording fails the requests go on, and the demo says whose fault it is."""
+
+    def fail(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr(Progress, "write", fail)
+    with fast_engine() as engine:
+        ask = ("--endpoint", engine.url, "--model", "llmtrace-sim", "--requests", "1")
+        assert demo(*ask, "--concurrency", "1") == 1
+
+    told = capsys.readouterr().err
+    assert "llmtrace itself failed" in told
+    assert "export.Progress" in told
+    assert f"no request to {engine.url} was recorded" in told
 
 
 def one_line_error(capsys):

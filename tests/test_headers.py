@@ -76,7 +76,7 @@ def test_a_caller_without_an_id_gets_ours(recording, value):
         ('a;desc="q\\"; dur=9";dur=5', [("a", 5 * MS)]),
         ("a;dur=-5, b;dur=nan, c;dur=, d;dur, e", []),
         ("a;dur=86400000, b;dur=1e999", []),
-        ("a b;dur=5, ;dur=5, ,", []),
+        ("a b;dur=5, ;dur=5, ;a;dur=5, ;, ,", []),
         ('"a;dur=5, b;dur=6', []),
         ("", []),
     ],

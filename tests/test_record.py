@@ -549,6 +549,28 @@ def test_the_first_failure_inside_a_decorated_function_stays(request_):
     assert request_.row.outcome == "error"
 
 
+def test_a_read_that_fails_after_a_hold():
+    """What the consumer held before a read that failed is its own time, the read's is not."""
+    request = Request()
+    steps = iter([100, 30])
+
+    def read() -> str:
+        request.wait(next(steps))
+        if request.recording.ttft is not None:
+            raise ConnectionError
+        return "a"
+
+    request.recording.opened()
+    reader = reads(request.recording, read, lambda *_: TEXT)
+    next(reader)
+    request.wait(500)
+    with pytest.raises(ConnectionError):
+        next(reader)
+
+    assert (request.row.timeline.held_after, request.row.stages.decode) == (500 * MS, 30 * MS)
+    assert request.row.max_gap_ns == 30 * MS
+
+
 # --- silence ------------------------------------------------------------------------------------
 
 
@@ -744,6 +766,26 @@ def test_the_wait_before_the_first_attempt_is_the_clients(request_):
     recording.end("success")
 
     assert request_.row.timeline.network.client_wait == 7 * MS
+
+
+def test_a_hold_right_before_the_first_attempt_is_not_the_clients():
+    """A read that begins with an attempt does not charge it the hold that ended with it."""
+    request = Request()
+    recording = request.recording
+    made = []
+
+    def read() -> str:
+        request.wait(1)
+        made.append(recording.attempt())
+        return "a"
+
+    recording.opened()
+    reader = reads(recording, read, lambda *_: TEXT)
+    request.wait(500)
+    next(reader)
+
+    assert recording.client_wait == 1 * MS
+    assert recording.held == 500 * MS
 
 
 def test_a_call_that_went_well_before_this_one_is_the_clients_time(request_):

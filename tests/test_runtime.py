@@ -47,6 +47,7 @@ class Sink:
 
     def __init__(self, *, every_row: bool = False) -> None:
         self.every_row = every_row
+        self.spans = False
         self.rows: list[Row] = []
 
     def write(self, row: Row) -> None:
@@ -400,6 +401,17 @@ def test_a_providers_own_sampling_is_followed():
 
     assert (len(kept.rows), len(counted.rows)) == (0, 1)
     assert internal_errors() == {}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_request_is_sent_as_one_span(provider, own):
+    """A sink that sends spans of its own gets no row where the application's provider does."""
+    sink = Sink()
+    sink.spans = True
+    with capture(tracer_provider=provider if own else None, sinks=[sink]):
+        list(llmtrace.wrap(iter("ab")))
+
+    assert len(sink.rows) == int(not own)
 
 
 def test_a_provider_that_breaks_is_counted(provider, monkeypatch):

@@ -513,6 +513,11 @@ def test_any_report_is_better_than_an_estimate(source):
     assert better(guess, None) == guess
 
 
+def test_of_two_reports_by_one_source_the_first_stays():
+    """A second report by the same way does not replace the first."""
+    assert better(Reported(1, "engine_span"), Reported(2, "engine_span")).ns == 1
+
+
 @given(
     timelines,
     *(figures_by_source for _ in range(4)),

@@ -30,7 +30,10 @@ async def ask(client: Any, target: Target, job: Job, phase: Phase) -> Any:
     """Ask for one answer, as a stream."""
     llmtrace.annotate(route=job.route, phase=phase.name, simulated=target.simulated)
     return await client.chat.completions.create(
-        model=target.model, messages=job.messages, stream=True, **{target.limit: job.max_tokens}
+        model=target.model,
+        messages=job.messages,
+        stream=True,
+        extra_body={target.limit: job.max_tokens},
     )
 
 

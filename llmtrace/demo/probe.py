@@ -61,7 +61,7 @@ async def _say_hello(client: Any, target: Target) -> None:
         model=target.model,
         messages=[{"role": "user", "content": "Say hello."}],
         stream=True,
-        **{target.limit: 8},
+        extra_body={target.limit: 8},
     )
     chunks = 0
     async for _ in stream:

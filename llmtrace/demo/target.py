@@ -104,7 +104,8 @@ def real_vllm(tell: Callable[[str], None]) -> Iterator[Target]:
             name=REAL_VLLM,
             notes=(
                 "Real: vLLM, HTTP on loopback, the OpenAI SDK, llmtrace, and every clock.",
-                "A tiny model with random weights on this machine: what it says means nothing.",
+                "A tiny model with random weights: what it says means nothing. It shares this",
+                "machine's cores with its users, which shows in network and first_chunk, too.",
                 f"Started with {' '.join(_VLLM_FLAGS)}, so that a dozen users make a queue.",
             ),
             longest_prompt=_VLLM_LONGEST_PROMPT,

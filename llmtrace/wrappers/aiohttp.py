@@ -32,12 +32,13 @@ def _connected(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _:
     attempt.connect = max(0, seen.ready - seen.connecting - attempt.dns)
 
 
-def _resolving(recording: Recording, _: Attempt, seen: SimpleNamespace, __: Any) -> None:
-    seen.resolving = recording.clock()
+def _resolving(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
+    seen.resolving = recording.clock() - (attempt.dns or 0)
 
 
 def _resolved(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
-    attempt.dns = (attempt.dns or 0) + recording.clock() - seen.resolving
+    # In place of what was timed inside, where the resolver is one that `dns` sees as well.
+    attempt.dns = recording.clock() - seen.resolving
 
 
 def _reused(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:

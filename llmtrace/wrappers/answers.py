@@ -15,7 +15,7 @@ from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
 from llmtrace.wrappers.cancel import cancelled
 from llmtrace.wrappers.endpoints import Endpoint
-from llmtrace.wrappers.reads import Classify, areads, reads
+from llmtrace.wrappers.reads import Classify, areads, only_usage, reads
 
 
 def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
@@ -29,6 +29,17 @@ def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
     else:
         stream._iterator = reads(recording, iterator.__next__, classify)  # noqa: SLF001
     stream._llmtrace = recording  # noqa: SLF001 - how a decorator knows it
+
+
+def hide_usage(stream: Any) -> None:
+    """Keep the usage chunk from the caller of a stream that could not be timed."""
+    iterator = stream._iterator  # noqa: SLF001
+    if hasattr(iterator, "__anext__"):
+        stream._iterator = (  # noqa: SLF001
+            chunk async for chunk in iterator if not only_usage(chunk)
+        )
+    else:
+        stream._iterator = (chunk for chunk in iterator if not only_usage(chunk))  # noqa: SLF001
 
 
 def deliver(recording: Recording, endpoint: Endpoint, result: Any) -> None:
@@ -66,8 +77,12 @@ def _parse_raw(result: Any) -> Any:
 
 def _raw(recording: Recording, endpoint: Endpoint, result: Any) -> None:
     """Time a raw response: by its bytes until it is parsed; its close ends the row anyway."""
+    _watch_parsing(recording, endpoint, result)
     recording.opened()
     recording.raw = True
+
+
+def _watch_parsing(recording: Recording, endpoint: Endpoint, result: Any) -> None:
     result._llmtrace_parsing = recording, endpoint  # noqa: SLF001 - our own, on their object
     kind: Any = type(result)
     result.__class__ = _parsing(kind)
@@ -125,18 +140,31 @@ def _failed(recording: Recording, error: BaseException) -> None:
 
 def _parsed(parsed: Any, recording: Recording, endpoint: Endpoint) -> Any:
     try:
-        if recording.ended or getattr(parsed, "_llmtrace", None) is recording:
+        if getattr(parsed, "_llmtrace", None) is recording:
             return parsed
         if hasattr(parsed, "_iterator"):
-            adopt(recording, parsed, endpoint.chunk)
-        else:
+            if not recording.ended:
+                adopt(recording, parsed, endpoint.chunk)
+            elif recording.usage_hidden:
+                hide_usage(parsed)
+        elif not recording.ended:
             if hasattr(parsed, "id"):
                 endpoint.answer(recording, parsed)
             recording.finish("success")
     except Exception as error:  # noqa: BLE001
-        internal_error("sdk", error)
-        recording.finish("success")
+        unrecorded(recording, endpoint, parsed, error)
     return parsed
+
+
+def unrecorded(recording: Recording, endpoint: Endpoint, result: Any, error: Exception) -> None:
+    """Let what a call returned go on by itself, since recording it has failed."""
+    internal_error("sdk", error)
+    recording.finish("success")
+    if recording.usage_hidden:
+        if hasattr(result, "_iterator"):
+            hide_usage(result)
+        elif hasattr(result, "parse") and not hasattr(result, "_llmtrace_parsing"):
+            _watch_parsing(recording, endpoint, result)
 
 
 def pass_for(made: type[Any], kind: type[Any]) -> type[Any]:

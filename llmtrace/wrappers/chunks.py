@@ -16,6 +16,7 @@ _NS_PER_MS: Final = 1_000_000
 _EAGER_NS: Final = 1_000_000
 # A duration an engine reports is believed up to a day; beyond that it is garbage.
 _LONGEST_MS: Final = 86_400_000.0
+_LONGEST_STRING: Final = 512
 
 
 def chat(recording: Recording, chunk: Any) -> int:
@@ -30,11 +31,16 @@ def chat(recording: Recording, chunk: Any) -> int:
     kind = NOTHING
     for choice in choices:
         if choice.finish_reason is not None:
-            recording.info["finish_reason"] = choice.finish_reason
+            recording.info["finish_reason"] = _string(choice.finish_reason)
             _identity(recording, chunk)
         delta = choice.delta
-        if delta.content:
-            return TEXT
+        try:
+            if delta.content:
+                return TEXT
+        except AttributeError:
+            if delta is None:  # as some gateways send
+                continue
+            raise
         kind = TOOL_CALL if delta.tool_calls else _rare(delta) or kind
     return kind
 
@@ -61,7 +67,7 @@ def completions(recording: Recording, chunk: Any) -> int:
     kind = NOTHING
     for choice in choices:
         if choice.finish_reason is not None:
-            recording.info["finish_reason"] = choice.finish_reason
+            recording.info["finish_reason"] = _string(choice.finish_reason)
         if choice.text:
             kind = TEXT
     return kind
@@ -107,11 +113,11 @@ def messages(recording: Recording, event: Any) -> int:
         return NOTHING
     if kind == "message_start":
         message = event.message
-        recording.info["response_id"] = message.id
+        recording.info["response_id"] = _string(message.id)
         _anthropic_usage(recording, message.usage)
     elif kind == "message_delta":
         if event.delta.stop_reason is not None:
-            recording.info["finish_reason"] = event.delta.stop_reason
+            recording.info["finish_reason"] = _string(event.delta.stop_reason)
         _anthropic_usage(recording, event.usage)
     elif kind == "error":
         recording.failure = ("error", _text(getattr(event, "error", None)))
@@ -139,7 +145,7 @@ def answer_chat(recording: Recording, answer: Any) -> None:
     """Note what a whole chat or text completion tells."""
     _identity(recording, answer)
     if answer.choices:
-        recording.info["finish_reason"] = answer.choices[0].finish_reason
+        recording.info["finish_reason"] = _string(answer.choices[0].finish_reason)
         message = getattr(answer.choices[0], "message", None)
         calls = getattr(message, "tool_calls", None)
         if calls:
@@ -152,7 +158,7 @@ def answer_responses(recording: Recording, answer: Any) -> None:
     _identity(recording, answer)
     incomplete = getattr(answer, "incomplete_details", None)
     reason = getattr(incomplete, "reason", None)
-    recording.info["finish_reason"] = reason or answer.status
+    recording.info["finish_reason"] = _string(reason or answer.status)
     error = getattr(answer, "error", None)
     if answer.status == "failed":
         recording.failure = ("error", _text(getattr(error, "code", None)) or "response.failed")
@@ -167,8 +173,8 @@ def answer_responses(recording: Recording, answer: Any) -> None:
 
 def answer_messages(recording: Recording, answer: Any) -> None:
     """Note what a whole Anthropic message tells."""
-    recording.info["response_id"] = answer.id
-    recording.info["finish_reason"] = answer.stop_reason
+    recording.info["response_id"] = _string(answer.id)
+    recording.info["finish_reason"] = _string(answer.stop_reason)
     _anthropic_usage(recording, answer.usage)
 
 
@@ -197,7 +203,7 @@ def _reported(ms: Any) -> Reported | None:
 
 def _identity(recording: Recording, answer: Any) -> None:
     """Note the answer's id, and who made it where the answer says so."""
-    recording.info["response_id"] = answer.id
+    recording.info["response_id"] = _string(getattr(answer, "id", None))
     mark = getattr(answer, "system_fingerprint", None) or _extra(answer, "system_fingerprint")
     if not isinstance(mark, str):
         return
@@ -228,8 +234,8 @@ def _usage(recording: Recording, answer: Any) -> None:
     usage = answer.usage
     if usage is not None:
         info = recording.info
-        info["prompt_tokens"] = _count(usage.prompt_tokens)
-        info["output_tokens"] = _count(usage.completion_tokens)
+        info["prompt_tokens"] = _count(getattr(usage, "prompt_tokens", None))
+        info["output_tokens"] = _count(getattr(usage, "completion_tokens", None))
         details = getattr(usage, "prompt_tokens_details", None)
         info["cached_tokens"] = _count(getattr(details, "cached_tokens", None))
         if recording.info.get("response_id") is None:
@@ -266,6 +272,11 @@ def _extra(answer: Any, key: str) -> Any:
 def _count(value: Any) -> int | None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and 0 <= value < 1 << 53 else None
+
+
+def _string(value: Any) -> str | None:
+    """Take a string as it is, within bounds; a server may send anything for one."""
+    return value[:_LONGEST_STRING] if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str | None:

@@ -34,6 +34,8 @@ _PROXY_HEADERS: Final = (
     "via", "x-litellm-version", "x-litellm-overhead-duration-ms", "x-envoy-upstream-service-time",
     "x-kong-upstream-latency", "x-served-by", "cf-ray", "server-timing",
 )  # fmt: skip
+# All that `incoming` looks for, as they come over the wire.
+NAMES: Final = frozenset(name.encode() for name in _PROXY_HEADERS)
 _LITELLM_OVERHEAD: Final = "x-litellm-overhead-duration-ms"
 
 
@@ -86,8 +88,9 @@ def server_timing(value: str) -> Iterator[tuple[str, int]]:
     are looked at. Durations are milliseconds, as the specification recommends.
     """
     for entry in islice(_ENTRY.finditer(value[:_MOST_BYTES]), _MOST_ENTRIES):
-        name, *parameters = _PARAMETER.findall(entry[0])
-        durations = (match[1] for match in map(_DURATION.match, parameters) if match)
+        name, _, parameters = entry[0].partition(";")
+        matches = map(_DURATION.match, _PARAMETER.findall(parameters))
+        durations = (match[1] for match in matches if match)
         ns = _milliseconds(next(durations, ""))
         if ns is not None and _NAME.fullmatch(name.strip()):
             yield name.strip().lower(), ns

@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from functools import lru_cache, wraps
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import Attempt, Clock, Recording
@@ -22,28 +21,45 @@ from llmtrace.wrappers.reads import Classify, areads, reads
 _LIBRARIES: Final = ("httpx", "httpx2")
 
 
-def _trace(attempt: Attempt, clock: Clock, theirs: Any) -> Callable[[str, Any], None]:
+def _trace(
+    attempt: Attempt, clock: Clock, extensions: dict[str, Any]
+) -> Callable[[str, Any], None]:
+    theirs = extensions.get("trace")
+
     def trace(name: str, info: Any) -> None:
-        try:
-            phases.note(attempt, clock, name)
-        except Exception as error:  # noqa: BLE001
-            internal_error("http.trace", error)
+        _note(attempt, clock, name, extensions, theirs)
         if theirs is not None:
             theirs(name, info)
 
     return trace
 
 
-def _atrace(attempt: Attempt, clock: Clock, theirs: Any) -> Callable[[str, Any], Awaitable[None]]:
+def _atrace(
+    attempt: Attempt, clock: Clock, extensions: dict[str, Any]
+) -> Callable[[str, Any], Awaitable[None]]:
+    theirs = extensions.get("trace")
+
     async def trace(name: str, info: Any) -> None:
-        try:
-            phases.note(attempt, clock, name)
-        except Exception as error:  # noqa: BLE001
-            internal_error("http.trace", error)
+        _note(attempt, clock, name, extensions, theirs)
         if theirs is not None:
             await theirs(name, info)
 
     return trace
+
+
+def _note(
+    attempt: Attempt, clock: Clock, name: str, extensions: dict[str, Any], theirs: Any
+) -> None:
+    try:
+        phases.note(attempt, clock, name)
+        if attempt.sent:
+            # Nothing that follows is of interest: httpcore need not tell us, and saves its time.
+            if theirs is None:
+                extensions.pop("trace", None)
+            else:
+                extensions["trace"] = theirs
+    except Exception as error:  # noqa: BLE001
+        internal_error("http.trace", error)
 
 
 def _begin(request: Any, make_trace: Callable[..., Any]) -> tuple[Recording, Attempt] | None:
@@ -52,9 +68,9 @@ def _begin(request: Any, make_trace: Callable[..., Any]) -> tuple[Recording, Att
         return None
     try:
         attempt = recording.attempt()
-        theirs = request.extensions.get("trace")
-        trace = make_trace(attempt, recording.clock, theirs)
-        request.extensions = {**request.extensions, "trace": trace}
+        # A copy of ours: retries may share the caller's.
+        request.extensions = extensions = dict(request.extensions)
+        extensions["trace"] = make_trace(attempt, recording.clock, extensions)
     except Exception as error:  # noqa: BLE001
         internal_error("http", error)
         return None
@@ -71,8 +87,9 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
         if response.is_success:
             # Decoded once: httpx's own look-ups search the whole list for every name.
             told = {
-                name.lower().decode("latin-1"): value.decode("latin-1")
+                low.decode(): value.decode("latin-1")
                 for name, value in response.headers.raw
+                if (low := name.lower()) in headers.NAMES
             }
             headers.incoming(recording, told)
             if stream:
@@ -81,17 +98,12 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
         internal_error("http", error)
 
 
-# Asking a stream for its socket costs anyio dozens of microseconds; it stays the same one.
-_sockets: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-
 def _socket(network_stream: Any) -> Any:
-    sock = _sockets.get(network_stream)
-    if sock is None:
-        sock = network_stream.get_extra_info("socket")
-        if sock is not None:
-            _sockets[network_stream] = sock
-    return sock
+    try:
+        # anyio's plain TCP stream: asking it the documented way costs dozens of microseconds.
+        return network_stream._stream._raw_socket  # noqa: SLF001
+    except AttributeError:
+        return network_stream.get_extra_info("socket")
 
 
 def _watch(recording: Recording, response: Any) -> None:

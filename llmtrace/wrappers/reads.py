@@ -19,6 +19,11 @@ from llmtrace.wrappers.cancel import cancelled
 Classify = Callable[[Recording, Any], int]
 
 
+def only_usage(chunk: Any) -> bool:
+    """Say whether a chunk is the one that only llmtrace asked for."""
+    return not getattr(chunk, "choices", None) and getattr(chunk, "usage", None) is not None
+
+
 class _LetGo:
     """Lives in a reader's frame: when the frame goes, nobody will read on, and the row ends.
 
@@ -88,6 +93,8 @@ def _reads(
                 recording.event(kind)
         except Exception as error:  # noqa: BLE001
             internal_error("record", error)
+            if recording.usage_hidden and only_usage(chunk):
+                continue
         yield chunk
 
 
@@ -133,4 +140,6 @@ async def _areads(
                 recording.event(kind)
         except Exception as error:  # noqa: BLE001
             internal_error("record", error)
+            if recording.usage_hidden and only_usage(chunk):
+                continue
         yield chunk

@@ -232,7 +232,11 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     """Put what llmtrace adds to a request on a copy of its options."""
     recording, options = call.recording, copy.copy(call.options)
     given = options.headers if isinstance(options.headers, Mapping) else {}
-    added = headers.outgoing(recording, {**client.default_headers, **given})
+    # The client's own: `default_headers` would compute all the others for each request.
+    custom = getattr(client, "_custom_headers", None)
+    if not isinstance(custom, Mapping):
+        custom = client.default_headers
+    added = headers.outgoing(recording, {**custom, **given})
     options.headers = {**given, **added}
     call.options = options
     body = options.json_data
@@ -279,6 +283,5 @@ def _deliver(call: _Call, result: Any) -> Any:
     try:
         answers.deliver(call.recording, call.endpoint, result)
     except Exception as error:  # noqa: BLE001
-        internal_error("sdk", error)
-        call.recording.finish("success")
+        answers.unrecorded(call.recording, call.endpoint, result, error)
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable
 from operator import attrgetter
@@ -30,6 +31,10 @@ _CLASSES: Final = {
     ("anthropic", "sync"): "Anthropic",
     ("anthropic", "async"): "AsyncAnthropic",
 }
+_HTTP_CLASSES: Final = {"sync": "DefaultHttpxClient", "async": "DefaultAsyncHttpxClient"}
+# Reading the system's certificates takes longer than most tests.
+_NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
 T = TypeVar("T")
 
 
@@ -38,6 +43,8 @@ def client(mode: str, server: Server, sdk: str = "openai", **options: Any) -> An
     module = pytest.importorskip(sdk)
     url = server.url if sdk == "openai" else server.root
     made = getattr(module, _CLASSES[sdk, mode])
+    if "http_client" not in options:
+        options["http_client"] = getattr(module, _HTTP_CLASSES[mode])(verify=_NO_TLS)
     return made(**{"base_url": url, "api_key": "none", "max_retries": 0, **options})
 
 

@@ -122,7 +122,7 @@ def test_retry_after_a_timeout(mode: str, server: Server) -> None:
     assert row.timeline.retry_network > 200_000_000
 
 
-# --- retries of the application's own -------------------------------------------------------------
+# --- retries of the application's own ------------------------------------------------------------
 
 
 def asks_twice(mode: str, server: Server, first: str, second: str) -> Any:
@@ -161,7 +161,7 @@ def asks_twice(mode: str, server: Server, first: str, second: str) -> Any:
 
 
 def test_a_function_that_tries_again(mode: str, server: Server) -> None:
-    """A decorated function that asks again after a failure has made one request, in two attempts."""
+    """A decorated function that asks again after a failure made one request in two attempts."""
     server.play(slow(500), answers.chat())
     row = recorded(asks_twice(mode, server, "big", "small"))
     assert (row.outcome, row.error_type, row.route) == ("success", None, "twice")
