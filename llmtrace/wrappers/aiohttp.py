@@ -6,10 +6,12 @@ over aiohttp themselves. aiohttp does not tell TCP from TLS: `connect` holds bot
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any, cast
+from weakref import WeakSet
 
 import aiohttp
 
@@ -110,14 +112,29 @@ def trace_config() -> aiohttp.TraceConfig:
     return config
 
 
+# Configurations made here, by which a session that has one is known.
+_made: WeakSet[aiohttp.TraceConfig] = WeakSet()
+
+
+def is_instrumented(target: Any) -> bool:
+    """Say whether the session class, or this one session, is instrumented already."""
+    if isinstance(target, type):
+        kind: Any = target
+        return getattr(kind.__init__, "_llmtrace", False)
+    return any(config in _made for config in target.trace_configs)
+
+
 def instrument_session(session: aiohttp.ClientSession) -> Callable[[], None]:
-    """Time the requests of one session; return what undoes it."""
+    """Time the requests of one session; return what undoes it. It does not keep it alive."""
     config = trace_config()
+    _made.add(config)
     session.trace_configs.append(config)
+    reference = weakref.ref(session)
 
     def undo() -> None:
-        if config in session.trace_configs:
-            session.trace_configs.remove(config)
+        alive = reference()
+        if alive is not None and config in alive.trace_configs:
+            alive.trace_configs.remove(config)
 
     return undo
 
@@ -129,8 +146,12 @@ def instrument_class(kind: Any) -> Callable[[], None]:
     @wraps(plain)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands for it
         plain(self, *args, **kwargs)
-        instrument_session(self)
+        try:
+            instrument_session(self)
+        except Exception as error:  # noqa: BLE001 - the session works without
+            internal_error("aiohttp", error)
 
+    __init__._llmtrace = True  # type: ignore[attr-defined]  # noqa: SLF001
     kind.__init__ = __init__
 
     def undo() -> None:

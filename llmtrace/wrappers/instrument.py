@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable
+from itertools import count
 from types import ModuleType, TracebackType
 from typing import Any, Final, Self
 
@@ -19,6 +20,7 @@ from llmtrace.wrappers.endpoints import library
 MODULES: Final = ("openai", "anthropic")
 
 _undo: dict[int, Callable[[], None]] = {}
+_keys = count()
 _wanted: set[str] = set()
 
 
@@ -89,30 +91,30 @@ def instrument(client_or_module: Any) -> Instrumented:
         return Instrumented(_patch_aiohttp(client_or_module))
     msg = (
         "llmtrace.instrument takes the openai, anthropic or aiohttp module or one of their "
-        f"clients, not {client_or_module!r}; use llmtrace.wrap(stream) or @llmtrace.trace for the rest"
+        f"clients, not {client_or_module!r}; for the rest use llmtrace.wrap(stream) or "
+        "@llmtrace.trace"
     )
     raise ConfigError(msg)
 
 
 def _patch(target: Any) -> tuple[int, ...]:
-    if sdk.is_instrumented(target):
-        return ()
-    _undo[id(target)] = sdk.instrument_client(target)
-    http.install()
-    return (id(target),)
+    return () if sdk.is_instrumented(target) else _applied(sdk.instrument_client(target))
 
 
 def _patch_aiohttp(target: Any) -> tuple[int, ...]:
     from llmtrace.wrappers import aiohttp as wrapped
 
-    if id(target) in _undo:
+    if wrapped.is_instrumented(target):
         return ()
-    undo = (wrapped.instrument_class if isinstance(target, type) else wrapped.instrument_session)(
-        target
-    )
-    _undo[id(target)] = undo
+    patch = wrapped.instrument_class if isinstance(target, type) else wrapped.instrument_session
+    return _applied(patch(target))
+
+
+def _applied(undo: Callable[[], None]) -> tuple[int, ...]:
+    key = next(_keys)
+    _undo[key] = undo
     http.install()
-    return (id(target),)
+    return (key,)
 
 
 def when_imported(names: tuple[str, ...]) -> None:

@@ -84,12 +84,15 @@ def test_undone(server: Server) -> None:
     plain = aiohttp.ClientSession.__init__
     with llmtrace.instrument(aiohttp):
         assert aiohttp.ClientSession.__init__ is not plain
-        assert llmtrace.instrument(aiohttp) is not None
+        ours = aiohttp.ClientSession.__init__
+        llmtrace.instrument(aiohttp).undo()  # a second time undoes nothing
+        assert aiohttp.ClientSession.__init__ is ours
     assert aiohttp.ClientSession.__init__ is plain
 
     async def main() -> None:
         async with aiohttp.ClientSession() as session:
             with llmtrace.instrument(session):
+                llmtrace.instrument(session)
                 assert len(session.trace_configs) == 1
                 async for _line in stream(session, f"{server.url}/chat/completions"):
                     pass

@@ -138,7 +138,7 @@ def gets(made: Any, endpoint: str) -> tuple[list[str], str | None]:
 @pytest.mark.usefixtures("faulty")
 @pytest.mark.parametrize("endpoint", CALLS)
 @settings(
-    max_examples=800,
+    max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(events=EVENTS)

@@ -1,0 +1,369 @@
+"""What does `llmtrace.instrument` cover, and is nothing left of it once it is undone?"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import weakref
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+import llmtrace
+from llmtrace import runtime
+from llmtrace.errors import ConfigError
+from llmtrace.rows import Row
+from llmtrace.testing import capture
+from llmtrace.wrappers import instrument
+from tests.sse_server import Server
+
+from . import answers
+from .reading import client, method
+
+openai = pytest.importorskip("openai")
+base = import_module("openai._base_client")
+
+
+@pytest.fixture
+def rows() -> Iterator[list[Row]]:
+    """Record into a list, with nothing instrumented yet."""
+    with capture(instrument=()) as collected:
+        yield collected
+    instrument.undo_all()
+
+
+def ask(made: Any) -> None:
+    """Ask with a client, sync or async."""
+    create, asked = method(made)
+
+    async def main() -> None:
+        async with made:
+            async for _chunk in await create(**asked, stream=True):
+                pass
+
+    if asyncio.iscoroutinefunction(type(made).request):
+        asyncio.run(main())
+        return
+    for _chunk in create(**asked, stream=True):
+        pass
+
+
+def patched() -> dict[str, Any]:
+    """Return everything that instrumenting replaces."""
+    library = import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
+    return {
+        "sync": base.SyncAPIClient.request,
+        "async": base.AsyncAPIClient.request,
+        "send": library.Client.send,
+        "asend": library.AsyncClient.send,
+        "getaddrinfo": socket.getaddrinfo,
+        "loop": asyncio.BaseEventLoop.getaddrinfo,
+    }
+
+
+def test_module(mode: str, server: Server, rows: list[Row]) -> None:
+    """A module's clients are covered, made before or after, until it is undone."""
+    plain = patched()
+    before = client(mode, server)
+    handle = llmtrace.instrument(openai)
+    after = client(mode, server)
+    if mode == "sync":
+        ask(before)
+    ask(after)
+    assert len(rows) == (2 if mode == "sync" else 1)
+    handle.undo()
+    assert patched() == plain
+    if mode == "sync":
+        ask(before)
+        before.close()
+        after.close()
+    else:
+        ask(before)
+    assert len(rows) == (2 if mode == "sync" else 1)
+
+
+def test_one_client(mode: str, server: Server, rows: list[Row]) -> None:
+    """A client that is instrumented alone is; others are not."""
+    plain = patched()
+    made, other = client(mode, server), client(mode, server)
+    kind = type(made)
+    handle = llmtrace.instrument(made)
+    assert isinstance(made, kind)
+    assert type(made).__name__ == kind.__name__
+    ask(other)
+    assert rows == []
+    ask(made)
+    assert len(rows) == 1
+    assert rows[0].timeline.network.connect
+    handle.undo()
+    assert type(made) is kind
+    assert patched() == plain
+    if mode == "sync":
+        ask(made)
+        made.close()
+        other.close()
+    assert len(rows) == 1
+
+
+def test_twice(server: Server, rows: list[Row]) -> None:
+    """Instrumenting twice records once; the second handle undoes nothing."""
+    first = llmtrace.instrument(openai)
+    second = llmtrace.instrument(openai)
+    with client("sync", server) as made:
+        ask(made)
+        second.undo()
+        ask(made)
+        assert len(rows) == 2
+        first.undo()
+        first.undo()
+        ask(made)
+    assert len(rows) == 2
+
+
+def test_client_twice(server: Server, rows: list[Row]) -> None:
+    """So it is with one client."""
+    with client("sync", server) as made:
+        first = llmtrace.instrument(made)
+        llmtrace.instrument(made).undo()
+        ask(made)
+        first.undo()
+        ask(made)
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize("module_first", [True, False])
+@pytest.mark.parametrize("undo_module_first", [True, False])
+def test_client_and_module(
+    server: Server, rows: list[Row], module_first: bool, undo_module_first: bool
+) -> None:
+    """Both at once record once; each is undone by itself, in any order."""
+    plain = patched()
+    with client("sync", server) as made, client("sync", server) as other:
+        targets = (openai, made) if module_first else (made, openai)
+        handles = {id(target): llmtrace.instrument(target) for target in targets}
+        ask(made)
+        assert len(rows) == 1
+        handles[id(openai if undo_module_first else made)].undo()
+        ask(made)
+        assert len(rows) == 2
+        ask(other)
+        assert len(rows) == (2 if undo_module_first else 3)
+        handles[id(made if undo_module_first else openai)].undo()
+        ask(made)
+        ask(other)
+        assert len(rows) == (2 if undo_module_first else 3)
+    assert patched() == plain
+
+
+@pytest.mark.parametrize("change", ["with_options", "copy"])
+def test_copies_of_a_client(server: Server, rows: list[Row], change: str) -> None:
+    """What is made from an instrumented client is instrumented, until that is undone."""
+    with client("sync", server) as made:
+        handle = llmtrace.instrument(made)
+        copied = getattr(made, change)(timeout=5)
+        ask(copied)
+        assert len(rows) == 1
+        assert rows[0].timeline.network.known is not None
+        handle.undo()
+        ask(copied)
+    assert len(rows) == 1
+
+
+class Mine(openai.OpenAI):  # type: ignore[misc]
+    """A client class of the application's own."""
+
+    def request(self, *args: Any, **kwargs: Any) -> Any:
+        """Do what the client does."""
+        return super().request(*args, **kwargs)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_subclass_of_a_client(server: Server, rows: list[Row], alone: bool) -> None:
+    """A class derived from the SDK's is covered, even one that overrides `request`."""
+    with Mine(base_url=server.url, api_key="none") as made:
+        llmtrace.instrument(made if alone else openai)
+        ask(made)
+    assert [(row.client, row.provider) for row in rows] == [("openai", "openai")]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_azure(server: Server, rows: list[Row], alone: bool) -> None:
+    """Azure's client puts the deployment into the path, and is covered all the same."""
+    with openai.AzureOpenAI(
+        azure_endpoint=server.root, api_key="none", api_version="2024-10-21", max_retries=0
+    ) as made:
+        llmtrace.instrument(made if alone else openai)
+        ask(made)
+        ask(made.with_options(timeout=5))
+    assert [(row.outcome, row.model) for row in rows] == [("success", "tiny")] * 2
+    assert "/deployments/tiny/chat/completions" in server.requests[0].path
+
+
+def test_several_at_once(server: Server, rows: list[Row]) -> None:
+    """A list of clients and modules is taken, and undone together."""
+    with client("sync", server) as one, client("sync", server) as two:
+        with llmtrace.instrument([one, two]):
+            ask(one)
+            ask(two)
+        ask(one)
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize("wrong", [socket, 5, "openai", openai.OpenAI, object()])
+def test_what_cannot_be_instrumented(wrong: Any) -> None:
+    """It says what it takes instead."""
+    with pytest.raises(ConfigError, match="openai"):
+        llmtrace.instrument(wrong)
+
+
+def test_a_dropped_client_is_freed(server: Server, rows: list[Row]) -> None:
+    """Nothing of ours keeps an instrumented client alive, or makes it wait for the collector."""
+    made = client("sync", server)
+    llmtrace.instrument(made)
+    ask(made)
+    made.close()
+    alive = weakref.ref(made)
+    bare = client("sync", server)
+    ask(bare)
+    bare.close()
+    bare_alive = weakref.ref(bare)
+    gc.disable()
+    try:
+        del made, bare
+        # The SDK's own resources may be in a cycle with it; ours adds none.
+        assert (alive() is None) == (bare_alive() is None)
+    finally:
+        gc.enable()
+    gc.collect()
+    assert alive() is None
+    assert len(rows) == 1
+
+
+def test_patched_over_by_others(server: Server, rows: list[Row]) -> None:
+    """Who patches over us keeps their patch when ours is undone, and ours is silent below."""
+    handle = llmtrace.instrument(openai)
+    ours = base.SyncAPIClient.request
+    calls = []
+
+    def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return ours(self, *args, **kwargs)
+
+    base.SyncAPIClient.request = theirs
+    try:
+        with client("sync", server) as made:
+            ask(made)
+            handle.undo()
+            ask(made)
+            assert (len(rows), len(calls)) == (1, 2)
+            with llmtrace.instrument(openai):
+                ask(made)
+            assert (len(rows), len(calls)) == (2, 3)
+    finally:
+        base.SyncAPIClient.request = ours.__wrapped__
+
+
+def test_instrumented_but_not_started(server: Server) -> None:
+    """Without a runtime an instrumented client does what it always did."""
+    before = runtime.activate(None)
+    try:
+        with llmtrace.instrument(openai), client("sync", server) as made:
+            ask(made)
+    finally:
+        runtime.activate(before)
+    assert "traceparent" not in server.requests[0].headers
+    assert "stream_options" not in server.requests[0].body
+
+
+def test_modules_imported_later(server: Server, rows: list[Row]) -> None:
+    """A module that was wanted before it was imported is found by the next decorated call."""
+    instrument.when_imported(("openai",))
+    with client("sync", server) as made:
+        ask(made)
+    assert len(rows) == 1
+
+
+def test_clients_of_other_transports(server: Server, rows: list[Row]) -> None:
+    """A client whose HTTP library is mocked is recorded without network phases."""
+    library = import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
+    body = {"id": "1", "object": "chat.completion", "created": 1, "model": "tiny", "choices": []}
+    transport = library.MockTransport(lambda _: library.Response(200, json=body))
+    llmtrace.instrument(openai)
+    http_client = library.Client(transport=transport)
+    with client("sync", server, http_client=http_client) as made:
+        create, asked = method(made)
+        create(**asked)
+    [row] = rows
+    assert (row.outcome, row.http_status, row.timeline.network.rtt) == ("success", 200, None)
+
+
+# --- joining the server's side -------------------------------------------------------------------
+
+
+def test_headers_that_join(mode: str, server: Server) -> None:
+    """Requests carry the row's trace and request id, new ones for each."""
+    with capture() as collected:
+        for _ in range(2):
+            ask(client(mode, server))
+    for row, request in zip(collected, server.requests, strict=True):
+        assert request.headers["traceparent"] == f"00-{row.trace_id}-{row.span_id}-01"
+        assert request.headers["x-request-id"] == row.request_id
+    assert len({row.trace_id for row in collected}) == 2
+
+
+@pytest.mark.parametrize("where", ["call", "client"])
+def test_headers_of_the_caller_stay(mode: str, server: Server, where: str) -> None:
+    """A caller's own ids win, wherever it sets them, and become the row's."""
+    own = {"X-Request-ID": "mine", "TraceParent": "00-" + "1" * 32 + "-" + "2" * 16 + "-00"}
+    options = {"default_headers": own} if where == "client" else {}
+    made = client(mode, server, **options)
+    create, asked = method(made)
+    extra = {"extra_headers": own} if where == "call" else {}
+
+    async def main() -> None:
+        async with made:
+            await create(**asked, **extra)
+
+    with capture() as collected:
+        if mode == "async":
+            asyncio.run(main())
+        else:
+            with made:
+                create(**asked, **extra)
+    headers = server.requests[0].headers
+    assert (headers["x-request-id"], headers["traceparent"]) == ("mine", own["TraceParent"])
+    assert collected[0].request_id == "mine"
+
+
+def test_attempts_share_their_ids(mode: str, server: Server) -> None:
+    """All attempts of one request go by the same ids."""
+    server.play(answers.error(503, headers={"retry-after": "0.01"}), answers.chat())
+    with capture() as collected:
+        made = client(mode, server, max_retries=1)
+        ask(made)
+        if mode == "sync":
+            made.close()
+    assert collected[0].attempts == 2
+    ids = {(it.headers["traceparent"], it.headers["x-request-id"]) for it in server.requests}
+    assert len(ids) == 1
+
+
+def test_sampled_out(server: Server) -> None:
+    """A request that is not sampled says so to the server, and makes no row."""
+    with capture(sample=1e-12) as collected, client("sync", server) as made:
+        ask(made)
+    assert server.requests[0].headers["traceparent"].endswith("-00")
+    assert all(row.weight > 1 for row in collected)
+
+
+def test_two_runtimes(server: Server) -> None:
+    """Rows go to the runtime that was active when the request was made."""
+    with capture(service="first") as first, client("sync", server) as made:
+        create, asked = method(made)
+        stream = create(**asked, stream=True)
+        with capture(service="second") as second:
+            list(stream)
+    assert ([row.service for row in first], second) == (["first"], [])

@@ -1,0 +1,232 @@
+"""Does `llmtrace.wrap` time any stream, and let through whatever else the stream can do?"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Self
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import llmtrace
+from llmtrace.errors import ConfigError
+from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
+from tests.sse_server import Server
+
+from .reading import read, recorded
+
+MS = 1_000_000
+
+
+class Stream:
+    """A stream of some client llmtrace has never heard of."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._chunks = fake_stream("abc", clock)
+        self.status = 200
+        self.closed = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._chunks)
+
+    def __len__(self) -> int:
+        return 3
+
+    def close(self) -> str:
+        self.closed = True
+        return "closed"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncStream:
+    """The same, to be awaited."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._chunks = fake_async_stream("abc", clock)
+        self.closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        return await anext(self._chunks)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_any_stream() -> None:
+    """It stands for the stream in every way, and times it."""
+    clock = FakeClock()
+    with capture(clock=clock) as rows:
+        plain = Stream(clock)
+        stream = llmtrace.wrap(plain, model="tiny", route="chat", tenant="acme", shoe_size=44)
+        assert isinstance(stream, Stream)
+        assert (stream.status, len(stream)) == (200, 3)
+        assert list(stream) == ["a", "b", "c"]
+        stream.close()
+        assert plain.closed
+    [row] = rows
+    assert (row.outcome, row.chunks, row.ttft_ns) == ("success", 3, 10 * MS)
+    assert (row.model, row.route, row.tenant) == ("tiny", "chat", "acme")
+    assert row.attributes == {"shoe_size": 44}
+
+
+def test_any_async_stream() -> None:
+    """So it does for an async stream; a `close` that is not async stays so."""
+    clock = FakeClock()
+
+    async def main() -> None:
+        plain = AsyncStream(clock)
+        stream = llmtrace.wrap(plain)
+        assert await anext(stream) == "a"
+        assert stream.close() is None  # type: ignore[func-returns-value]
+        assert plain.closed
+        other = llmtrace.wrap(AsyncStream(clock))
+        await other.aclose()
+        whole = llmtrace.wrap(AsyncStream(clock))
+        assert [chunk async for chunk in whole] == ["a", "b", "c"]
+
+    with capture(clock=clock) as rows:
+        asyncio.run(main())
+    assert [row.outcome for row in rows] == ["cancelled", "cancelled", "success"]
+
+
+def test_with() -> None:
+    """A stream that is a context manager is left as one."""
+    clock = FakeClock()
+    plain = Stream(clock)
+    with capture(clock=clock) as rows, llmtrace.wrap(plain) as stream:
+        assert next(stream) == "a"
+        assert rows == []
+    assert plain.closed
+    assert [row.outcome for row in rows] == ["cancelled"]
+
+
+def test_twice() -> None:
+    """What is recorded already comes back as it is."""
+    with capture() as rows:
+        stream = llmtrace.wrap(iter("abc"))
+        assert llmtrace.wrap(stream) is stream
+        assert list(stream) == ["a", "b", "c"]
+    assert len(rows) == 1
+
+
+def test_stream_of_an_instrumented_client(mode: str, server: Server) -> None:
+    """A stream that its client records already comes back as it is."""
+    pytest.importorskip("openai")
+    with capture() as rows:
+        read(mode, server)
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize("wrong", [[1, 2], "text", 5, None])
+def test_what_is_no_stream(wrong: Any) -> None:
+    """It says what to do."""
+    with capture(), pytest.raises(ConfigError, match="iter"):
+        llmtrace.wrap(wrong)
+
+
+def test_without_init() -> None:
+    """Without a runtime the stream comes back as it is."""
+    plain = iter("abc")
+    assert llmtrace.wrap(plain) is plain
+
+
+def test_dropped() -> None:
+    """A stream that is let go ends its row at once, and does not close what it stood for."""
+    clock = FakeClock()
+    plain = Stream(clock)
+    with capture(clock=clock) as rows:
+        stream = llmtrace.wrap(plain)
+        next(stream)
+        del stream
+        assert [row.outcome for row in rows] == ["cancelled"]
+    assert not plain.closed
+
+
+def test_empty_chunks_are_not_content() -> None:
+    """The first chunk is the first that holds something."""
+    clock = FakeClock()
+    with capture(clock=clock) as rows:
+        list(llmtrace.wrap(fake_stream(["", None, "a", b""], clock)))
+    assert (rows[0].chunks, rows[0].ttft_ns) == (1, 30 * MS)
+
+
+def test_no_events_on_spans(mode: str, server: Server) -> None:
+    """Chunks are figures on the request's span, not events, of which only 128 would be kept."""
+    pytest.importorskip("openai")
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    row = recorded(lambda: read(mode, server), tracer_provider=provider)
+    spans = exporter.get_finished_spans()
+    assert {event for span in spans for event in span.events} == set()
+    ours = [span for span in spans if f"{span.context.span_id:016x}" == row.span_id]
+    assert len(ours) == 1
+    assert all(span.parent.span_id == ours[0].context.span_id for span in spans if span.parent)
+
+
+# --- cost ----------------------------------------------------------------------------------------
+
+ITEMS = 20_000
+
+
+def _plain() -> Iterator[str]:
+    for _ in range(ITEMS):
+        yield "x"
+
+
+async def _aplain() -> AsyncIterator[str]:
+    for _ in range(ITEMS):
+        yield "x"
+
+
+def _cpu(act: Callable[[], Any]) -> float:
+    gc.collect(0)
+    began = time.process_time()
+    act()
+    return (time.process_time() - began) / ITEMS
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_cost_of_a_decorated_generator(is_async: bool) -> None:
+    """A chunk costs a few microseconds at most: no task, no lock, no copy for each."""
+
+    def once(function: Callable[[], Any]) -> Callable[[], None]:
+        async def main() -> None:
+            async for _chunk in function():
+                pass
+
+        def act() -> None:
+            if is_async:
+                asyncio.run(main())
+            else:
+                for _chunk in function():
+                    pass
+
+        return act
+
+    plain: Any = _aplain if is_async else _plain
+    bare, traced = once(plain), once(llmtrace.trace(plain))
+    with capture():
+        added = [_cpu(traced) - _cpu(bare) for _ in range(7)]
+    # Measured: 1.1 us sync, 1.4 us async. A task for each chunk costs 5, and more.
+    assert statistics.median(added) < 4e-6
