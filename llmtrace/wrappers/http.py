@@ -14,7 +14,7 @@ from typing import Any, Final
 from llmtrace.failopen import internal_error
 from llmtrace.record import Attempt, Clock, Recording
 from llmtrace.runtime import current
-from llmtrace.wrappers import dns, headers, kernel, phases
+from llmtrace.wrappers import dns, headers, kernel, letgo, phases
 from llmtrace.wrappers.chunks import nothing, raw_sse
 from llmtrace.wrappers.reads import Classify, areads, reads
 
@@ -130,13 +130,13 @@ def _watched(kind: Any) -> type[Any]:
             try:
                 super().close()
             finally:
-                self._llmtrace.closed()
+                letgo.closed(self._llmtrace)
 
         async def aclose(self) -> None:
             try:
                 await super().aclose()
             finally:
-                self._llmtrace.closed()
+                letgo.closed(self._llmtrace)
 
     Response.__name__, Response.__qualname__ = kind.__name__, kind.__qualname__
     Response.__module__ = kind.__module__

@@ -20,6 +20,7 @@ from opentelemetry import context as otel_context
 from llmtrace.failopen import internal_error
 from llmtrace.record import GAP_BOUNDS_NS, NOTHING, Recording
 from llmtrace.runtime import current
+from llmtrace.wrappers import letgo
 from llmtrace.wrappers.cancel import cancelled
 from llmtrace.wrappers.reads import Classify
 
@@ -84,6 +85,7 @@ class _Proxy:
         # The proxy is around whatever happens inside: a client's own stream may join the
         # recording, and then keeps the time, but does not end the row.
         recording.outer = True
+        letgo.prepare()
         # What is current inside: the request's span at first, then what the stream left there.
         self._context: Any = recording.span.context
 
@@ -163,7 +165,7 @@ class _Proxy:
 
     def _left(self) -> None:
         self._llmtrace.outer = False
-        self._llmtrace.abandoned()
+        letgo.abandon(self._llmtrace)
 
     def __del__(self) -> None:
         try:

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import GAP_BOUNDS_NS, HIDDEN, NOTHING, Recording
+from llmtrace.wrappers import letgo
 from llmtrace.wrappers.cancel import cancelled
 
 # Looks at one chunk, notes on the recording what it tells, returns its kind.
@@ -35,9 +36,10 @@ class _LetGo:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
+        letgo.prepare()
 
     def __del__(self) -> None:
-        self._recording.abandoned()
+        letgo.abandon(self._recording)
 
 
 def reads(

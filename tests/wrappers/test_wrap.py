@@ -19,7 +19,7 @@ from llmtrace.errors import ConfigError
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 from tests.sse_server import Server
 
-from .reading import read, recorded
+from .reading import client, method, read, recorded
 
 MS = 1_000_000
 
@@ -42,6 +42,7 @@ class Stream:
         return 3
 
     def close(self) -> str:
+        """Close, and say so."""
         self.closed = True
         return "closed"
 
@@ -66,9 +67,11 @@ class AsyncStream:
         return await anext(self._chunks)
 
     async def aclose(self) -> None:
+        """Close."""
         self.closed = True
 
     def close(self) -> None:
+        """Close, without being awaited."""
         self.closed = True
 
 
@@ -132,8 +135,23 @@ def test_twice() -> None:
 def test_stream_of_an_instrumented_client(mode: str, server: Server) -> None:
     """A stream that its client records already comes back as it is."""
     pytest.importorskip("openai")
+
+    async def main() -> None:
+        async with client("async", server) as made:
+            create, asked = method(made)
+            stream = await create(**asked, stream=True)
+            assert llmtrace.wrap(stream) is stream
+            assert [chunk async for chunk in stream]
+
     with capture() as rows:
-        read(mode, server)
+        if mode == "async":
+            asyncio.run(main())
+        else:
+            with client("sync", server) as made:
+                create, asked = method(made)
+                stream = create(**asked, stream=True)
+                assert llmtrace.wrap(stream) is stream
+                assert list(stream)
     assert len(rows) == 1
 
 
