@@ -150,4 +150,3 @@ def make_row(**fields: Any) -> Row:
         "service": "test",
     }
     return Row(timeline=timeline, **{**defaults, **fields})
-

@@ -83,7 +83,7 @@ def broken_links(root: Path, page: Path, text: str) -> list[str]:
         path, _, anchor = unquote(link).partition("#")
         target = (page.parent / path).resolve() if path else page
         if not target.exists() or not target.is_relative_to(root):
-            broken.append(f"{page.name}: {link} leads nowhere")
+            broken.append(f"{page.name}: {link}: leads nowhere")
         elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
             broken.append(f"{page.name}: {link}: no such heading")
     return broken

@@ -87,6 +87,19 @@ class Histogram:
         self.total += other.total
 
 
+def fold(histogram: Histogram, bounds: Sequence[int]) -> list[int]:
+    """Count by fewer bounds, all of which must be among the histogram's own."""
+    wanted = set(bounds)
+    counts, running = [], 0
+    for edge, count in zip(histogram.edges, histogram.counts, strict=False):
+        running += count
+        if edge in wanted:
+            counts.append(running)
+            running = 0
+    counts.append(running + histogram.counts[-1])
+    return counts
+
+
 class Cell:
     """Everything counted for one label set."""
 

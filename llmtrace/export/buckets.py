@@ -6,15 +6,12 @@ of a budget among them: the first fold out exactly, the share within the second 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from llmtrace.errors import ConfigError
 from llmtrace.record import GAP_BOUNDS_NS
 from llmtrace.stages import STAGES
-
-if TYPE_CHECKING:
-    from llmtrace.export.aggregate import Histogram
 
 _NS: Final = 1_000_000_000
 
@@ -71,16 +68,3 @@ def edges(thresholds_s: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
 
 def _threshold(thresholds_s: Mapping[str, float], name: str) -> tuple[float, ...]:
     return (thresholds_s[name],) if name in thresholds_s else ()
-
-
-def fold(histogram: Histogram, bounds: Sequence[int]) -> list[int]:
-    """Count by fewer bounds, all of which must be among the histogram's own."""
-    wanted = set(bounds)
-    counts, running = [], 0
-    for edge, count in zip(histogram.edges, histogram.counts, strict=False):
-        running += count
-        if edge in wanted:
-            counts.append(running)
-            running = 0
-    counts.append(running + histogram.counts[-1])
-    return counts

@@ -21,8 +21,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from llmtrace.export.aggregate import Aggregate, Cell, Histogram, Labels
-from llmtrace.export.buckets import fold
+from llmtrace.export.aggregate import Aggregate, Cell, Histogram, Labels, fold
 from llmtrace.export.genai_instruments import metric_attributes
 from llmtrace.export.resource import resource
 from llmtrace.semconv_table import DURATION_BOUNDS_S, SCOPE, TOKEN_BOUNDS, ClientMetrics

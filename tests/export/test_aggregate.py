@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.errors import ConfigError
-from llmtrace.export.aggregate import Aggregate, Histogram
-from llmtrace.export.buckets import LATENCY_S, fold
+from llmtrace.export.aggregate import Aggregate, Histogram, fold
+from llmtrace.export.buckets import LATENCY_S
 from llmtrace.failopen import internal_errors
 from llmtrace.semconv_table import DURATION_BOUNDS_S
 from tests.export.samples import MS, typical, unsplit
