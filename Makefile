@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast real vllm lint types docs golden bench matrix clean
+.PHONY: demo test test-fast real vllm lint types docs bench matrix clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
@@ -28,9 +28,6 @@ types: $(VENV)/.ready           ## mypy, strict
 
 docs: $(VENV)/.ready            ## regenerate what is generated in docs/, and check its links
 	$(BIN)/python scripts/docs.py
-
-golden: $(VENV)/.ready          ## rewrite the golden files; review the diff
-	$(BIN)/python -m pytest --golden-update -m "not real"
 
 bench: $(VENV)/.ready           ## what llmtrace costs, beside the bare client, in one run
 	$(BIN)/python tests/bench/client_cost.py

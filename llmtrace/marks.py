@@ -48,13 +48,24 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
             msg = f"llmtrace.stage({name!r}): the stages to mark are {', '.join(MARKABLE)}"
             raise ConfigError(msg)
         self._name = name
-        self._running: list[tuple[Recording, int] | None] = []
+        # Tasks and threads may share one mark, so each end looks for its own request's start.
+        self._running: list[tuple[Recording | None, int | None]] = []
 
     def _recreate_cm(self) -> stage:
         return stage(self._name)  # a decorator's own one for each call, as calls may overlap
 
     def __call__(self, function: Any) -> Any:
-        """Mark every call of a function, the awaiting of a coroutine function included."""
+        """Mark every call of a function, the awaiting of a coroutine function included.
+
+        Raises:
+            ConfigError: it is a generator function, whose call takes no time.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            msg = (
+                f"llmtrace.stage({self._name!r}) cannot mark the generator {function!r}; "
+                f"write `with llmtrace.stage({self._name!r}):` around the part of it that is meant"
+            )
+            raise ConfigError(msg)
         if not inspect.iscoroutinefunction(function):
             return super().__call__(function)
 
@@ -67,24 +78,25 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
 
     def __enter__(self) -> None:
         """Start the mark."""
-        recording = current.get()
+        recording, since = current.get(), None
         try:
-            usable = recording is not None and not recording.ended and recording.reading
-            started = (recording, _free(recording)) if recording is not None and usable else None
+            if recording is not None and not recording.ended and recording.reading:
+                since = _free(recording)
         except Exception as error:  # noqa: BLE001
             internal_error("stage", error)
-            started = None
-        self._running.append(started)
+        self._running.append((recording, since))
 
     def __exit__(self, *_: object) -> None:
         """End the mark."""
-        started = self._running.pop()
-        if started is not None:
-            recording, since = started
-            try:
+        here = current.get()
+        try:
+            mine = [one for one in self._running if one[0] is here] or self._running
+            recording, since = started = mine[-1]
+            self._running.remove(started)
+            if recording is not None and since is not None:
                 recording.marked(self._name, _free(recording) - since)
-            except Exception as error:  # noqa: BLE001
-                internal_error("stage", error)
+        except Exception as error:  # noqa: BLE001
+            internal_error("stage", error)
 
 
 def _free(recording: Recording) -> int:

@@ -124,7 +124,7 @@ class Runtime:
 
     def _emit(self, recording: Recording, row: Row) -> None:
         identity: SpanIdentity = recording.span
-        if self.sample < 1:
+        if self.sample < 1 and identity.span is None:  # else the application's sampler decided
             row = replace(row, weight=1 / max(self.sample, _LEAST_SHARE))
         for sink in self.sinks:
             try:

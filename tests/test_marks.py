@@ -297,6 +297,53 @@ def test_overlapping_calls_are_told_apart(clock):
     assert [row.stages.gateway for row in rows] == [100 * MS, 200 * MS]
 
 
+def test_one_mark_may_be_shared_by_requests_at_once(clock):
+    """A mark kept in a variable and used by overlapping requests tells them apart."""
+    turns = [asyncio.Event(), asyncio.Event()]
+    rendering = llmtrace.render()
+
+    async def both() -> None:
+        @llmtrace.trace
+        async def answer(number: int) -> None:
+            with rendering:
+                await turns[number].wait()
+
+        tasks = [asyncio.create_task(answer(number)) for number in (0, 1)]
+        for turn in turns:
+            await asyncio.sleep(0)
+            clock.advance(0.1)
+            turn.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+
+    with capture(clock=clock) as rows:
+        asyncio.run(both())
+
+    assert [row.stages.render for row in rows] == [100 * MS, 200 * MS]
+
+
+def test_an_end_without_a_start_is_counted():
+    """A mark that is ended twice by hand is an internal error, and raises nothing."""
+    llmtrace.render().__exit__(None, None, None)
+
+    assert internal_errors() == {"stage": 1}
+
+
+def test_a_generator_function_cannot_be_marked():
+    """Calling a generator takes no time, so a mark on it is refused, with what to write."""
+
+    def plain():
+        yield 1
+
+    async def coming():
+        yield 1
+
+    for function in (plain, coming):
+        with pytest.raises(ConfigError, match=r"write `with llmtrace.stage\('gateway'\):` around"):
+            llmtrace.stage("gateway")(function)
+
+
 class Breaking(FakeClock):
     """A clock that can be told to fail."""
 

@@ -140,6 +140,8 @@ def _bar(start: int, end: int, total: int, width: int) -> str:
     first = min(start * width * 8 // total, width * 8 - 1)
     last = max(first + 1, end * width * 8 // total)
     cell = first // 8
-    # Block characters fill from the left, so a bar begins with its character.
+    if first >= cell * 8 + 4 and last <= cell * 8 + 8:
+        return " " * cell + "▐"  # within the right half of a character
+    # Other block characters fill from the left, so a longer bar begins with its character.
     full, part = divmod(last - cell * 8, 8)
     return " " * cell + "█" * full + (_EIGHTHS[part] if part else "")

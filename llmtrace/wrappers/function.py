@@ -16,9 +16,9 @@ from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
 from llmtrace.runtime import active, entered
-from llmtrace.wrappers import answers, chunks, endpoints, generators, instrument
+from llmtrace.wrappers import answers, chunks, endpoints, generators
 from llmtrace.wrappers.cancel import cancelled
-from llmtrace.wrappers.iterators import proxy
+from llmtrace.wrappers.managers import proxy
 
 F = TypeVar("F", bound=Callable[..., Any])
 Scalar = str | bool | int | float
@@ -163,7 +163,6 @@ def _start(fields: dict[str, Any], extra: dict[str, Scalar]) -> Recording | None
     if runtime is None:
         return None
     try:
-        instrument.late()
         recording = runtime.start(dict(fields))
         recording.attributes.update(extra)
         recording.outer = True

@@ -13,7 +13,7 @@ from typing import Any
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
 from llmtrace.wrappers import chunks
-from llmtrace.wrappers.iterators import proxy
+from llmtrace.wrappers.managers import proxy
 
 
 def traced(

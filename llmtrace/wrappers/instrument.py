@@ -14,14 +14,13 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, Self
 
 from llmtrace.errors import ConfigError
-from llmtrace.wrappers import http, sdk
+from llmtrace.wrappers import http, imports, sdk
 from llmtrace.wrappers.endpoints import library
 
 MODULES: Final = ("openai", "anthropic")
 
 _undo: dict[int, Callable[[], None]] = {}
 _keys = count()
-_wanted: set[str] = set()
 
 
 class Instrumented:
@@ -118,16 +117,9 @@ def _applied(undo: Callable[[], None]) -> tuple[int, ...]:
 
 
 def when_imported(names: tuple[str, ...]) -> None:
-    """Instrument these modules: now if imported, else once a decorated call finds them."""
-    _wanted.update(names)
-    late()
-
-
-def late() -> None:
-    """Instrument what was asked for and has been imported since."""
-    for module in imported(_wanted) if _wanted else ():
-        _wanted.discard(module.__name__)
-        instrument(module)
+    """Instrument these modules: now if they are imported already, else right after they are."""
+    for name in names:
+        imports.after_import(name, instrument)
 
 
 def imported(names: Iterable[str]) -> list[ModuleType]:
@@ -138,5 +130,5 @@ def imported(names: Iterable[str]) -> list[ModuleType]:
 
 def undo_all() -> None:
     """Take back every instrumentation, and forget what was still wanted."""
-    _wanted.clear()
+    imports.forget()
     Instrumented(tuple(_undo)).undo()

@@ -1,180 +1,35 @@
-"""How is any iterator, async iterator or context manager timed, whoever made it?
+"""How is any iterator or async iterator timed, whoever made it?
 
-Proxies: they stand for the object they wrap, pass on everything else it has, and end the row when
-it is exhausted, raises, is closed, is left, or is let go.
+Each read is one step: the recording and the stream's own context are current inside it, and the
+consumer's again after it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from bisect import bisect_left
 from collections.abc import Awaitable, Callable
-from contextvars import Token
-from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
-from opentelemetry import context as otel_context
-
 from llmtrace.failopen import internal_error
-from llmtrace.record import GAP_BOUNDS_NS, NOTHING, Recording
+from llmtrace.record import Recording
 from llmtrace.runtime import current
-from llmtrace.wrappers import letgo
-from llmtrace.wrappers.cancel import cancelled
 from llmtrace.wrappers.reads import Classify
+from llmtrace.wrappers.standing import StandIn, stand_in
 
 
-def proxy(recording: Recording, value: Any, classify: Classify) -> Any:
-    """Return what stands for a stream, or for a context manager that gives one; else `None`."""
-    iterator = hasattr(value, "__anext__") or hasattr(value, "__next__")
-    # An iterable that is entered first, like httpx's streams, is iterated through its manager.
-    if not iterator and (hasattr(value, "__aenter__") or hasattr(value, "__enter__")):
-        return _stand_in(TracedManager, value)(recording, value, classify)
-    return _iterator_proxy(recording, value, classify)
-
-
-def _iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
+def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
+    """Return what stands for an iterator, async iterator or async iterable; else `None`."""
     if hasattr(value, "__anext__"):
-        return _stand_in(TracedAsyncIterator, value)(recording, value, value, classify)
+        return stand_in(TracedAsyncIterator, recording, value, value, classify)
     if hasattr(value, "__next__"):
-        return _stand_in(TracedIterator, value)(recording, value, value, classify)
+        return stand_in(TracedIterator, recording, value, value, classify)
     if hasattr(value, "__aiter__"):
-        made = _stand_in(TracedAsyncIterator, value)
-        return made(recording, value, aiter(value), classify)
+        return stand_in(TracedAsyncIterator, recording, value, aiter(value), classify)
     return None
 
 
-def _stand_in(proxy_class: Any, value: Any) -> Any:
-    kind: Any = type(value)
-    return _standing_for(proxy_class, kind)
-
-
-@lru_cache(maxsize=256)
-def _standing_for(proxy_class: Any, kind: Any) -> Any:
-    """Make the subclass of a proxy that has every special method of what it stands for, too.
-
-    `len(x)`, `await x` or `bool(x)` look at the class and would miss `__getattr__`.
-    """
-    special = [name for name in dir(kind) if name.startswith("__") and name.endswith("__")]
-    return type(
-        proxy_class.__name__,
-        (proxy_class,),
-        {
-            name: _passed_on(name)
-            for name in special
-            if not hasattr(proxy_class, name) and callable(getattr(kind, name, None))
-        },
-    )
-
-
-def _passed_on(name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._source, name)(*args, **kwargs)
-
-    return method
-
-
-class _Proxy:
-    """What the proxies share: the wrapped object shines through; the row ends with it."""
-
-    def __init__(self, recording: Recording, source: Any, classify: Classify) -> None:
-        self._llmtrace = recording
-        self._source = source
-        self._classify = classify
-        # The proxy is around whatever happens inside: a client's own stream may join the
-        # recording, and then keeps the time, but does not end the row.
-        recording.outer = True
-        letgo.prepare()
-        # What is current inside: the request's span at first, then what the stream left there.
-        self._context: Any = recording.span.context
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The class of what it stands for, so that `isinstance` says what it always said."""
-        return type(self._source)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in {"_source", "_llmtrace"}:  # __init__ never ran
-            raise AttributeError(name)
-        return getattr(self._source, name)
-
-    def __repr__(self) -> str:
-        return f"<traced {self._source!r}>"
-
-    def _asks(self) -> None:
-        recording = self._llmtrace
-        if not recording.joined:
-            try:
-                recording.boundary(reading=True)
-            except Exception as error:  # noqa: BLE001 - the stream goes on untimed
-                internal_error("record", error)
-
-    def _got(self, chunk: Any) -> None:
-        # `Recording.boundary` and `Recording.more` in line, as in `reads`: this is every chunk.
-        recording = self._llmtrace
-        if recording.joined:
-            return
-        try:
-            recording.mark = now = recording.clock()
-            if recording.asked:
-                recording.waited += now - recording.asked
-                recording.asked = 0
-            kind = self._classify(recording, chunk)
-            if kind > NOTHING and recording.firsts[kind] is not None:
-                waited = recording.waited
-                gap = waited - recording.waited_at_content
-                recording.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
-                if gap > recording.max_gap:  # noqa: PLR1730 - the faster way
-                    recording.max_gap = gap
-                recording.waited_at_content = waited
-                recording.last_content = now
-            else:
-                recording.event(kind)
-        except Exception as error:  # noqa: BLE001
-            internal_error("record", error)
-
-    def _enter(self) -> tuple[Token[Recording | None], Any]:
-        """Make the recording and the stream's own context current, for one step."""
-        token = current.set(self._llmtrace)
-        return token, None if self._context is None else otel_context.attach(self._context)
-
-    def _leave(self, step: tuple[Token[Recording | None], Any]) -> None:
-        """Give the consumer its own context back, and keep the stream's for its next step."""
-        token, attached = step
-        if current.get() is not self._llmtrace:
-            return  # torn down by the garbage collector, in a context where nothing of ours is set
-        if attached is not None:
-            self._context = otel_context.get_current()
-            otel_context.detach(attached)
-        try:
-            current.reset(token)
-        except ValueError:  # torn down in a copy of the context
-            return
-
-    def _exhausted(self) -> None:
-        self._llmtrace.outer = False
-        self._llmtrace.exhausted()
-
-    def _failed(self, error: BaseException) -> None:
-        self._llmtrace.outer = False
-        if isinstance(error, asyncio.CancelledError):
-            cancelled(self._llmtrace, error)
-        else:
-            self._llmtrace.failed(error)
-
-    def _left(self) -> None:
-        self._llmtrace.outer = False
-        letgo.abandon(self._llmtrace)
-
-    def __del__(self) -> None:
-        try:
-            self._left()
-        except AttributeError:  # __init__ never ran
-            return
-
-
-class TracedIterator(_Proxy):
+class TracedIterator(StandIn):
     """Stands for an iterator or a generator."""
 
     def __init__(
@@ -280,7 +135,7 @@ class TracedIterator(_Proxy):
         return None
 
 
-class TracedAsyncIterator(_Proxy):
+class TracedAsyncIterator(StandIn):
     """Stands for an async iterator or an async generator."""
 
     def __init__(
@@ -397,82 +252,3 @@ class TracedAsyncIterator(_Proxy):
             else:
                 self._failed(error)
         return None
-
-
-class TracedManager(_Proxy):
-    """Stands for a context manager whose entering makes the request: the SDKs' `.stream()`."""
-
-    def __init__(self, recording: Recording, source: Any, classify: Classify) -> None:
-        super().__init__(recording, source, classify)
-        # A span the manager makes current is to stay so for the block, so none of ours is put
-        # around it; a client's call inside has its own.
-        self._context = None
-        recording.boundary(reading=False)
-
-    def __enter__(self) -> Any:
-        """Enter, with the recording current, and stand for the stream that comes out."""
-        self._begin()
-        step = self._enter()
-        try:
-            try:
-                value = self._source.__enter__()
-            finally:
-                self._leave(step)
-        except BaseException as error:
-            self._failed(error)
-            raise
-        return self._inside(value)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
-        """Leave, and end the row."""
-        try:
-            return self._source.__exit__(kind, error, trace)
-        finally:
-            self._end(error)
-
-    async def __aenter__(self) -> Any:
-        """Enter, with the recording current, and stand for the stream that comes out."""
-        self._begin()
-        step = self._enter()
-        try:
-            try:
-                value = await self._source.__aenter__()
-            finally:
-                self._leave(step)
-        except BaseException as error:
-            self._failed(error)
-            raise
-        return self._inside(value)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
-        """Leave, and end the row."""
-        try:
-            return await self._source.__aexit__(kind, error, trace)
-        finally:
-            self._end(error)
-
-    def _begin(self) -> None:
-        self._llmtrace.stream = True
-        self._asks()
-
-    def _inside(self, value: Any) -> Any:
-        if self._llmtrace.joined:
-            return value  # the client's own stream keeps the time
-        inside = _iterator_proxy(self._llmtrace, value, self._classify)
-        return value if inside is None else inside
-
-    def _end(self, error: BaseException | None) -> None:
-        if error is None:
-            self._left()
-        else:
-            self._failed(error)

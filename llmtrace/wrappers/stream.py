@@ -9,7 +9,7 @@ from llmtrace.failopen import internal_error
 from llmtrace.runtime import active
 from llmtrace.wrappers import answers, chunks, endpoints
 from llmtrace.wrappers.function import Scalar, labels
-from llmtrace.wrappers.iterators import proxy
+from llmtrace.wrappers.managers import proxy
 
 S = TypeVar("S")
 

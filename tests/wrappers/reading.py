@@ -51,8 +51,10 @@ def client(mode: str, server: Server, sdk: str = "openai", **options: Any) -> An
 def method(made: Any, endpoint: str = "chat") -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return a client's method for an endpoint, and the arguments to call it with."""
     _, path, asked = CALLS[endpoint]
-    found = attrgetter(path.removesuffix(".create"))(made) if "." in path else made
-    return found.create, {"model": "tiny", **asked}
+    try:
+        return attrgetter(path)(made), {"model": "tiny", **asked}
+    except AttributeError:
+        pytest.skip("this version has no such endpoint")
 
 
 def read(
@@ -135,6 +137,14 @@ def recorded(act: Callable[[], object], **settings: Any) -> Row:
     [row] = rows
     assert row.stages.total == row.e2e_ns
     return row
+
+
+def eventually(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    """Wait for what another thread is about to do: rows that the garbage collector ends."""
+    give_up = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
 
 
 def near(actual_s: float | None, expected_s: float) -> None:

@@ -21,6 +21,8 @@ from llmtrace.rows import Row
 from llmtrace.runtime import current
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 
+from .reading import eventually
+
 MS = 1_000_000
 
 
@@ -221,6 +223,7 @@ def test_special_methods_of_what_is_returned() -> None:
         del answer
         assert asyncio.run(main()) == "awaited"
         gc.collect()
+    eventually(lambda: len(rows) == 2)
     assert [row.outcome for row in rows] == ["success", "success"]
 
 
@@ -703,5 +706,6 @@ def test_torn_down_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
             step.throw(GeneratorExit)
         del step, reading
         gc.collect()
+    eventually(lambda: rows)
     assert only(rows).outcome == "cancelled"
     assert caplog.records == []

@@ -278,8 +278,8 @@ def test_instrumented_but_not_started(server: Server) -> None:
     assert "stream_options" not in server.requests[0].body
 
 
-def test_modules_imported_later(server: Server, rows: list[Row]) -> None:
-    """A module that was wanted before it was imported is found by the next decorated call."""
+def test_modules_imported_already(server: Server, rows: list[Row]) -> None:
+    """A module that is wanted and imported already is instrumented at once."""
     instrument.when_imported(("openai",))
     with client("sync", server) as made:
         ask(made)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from llmtrace.rows import Row
 from llmtrace.testing import capture
 from tests.sse_server import Server
 
-from .reading import client, method
+from .reading import client, eventually, method
 
 
 class Locked:
@@ -87,8 +86,6 @@ def test_collected_inside_a_sink(server: Server, drops: Callable[[Any], None]) -
         assert sink.rows == []
         create, asked = method(made)
         create(**asked)
-        give_up = time.monotonic() + 5
-        while len(sink.rows) < 2 and time.monotonic() < give_up:
-            time.sleep(0.001)
+        eventually(lambda: sink.stuck or len(sink.rows) == 2)
     assert not sink.stuck
     assert [row.outcome for row in sink.rows] == ["success", "cancelled"]

@@ -16,8 +16,6 @@ from tests.sse_server import Answer, Request, Server
 from . import answers
 from .reading import client, method, near, read, recorded, seconds, settled
 
-pytest.importorskip("openai")
-
 
 def slow(status: int, wait_s: float = 0.1, retry_after: str = "0.2") -> Any:
     """Answer with an error after a while, and ask to come back later."""
@@ -45,6 +43,14 @@ def test_refused_then_served(mode: str, server: Server, status: int) -> None:
     row = settled(measure, check)
     assert (row.outcome, row.attempts, row.http_status) == ("success", 2, 200)
     assert row.stages.queue == 1_500_000
+
+
+def test_messages_refused_then_served(mode: str, server: Server) -> None:
+    """The same holds for Anthropic's client."""
+    server.play(slow(529, 0.05, "0.05"), answers.messages)
+    row = recorded(lambda: read(mode, server, "messages", options={"max_retries": 1}))
+    assert (row.outcome, row.attempts, row.http_status) == ("success", 2, 200)
+    assert row.retry_s >= 0.1
 
 
 def test_reset_then_served(mode: str, server: Server) -> None:

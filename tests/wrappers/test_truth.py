@@ -55,9 +55,9 @@ def test_a_consumer_slower_than_the_model_waits_for_nothing(mode: str, server: S
         near(seconds(row, "render"), 0.03 * (len(_WORDS) + 2))
         decode = seconds(row, "decode")
         assert decode is not None
-        assert decode < 0.01
+        assert decode < _GAPS_S / 4
         assert row.max_gap_s is not None
-        assert row.max_gap_s < 0.005
+        assert row.max_gap_s < 0.015  # what the consumer took is twice that
 
     settled(lambda: recorded(lambda: read(mode, server, each_s=0.03)), check)
 

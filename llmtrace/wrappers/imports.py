@@ -1,0 +1,77 @@
+"""How does llmtrace hear that an application imports an SDK after `llmtrace.init`?
+
+A finder on `sys.meta_path` that finds nothing itself: it has the others find the module, and adds
+a call after its execution. It is there only while a module is waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from llmtrace.failopen import internal_error
+
+_waiting: dict[str, Callable[[ModuleType], object]] = {}
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Let the other finders find the module; watch its execution."""
+        if fullname not in _waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                _watch(spec)
+                return spec
+        return None
+
+
+_finder = _Finder()
+
+
+def _watch(spec: ModuleSpec) -> None:
+    loader: Any = spec.loader
+    plain = getattr(loader, "exec_module", None)
+    if plain is None:
+        return
+
+    def exec_module(module: ModuleType) -> None:
+        plain(module)
+        then = _waiting.pop(spec.name, None)
+        if not _waiting:
+            forget()
+        if then is not None:
+            try:
+                then(module)
+            except Exception as error:  # noqa: BLE001 - an import must not fail because of us
+                internal_error("instrument", error)
+
+    loader.exec_module = exec_module
+
+
+def after_import(name: str, then: Callable[[ModuleType], object]) -> None:
+    """Call `then` with a module: now if it is imported already, else right after it is."""
+    module = sys.modules.get(name)
+    # A module that is being imported right now has its spec marked so, and is not usable yet.
+    if module is not None and not getattr(module.__spec__, "_initializing", False):
+        then(module)
+        return
+    _waiting[name] = then
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+def forget() -> None:
+    """Wait for nothing any more."""
+    _waiting.clear()
+    if _finder in sys.meta_path:
+        sys.meta_path.remove(_finder)

@@ -1,0 +1,127 @@
+"""Does a row keep what a recording saw, and stay as it was made?"""
+
+from __future__ import annotations
+
+import pytest
+
+from llmtrace.failopen import reset_internal_errors
+from llmtrace.record import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
+from llmtrace.stages import STAGES, EngineFigures, Reported
+from tests.recordings import MS, Request
+
+
+@pytest.fixture(autouse=True)
+def _fresh_counts():
+    """Each test counts internal errors from nothing."""
+    reset_internal_errors()
+    yield
+    reset_internal_errors()
+
+
+@pytest.fixture
+def request_() -> Request:
+    """A request that has just begun."""
+    return Request()
+
+
+# --- what arrives -------------------------------------------------------------------------------
+
+
+def test_every_first_has_its_own_mark(request_):
+    """First byte, event, reasoning, text and tool call are told apart."""
+    recording = request_.recording
+    recording.opened()
+    request_.wait(1)
+    recording.first_byte = request_.clock()
+    for kind in (NOTHING, REASONING, TEXT, REASONING, TOOL_CALL, TEXT, OTHER):
+        request_.chunk(10, kind=kind)
+    recording.exhausted()
+    row = request_.row
+
+    assert (row.first_byte_ns, row.first_event_ns, row.ttft_ns) == (1 * MS, 11 * MS, 21 * MS)
+    assert (row.first_reasoning_ns, row.first_text_ns, row.first_tool_call_ns) == (
+        21 * MS,
+        31 * MS,
+        51 * MS,
+    )
+    assert row.chunks == 6
+
+
+def test_what_carries_nothing_is_not_content(request_):
+    """Empty and hidden chunks are events, and nothing more."""
+    request_.recording.opened()
+    request_.chunk(10, kind=HIDDEN)
+    request_.chunk(10, kind=NOTHING)
+    request_.recording.exhausted()
+    row = request_.row
+
+    assert (row.ttft_ns, row.chunks, row.last_content_ns) == (None, 0, None)
+    assert row.first_event_ns == 10 * MS
+
+
+# --- what the row keeps -------------------------------------------------------------------------
+
+
+def test_marks_before_and_after_the_first_content(request_):
+    """Marks add up by stage, apart for the wait before and after the first content."""
+    recording = request_.recording
+    recording.marked("gateway", 3 * MS)
+    recording.marked("gateway", 4 * MS)
+    recording.marked("queue", -5)
+    request_.chunk(100)
+    recording.marked("render", 2 * MS)
+    recording.exhausted()
+    timeline = request_.row.timeline
+
+    assert timeline.marked_before == {"gateway": 7 * MS, "queue": 0}
+    assert timeline.marked_after == {"render": 2 * MS}
+
+
+def test_a_row_does_not_change_once_it_is_made(request_):
+    """A mark that ends late, or a late attribute, does not reach into the finished row."""
+    recording = request_.recording
+    recording.marked("gateway", 1)
+    recording.end("success")
+    before = request_.row.as_dict()
+
+    recording.marked("gateway", 5)
+    recording.marked("queue", 5)
+    recording.attributes["team"] = "search"
+
+    assert request_.row.as_dict() == before
+
+
+def test_figures_of_all_sources_are_joined(request_):
+    """What headers and the answer itself tell ends up in one timeline, the best of each."""
+    recording = request_.recording
+    recording.engine += [
+        EngineFigures(queue=Reported(5, "server_timing"), prefill=Reported(6, "server_timing")),
+        EngineFigures(queue=Reported(7, "engine_inband")),
+    ]
+    recording.gateway = Reported(8, "server_timing")
+    recording.end("success")
+    timeline = request_.row.timeline
+
+    assert timeline.queue == Reported(7, "engine_inband")
+    assert timeline.prefill == Reported(6, "server_timing")
+    assert timeline.gateway == Reported(8, "server_timing")
+
+
+def test_nobody_waits_for_a_generator_that_is_not_iterated():
+    """Time before a lazy stream is asked for anything is the consumer's own."""
+    request = Request(held_from_start=True)
+    request.wait(300)
+    request.chunk(50)
+    request.recording.exhausted()
+
+    assert request.row.timeline.held_before == 300 * MS
+    assert request.row.stages.render == 300 * MS
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_request_that_did_nothing_has_no_negative_time(request_, name):
+    """A request that ends where it began took no time in any stage."""
+    request_.recording.end("success")
+
+    assert request_.row.e2e_ns == 0
+    assert getattr(request_.row.stages, name) in {None, 0}
