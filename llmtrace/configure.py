@@ -211,7 +211,7 @@ def _several(given: Any, name: str, known: Sequence[str]) -> tuple[Any, ...]:
 def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
     sinks: list[Sink] = []
     built: list[Sink] = []
-    for one in _several(chosen, "exporters", export.NAMES):
+    for one in dict.fromkeys(_several(chosen, "exporters", export.NAMES)):
         if isinstance(one, str):
             try:
                 built += export.build_all([one], settings)

@@ -178,7 +178,7 @@ class Recording:
         self.waited_at_content = self.waited
 
     def more(self) -> None:
-        """Note one more chunk with content. `wrap.reads` has this in line."""
+        """Note one more chunk with content. `wrappers.reads` has this in line."""
         gap = self.waited - self.waited_at_content
         self.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
         self.max_gap = max(self.max_gap, gap)
@@ -192,8 +192,12 @@ class Recording:
 
     @property
     def on_the_wire(self) -> bool:
-        """Whether an HTTP call made right now belongs to this request."""
-        return self._emit is not None and (self.calling or (self.outer and not self.joined))
+        """Whether an HTTP call made right now belongs to this request.
+
+        An SDK's own does; in a decorated function, any up to the first content.
+        """
+        own = self.outer and not self.joined and self.ttft is None
+        return self._emit is not None and (self.calling or own)
 
     # --- attempts -------------------------------------------------------------------------------
 
@@ -313,9 +317,10 @@ class Recording:
         now = self._stop(outcome)
         network = self._network()
         last = self.attempts[-1] if self.attempts else None
-        if last is not None and self.ttft is None and outcome == "error":
+        if last is not None and self.ttft is None and outcome in {"error", "timeout"}:
             refused = last.status is not None and last.status >= _HTTP_ERROR
-            broken = last.status is None
+            # Time that ran out once the request was sent passed on the server, not on the way.
+            broken = last.status is None and (outcome == "error" or not last.sent)
             if refused or broken:
                 self._charge(last, now)
                 network = Network(client_wait=self.client_wait)

@@ -255,7 +255,8 @@ class _Cut:
 def better(old: Reported | None, new: Reported | None) -> Reported | None:
     """Pick the more trustworthy of two reports of one duration; the first of equals stays.
 
-    Figures may arrive late, twice or not at all, in any order: the pick is the same.
+    Reports of different sources may arrive late, twice or not at all, in any order: the pick is
+    the same.
     """
     if new is None or new.source == "estimated":
         return old

@@ -86,11 +86,11 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
             kernel.look(attempt, _socket(network_stream))
         if response.is_success:
             # Decoded once: httpx's own look-ups search the whole list for every name.
-            told = {
-                low.decode(): value.decode("latin-1")
-                for name, value in response.headers.raw
-                if (low := name.lower()) in headers.NAMES
-            }
+            told: dict[str, str] = {}
+            for name, value in response.headers.raw:
+                if (low := name.lower()) in headers.NAMES:
+                    key, text = low.decode(), value.decode("latin-1")
+                    told[key] = f"{told[key]}, {text}" if key in told else text
             headers.incoming(recording, told)
             if stream:
                 _watch(recording, response)

@@ -23,7 +23,7 @@ from llmtrace.testing import capture
 from .delays import DelayProxy, self_signed
 
 _TRACED = Path(__file__).with_name("programs") / "traced_stream.py"
-_TIMES = 7
+_TIMES = 12
 MESSAGES: Any = [{"role": "user", "content": "Hello"}]
 
 
@@ -68,7 +68,8 @@ def least(rows: list[Row], pick: Callable[[Row], int | None]) -> float:
 
 def test_a_slow_way_there_is_first_chunk(vllm: Any) -> None:
     """A proxy that holds the request is invisible to the kernel; the engine's figures show it."""
-    plain = rows_of(vllm.url)
+    with DelayProxy(vllm.url) as proxy:
+        plain = rows_of(proxy.url)
     with DelayProxy(vllm.url, request_s=0.3) as proxy:
         delayed = rows_of(proxy.url)
 
@@ -84,7 +85,8 @@ def test_a_slow_way_there_is_first_chunk(vllm: Any) -> None:
 
 def test_a_slow_way_back_is_first_chunk(vllm: Any) -> None:
     """A proxy that holds the answer's headers delays the first chunk, and no engine stage."""
-    plain = rows_of(vllm.url)
+    with DelayProxy(vllm.url) as proxy:
+        plain = rows_of(proxy.url)
     with DelayProxy(vllm.url, response_s=0.3) as proxy:
         delayed = rows_of(proxy.url)
 

@@ -139,6 +139,15 @@ def recorded(act: Callable[[], object], **settings: Any) -> Row:
     return row
 
 
+def raised_by(act: Callable[[], object]) -> Exception:
+    """Do something that must raise, and return what it raises: versions differ in what that is."""
+    try:
+        act()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
 def eventually(condition: Callable[[], object], within_s: float = 5.0) -> None:
     """Wait for what another thread is about to do: rows that the garbage collector ends."""
     give_up = time.monotonic() + within_s

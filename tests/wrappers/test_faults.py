@@ -29,7 +29,6 @@ from llmtrace.wrappers import (
     endpoints,
     headers,
     http,
-    instrument,
     iterators,
     kernel,
     phases,
@@ -80,7 +79,6 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (http, "_first_byte"),
     (kernel, "look"),
     (phases, "note"),
-    (instrument, "late"),
     (iterators, "stand_in"),
 )
 HOOK_IDS = [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name in HOOKS]
