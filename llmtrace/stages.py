@@ -162,7 +162,7 @@ def split(timeline: Timeline) -> Stages:
     whole = not timeline.stream and timeline.ttft is None
     cut = _Cut(window)
 
-    cut.take("network", _network(timeline, window), "client")
+    cut.take("network", _network(timeline, window, whole=whole), "client")
     if timeline.retry_network:
         cut.take("network", timeline.retry_network, "client")
     if timeline.retry_gateway:
@@ -196,7 +196,7 @@ def split(timeline: Timeline) -> Stages:
     )
 
 
-def _network(timeline: Timeline, window: int) -> int | None:
+def _network(timeline: Timeline, window: int, *, whole: bool) -> int | None:
     """Return what the network took, less what of the sending the server's work overlapped.
 
     A server may begin before the client's last send returns, as it does whenever the client's
@@ -205,9 +205,12 @@ def _network(timeline: Timeline, window: int) -> int | None:
     known = timeline.network.known
     if known is None:
         return None
+    reports = [timeline.queue, timeline.prefill, timeline.gateway]
+    if whole:
+        reports.append(timeline.engine_decode)
     server = sum(
         reported.ns
-        for reported in (timeline.queue, timeline.prefill, timeline.gateway)
+        for reported in reports
         if reported is not None and reported.source != "estimated"
     )
     overlap = known + server - window

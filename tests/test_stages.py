@@ -557,3 +557,21 @@ def test_figures_add_to_each_other():
         joined.add((timeline.queue, timeline.prefill, timeline.frontend))
 
     assert joined == {(inband(3), Reported(4 * MS, "engine_span"), inband(1))}
+
+
+def test_a_whole_answers_decode_overlaps_the_sending_too() -> None:
+    """A client that was not scheduled after its send counts the engine's work as sending."""
+    timeline = Timeline(
+        e2e=100,
+        network=Network(client_wait=5, send=60, rtt=1),
+        queue=Reported(1, "engine_inband"),
+        prefill=Reported(10, "engine_inband"),
+        engine_decode=Reported(50, "engine_inband"),
+        stream=False,
+    )
+
+    stages = split(timeline)
+
+    assert stages.inconsistent == ()
+    assert (stages.prefill, stages.decode, stages.network) == (10, 50, 39)
+    assert stages.total == 100

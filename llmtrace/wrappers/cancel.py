@@ -25,11 +25,15 @@ _DEADLINE: Final = "reason: deadline exceeded"
 
 def cancelled(recording: Recording, error: asyncio.CancelledError) -> None:
     """End a recording whose wait was cancelled: now as to time, in a moment as to outcome."""
-    task = asyncio.current_task()
     said = str(error)
     if said.startswith(_BY_SCOPE) and said.endswith(_DEADLINE):
         recording.finish("timeout", "TimeoutError")
-    elif said.startswith(_BY_SCOPE) or task is None or task.cancelling() == 0:
+        return
+    try:
+        task = None if said.startswith(_BY_SCOPE) else asyncio.current_task()
+    except RuntimeError:  # torn down without a loop
+        task = None
+    if task is None or task.cancelling() == 0:
         recording.failed(error)
     else:
         recording.finish(*outcome_of(error), later=_settle(task, task.cancelling()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import gc
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,8 @@ from llmtrace.record import Recording
 from llmtrace.rows import Row
 
 _waiting: deque[tuple[Callable[[Row], None], Row]] = deque()
+# What waited in the parent is the parent's to hand on.
+os.register_at_fork(after_in_child=_waiting.clear)
 _collector = 0  # the thread that collects garbage right now
 
 
@@ -49,7 +52,11 @@ def closed(recording: Recording) -> None:
 def _elsewhere(row: Row, emit: Callable[[Row], None]) -> None:
     _waiting.append((emit, row))
     if len(_waiting) == 1:
-        _thread.start_new_thread(_hand_on, ())
+        try:
+            _thread.start_new_thread(_hand_on, ())
+        except RuntimeError:  # out of threads, or the interpreter is going down
+            _waiting.clear()
+            raise
 
 
 def _hand_on() -> None:

@@ -45,7 +45,7 @@ VERSIONS: Final = (
     Version("openai", "1.109.1"),
     Version("openai", "2.54.0"),
     Version("openai", "3.52.0"),
-    Version("anthropic", "0.40.0", ("httpx<0.28",)),
+    Version("anthropic", "0.43.1"),
     Version("anthropic", "0.60.0"),
     Version("anthropic", "1.17.0"),
     Version("anthropic", "2.11.0"),

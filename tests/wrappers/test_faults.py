@@ -25,6 +25,7 @@ from llmtrace.wrappers import (
     answers as delivered,
 )
 from llmtrace.wrappers import (
+    cancel,
     chunks,
     endpoints,
     headers,
@@ -280,6 +281,41 @@ def test_a_clock_that_breaks(mode: str, server: Server, bare: dict[str, Seen], c
     with capture(clock=clock):
         assert everything(mode, server) == bare[mode]
         gc.collect(1)  # the streams just dropped; all of the heap takes long
+    assert failopen.internal_errors()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [(Recording, "_row", breaks), (cancel, "_settle", lambda *_: breaks)],
+    ids=["row", "settle"],
+)
+def test_cancellation_goes_through(
+    server: Server, owner: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task is cancelled as ever, whatever breaks while its row is made."""
+    monkeypatch.setattr(owner, name, broken)
+
+    async def read() -> None:
+        async with client("async", server) as made:
+            create, asked = method(made)
+            async for _chunk in await create(**asked, stream=True):
+                pass
+
+    async def main() -> None:
+        task = asyncio.create_task(read())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    def stalls(_request: Request, answer: Answer) -> None:
+        answer.event(answers.delta("one "))
+        answer.wait(30)
+
+    server.play(stalls)
+    with capture() as rows:
+        asyncio.run(main())
+    assert rows == []
     assert failopen.internal_errors()
 
 
