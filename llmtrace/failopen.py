@@ -16,13 +16,13 @@ from typing import ParamSpec, TypeVar
 
 logger = logging.getLogger("llmtrace")
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # an error may be counted from a __del__, amid counting another
 _counts: Counter[str] = Counter()
 
 
 def _unlock() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 # Another thread may hold the lock at the moment of a fork; in the child it would never let go.

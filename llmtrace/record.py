@@ -231,7 +231,8 @@ class Recording:
             return Network()
         last = self.attempts[-1]
         if last.first_wire is None:
-            return Network(client_wait=self.client_wait)
+            # Answered without a word from the HTTP library: nobody looked. Else it never got out.
+            return Network() if last.answered else Network(client_wait=self.client_wait)
         return Network(
             client_wait=self.client_wait + last.first_wire - last.started,
             dns=last.dns,
@@ -254,15 +255,10 @@ class Recording:
         cut = self.expects_finish and self.info.get("finish_reason") is None
         self.finish("truncated" if cut else "success")
 
-    def closed(self) -> None:
-        """Note that the answer's connection was closed: by the consumer, if nobody is reading."""
-        if self.open and not self.reading:
-            self.abandoned()
-
-    def abandoned(self) -> None:
+    def abandoned(self, later: Later | None = None) -> None:
         """End a stream that the consumer closed, broke out of, or let go."""
         finished = not self.stream or self.info.get("finish_reason") is not None
-        self.finish("success" if finished else "cancelled")
+        self.finish("success" if finished else "cancelled", later=later)
 
     def failed(self, error: BaseException) -> None:
         """End with what was raised."""

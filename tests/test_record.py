@@ -17,6 +17,7 @@ from llmtrace.record import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, 
 from llmtrace.rows import OUTCOMES, Row, from_dict
 from llmtrace.stages import EngineFigures, Reported
 from llmtrace.testing import capture
+from llmtrace.wrappers import letgo
 from llmtrace.wrappers.reads import areads, reads
 from tests.recordings import INFO, MS, Request
 
@@ -143,6 +144,8 @@ class AnyRequest(RuleBasedStateMachine):
             recording.failed(asyncio.CancelledError())
         elif how == "timeout":
             recording.failed(TimeoutError())
+        elif how == "closed":
+            letgo.closed(recording)
         else:
             getattr(recording, how)()
         if ends:

@@ -10,6 +10,7 @@ import pytest
 from llmtrace.failopen import internal_errors, reset_internal_errors
 from llmtrace.record import GAP_BOUNDS_NS, TEXT, Recording, outcome_of, random_id, type_name
 from llmtrace.rows import Row
+from llmtrace.wrappers import letgo
 from llmtrace.wrappers.reads import reads
 from tests.recordings import INFO, MS, Request
 
@@ -83,7 +84,7 @@ def test_a_connection_closed_under_a_reader_does_not_end_the_row(request_):
     """While somebody reads, a close is the reader's to report: it may be an error."""
     request_.recording.opened()
     request_.recording.boundary(reading=True)
-    request_.recording.closed()
+    letgo.closed(request_.recording)
 
     assert not request_.recording.ended
 
@@ -91,14 +92,14 @@ def test_a_connection_closed_under_a_reader_does_not_end_the_row(request_):
 def test_a_connection_closed_by_its_consumer_ends_the_row(request_):
     """Closing the answer while nobody reads is the consumer's leaving."""
     request_.recording.opened()
-    request_.recording.closed()
+    letgo.closed(request_.recording)
 
     assert request_.row.outcome == "cancelled"
 
 
 def test_a_connection_closed_before_the_stream_was_handed_out(request_):
     """Closing an answer that is no open stream ends nothing."""
-    request_.recording.closed()
+    letgo.closed(request_.recording)
 
     assert not request_.recording.ended
 

@@ -62,7 +62,8 @@ def _answered(recording: Recording, attempt: Attempt, _: SimpleNamespace, params
     transport = None if connection is None else connection.transport
     kernel.look(attempt, None if transport is None else transport.get_extra_info("socket"))
     if params.response.ok:
-        headers.incoming(recording, params.response.headers)
+        told = params.response.headers
+        headers.incoming(recording, {name: ", ".join(told.getall(name)) for name in told})
 
 
 def _received(recording: Recording, _: Attempt, __: SimpleNamespace, ___: Any) -> None:

@@ -25,7 +25,7 @@ _DEADLINE: Final = "reason: deadline exceeded"
 
 def cancelled(recording: Recording, error: asyncio.CancelledError) -> None:
     """End a recording whose wait was cancelled: now as to time, in a moment as to outcome."""
-    said = str(error)
+    said = next((text for text in error.args if isinstance(text, str)), "")
     if said.startswith(_BY_SCOPE) and said.endswith(_DEADLINE):
         recording.finish("timeout", "TimeoutError")
         return
@@ -33,10 +33,12 @@ def cancelled(recording: Recording, error: asyncio.CancelledError) -> None:
         task = None if said.startswith(_BY_SCOPE) else asyncio.current_task()
     except RuntimeError:  # torn down without a loop
         task = None
-    if task is None or task.cancelling() == 0:
+    # A task class of somebody's own may not count its cancellations.
+    requests = getattr(task, "cancelling", int)()
+    if task is None or requests == 0:
         recording.failed(error)
     else:
-        recording.finish(*outcome_of(error), later=_settle(task, task.cancelling()))
+        recording.finish(*outcome_of(error), later=_settle(task, requests))
 
 
 def _settle(task: asyncio.Task[object], requests: int) -> Later:

@@ -224,7 +224,7 @@ def _bound(recording: Recording) -> None:
     answered = recording.attempts[-1].answered if recording.attempts else None
     if not recording.bare or answered is None or recording.first_byte is None:
         return
-    if recording.held_before > _EAGER_NS:
+    if recording.held > _EAGER_NS:
         return  # nobody was reading: when the first byte came is not known
     wait = Reported(max(0, recording.first_byte - answered), "client_bound")
     recording.engine.append(EngineFigures(prefill=wait))

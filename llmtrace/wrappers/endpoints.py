@@ -23,14 +23,19 @@ class Endpoint:
     usage_option: bool = False
 
 
-# By the end of the URL's path.
-_ENDPOINTS: Final[Mapping[str, Endpoint]] = {
-    "/chat/completions": Endpoint("chat", chunks.chat, chunks.answer_chat, usage_option=True),
-    "/completions": Endpoint(
-        "text_completion", chunks.completions, chunks.answer_chat, usage_option=True
-    ),
-    "/responses": Endpoint("chat", chunks.responses, chunks.answer_responses),
-    "/messages": Endpoint("chat", chunks.messages, chunks.answer_messages),
+# By SDK, and by the end of the URL's path: OpenAI has `/messages` too, and they are no requests
+# to a model.
+_ENDPOINTS: Final[Mapping[str, Mapping[str, Endpoint]]] = {
+    "openai": {
+        "/chat/completions": Endpoint("chat", chunks.chat, chunks.answer_chat, usage_option=True),
+        "/completions": Endpoint(
+            "text_completion", chunks.completions, chunks.answer_chat, usage_option=True
+        ),
+        "/responses": Endpoint("chat", chunks.responses, chunks.answer_responses),
+    },
+    "anthropic": {
+        "/messages": Endpoint("chat", chunks.messages, chunks.answer_messages),
+    },
 }
 
 # By the class of the SDK's own answer object.
@@ -42,10 +47,11 @@ _ANSWERS: Final[Mapping[str, Callable[[Recording, Any], None]]] = {
 }
 
 
-def endpoint_at(url: str) -> Endpoint | None:
+def endpoint_at(url: str, sdk: str | None) -> Endpoint | None:
     """Find the endpoint that a URL, or the path of one, asks; `None` for every other call."""
     path = url.partition("?")[0].rstrip("/")
-    return next((found for end, found in _ENDPOINTS.items() if path.endswith(end)), None)
+    known = _ENDPOINTS.get(sdk or "", {})
+    return next((found for end, found in known.items() if path.endswith(end)), None)
 
 
 def library(value: Any) -> str | None:
@@ -66,7 +72,7 @@ def is_stream(value: Any) -> bool:
 
 def classify_for(stream: Any) -> Classify:
     """Pick how a stream's chunks are read, from the address it was asked of."""
-    found = endpoint_at(stream.response.request.url.path)
+    found = endpoint_at(stream.response.request.url.path, library(stream))
     return chunks.anything if found is None else found.chunk
 
 

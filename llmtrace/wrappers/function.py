@@ -39,15 +39,15 @@ def labels(given: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str,
             continue
         if name in _LABELS:
             if not isinstance(value, str):
-                msg = f"{where}: {name}={value!r} must be a string"
+                msg = f"{where}: {name} must be a string, not {type(value).__name__}"
                 raise ConfigError(msg)
             fields[name] = value
         elif isinstance(value, str | bool | int | float):
             attributes[name] = value
         else:
             msg = (
-                f"{where}: {name}={value!r} must be a string, number or bool; "
-                "leave it out or record a short name for it"
+                f"{where}: {name} must be a string, number or bool, not "
+                f"{type(value).__name__}; leave it out or record a short name for it"
             )
             raise ConfigError(msg)
     return fields, attributes

@@ -27,7 +27,7 @@ def _trace(
     theirs = extensions.get("trace")
 
     def trace(name: str, info: Any) -> None:
-        _note(attempt, clock, name, extensions, theirs)
+        _note(attempt, clock, (name, info), extensions, theirs)
         if theirs is not None:
             theirs(name, info)
 
@@ -40,7 +40,7 @@ def _atrace(
     theirs = extensions.get("trace")
 
     async def trace(name: str, info: Any) -> None:
-        _note(attempt, clock, name, extensions, theirs)
+        _note(attempt, clock, (name, info), extensions, theirs)
         if theirs is not None:
             await theirs(name, info)
 
@@ -48,10 +48,10 @@ def _atrace(
 
 
 def _note(
-    attempt: Attempt, clock: Clock, name: str, extensions: dict[str, Any], theirs: Any
+    attempt: Attempt, clock: Clock, event: tuple[str, Any], extensions: dict[str, Any], theirs: Any
 ) -> None:
     try:
-        phases.note(attempt, clock, name)
+        phases.note(attempt, clock, *event)
         if attempt.sent:
             # Nothing that follows is of interest: httpcore need not tell us, and saves its time.
             if theirs is None:

@@ -46,16 +46,22 @@ def _watch(spec: ModuleSpec) -> None:
 
     def exec_module(module: ModuleType) -> None:
         plain(module)
+        if module.__name__ != spec.name:
+            return  # a loader that several modules share
         then = _waiting.pop(spec.name, None)
         if not _waiting:
             forget()
         if then is not None:
-            try:
-                then(module)
-            except Exception as error:  # noqa: BLE001 - an import must not fail because of us
-                internal_error("instrument", error)
+            _call(then, module)
 
     loader.exec_module = exec_module
+
+
+def _call(then: Callable[[ModuleType], object], module: ModuleType) -> None:
+    try:
+        then(module)
+    except Exception as error:  # noqa: BLE001 - neither an import nor `init` fails over an odd SDK
+        internal_error("instrument", error)
 
 
 def after_import(name: str, then: Callable[[ModuleType], object]) -> None:
@@ -63,7 +69,7 @@ def after_import(name: str, then: Callable[[ModuleType], object]) -> None:
     module = sys.modules.get(name)
     # A module that is being imported right now has its spec marked so, and is not usable yet.
     if module is not None and not getattr(module.__spec__, "_initializing", False):
-        then(module)
+        _call(then, module)
         return
     _waiting[name] = then
     if _finder not in sys.meta_path:

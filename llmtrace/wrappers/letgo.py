@@ -19,7 +19,8 @@ from llmtrace.rows import Row
 
 _waiting: deque[tuple[Callable[[Row], None], Row]] = deque()
 # What waited in the parent is the parent's to hand on.
-os.register_at_fork(after_in_child=_waiting.clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_waiting.clear)
 _collector = 0  # the thread that collects garbage right now
 
 
@@ -39,8 +40,7 @@ def abandon(recording: Recording) -> None:
     if _collector == 0 or _collector != _thread.get_ident():
         recording.abandoned()
         return
-    finished = not recording.stream or recording.info.get("finish_reason") is not None
-    recording.finish("success" if finished else "cancelled", later=_elsewhere)
+    recording.abandoned(later=_elsewhere)
 
 
 def closed(recording: Recording) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from llmtrace.record import Attempt, Clock
 from llmtrace.wrappers import dns
@@ -44,8 +44,9 @@ def _sending(attempt: Attempt, now: int) -> None:
 
 
 def _sent(attempt: Attempt, now: int) -> None:
-    attempt.send = now - (attempt.send_started or now)
-    attempt.sent = True
+    if attempt.send_started is not None:
+        attempt.send = now - attempt.send_started
+        attempt.sent = True
 
 
 _NOTES: Final[Mapping[str, _Note]] = {
@@ -65,7 +66,7 @@ _by_name: dict[str, _Note | None] = {}
 _MOST_NAMES: Final = 256
 
 
-def note(attempt: Attempt, clock: Clock, name: str) -> None:
+def note(attempt: Attempt, clock: Clock, name: str, info: Any = None) -> None:
     """Note an event of an attempt, if it is of interest."""
     try:
         known = _by_name[name]
@@ -73,5 +74,8 @@ def note(attempt: Attempt, clock: Clock, name: str) -> None:
         known = _NOTES.get(name.partition(".")[2])
         if len(_by_name) < _MOST_NAMES:
             _by_name[name] = known
-    if known is not None:
-        known(attempt, clock())
+    if known is None:
+        return
+    if known is _sending and getattr((info or {}).get("request"), "method", None) == b"CONNECT":
+        return  # a proxy is asked for a tunnel: the request itself follows after TLS
+    known(attempt, clock())

@@ -177,7 +177,7 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
     if runtime is None:
         return None
     try:
-        endpoint = endpoint_at(str(options.url))
+        endpoint = endpoint_at(str(options.url), library(client))
         if endpoint is None or options.method.lower() != "post":
             return None
         info = _known(client, options, endpoint)
@@ -242,11 +242,14 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     body = options.json_data
     if not (recording.stream and call.endpoint.usage_option and isinstance(body, dict)):
         return
-    asked = body.get("stream_options")
+    extra = options.extra_json if isinstance(options.extra_json, Mapping) else {}
+    asked = extra.get("stream_options", body.get("stream_options"))
     if isinstance(asked, Mapping) and "include_usage" in asked:
         return
-    if given.get(_RAW_HEADER) == "stream":
-        return  # its bytes are the caller's to read: nothing could be hidden among them
+    if "stream_options" in extra or given.get(_RAW_HEADER) == "stream":
+        # The one would win over ours; the other's bytes are the caller's to read, and nothing
+        # could be hidden among them.
+        return
     if runtime.ask_usage and call.server not in _refuses_usage:
         wanted = {**(asked if isinstance(asked, Mapping) else {}), "include_usage": True}
         options.json_data = {**body, "stream_options": wanted}
@@ -261,18 +264,22 @@ _REFUSALS: Final = frozenset({400, 422})
 
 def _refused_usage(call: _Call, error: Exception) -> bool:
     """Take back what llmtrace added, if that is what the server refused; say whether it was."""
-    if not call.asked_usage or getattr(error, "status_code", None) not in _REFUSALS:
-        return False
-    said = str(error)
-    if "stream_options" not in said and "include_usage" not in said:
+    try:
+        if not call.asked_usage or getattr(error, "status_code", None) not in _REFUSALS:
+            return False
+        said = str(error)
+        if "stream_options" not in said and "include_usage" not in said:
+            return False
+        body = dict(call.options.json_data)
+        wanted = dict(body.pop("stream_options"))
+        del wanted["include_usage"]
+        if wanted:
+            body["stream_options"] = wanted
+    except Exception as broken:  # noqa: BLE001 - the caller gets the server's error, not ours
+        internal_error("sdk.request", broken)
         return False
     _refuses_usage.add(call.server)
     call.asked_usage = call.recording.usage_hidden = False
-    body = dict(call.options.json_data)
-    wanted = dict(body.pop("stream_options"))
-    del wanted["include_usage"]
-    if wanted:
-        body["stream_options"] = wanted
     call.options.json_data = body
     return True
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextvars import Token
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
@@ -61,6 +61,10 @@ def _passed_on(name: str) -> Callable[..., Any]:
     return method
 
 
+# What a stand-in keeps itself; every other attribute is the object's.
+_OWN: Final = frozenset({"_llmtrace", "_source", "_classify", "_context", "_iterator"})
+
+
 class StandIn:
     """What the stand-ins share: the object shines through; the row ends with it."""
 
@@ -84,6 +88,16 @@ class StandIn:
         if name in {"_source", "_llmtrace"}:  # __init__ never ran
             raise AttributeError(name)
         return getattr(self._source, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _OWN:
+            try:
+                setattr(self._source, name, value)
+            except AttributeError:  # a generator takes none: then it is kept here
+                pass
+            else:
+                return
+        object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         return f"<traced {self._source!r}>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error
 from llmtrace.runtime import active
 from llmtrace.wrappers import answers, chunks, endpoints
@@ -36,27 +35,30 @@ def wrap(
         tenant: on whose behalf.
         **attributes: recorded on the row's span under their own names.
 
-    Raises:
-        ConfigError: it cannot be read chunk by chunk, or an argument cannot be recorded.
+    Returns:
+        The stream to read. What cannot be read chunk by chunk, or an argument that cannot be
+        recorded, is logged and counted, and the stream comes back as it is: a running request is
+        no place to raise.
 
     Example:
         >>> import llmtrace
         >>> "".join(llmtrace.wrap(iter(["Hello, ", "world"])))
         'Hello, world'
     """
-    given = {"model": model, "route": route, "tenant": tenant, **attributes}
-    fields, extra = labels(given, "llmtrace.wrap")
-    readable = ("__next__", "__anext__", "__enter__", "__aenter__", "__aiter__")
-    if not any(hasattr(stream, method) for method in readable):
-        msg = (
-            f"llmtrace.wrap takes an iterator or async iterator, not {type(stream).__name__}; "
-            "for a list or another iterable, wrap iter(…) of it"
-        )
-        raise ConfigError(msg)
     runtime = active()
     if runtime is None or hasattr(stream, "_llmtrace"):
         return stream
     try:
+        given = {"model": model, "route": route, "tenant": tenant, **attributes}
+        fields, extra = labels(given, "llmtrace.wrap")
+        readable = ("__next__", "__anext__", "__enter__", "__aenter__", "__aiter__")
+        if not any(hasattr(stream, method) for method in readable):
+            internal_error(
+                "wrap",
+                f"llmtrace.wrap takes an iterator or async iterator, not {type(stream).__name__}; "
+                "for a list or another iterable, wrap iter(…) of it",
+            )
+            return stream
         recording = runtime.start(fields)
         recording.attributes.update(extra)
         if endpoints.is_stream(stream):

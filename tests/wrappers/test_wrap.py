@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import llmtrace
-from llmtrace.errors import ConfigError
+from llmtrace.failopen import reset_internal_errors
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 from tests.sse_server import Server
 
@@ -156,10 +156,24 @@ def test_stream_of_an_instrumented_client(mode: str, server: Server) -> None:
 
 
 @pytest.mark.parametrize("wrong", [[1, 2], "text", 5, None])
-def test_what_is_no_stream(wrong: Any) -> None:
-    """It says what to do."""
-    with capture(), pytest.raises(ConfigError, match="iter"):
-        llmtrace.wrap(wrong)
+def test_what_is_no_stream(wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It comes back as it is, and the log says what to do: a request is no place to raise."""
+    with capture() as rows, caplog.at_level("WARNING", logger="llmtrace"):
+        assert llmtrace.wrap(wrong) is wrong
+    assert rows == []
+    assert "iter(…)" in caplog.text
+    reset_internal_errors()
+
+
+def test_a_label_that_cannot_be_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    """The stream comes back as it is; the log names the argument, and not its value."""
+    plain = iter("abc")
+    with capture() as rows, caplog.at_level("WARNING", logger="llmtrace"):
+        assert llmtrace.wrap(plain, tenant={"key": "secret"}) is plain  # type: ignore[arg-type]
+    assert rows == []
+    assert "tenant" in caplog.text
+    assert "secret" not in caplog.text
+    reset_internal_errors()
 
 
 def test_without_init() -> None:
