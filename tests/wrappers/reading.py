@@ -179,6 +179,7 @@ def settled(measure: Callable[[], T], check: Callable[[T], None], tries: int = 8
         except AssertionError:
             if not left:
                 raise
+            time.sleep(0.1)  # what keeps the machine busy may be over by then
         else:
             break
     return measured

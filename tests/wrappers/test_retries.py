@@ -37,8 +37,9 @@ def test_refused_then_served(mode: str, server: Server, status: int) -> None:
 
     def check(row: Row) -> None:
         near(row.retry_s, 0.3)
-        near(seconds(row, "gateway"), 0.3)
-        near(row.ttft_s, 0.35)
+        assert seconds(row, "gateway") == row.retry_s
+        assert row.ttft_s is not None
+        assert row.ttft_s >= row.retry_s + 0.05
 
     row = settled(measure, check)
     assert (row.outcome, row.attempts, row.http_status) == ("success", 2, 200)

@@ -18,9 +18,10 @@ def test_waiting_for_the_server(mode: str, server: Server) -> None:
     server.play(chat(_WORDS, head_s=0.1, first_s=0.3, gap_s=_GAP_S))
 
     def check(row: Row) -> None:
+        _role, *words, _finish, _usage, _done = server.answers[-1].sent_at
         near(row.ttft_s, 0.4)
-        near(row.e2e_s, 0.4 + _GAPS_S)
-        near(seconds(row, "decode"), _GAPS_S)
+        near(seconds(row, "decode"), words[-1] - words[0])
+        near(row.e2e_s, 0.4 + words[-1] - words[0])
         near(seconds(row, "render"), 0)
 
     row = settled(lambda: recorded(lambda: read(mode, server)), check)
