@@ -144,13 +144,13 @@ class StandIn:
         token, attached = step
         if current.get() is not self._llmtrace:
             return  # torn down by the garbage collector, in a context where nothing of ours is set
-        if attached is not None:
-            self._context = otel_context.get_current()
-            otel_context.detach(attached)
         try:
             current.reset(token)
         except ValueError:  # torn down in a copy of the context
             return
+        if attached is not None:
+            self._context = otel_context.get_current()
+            otel_context.detach(attached)
 
     def _exhausted(self) -> None:
         self._llmtrace.outer = False

@@ -604,6 +604,46 @@ def test_context_managers(clock: FakeClock, is_async: bool) -> None:
     assert row.stages.render == 40 * MS
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_context_managers_that_fail(clock: FakeClock, is_async: bool) -> None:
+    """An error on entering, or in the block, is the manager's to see, and ends the row."""
+    error = LookupError("lost")
+    seen: list[BaseException] = []
+
+    @contextlib.contextmanager
+    def plain(fails: bool) -> Iterator[None]:
+        if fails:
+            raise error
+        try:
+            yield
+        except LookupError as inside:
+            seen.append(inside)
+            raise
+
+    @contextlib.asynccontextmanager
+    async def aplain(fails: bool) -> AsyncIterator[None]:
+        with plain(fails):
+            yield
+
+    async def main(fails: bool) -> None:
+        async with llmtrace.trace(aplain)(fails):
+            raise error
+
+    def act(fails: bool) -> None:
+        if is_async:
+            asyncio.run(main(fails))
+        with llmtrace.trace(plain)(fails):
+            raise error
+
+    with capture(clock=clock) as rows:
+        for fails in (True, False):
+            with pytest.raises(LookupError) as caught:
+                act(fails)
+            assert caught.value is error
+    assert [row.outcome for row in rows] == ["error", "error"]
+    assert seen == [error]
+
+
 def test_span_of_a_context_manager(clock: FakeClock) -> None:
     """A span that a manager makes current is current in its block, and gone after it."""
     tracer = TracerProvider().get_tracer("app")

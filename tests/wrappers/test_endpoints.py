@@ -18,7 +18,7 @@ from tests.sse_server import Script, Server
 
 from . import answers
 from .answers import WORDS
-from .reading import CALLS, answer, client, method, read, recorded
+from .reading import CALLS, answer, client, method, raised_by, read, recorded
 
 SCRIPTS: dict[str, Script] = {
     "chat": answers.chat(),
@@ -450,3 +450,104 @@ def test_other_endpoints_are_left_alone(mode: str, server: Server) -> None:
                 made.embeddings.create(model="tiny", input="x", encoding_format="float")
     assert rows == []
     assert "traceparent" not in server.requests[0].headers
+
+
+def test_whole_answer_with_tool_calls(mode: str, server: Server) -> None:
+    """The tools an answer calls are counted."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call, {**call, "id": "d"}]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    body = {**answers.delta(), "object": "chat.completion", "choices": [choice]}
+    server.play(lambda _, told: told.whole(body))
+    row = recorded(lambda: answer(mode, server))
+    assert (row.finish_reason, row.tool_calls) == ("tool_calls", 2)
+
+
+def test_messages_that_use_tools(mode: str, server: Server) -> None:
+    """The input of a tool is content."""
+    usage = {"input_tokens": 4, "output_tokens": 1}
+    message = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "tiny", "content": [],
+        "stop_reason": None, "stop_sequence": None, "usage": usage,
+    }  # fmt: skip
+    tool = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+    deltas = [{"type": "input_json_delta", "partial_json": part} for part in ("", "{", "}")]
+    stop = {"stop_reason": "tool_use", "stop_sequence": None}
+    stream: list[dict[str, Any]] = [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": tool},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas),
+        {"type": "content_block_delta", "index": 0,
+         "delta": {"type": "signature_delta", "signature": "x"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": stop, "usage": {"output_tokens": 5}},
+        {"type": "message_stop"},
+    ]  # fmt: skip
+
+    def script(_request: Any, told: Any) -> None:
+        for event in stream:
+            told.event(event, name=event["type"])
+
+    server.play(script)
+    row = recorded(lambda: read(mode, server, "messages"))
+    assert (row.outcome, row.finish_reason, row.chunks) == ("success", "tool_use", 2)
+    assert row.ttft_ns == row.first_tool_call_ns
+    assert (row.prompt_tokens, row.output_tokens) == (4, 5)
+
+
+def test_incomplete_response(mode: str, server: Server) -> None:
+    """A response that stops early says why."""
+    incomplete = answers.response_object(
+        "incomplete", incomplete_details={"reason": "max_output_tokens"}
+    )
+    stream = {"type": "response.incomplete", "sequence_number": 0, "response": incomplete}
+    server.play(answers.events(stream))
+    row = recorded(lambda: read(mode, server, "responses"))
+    assert row.finish_reason == "max_output_tokens"
+
+
+def test_what_vllm_tells_of_itself(mode: str, server: Server) -> None:
+    """Its version, and what its speculative decoding did."""
+    speculative = {"num_draft_tokens": 8, "num_accepted_draft_tokens": 5}
+    metrics = {**answers.METRICS, "speculative_decoding": speculative}
+    mark = {"system_fingerprint": "vllm-0.32.0-abc"}
+    server.play(
+        answers.events(
+            answers.delta("x") | mark,
+            answers.delta(finish="stop") | mark,
+            answers.usage_chunk(metrics=metrics) | mark,
+        )
+    )
+    row = recorded(lambda: read(mode, server))
+    assert (row.provider, row.spec_drafted, row.spec_accepted) == ("vllm", 8, 5)
+    assert row.attributes["llmtrace.engine.version"] == "0.32.0-abc"
+
+
+def test_a_streaming_response_that_cannot_be_parsed(mode: str, server: Server) -> None:
+    """What parsing raises is the caller's, and the row's."""
+
+    def script(_request: Any, told: Any) -> None:
+        told.head(headers={"content-type": "application/json"})
+        told.data(b"{not json")
+
+    async def main() -> None:
+        async with client(mode, server) as made:
+            create, asked = raw_method(made, "chat", "with_streaming_response")
+            async with create(**asked) as response:
+                await response.parse()
+
+    def act() -> None:
+        if mode == "async":
+            asyncio.run(main())
+            return
+        with client(mode, server) as made:
+            create, asked = raw_method(made, "chat", "with_streaming_response")
+            with create(**asked) as response:
+                response.parse()
+
+    server.play(script)
+    bare = repr(raised_by(act))
+    seen: list[str] = []
+    row = recorded(lambda: seen.append(repr(raised_by(act))))
+    assert seen == [bare]
+    assert row.outcome == "error"

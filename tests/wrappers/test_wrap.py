@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import statistics
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Self
@@ -123,6 +124,60 @@ def test_with() -> None:
     assert [row.outcome for row in rows] == ["cancelled"]
 
 
+def test_async_with() -> None:
+    """So is an async one, whether or not it is a context manager of its own."""
+    clock = FakeClock()
+
+    class Entered(AsyncStream):
+        async def __aenter__(self) -> Self:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            await self.aclose()
+
+    async def main() -> None:
+        for plain in (Entered(clock), AsyncStream(clock)):
+            async with llmtrace.wrap(plain) as stream:  # type: ignore[attr-defined]
+                assert await anext(stream) == "a"
+            assert plain.closed
+
+    with capture(clock=clock) as rows:
+        asyncio.run(main())
+    assert [row.outcome for row in rows] == ["cancelled", "cancelled"]
+
+
+def test_error_of_the_consumer() -> None:
+    """An error inside the block goes through and ends the row."""
+    clock = FakeClock()
+    error = LookupError("lost")
+
+    def leave() -> None:
+        with llmtrace.wrap(Stream(clock)):
+            raise error
+
+    with capture(clock=clock) as rows:
+        with pytest.raises(LookupError) as caught:
+            leave()
+        assert caught.value is error
+    assert [(row.outcome, row.error_type) for row in rows] == [("error", "LookupError")]
+
+
+def test_async_iterable() -> None:
+    """What can only be asked for an async iterator is read through it."""
+    clock = FakeClock()
+
+    class Iterable:
+        def __aiter__(self) -> AsyncIterator[str]:
+            return fake_async_stream("abc", clock)
+
+    async def main() -> list[str]:
+        return [chunk async for chunk in llmtrace.wrap(Iterable())]
+
+    with capture(clock=clock) as rows:
+        assert asyncio.run(main()) == ["a", "b", "c"]
+    assert rows[0].chunks == 3
+
+
 def test_twice() -> None:
     """What is recorded already comes back as it is."""
     with capture() as rows:
@@ -238,6 +293,12 @@ def _cpu(act: Callable[[], Any]) -> float:
     return (time.process_time() - began) / ITEMS
 
 
+_TRACED = sys.gettrace() is not None or (
+    sys.version_info >= (3, 12) and sys.monitoring.get_tool(sys.monitoring.COVERAGE_ID) is not None
+)
+
+
+@pytest.mark.skipif(_TRACED, reason="coverage costs more than what is measured")
 @pytest.mark.parametrize("is_async", [False, True])
 def test_cost_of_a_decorated_generator(is_async: bool) -> None:
     """A chunk costs a few microseconds at most: no task, no lock, no copy for each."""
