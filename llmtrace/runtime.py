@@ -10,13 +10,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 
 from llmtrace.export import provider
-from llmtrace.export.sink import Sink
+from llmtrace.export.sink import Sink, SpanSink
 from llmtrace.failopen import internal_error
 from llmtrace.record import Clock, Recording, random_id
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
     from llmtrace.rows import Row
+    from llmtrace.spans import Span as FinishedSpan
 
 current: ContextVar[Recording | None] = ContextVar("llmtrace_current", default=None)
 
@@ -139,6 +140,25 @@ class Runtime:
                 provider.finish(identity.span, row, identity.context)
             except Exception as error:  # noqa: BLE001
                 internal_error("export.provider", error)
+
+    def emit_span(self, span: FinishedSpan, context: Context | None = None) -> None:
+        """Hand a finished span that is no row to whatever writes spans. Never raises.
+
+        Args:
+            span: with ids of its own, inside a request's or another's trace.
+            context: where the application's own provider is used, its parent's; such a provider
+                gives the span another id, so it is for spans that have no children.
+        """
+        own = self.tracer_provider or otel_trace.get_tracer_provider()
+        try:
+            if not isinstance(own, otel_trace.ProxyTracerProvider | otel_trace.NoOpTracerProvider):
+                provider.write(own.get_tracer(_INSTRUMENTATION_NAME), span, context)
+                return
+            for sink in self.sinks:
+                if getattr(sink, "spans", False):
+                    cast("SpanSink", sink).write(span)
+        except Exception as error:  # noqa: BLE001 - the application must not notice
+            internal_error("export.span", error)
 
 
 # A trace id cannot tell smaller shares apart; a share of 0 must not be divided by.

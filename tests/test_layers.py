@@ -24,7 +24,7 @@ PACKAGE: Final = Path(__file__).parent.parent / "llmtrace"
 CHAIN: Final = (
     "stages", "rows", "record", "runtime", "wrappers", "configure", "cli", "__main__",
 )  # fmt: skip
-CORE: Final = ("errors", "failopen", "stages", "rows", "record")
+CORE: Final = ("errors", "failopen", "stages", "rows", "record", "spans")
 # What an application imports: it pulls in nothing an application does not need.
 LIBRARY: Final = (
     *CORE, "budget", "configure", "export", "marks", "runtime", "semconv", "semconv_table",

@@ -21,6 +21,7 @@ import llmtrace
 from llmtrace.failopen import fails_open, internal_error, internal_errors, reset_internal_errors
 from llmtrace.rows import Row
 from llmtrace.runtime import Runtime, activate, active, current, entered
+from llmtrace.spans import Span as FinishedSpan
 from llmtrace.testing import FakeClock, capture
 from tests.strategies import hexes
 
@@ -130,6 +131,20 @@ def test_a_sink_that_raises_does_not_cost_the_others():
 
     assert (len(before.rows), len(after.rows)) == (1, 1)
     assert internal_errors() == {"export.Broken": 1}
+
+
+def test_spans_go_to_whatever_writes_spans():
+    """Other sinks never see them, and one that raises does not reach the caller."""
+    traces, counts, broken = Sink(), Sink(), Broken()
+    traces.spans = broken.spans = True  # type: ignore[attr-defined]
+    span = FinishedSpan(
+        name="hop", trace_id="a" * 32, span_id="b" * 16, service="shop", start=1, duration_ns=2
+    )
+    shop(counts, traces, broken).emit_span(span)
+
+    assert [span] == traces.rows
+    assert counts.rows == []
+    assert internal_errors() == {"export.span": 1}
 
 
 def test_labels_are_on_every_row():

@@ -29,7 +29,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _LEAST_BAR: Final = 8
 
 
-def console_sink(stream: TextIO | None = None, *, interval_s: float = 0.2) -> QueuedSink:
+def console_sink(stream: TextIO | None = None, *, interval_s: float = 0.2) -> QueuedSink[Row]:
     """Make the sink that writes one line a request.
 
     It writes from a thread of its own: a terminal that is blocked blocks nothing else.

@@ -15,6 +15,7 @@ from llmtrace.export.queue import Lost, QueuedSink
 from llmtrace.export.resource import detect
 from llmtrace.export.transport import sender
 from llmtrace.export.wire import Resources, encode
+from llmtrace.spans import Span
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
@@ -34,7 +35,7 @@ def otlp_sink(
     interval_s: float = 1.0,
     give_up_after_s: float = GIVE_UP_AFTER_S,
     environ: Mapping[str, str] = os.environ,
-) -> QueuedSink:
+) -> QueuedSink[Row | Span]:
     """Make the sink that sends rows as OTLP spans, by gRPC or HTTP.
 
     What is not given comes from the standard `OTEL_EXPORTER_OTLP_*` variables; see
@@ -65,7 +66,7 @@ def otlp_sink(
     detect()
     send, resources = sender(settings, "traces"), Resources()
 
-    def send_rows(rows: Sequence[Row]) -> None:
+    def send_rows(rows: Sequence[Row | Span]) -> None:
         reason, lost = "", 0
         for body, count in encode(rows, resources, _MOST_BYTES):
             try:
@@ -75,5 +76,5 @@ def otlp_sink(
         if lost:
             raise Lost(reason, lost)
 
-    sink = QueuedSink(_NAME, send_rows, interval_s=interval_s, spans=True)
+    sink: QueuedSink[Row | Span] = QueuedSink(_NAME, send_rows, interval_s=interval_s, spans=True)
     return sink

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from llmtrace.rows import Row
+    from llmtrace.spans import Span as FinishedSpan
 
 # A span does not tell which tracer made it, and its stages must come from the same one.
 _tracers: WeakKeyDictionary[Span, Tracer] = WeakKeyDictionary()
@@ -67,3 +68,17 @@ def _describe(span: Span, row: Row) -> None:
     span.set_attributes(attributes)
     if (text := status_text(row)) is not None:
         span.set_status(Status(StatusCode.ERROR, text))
+
+
+def write(tracer: Tracer, span: FinishedSpan, context: Context | None = None) -> None:
+    """Write a span that is no row, as a child of what `context` (or the current one) holds."""
+    written = tracer.start_span(
+        span.name,
+        context=context,
+        kind=SpanKind[span.kind.upper()],
+        attributes=dict(span.attributes),
+        start_time=span.start,
+    )
+    if span.error is not None:
+        written.set_status(Status(StatusCode.ERROR, span.error))
+    written.end(span.start + span.duration_ns)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from llmtrace.export.worker import EXIT_LIMIT_S, Worker
 from llmtrace.failopen import count_internal, internal_error
 
-if TYPE_CHECKING:
-    from llmtrace.rows import Row
+T = TypeVar("T")
 
 
 class Lost(Exception):  # noqa: N818 - what happened to the rows
@@ -25,8 +24,8 @@ class Lost(Exception):  # noqa: N818 - what happened to the rows
         self.rows = rows
 
 
-class QueuedSink:
-    """A sink that hands its rows to `deliver` in batches, on a thread of its own.
+class QueuedSink(Generic[T]):
+    """A sink that hands its rows, or rows and spans, to `deliver` in batches, on its own thread.
 
     The thread is not woken for each row: it looks every `interval_s`, or when a batch is full.
 
@@ -50,7 +49,7 @@ class QueuedSink:
     def __init__(
         self,
         name: str,
-        deliver: Callable[[Sequence[Row]], None],
+        deliver: Callable[[Sequence[T]], None],
         capacity: int = 10_000,
         batch: int = 512,
         interval_s: float = 1.0,
@@ -64,12 +63,12 @@ class QueuedSink:
         self._capacity = capacity
         self._batch = batch
         self._close_timeout_s = close_timeout_s
-        self._rows: deque[Row] = deque()
+        self._rows: deque[T] = deque()
         self._worker = Worker(name, self._drain, interval_s=interval_s, forget=self._forget)
         self.every_row = every_row
         self.spans = spans
 
-    def write(self, row: Row) -> None:
+    def write(self, row: T) -> None:
         """Queue a row, or drop it if the queue is full or closed."""
         rows = self._rows
         waiting = len(rows)

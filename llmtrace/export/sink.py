@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
+    from llmtrace.spans import Span
 
 
 class Sink(Protocol):
@@ -26,3 +27,12 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Flush and stop, within a bounded time. Later rows are dropped, and counted."""
+
+
+class SpanSink(Protocol):
+    """What takes spans that are no rows, too: a sink whose `spans` is true."""
+
+    spans: bool
+
+    def write(self, item: Row | Span) -> None:
+        """Take one finished row or span. Neither blocks nor raises."""

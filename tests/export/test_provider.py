@@ -10,6 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 
 from llmtrace.export import provider
 from llmtrace.semconv import from_attributes, to_attributes
+from llmtrace.spans import Span
 from tests.export.samples import START, typical, unsplit
 
 
@@ -123,3 +124,26 @@ def test_a_span_ends_even_if_the_row_is_broken(tracer, exported):
         provider.finish(span, typical(attributes=None))
 
     assert len(exported.get_finished_spans()) == 1
+
+
+def test_a_span_that_is_no_row(tracer, exported):
+    """It is written whole, under whatever is current."""
+    span = Span(
+        name="execute_tool search",
+        trace_id="0" * 31 + "1",
+        span_id="0" * 15 + "1",
+        service="shop",
+        start=START,
+        duration_ns=1_500_000,
+        attributes={"gen_ai.tool.name": "search"},
+        error="ValueError",
+    )
+    with tracer.start_as_current_span("turn") as turn:
+        provider.write(tracer, span)
+    written = {each.name: each for each in exported.get_finished_spans()}["execute_tool search"]
+
+    assert turn.get_span_context().span_id == written.parent.span_id
+    assert (written.start_time, written.end_time) == (START, START + 1_500_000)
+    assert dict(written.attributes) == {"gen_ai.tool.name": "search"}
+    assert StatusCode.ERROR is written.status.status_code
+    assert SpanKind.INTERNAL is written.kind

@@ -8,7 +8,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
-from llmtrace import failopen
+from llmtrace import failopen, spans
 from llmtrace.export import resource
 from llmtrace.export.waterfall import laid_out
 from llmtrace.export.wire import Resources, child_id, encode, encode_row
@@ -288,3 +288,44 @@ def test_zero_length_stages_have_no_span():
     assert "render" not in drawn
     assert set(drawn) < set(STAGES)
     assert next(laid_out(row))[2] == START
+
+
+HOP = spans.Span(
+    name="POST /v1/chat/completions",
+    kind="server",
+    trace_id="0af7651916cd43dd8448eb211c80319c",
+    span_id="b7ad6b7169203331",
+    parent_span_id="00f067aa0ba902b7",
+    service="edge",
+    start=1_700_000_000_000_000_000,
+    duration_ns=1_250_000,
+    attributes={"http.response.status_code": 200, "llmtrace.gateway.self": 0.5, "x": ("a", "b")},
+    error="the upstream closed",
+)
+
+
+def test_a_span_that_is_no_row():
+    """It is sent as it stands, under its own service, in the same request as rows."""
+    row = typical()
+    [(body, count)] = encode([row, HOP], Resources(), MOST)
+    sent = ExportTraceServiceRequest.FromString(body)
+    services = {
+        attributes_of(each.resource)["service.name"]: each.scope_spans[0].spans
+        for each in sent.resource_spans
+    }
+
+    assert count == 2
+    assert {row.service, "edge"} == set(services)
+    assert [
+        Span(
+            trace_id=bytes.fromhex(HOP.trace_id),
+            span_id=bytes.fromhex(HOP.span_id),
+            parent_span_id=bytes.fromhex(HOP.parent_span_id),
+            name=HOP.name,
+            kind=Span.SPAN_KIND_SERVER,
+            start_time_unix_nano=HOP.start,
+            end_time_unix_nano=HOP.start + HOP.duration_ns,
+            attributes=[KeyValue(key=k, value=any_value(v)) for k, v in HOP.attributes.items()],
+            status=Status(code=Status.STATUS_CODE_ERROR, message=HOP.error),
+        )
+    ] == list(services["edge"])
