@@ -1,0 +1,162 @@
+"""How is a page fetched from a server that may be slow, huge, hostile or gone?
+
+Within a time and a size, without following it elsewhere, and with a word for each way to fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+
+from llmtrace.errors import ConfigError, SourceError
+
+Reason = Literal[
+    "connect",  # nobody listens there, or the name is not known
+    "tls",
+    "timeout",
+    "http",  # another status than 200
+    "size",  # larger than is read
+    "encoded",  # compressed, though that was not asked for
+    "protocol",  # what came is not HTTP, or ended in the middle
+    "page",  # what came is no metrics page
+    "token",  # the file with the token cannot be read
+]
+
+_CHUNK: Final = 1 << 16
+_LARGE: Final = 1 << 18
+# OpenMetrics is asked for by nobody: it says the same of engines, with more to parse.
+_HEADERS: Final = {
+    "Accept": "text/plain;version=0.0.4;q=1,*/*;q=0.1",
+    # Compressing costs an engine's event loop milliseconds; the network here is a data centre's.
+    "Accept-Encoding": "identity",
+    "User-Agent": "llmtrace-collector",
+}
+
+
+class FetchError(SourceError):
+    """A page could not be had.
+
+    Attributes:
+        reason: in one word, for a counter.
+    """
+
+    def __init__(self, reason: Reason, words: str) -> None:
+        super().__init__(words)
+        self.reason: Reason = reason
+
+
+def shown(url: str) -> str:
+    """Return an address as it may stand in a log: without a user, password or query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def checked(url: str, where: str) -> str:
+    """Return an address if it is one of a page.
+
+    Raises:
+        ConfigError: it is not `http://` or `https://` with a host.
+    """
+    try:
+        parts = urlsplit(url)
+        there = parts.scheme in {"http", "https"} and parts.hostname
+        _ = parts.port
+    except ValueError:
+        there = None
+    if not there:
+        raise ConfigError(f"{where}: {url!r} is not an address such as http://engine:8000/metrics")
+    return url
+
+
+def make_session() -> aiohttp.ClientSession:
+    """Make what connections are kept alive in: no cookies, no proxies of the environment."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, ttl_dns_cache=30),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+        auto_decompress=False,
+        trust_env=False,
+        headers=_HEADERS,
+    )
+
+
+async def fetch(
+    session: aiohttp.ClientSession,
+    url: str,
+    *,
+    timeout_s: float,
+    size: int,
+    token: str | None = None,
+    large: asyncio.Semaphore | None = None,
+) -> str:
+    """Return a page's text.
+
+    Args:
+        session: of `make_session`.
+        url: checked already.
+        timeout_s: for all of it.
+        size: bytes at most.
+        token: sent as `Authorization: Bearer`.
+        large: how many large bodies may be in memory at once. An ordinary page waits for no one.
+
+    Raises:
+        FetchError: it could not be had; neither the message nor the log names the token.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else None
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            session.get(url, headers=headers, allow_redirects=False) as answer,
+        ):
+            if answer.status != 200:  # noqa: PLR2004
+                raise FetchError("http", f"{shown(url)} answered {answer.status}")
+            if answer.headers.get("Content-Encoding", "identity") != "identity":
+                raise FetchError("encoded", f"{shown(url)} answered compressed, unasked")
+            return await _body(answer, url, size, large)
+    except TimeoutError:
+        raise FetchError("timeout", f"{shown(url)} took longer than {timeout_s:g} s") from None
+    except (aiohttp.ClientSSLError, ssl.SSLError) as error:
+        raise FetchError("tls", f"{shown(url)}: {type(error).__name__}") from error
+    except (aiohttp.ClientConnectorError, ConnectionRefusedError) as error:
+        raise FetchError(
+            "connect", f"{shown(url)}: {error.strerror or 'no connection'}"
+        ) from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise FetchError("protocol", f"{shown(url)}: {type(error).__name__}") from error
+
+
+async def _body(
+    answer: aiohttp.ClientResponse, url: str, size: int, large: asyncio.Semaphore | None
+) -> str:
+    body = bytearray()
+    held: asyncio.Semaphore | None = None
+    try:
+        async for chunk in answer.content.iter_chunked(_CHUNK):
+            body += chunk
+            if len(body) > size:
+                answer.close()  # what is still to come is not read
+                raise FetchError("size", f"{shown(url)} sent more than {size} bytes")
+            if large is not None and held is None and len(body) > _LARGE:
+                await large.acquire()
+                held = large
+        return body.decode("utf-8", errors="replace")
+    finally:
+        if held is not None:
+            held.release()
+
+
+def read_json(text: str, url: str) -> Any:
+    """Return what JSON says.
+
+    Raises:
+        FetchError: it is none.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FetchError("page", f"{shown(url)} did not answer JSON") from error

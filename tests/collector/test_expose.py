@@ -1,0 +1,139 @@
+"""Do unified signals and the health of targets come out as metrics others can read?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from llmtrace_collector.expose import TargetMetrics
+from llmtrace_collector.profile import builtin_profiles
+from llmtrace_collector.scrape import TargetState
+from llmtrace_collector.signals import SIGNALS
+from llmtrace_collector.targets import Target
+from llmtrace_collector.unify import Measured, Reading, Unifier
+from llmtrace_collector.window import windows
+
+from . import pages
+
+
+def state(url: str, *texts: str, labels: tuple[tuple[str, str], ...] = ()) -> TargetState:
+    """Return the state of a target that said these pages, one after another."""
+    made = TargetState(Target(url, labels), Unifier(builtin_profiles()))
+    for text in texts:
+        reading = made.unifier.read(text)
+        made.windows = windows(made.reading, reading) if made.reading else ()
+        made.reading, made.up, made.took_s = reading, True, 0.02
+    return made
+
+
+def exposed(
+    *states: TargetState, local: tuple[Measured, ...] = ()
+) -> dict[tuple[str, ...], float]:
+    """Return every sample by its name and label values, as a scraper of ours would read it."""
+    registry = CollectorRegistry()
+    registry.register(TargetMetrics(lambda: states, lambda: local))
+    text = generate_latest(registry).decode()
+    also = {
+        (sample.name, *(f"{k}={v}" for k, v in sorted(sample.labels.items()))): sample.value
+        for family in parse_open(openmetrics(registry).decode())
+        for sample in family.samples
+    }
+    found = {
+        (sample.name, *(f"{k}={v}" for k, v in sorted(sample.labels.items()))): sample.value
+        for family in parse(text)
+        for sample in family.samples
+    }
+    assert also == found
+    return found
+
+
+def test_two_targets_of_different_kinds():
+    """One vocabulary, each with its instance."""
+    found = exposed(
+        state("http://a:8000/metrics", pages.scrape("vllm-0.32-metrics.txt")),
+        state("http://b:8000/metrics", pages.LLAMA_CPP),
+    )
+
+    running = "llmtrace_engine_requests_running"
+    assert found[running, "engine=llama_cpp", "instance=b:8000"] == 2
+    assert found[running, "engine=vllm", "instance=a:8000", "model=tiny", "replica=0"] == 0
+    queue = ("engine=vllm", "instance=a:8000", "model=tiny", "replica=0")
+    assert found["llmtrace_engine_queue_seconds_count", *queue] == 62
+    assert found["llmtrace_engine_queue_seconds_sum", *queue] == pytest.approx(0.8647010)
+    assert found["llmtrace_engine_queue_seconds_bucket", *queue[:2], "le=+Inf", *queue[2:]] == 62
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pages.SGLANG, pages.TGI, pages.TRTLLM, pages.TRITON, pages.DYNAMO, pages.LITELLM,
+     pages.ENVOY, pages.LLM_D, pages.PRODUCTION_STACK, pages.DCGM, pages.AMD, pages.RAY],
+)  # fmt: skip
+def test_all_that_is_unified_is_exposed(page):
+    """Both formats hold it, and agree."""
+    reading = Unifier(builtin_profiles()).read(page)
+    found = exposed(state("http://a:1/metrics", page))
+
+    names = {name.removesuffix("_count") for name, *_ in found}
+    assert {one.signal.metric for one in reading.measured} <= names
+
+
+def test_labels_of_targets_give_way_to_ours():
+    """A target labelled `engine` cannot pass for another engine."""
+    found = exposed(
+        state("http://a:1/m", pages.LLAMA_CPP, labels=(("engine", "mine"), ("env", "prod")))
+    )
+
+    assert found[
+        "llmtrace_engine_requests_running",
+        "engine=llama_cpp", "env=prod", "instance=a:1", "target_engine=mine",
+    ] == 2  # fmt: skip
+
+
+def test_the_front_end_of_the_last_window():
+    """It is there when requests came in the window, and not as 0 when none did."""
+    text = pages.scrape("vllm-0.32-metrics.txt")
+    still = state("http://a:1/m", text, text)
+    assert not any("frontend" in name for name, *_ in exposed(still))
+
+    both = state("http://a:1/m", pages.VLLM_0_6, pages.scrape("vllm-0.32-metrics.txt"))
+    assert any("frontend" in name for name, *_ in exposed(both))
+
+
+def test_a_target_that_is_down():
+    """Its signals are gone, and its failures are told."""
+    down = state("http://a:1/m", pages.LLAMA_CPP)
+    down.up, down.reading, down.failures = False, None, Counter({"timeout": 3})
+
+    found = exposed(down)
+    assert found["llmtrace_target_up", "instance=a:1"] == 0
+    assert found["llmtrace_target_failures_total", "instance=a:1", "reason=timeout"] == 3
+    assert not any(name.startswith("llmtrace_engine_requests") for name, *_ in found)
+
+
+def test_what_is_dropped_and_missing_is_told():
+    """A page that lost a name, and had a line that is none."""
+    text = pages.scrape("vllm-0.32-metrics.txt").replace("vllm:kv_cache_usage_perc", "vllm:kv")
+    found = exposed(state("http://a:1/m", text + "vllm:num_requests_running{ 3\n"))
+
+    assert found["llmtrace_target_missing_signals", "instance=a:1"] == 1
+    assert found["llmtrace_target_dropped_total", "instance=a:1", "reason=malformed"] == 1
+
+
+def test_signals_of_this_machine():
+    """What the GPU reader gives comes beside them."""
+    local = Measured(SIGNALS["gpu_power"], (("engine", "nvml"), ("gpu", "0")), 512.5)
+
+    assert exposed(local=(local,))["llmtrace_gpu_power_watts", "engine=nvml", "gpu=0"] == 512.5
+
+
+def test_nothing_yet():
+    """Before the first reading there are no signals, and no error."""
+    fresh = TargetState(Target("http://a:1/m"), Unifier(builtin_profiles()))
+
+    assert exposed(fresh) == {("llmtrace_target_late_total", "instance=a:1"): 0}
+    assert Reading().measured == ()

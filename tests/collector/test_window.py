@@ -1,0 +1,168 @@
+"""Do two readings come to what the engine did between them?"""
+
+from __future__ import annotations
+
+import pytest
+
+from llmtrace.stages import Reported
+from llmtrace_collector.profile import builtin_profiles
+from llmtrace_collector.unify import Reading, Unifier
+from llmtrace_collector.window import Window, windows
+
+from . import pages
+
+LABELS = 'engine="0",model_name="m"'
+
+
+def page(
+    *, requests: int, each: float = 0.1, started: float | None = 1000.0, **more: float
+) -> str:
+    """Write a vLLM page after so many requests, each with a queue of `each` seconds."""
+    times = {
+        "request_queue_time": each,
+        "request_prefill_time": 2 * each,
+        "request_decode_time": 5 * each,
+        "time_to_first_token": 4 * each,
+        "e2e_request_latency": 9 * each,
+    }
+    text = "".join(
+        pages.histogram(
+            f"vllm:{name}_seconds", seconds * requests, {"1": requests, "+Inf": requests}, LABELS
+        )
+        for name, seconds in times.items()
+    )
+    counters = {"generation_tokens_total": 10.0 * requests, **more}
+    text += "".join(f"vllm:{name}{{{LABELS}}} {value}\n" for name, value in counters.items())
+    return text + (f"process_start_time_seconds {started}\n" if started else "")
+
+
+def between(before: str, after: str) -> Window:
+    """Return the one window between two pages."""
+    unifier = Unifier(builtin_profiles())
+    first, second = unifier.read(before), unifier.read(after)
+    (window,) = windows(first, second)
+    return window
+
+
+def test_averages_are_of_the_window_alone():
+    """Ten slow requests after a hundred quick ones: the quick ones are history."""
+    after = page(requests=110).replace(
+        f"vllm:request_queue_time_seconds_sum{{{LABELS}}} 11.0",
+        f"vllm:request_queue_time_seconds_sum{{{LABELS}}} 15.0",
+    )
+    window = between(page(requests=100), after)
+
+    assert window.means["queue"].count == 10
+    assert window.means["queue"].mean_s == pytest.approx(0.5)
+    assert window.means["prefill"].mean_s == pytest.approx(0.2)
+    assert window.generation_tokens == 100
+    assert not window.restarted
+
+
+def test_the_front_end_is_what_is_left_of_ttft():
+    """Template, tokenising and IPC: TTFT less queue and prefill."""
+    window = between(page(requests=10), page(requests=20))
+
+    assert window.frontend_s == pytest.approx(0.1)
+
+
+def test_the_front_end_is_never_below_zero():
+    """TTFT also counts requests that are aborted later, so its average may lie below."""
+    after = page(requests=20).replace(
+        f"vllm:time_to_first_token_seconds_sum{{{LABELS}}} 8.0",
+        f"vllm:time_to_first_token_seconds_sum{{{LABELS}}} 4.1",
+    )
+
+    assert between(page(requests=10), after).frontend_s == 0.0
+
+
+def test_a_window_in_which_nothing_happened_has_no_averages():
+    """No requests is not zero seconds."""
+    window = between(page(requests=10), page(requests=10))
+
+    assert window.means == {}
+    assert window.frontend_s is None
+    assert window.given_up is None
+    assert window.generation_tokens == 0
+
+
+def test_figures_are_marked_as_averages():
+    """What goes to rows says that it is of a window."""
+    figures = between(page(requests=10), page(requests=20)).figures()
+
+    assert figures.queue == Reported(100_000_000, "engine_window")
+    assert figures.prefill == Reported(200_000_000, "engine_window")
+    assert figures.decode == Reported(500_000_000, "engine_window")
+    assert figures.frontend is not None
+    assert figures.frontend.source == "engine_window"
+    assert figures.replica == "0"
+
+
+@pytest.mark.parametrize("started", [1000.0, 2000.0, None])
+def test_after_a_restart_only_what_came_since_counts(started):
+    """Counters that fell began again from zero, whether the engine tells its start or not."""
+    window = between(page(requests=100), page(requests=4, started=started))
+
+    assert window.restarted
+    assert window.means["queue"].count == 4
+    assert window.means["queue"].mean_s == pytest.approx(0.1)
+    assert window.generation_tokens == 40
+
+
+def test_a_restart_is_seen_though_counters_have_passed_where_they_were():
+    """The start tells what the counters hide."""
+    window = between(page(requests=4, started=1000.0), page(requests=100, started=2000.0))
+
+    assert window.restarted
+    assert window.means["queue"].count == 100
+
+
+def test_a_gauge_that_falls_is_no_restart():
+    """Fewer requests running is a good day."""
+    window = between(
+        page(requests=1, num_requests_running=9.0), page(requests=2, num_requests_running=1.0)
+    )
+
+    assert not window.restarted
+    assert window.running == 1.0
+
+
+def test_speculation_and_caches():
+    """Ratios are of the window's own counts."""
+    before = page(
+        requests=1, spec_decode_num_drafts_total=10, spec_decode_num_draft_tokens_total=30,
+        spec_decode_num_accepted_tokens_total=30, prefix_cache_queries_total=100,
+        prefix_cache_hits_total=100,
+    )  # fmt: skip
+    after = page(
+        requests=2, spec_decode_num_drafts_total=20, spec_decode_num_draft_tokens_total=60,
+        spec_decode_num_accepted_tokens_total=45, prefix_cache_queries_total=300,
+        prefix_cache_hits_total=150,
+    )  # fmt: skip
+    window = between(before, after)
+
+    assert window.spec_accept_ratio == pytest.approx(0.5)
+    assert window.spec_accept_length == pytest.approx(2.5)
+    assert window.prefix_hit_ratio == pytest.approx(0.25)
+
+
+def test_the_real_scrape_agrees_with_what_was_worked_out_by_hand():
+    """39 ms of front end a request with two API servers; 3.67 tokens a draft."""
+    unifier = Unifier(builtin_profiles())
+    (window,) = windows(Reading(), unifier.read(pages.scrape("vllm-0.32-metrics-2apiservers.txt")))
+    assert window.frontend_s == pytest.approx(0.0391, abs=1e-4)
+
+    unifier = Unifier(builtin_profiles())
+    (window,) = windows(Reading(), unifier.read(pages.scrape("vllm-0.32-metrics-specdecode.txt")))
+    assert window.spec_accept_length == pytest.approx(1 + 5373 / 2013)
+    assert window.means["itl"].count == 2133
+
+
+def test_each_replica_has_its_own_window():
+    """Data-parallel ranks are told apart, so that one's queue is not averaged away."""
+    unifier = Unifier(builtin_profiles())
+    reading = unifier.read(pages.scrape("vllm-0.32-metrics-dp2.txt"))
+    found = {dict(one.labels)["replica"]: one for one in windows(Reading(), reading)}
+
+    assert found["0"].means["queue"].mean_s == pytest.approx(0.1881, abs=1e-4)
+    assert found["1"].means["queue"].mean_s == pytest.approx(0.1352, abs=1e-4)
