@@ -1,0 +1,15 @@
+"""How does a gateway of your own show up in its callers' rows, and in the trace?
+
+    from llmtrace import gateway
+
+    app.add_middleware(gateway.Middleware, name="router")  # Starlette, FastAPI
+    app = gateway.Middleware(app, name="router")           # anything ASGI
+
+See docs/gateways.md.
+"""
+
+from llmtrace.gateway.calls import cache_hit, upstream
+from llmtrace.gateway.middleware import Middleware
+from llmtrace.gateway.sockets import serving
+
+__all__ = ["Middleware", "cache_hit", "serving", "upstream"]

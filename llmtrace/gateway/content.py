@@ -1,0 +1,51 @@
+"""Where in the bytes of an event stream is the first content, and where does an event end?
+
+The gateway passes bytes on and does not parse them, except for this, and only up to the first
+content.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llmtrace.record import NOTHING, Recording
+from llmtrace.wrappers.sse import Events
+
+_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_DONE_ENDS: Final = tuple(b"[DONE]" + end for end in (*_ENDS, b"\n", b"\r\n", b""))
+
+
+class FirstContent:
+    """Finds the first event that carries content, however the bytes are cut."""
+
+    __slots__ = ("_events", "_scratch")
+
+    def __init__(self) -> None:
+        self._events = Events(whole=False)
+        # What the events tell of their request is noted where it is recorded; here is no row.
+        self._scratch = Recording(lambda _, __: None, {})
+        self._scratch.outer = True
+
+    def in_these(self, data: bytes) -> bool:
+        """Say whether it is in the next bytes, or ends in them."""
+        kind = self._events(self._scratch, data)
+        return kind > NOTHING or self._scratch.ttft is not None
+
+
+def at_end_of_event(data: bytes) -> bool:
+    """Say whether bytes end where an event does."""
+    return data.endswith(_ENDS)
+
+
+def before_the_last(data: bytes, *, boundary: bool) -> int | None:
+    """Say where in these bytes the event begins that ends an OpenAI stream, `data: [DONE]`.
+
+    Args:
+        data: the next bytes.
+        boundary: whether an event ends right before them.
+    """
+    if not data.endswith(_DONE_ENDS):
+        return None
+    at = data.rfind(b"data:")
+    begins = boundary if at == 0 else at > 0 and data[:at].endswith(_ENDS)
+    return at if begins else None

@@ -1,0 +1,206 @@
+"""How is a gRPC method served as part of its caller's trace, and still served by the same code?
+
+A handler is put around the application's own, of the same kind, since gRPC looks at what kind of
+function it is given.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from llmtrace.failopen import internal_error
+from llmtrace.gateway.middleware import label
+from llmtrace.gateway.served import Served, carried
+from llmtrace.runtime import active
+
+_TIMING: Final = "server-timing"
+_OK: Final = "OK"
+# Metadata that holds anything else breaks the call.
+_ILLEGAL: Final = re.compile(r"[^ -~]")
+
+
+@dataclass(frozen=True, slots=True)
+class Methods:
+    """How the methods of a server are served.
+
+    Attributes:
+        name: what the gateway goes by; `None` = the service's name.
+        tell: whether callers are told of times.
+    """
+
+    name: str | None
+    tell: bool
+
+    def around(self, behavior: Any, method: str, *, stream: bool) -> Any:
+        """Return what serves a method in the place of the application's own function.
+
+        Args:
+            behavior: that function, of a request and a context.
+            method: its full name.
+            stream: whether it streams its responses.
+        """
+        if inspect.isasyncgenfunction(behavior):
+            return _astream(self, behavior, method)
+        if inspect.iscoroutinefunction(behavior):
+            # What writes to its context itself does not show when its first content goes out.
+            return _awhole(self, behavior, method, stream=stream)
+        return (_stream if stream else _whole)(self, behavior, method)
+
+    def begin(self, method: str, context: Any) -> Serving | None:
+        """Begin to serve a question; `None` = nobody wants it measured."""
+        runtime = active()
+        if runtime is None:
+            return None
+        try:
+            metadata = {
+                key: value
+                for key, value in context.invocation_metadata() or ()
+                if isinstance(value, str)
+            }
+            served = Served(
+                runtime,
+                carried(metadata),
+                name=self.name or label(runtime.service),
+                span=method.strip("/"),
+                attributes={"rpc.system.name": "grpc", "rpc.method": method.strip("/")},
+            )
+        except Exception as error:  # noqa: BLE001 - the question is served all the same
+            internal_error("grpc.server", error)
+            return None
+        return Serving(served, context, self.tell)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """One question as it is being served."""
+
+    served: Served
+    context: Any
+    tell: bool
+
+    def ends(self, error: BaseException | None = None) -> None:
+        """Tell the caller, and write the span."""
+        left = error is not None and not isinstance(error, Exception)
+        status = _OK if error is None else "CANCELLED" if left else "UNKNOWN"
+        try:
+            if self.tell:
+                told = (_TIMING, _ILLEGAL.sub("?", self.served.timing()))
+                before: Any = getattr(self.context, "trailing_metadata", list)()
+                self.context.set_trailing_metadata((*(before or ()), told))
+            status = _name_of(getattr(self.context, "code", str)()) or status
+        except Exception as broken:  # noqa: BLE001
+            internal_error("grpc.server", broken)
+        failure = None if status == _OK else status
+        self.served.ends(error, {"rpc.response.status_code": status}, failure, left=left)
+
+
+def _name_of(code: Any) -> str | None:
+    """Name a status that was set: asyncio's contexts have its number, and 0 where none was."""
+    if isinstance(code, int):
+        return _names().get(code) if code else None
+    name = getattr(code, "name", None)
+    return name if isinstance(name, str) else None
+
+
+@lru_cache(maxsize=1)
+def _names() -> dict[int, str]:
+    from grpc import StatusCode
+
+    return {status.value[0]: status.name for status in StatusCode}
+
+
+def _stream(methods: Methods, behavior: Any, method: str) -> Callable[..., Iterator[Any]]:
+    def serve(request: Any, context: Any) -> Iterator[Any]:
+        serving = methods.begin(method, context)
+        if serving is None:
+            yield from behavior(request, context)
+            return
+        served = serving.served
+        try:
+            with served.inside():
+                responses = iter(behavior(request, context))
+            while True:
+                with served.inside():
+                    try:
+                        response = next(responses)
+                    except StopIteration:
+                        break
+                served.sends()
+                yield response
+        except BaseException as error:
+            serving.ends(error)
+            raise
+        serving.ends()
+
+    return serve
+
+
+def _whole(methods: Methods, behavior: Any, method: str) -> Callable[..., Any]:
+    def serve(request: Any, context: Any) -> Any:
+        serving = methods.begin(method, context)
+        if serving is None:
+            return behavior(request, context)
+        try:
+            with serving.served.inside():
+                response = behavior(request, context)
+        except BaseException as error:
+            serving.ends(error)
+            raise
+        serving.served.sends()
+        serving.ends()
+        return response
+
+    return serve
+
+
+def _astream(methods: Methods, behavior: Any, method: str) -> Callable[..., AsyncIterator[Any]]:
+    async def serve(request: Any, context: Any) -> AsyncIterator[Any]:
+        serving = methods.begin(method, context)
+        responses = behavior(request, context)
+        if serving is None:
+            async for response in responses:
+                yield response
+            return
+        served = serving.served
+        try:
+            while True:
+                with served.inside():
+                    try:
+                        response = await anext(responses)
+                    except StopAsyncIteration:
+                        break
+                served.sends()
+                yield response
+        except BaseException as error:
+            serving.ends(error)
+            raise
+        finally:
+            await responses.aclose()
+        serving.ends()
+
+    return serve
+
+
+def _awhole(methods: Methods, behavior: Any, method: str, *, stream: bool) -> Callable[..., Any]:
+    async def serve(request: Any, context: Any) -> Any:
+        serving = methods.begin(method, context)
+        if serving is None:
+            return await behavior(request, context)
+        serving.served.unsure = stream
+        try:
+            with serving.served.inside():
+                response = await behavior(request, context)
+        except BaseException as error:
+            serving.ends(error)
+            raise
+        if not stream:
+            serving.served.sends()
+        serving.ends()
+        return response
+
+    return serve

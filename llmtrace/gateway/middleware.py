@@ -1,0 +1,138 @@
+"""How does a request go through a gateway, and what is measured and told on the way?
+
+An ASGI middleware. It passes every message on as it comes: to what leaves, it adds headers, and
+for callers that are llmtrace a comment between two events of the stream.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any, Final
+
+from llmtrace.errors import ConfigError
+from llmtrace.failopen import internal_error
+from llmtrace.gateway.visit import Visit
+from llmtrace.runtime import active
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# What nobody wants to see in a trace.
+_SKIPPED: Final = (
+    "/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics", "/favicon.ico",
+)  # fmt: skip
+# It becomes a label, and stands in a header.
+_NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,63}")
+# In the scope: the request is being measured already.
+_MEASURED: Final = "llmtrace.gateway"
+
+
+class Middleware:
+    """Measure what a gateway takes for itself, tell its callers, and carry their trace on.
+
+    For ASGI applications between a client and an engine. It opens the server side of the caller's
+    trace, so that what llmtrace records inside are its children; takes the time the application
+    spends itself, which is all up to the first content it sends but the waiting on its upstream
+    calls; and tells it downstream in `Server-Timing`. Bytes, errors and cancellation pass as they
+    are, and nothing is held back. Before `llmtrace.init` it does nothing.
+
+    Put it outermost, so that no other middleware's time is missed: in Starlette and FastAPI, what
+    is added last is outermost.
+
+    Args:
+        app: the application.
+        name: what this gateway goes by in rows and spans; default: the service's name.
+        tell: whether to tell callers. Without, it measures for the trace alone: where clients
+            should not learn how long a gateway takes.
+        skip: paths that are passed through unmeasured.
+
+    Raises:
+        ConfigError: a setting is wrong; the message says which and how to mend it.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        name: str | None = None,
+        tell: bool = True,
+        skip: Collection[str] = _SKIPPED,
+    ) -> None:
+        check_name(name, "llmtrace.gateway.Middleware")
+        if isinstance(skip, str) or not all(isinstance(path, str) for path in skip):
+            raise ConfigError(
+                f"llmtrace.gateway.Middleware: skip={skip!r} must be a list of paths, "
+                'as in skip=["/health"]'
+            )
+        self.app = app
+        self._name = name
+        self._tell = tell
+        self._skip = frozenset(skip)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request through; lifespan and WebSocket connections go by untouched."""
+        visit = self._visit(scope) if scope["type"] == "http" else None
+        if visit is None:
+            await self.app(scope, receive, send)
+            return
+
+        async def received() -> Message:
+            if visit.has_request:
+                message = await receive()
+            else:
+                visit.receives()
+                try:
+                    message = await receive()
+                finally:
+                    visit.received()
+            visit.got(message)
+            return message
+
+        async def sent(message: Message) -> None:
+            await send(visit.passes(message))
+            if visit.last:
+                visit.ends()
+
+        try:
+            with visit.inside():
+                await self.app(scope, received, sent)
+        except BaseException as error:
+            visit.ends(error)
+            raise
+        visit.ends()
+
+    def _visit(self, scope: Scope) -> Visit | None:
+        """Begin to measure a request, unless nobody wants it or it is being measured already."""
+        runtime = active()
+        if runtime is None or scope["path"] in self._skip or _MEASURED in scope:
+            return None
+        try:
+            visit = Visit(runtime, scope, self._name or label(runtime.service), tell=self._tell)
+        except Exception as error:  # noqa: BLE001 - the request goes through unmeasured
+            internal_error("gateway", error)
+            return None
+        # Into the one scope that all share, as frameworks note the route there for those outside.
+        scope[_MEASURED] = True
+        return visit
+
+
+def check_name(name: str | None, where: str) -> None:
+    """Check the name of a gateway.
+
+    Raises:
+        ConfigError: it cannot be one; the message says why.
+    """
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise ConfigError(
+            f"{where}: name={name!r} must be a short word, as it becomes a label: letters, digits "
+            "and _ . : - only, 64 at most"
+        )
+
+
+def label(service: str) -> str:
+    """Make a service's name a word that may stand in a header."""
+    return re.sub(r"[^0-9A-Za-z_.:-]+", "-", service).strip("-")[:64] or "gateway"

@@ -1,0 +1,232 @@
+"""How is one question served that does not come as an HTTP request of its own?
+
+Over gRPC, and as a message over a WebSocket. It opens the server side of the caller's trace, takes
+the time that this process spends itself up to the first content it sends, and has that ready to be
+told to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+
+from llmtrace import relay as relays
+from llmtrace.failopen import fails_open, internal_error
+from llmtrace.gateway import trace
+from llmtrace.gateway.telling import cached, spent, told
+from llmtrace.identity import SpanIdentity
+from llmtrace.record import outcome_of, outcome_of_status
+from llmtrace.relay import Relay
+from llmtrace.runtime import Runtime, current
+from llmtrace.semconv_table import GATEWAY, PLAIN
+from llmtrace.spans import Span
+from llmtrace.wrappers.server_timing import Entry, write
+
+# What the application may say of a request (`llmtrace.annotate`), as in a row.
+_FIELDS: Final = {line.field: line.name for line in PLAIN}
+_NS: Final = 1_000_000_000
+# What of it says whose trace a question is part of, and how it is called.
+CARRIED: Final = ("traceparent", "tracestate", "baggage", "x-request-id")
+_LONGEST: Final = 8192
+
+
+class Served:
+    """One question, from its receipt to the end of its answer.
+
+    Args:
+        runtime: what `init` set up.
+        carried: what came along with it, of `CARRIED`, by lower-case name.
+        name: what this gateway goes by.
+        span: the span's name.
+        attributes: of the span.
+
+    Attributes:
+        relay: its time, and what the application says of it.
+        unsure: whether nobody sees when its first content goes out.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        carried: Mapping[str, str],
+        *,
+        name: str,
+        span: str,
+        attributes: Mapping[str, Any],
+    ) -> None:
+        self.relay = Relay(runtime.clock, "")
+        self._runtime = runtime
+        self._name = name
+        self._span = span
+        self._attributes = dict(attributes)
+        self._started = runtime.wall()
+        self._server = trace.opened(runtime, carried, span, self._started)
+        self.relay.request_id = trace.request_id(
+            carried.get("x-request-id"), self._server.identity
+        )
+        self._ended = False
+        self.unsure = False
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Make the question current for the code inside; a caller in the same process is not."""
+        tokens = current.set(None), relays.current.set(self.relay)
+        context = self._server.identity.context
+        attached = None if context is None else otel_context.attach(context)
+        try:
+            yield
+        finally:
+            if attached is not None:
+                otel_context.detach(attached)
+            relays.current.reset(tokens[1])
+            current.reset(tokens[0])
+
+    def sends(self) -> None:
+        """Note that the first content goes out; only the first call does anything."""
+        if self.relay.spent is None:
+            self.relay.settle(self.relay.clock())
+
+    def timing(self) -> str:
+        """Write what there is to tell the caller by now, as in a `Server-Timing` header."""
+        try:
+            return write(self.entries())
+        except Exception as error:  # noqa: BLE001 - the answer goes out without
+            internal_error("gateway", error)
+            return ""
+
+    def entries(
+        self, passed_on: Collection[str | None] = (), *, sure: bool = False
+    ) -> Iterator[Entry]:
+        """Yield what there is to tell the caller by now.
+
+        Args:
+            passed_on: see `told`.
+            sure: whether the process's own time is known even if no upstream call was seen.
+        """
+        return told(self.relay, self._name, self.identity.span_id, self._own(sure), passed_on)
+
+    @property
+    def identity(self) -> SpanIdentity:
+        """The ids of its span."""
+        return self._server.identity
+
+    @property
+    def shared(self) -> bool:
+        """Whether its span is one that somebody opened around us, and ends himself."""
+        return self._server.around is not None
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether the process's own time can be told from its waiting."""
+        return not self.unsure and (self.relay.seen or bool(cached(self.relay)))
+
+    def _own(self, sure: bool) -> int | None:
+        return spent(self.relay, self.relay.clock()).own if sure or self.can_tell else None
+
+    @fails_open("gateway")
+    def ends(
+        self,
+        error: BaseException | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        failure: str | None = None,
+        *,
+        left: bool = False,
+    ) -> None:
+        """Write the span; only the first call does.
+
+        Args:
+            error: what was raised.
+            attributes: what is known of the answer.
+            failure: the status that the answer failed with, where that is known.
+            left: whether the caller has gone.
+        """
+        outcome, error_type = ("success", None) if error is None else outcome_of(error)
+        if left:
+            outcome, error_type = "cancelled", None
+        elif failure is not None:
+            outcome, error_type = outcome_of_status(failure)
+        self.writes(outcome, error_type, attributes or {})
+
+    def writes(
+        self,
+        outcome: str,
+        error_type: str | None,
+        attributes: Mapping[str, Any],
+        *,
+        span: str | None = None,
+        sure: bool = False,
+    ) -> None:
+        """Write the span, by what is known of the answer; only the first call does anything.
+
+        Args:
+            outcome: how it ended.
+            error_type: what was raised, or the status it failed with.
+            attributes: of the span.
+            span: its name, where it is better known by now.
+            sure: whether the process's own time is known even if no upstream call was seen.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        relay = self.relay
+        now = relay.clock()
+        relay.settle(now)
+        parts = spent(relay, now)
+        known: dict[str, Any] = {
+            "name": self._name,
+            "own": parts.own / _NS if sure or self.can_tell else None,
+            "upstream": parts.upstream / _NS if relay.seen else None,
+            "caller": parts.caller / _NS if parts.caller else None,
+            "calls": len(relay.calls) + len(relay.blind),
+            "cache_hit": cached(relay),
+            "cache_kind": relay.cache_kind,
+            "request_id": relay.request_id,
+            "outcome": outcome,
+            "error_type": error_type,
+        }
+        noted = {line.name: known.get(line.field) for line in GATEWAY}
+        fields = {_FIELDS[name]: value for name, value in relay.fields.items() if name in _FIELDS}
+        finished = Span(
+            name=span or self._span,
+            kind="server",
+            trace_id=self.identity.trace_id,
+            span_id=self.identity.span_id,
+            parent_span_id=self.identity.parent_span_id,
+            service=self._runtime.service,
+            start=self._started,
+            duration_ns=now - relay.start,
+            attributes={
+                **self._attributes,
+                **attributes,
+                **relay.attributes,
+                **fields,
+                **{name: value for name, value in noted.items() if value is not None},
+            },
+            error=error_type,
+        )
+        trace.closed(self._runtime, self._server, finished)
+
+
+def carried(*carriers: Any) -> dict[str, str]:
+    """Return whose trace a question is part of, and how it is called.
+
+    Args:
+        *carriers: what it came with, the closest first. Mappings, and whatever else came in the
+            place of one.
+    """
+    found: dict[str, str] = {}
+    for carrier in carriers:
+        if not isinstance(carrier, Mapping):
+            continue
+        told = {
+            name: value[:_LONGEST]
+            for name in CARRIED
+            if isinstance(value := carrier.get(name), str) and value
+        }
+        if "traceparent" in found:  # what belongs to it comes from where that came from
+            told = {"x-request-id": told["x-request-id"]} if "x-request-id" in told else {}
+        found = {**told, **found}
+    return found

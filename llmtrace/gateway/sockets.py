@@ -1,0 +1,109 @@
+"""How does a question that came over a WebSocket become part of its caller's trace?
+
+For Starlette's and FastAPI's endpoints: a connection serves many questions, each with a trace of
+its own, so the endpoint says where one begins and ends.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from llmtrace import relay as relays
+from llmtrace.failopen import internal_error
+from llmtrace.gateway.middleware import check_name, label
+from llmtrace.gateway.served import Served, carried
+from llmtrace.runtime import active
+
+# What frameworks raise when the other side has gone.
+_GONE = frozenset({"WebSocketDisconnect", "ClientDisconnect"})
+
+
+@contextmanager
+def serving(
+    socket: Any, message: Mapping[str, Any] | None = None, *, name: str | None = None
+) -> Iterator[Callable[[], str]]:
+    """Serve one question that came over a WebSocket; what is inside is part of its caller's trace.
+
+    It opens the server side of the trace, so that what llmtrace records inside are its children,
+    and takes the time this process spends itself up to the first message it sends, which is all of
+    it but the waiting on its upstream calls.
+
+    Args:
+        socket: Starlette's (FastAPI's) WebSocket.
+        message: the question, if the caller has put its trace context there (`traceparent` and
+            `x-request-id`, as of `llmtrace.propagate.trace_headers`). Default: what the handshake
+            carried.
+        name: what this gateway goes by in rows and spans, a short word; default: the service's
+            name.
+
+    Yields:
+        A function that returns what there is to tell the caller, as in a `Server-Timing` header,
+        to be sent along with the last message. A caller that is llmtrace reads it where its
+        `classify` gives it as `server_timing`. Without `llmtrace.init` it is empty.
+
+    Example:
+        >>> async def endpoint(socket):
+        ...     await socket.accept()
+        ...     async for question in socket.iter_json():
+        ...         with serving(socket, question) as timing:
+        ...             await socket.send_json({"text": "Because."})
+        ...             await socket.send_json({"end": True, "server_timing": timing()})
+    """
+    served = _served(socket, message, name)
+    if served is None:
+        yield _nothing
+        return
+    try:
+        with served.inside():
+            yield served.timing
+    except BaseException as error:
+        served.ends(error, left=type(error).__name__ in _GONE)
+        raise
+    served.ends()
+
+
+def _nothing() -> str:
+    return ""
+
+
+def _served(socket: Any, message: Any, name: str | None) -> Served | None:
+    runtime = active()
+    if runtime is None:
+        return None
+    try:
+        check_name(name, "llmtrace.gateway.serving")
+        path = socket.url.path
+        served = Served(
+            runtime,
+            carried(message, socket.headers),
+            name=name or label(runtime.service),
+            span=f"WEBSOCKET {path}",
+            attributes={"network.protocol.name": "websocket", "url.path": path},
+        )
+        _watch(socket)
+    except Exception as error:  # noqa: BLE001 - the question is served all the same
+        internal_error("gateway", error)
+        return None
+    return served
+
+
+def _watch(socket: Any) -> None:
+    """Look at what a socket sends from here on; it does not keep the socket alive."""
+    before = vars(socket).get("send")
+    if getattr(before, "func", None) is not _send:
+        socket.send = partial(_send, weakref.ref(socket), before)
+
+
+async def _send(reference: weakref.ref[Any], before: Any, message: Any) -> None:
+    relay = relays.current.get()
+    if relay is not None and relay.spent is None and message.get("type") == "websocket.send":
+        relay.settle(relay.clock())
+    socket = reference()
+    if before is not None:
+        await before(message)
+    elif socket is not None:
+        await type(socket).send(socket, message)

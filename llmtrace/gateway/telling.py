@@ -1,0 +1,140 @@
+"""What does a gateway tell whoever called it of where the time went?
+
+As entries of `Server-Timing`: its own time, that of gateways behind it, the engine's queue and
+prefill as far as it learnt them, and whether a cache answered. Each gateway has an id of its own
+there, so that a caller who is told twice counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from llmtrace.record import Recording
+from llmtrace.relay import Relay, Spent
+from llmtrace.stages import Reported, Source, Timeline, with_engine
+from llmtrace.wrappers import caches, headers
+from llmtrace.wrappers.server_timing import Entry
+
+GATEWAY: Final = "gateway"
+
+# Who is believed to know what this one request of the engine took.
+_BELIEVED: Final[frozenset[Source]] = frozenset(
+    {"engine_inband", "engine_span", "engine_plugin", "server_timing"}
+)
+_ENGINE: Final = ("queue", "prefill", "decode")
+
+
+def told(
+    relay: Relay, name: str, hop: str, own: int | None, passed_on: Collection[str | None] = ()
+) -> Iterator[Entry]:
+    """Yield what there is to tell.
+
+    Args:
+        relay: the request.
+        name: the gateway's.
+        hop: its id in this trace.
+        own: its own time in nanoseconds; `None` = it cannot tell.
+        passed_on: ids of the gateways behind this one whose headers the application has passed on
+            itself; `None` among them stands for those that have no id.
+    """
+    yield Entry(GATEWAY, own, name, hop)
+    for number, call in enumerate(relay.calls):
+        for key, behind in list(call.hops.items()):
+            if behind.id in passed_on:
+                continue
+            if behind.id is not None:
+                yield Entry(GATEWAY, behind.ns, behind.name, behind.id)
+            else:
+                yield Entry(GATEWAY, behind.ns, behind.name, f"{hop}.{number}.{key[1:]}")
+    hit = cached(relay)
+    if hit is not None:
+        yield Entry(caches.CACHE, None, caches.HIT if hit else caches.MISS)
+    for stage, ns in engine(relay).items():
+        yield Entry(stage, ns, None)
+
+
+def spent(relay: Relay, now: int) -> Spent:
+    """Split the time up to the first content, or up to now, by all that is known of who is behind.
+
+    Gateways and the engine behind took what they say, and cannot have done it in less.
+    """
+    known = relay.so_far(now) if relay.spent is None else relay.spent
+    told_of = engine(relay)
+    behind = told_of.get("queue", 0) + told_of.get("prefill", 0)
+    if len(relay.calls) == 1:
+        behind += sum(hop.ns or 0 for hop in relay.calls[0].hops.values())
+    return known.knowing(behind)
+
+
+def complete(relay: Relay) -> bool:
+    """Say whether nothing that is still to come can add to what there is to tell."""
+    if cached(relay):
+        return True
+    if relay.blind:
+        return False  # a gateway behind may speak for itself, in what is passed on
+    return all(call.ended for call in relay.calls) or (
+        bool(engine(relay)) and not any(_may_tell_more(call) for call in relay.calls)
+    )
+
+
+def cached(relay: Relay) -> bool | None:
+    """Say whether a cache answered: here, or at each upstream that was asked."""
+    if relay.cache_hit is not None or not relay.calls:
+        return relay.cache_hit
+    return all(call.info.get("cache_hit") for call in relay.calls) or None
+
+
+def engine(relay: Relay) -> dict[str, int]:
+    """Return the stages of the engine, in nanoseconds, as far as they are known of every call.
+
+    Calls one after another add up. Of calls at the same time nothing can be said, unless only one
+    of them was answered.
+    """
+    if cached(relay) or not any(call.engine for call in relay.calls):
+        return {}
+    answered = [call for call in relay.calls if not _came_to_nothing(call)]
+    if not _one_after_another(answered):
+        return {}
+    each = [_figures(call) for call in answered]
+    return {
+        stage: sum(figures[stage] for figures in each)
+        for stage in _ENGINE
+        if each and all(stage in figures for figures in each)
+    }
+
+
+def _figures(call: Recording) -> dict[str, int]:
+    timeline = Timeline(e2e=0)
+    for figures in call.engine:
+        timeline = with_engine(timeline, figures)
+    known: Iterable[tuple[str, Reported | None]] = (
+        ("queue", timeline.queue),
+        ("prefill", timeline.prefill),
+        ("decode", timeline.engine_decode),
+    )
+    return {
+        stage: reported.ns
+        for stage, reported in known
+        if reported is not None and reported.source in _BELIEVED
+    }
+
+
+def _came_to_nothing(call: Recording) -> bool:
+    """Say whether a call ended without an answer, so that no engine's time came of it."""
+    return call.ended and call.ttft is None and (call.stream or call.waits.span is None)
+
+
+def _may_tell_more(call: Recording) -> bool:
+    return not call.ended and any(hop.id is not None for hop in call.hops.values())
+
+
+def _one_after_another(calls: Iterable[Recording]) -> bool:
+    spans = sorted(span for call in calls if (span := call.waits.span) is not None)
+    return all(one[1] <= other[0] for one, other in pairwise(spans))
+
+
+def more() -> Entry:
+    """Return the entry that says that another comment may follow."""
+    return Entry(headers.MORE, None, None)

@@ -1,0 +1,105 @@
+"""Whose trace is a request part of, and which span is the gateway's own in it?
+
+The caller's, if it sent W3C trace context; else a new one. Where an OpenTelemetry instrumentation
+of the web framework is around us, its server span is ours, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import propagate
+from opentelemetry import trace as otel_trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from llmtrace import scope
+from llmtrace.identity import SpanIdentity
+from llmtrace.runtime import Runtime
+from llmtrace.spans import Span
+
+_W3C: Final = TraceContextTextMapPropagator()
+# As it becomes the id of an upstream request, and a header again.
+_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The span of one request in this process.
+
+    Attributes:
+        identity: its ids.
+        around: the server span that somebody opened around us; `None` = it is one of our own.
+    """
+
+    identity: SpanIdentity
+    around: otel_trace.Span | None = None
+
+
+def opened(runtime: Runtime, headers: Mapping[str, str], name: str, start: int) -> Server:
+    """Continue the caller's trace, or the server span that is around us.
+
+    Args:
+        runtime: what `init` set up.
+        headers: of the request, by lower-case name.
+        name: the span's, for now.
+        start: unix nanoseconds.
+    """
+    span = otel_trace.get_current_span()
+    ids = span.get_span_context()
+    if _is_server_side(span, headers.get("traceparent", "")):
+        return Server(
+            SpanIdentity(
+                trace_id=f"{ids.trace_id:032x}",
+                span_id=f"{ids.span_id:016x}",
+                parent_span_id=None,
+                sampled=ids.trace_flags.sampled,
+                tracestate=ids.trace_state.to_header(),
+            ),
+            span,
+        )
+    return Server(runtime.open_span(name, "server", start, _extracted(headers)))
+
+
+def closed(runtime: Runtime, server: Server, span: Span) -> None:
+    """Write the gateway's own span, or what it would say on the one that is around us."""
+    if server.around is None:
+        runtime.close_span(server.identity, span)
+        return
+    own = {name: value for name, value in span.attributes.items() if name.startswith("llmtrace.")}
+    server.around.set_attributes(own)
+
+
+def request_id(given: str | None, identity: SpanIdentity) -> str:
+    """Return the caller's request id, if it is one, else one of ours."""
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given
+    return f"lt-{identity.span_id}"
+
+
+def _is_server_side(span: Any, traceparent: str) -> bool:
+    """Say whether the current span was opened on this side of the request.
+
+    A client in the same process, as in a test without a network, has its own span current: that
+    one is of kind CLIENT, and is who sent the `traceparent`.
+    """
+    ids = span.get_span_context()
+    if not ids.is_valid or ids.is_remote:
+        return False
+    if getattr(span, "kind", otel_trace.SpanKind.SERVER) is otel_trace.SpanKind.CLIENT:
+        return False
+    return f"-{ids.span_id:016x}-" not in traceparent
+
+
+def _extracted(headers: Mapping[str, str]) -> otel_context.Context:
+    """Return the context that the caller sent, by what the application propagates, or by W3C."""
+    # A turn of a client in the same process is none of this side's.
+    around = otel_context.set_value(scope.KEY, None)
+    context = propagate.extract(headers, around)
+    caller = otel_trace.get_current_span(context).get_span_context()
+    if caller.is_remote or "traceparent" not in headers:
+        return context
+    return _W3C.extract(headers, context)

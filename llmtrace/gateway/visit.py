@@ -1,0 +1,247 @@
+"""What happens to one request on its way through a gateway, and what is added to its answer?
+
+Messages go in and come out as they were, but for what the caller is told: headers, and comments
+between two events of a stream whose reader is llmtrace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, MutableMapping
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from llmtrace.failopen import fails_open, internal_error
+from llmtrace.gateway.content import FirstContent, at_end_of_event, before_the_last
+from llmtrace.gateway.served import CARRIED, Served
+from llmtrace.gateway.telling import complete, more
+from llmtrace.record import outcome_of
+from llmtrace.runtime import Runtime
+from llmtrace.wrappers import gateways, headers
+from llmtrace.wrappers.comments import line
+from llmtrace.wrappers.server_timing import Entry, entries, write
+
+_logger = logging.getLogger("llmtrace")
+
+Message = MutableMapping[str, Any]
+
+_TRACEPARENT: Final = "traceparent"  # an entry by which browsers' agents find the trace
+_ACCEPT: Final = headers.ACCEPT.lower()
+_READ: Final = frozenset(name.encode() for name in (*CARRIED, _ACCEPT))
+_LONGEST: Final = 8192
+_NO_BODY: Final = frozenset({204, 304})
+_ERROR: Final = 400
+_SERVER_ERROR: Final = 500
+_TAIL: Final = 4
+
+
+class Visit:
+    """One request in the middleware, from its receipt to the last byte of its answer.
+
+    Args:
+        runtime: what `init` set up.
+        scope: the connection's.
+        name: the gateway's.
+        tell: whether callers are told of times.
+
+    Attributes:
+        has_request: whether all of the request has been received.
+        last: whether the last message of the answer has been passed.
+    """
+
+    def __init__(
+        self, runtime: Runtime, scope: MutableMapping[str, Any], name: str, *, tell: bool
+    ) -> None:
+        given = _read(scope["headers"])
+        self._served = Served(
+            runtime,
+            given,
+            name=name,
+            span=scope["method"],
+            attributes={"http.request.method": scope["method"], "url.path": scope["path"]},
+        )
+        self._relay = self._served.relay
+        self._scope = scope
+        self._tell = tell
+        self._listening = tell and headers.COMMENTS in given.get(_ACCEPT, "")
+        self.has_request = self.last = False
+        self._left = False
+        self._status = 0
+        self._content: FirstContent | None = None  # looks for it in an event stream
+        self._comments = False  # the answer may have them
+        self._told: str | None = None  # in the last comment
+        self._tail = b"\n\n"  # of what was passed: an event may begin before the first byte
+        self._passed_on: Collection[str | None] = ()  # told by the application itself
+        self._quiet = False  # nothing is left to be done to the answer
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Make the request current, and whoever called us in the same process not."""
+        return self._served.inside()
+
+    # --- the request ----------------------------------------------------------------------------
+
+    def receives(self) -> None:
+        """Note that the application waits for more of the request: for its caller."""
+        self._relay.receiving.begin(self._relay.clock())
+
+    def received(self) -> None:
+        """Note that it waits no longer."""
+        self._relay.receiving.end(self._relay.clock())
+
+    def got(self, message: Message) -> None:
+        """Note what came."""
+        if message["type"] == "http.disconnect":
+            self._left = True
+        elif not message.get("more_body", False):
+            self.has_request = True
+
+    # --- the answer -----------------------------------------------------------------------------
+
+    def passes(self, message: Message) -> Message:
+        """Return a message of the answer as it is to be sent. Never raises."""
+        try:
+            kind = message["type"]
+            if kind == "http.response.body":
+                self.last = not message.get("more_body", False)
+                message = message if self._quiet else self._body(message)
+            elif kind == "http.response.start":
+                message = self._begins(message)
+            elif kind == "http.response.pathsend":  # the server sends a file
+                self.last = True
+            if self.last and self._served.shared:
+                self.ends()  # whoever opened that span ends it with the last message
+        except Exception as error:  # noqa: BLE001 - the answer goes out as it is
+            self._quiet = True
+            internal_error("gateway", error)
+        return message
+
+    def _begins(self, message: Message) -> Message:
+        now = self._relay.clock()
+        given = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
+        found = {name.lower(): value for name, value in given}
+        self._status = status = message["status"]
+        whole = b"content-length" in found or status in _NO_BODY or self._scope["method"] == "HEAD"
+        if whole:
+            self._relay.settle(now)
+        elif found.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
+            readable = found.get(b"content-encoding", b"identity") == b"identity"
+            self._content = FirstContent() if readable else None
+            self._comments = readable and self._listening and status < _ERROR
+        timing = b", ".join(value for name, value in given if name.lower() == b"server-timing")
+        ours = [(b"server-timing", self._header(timing.decode("latin-1"), whole=whole))]
+        if b"x-request-id" not in found:
+            ours.append((b"x-request-id", self._relay.request_id.encode("latin-1")))
+        # Ours first: what is told twice, the gateway in front knows best.
+        return {**message, "headers": [*ours, *given]}
+
+    def _header(self, timing: str, *, whole: bool) -> bytes:
+        passed_on = {entry.hop for entry in entries(timing) if entry.name in gateways.OWN_TIME}
+        self._passed_on = passed_on & {None}
+        # Before any upstream call of a stream, there is no telling yet whether one will be seen.
+        sure = self._refused or not whole
+        telling = [*self._served.entries(passed_on, sure=sure)] if self._tell else []
+        telling.append(Entry(_TRACEPARENT, None, self._served.identity.traceparent))
+        return write(telling).encode("latin-1", "replace")
+
+    def _body(self, message: Message) -> Message:
+        body = message.get("body", b"")
+        if self._relay.spent is None:
+            begun = bool(body) if self._content is None else self._content.in_these(body)
+            if begun or self.last:
+                self._relay.settle(self._relay.clock())
+                self._hint()
+        if self._relay.spent is None:
+            self._tail = (self._tail + body)[-_TAIL:]
+            return message
+        if not self._comments:
+            self._quiet = True
+            return message
+        return self._commented(message, body)
+
+    def _commented(self, message: Message, body: bytes) -> Message:
+        """Put a comment into what is sent, if one is due and an event ends here."""
+        before, self._tail = self._tail, (self._tail + body[-_TAIL:])[-_TAIL:]
+        at = before_the_last(body, boundary=at_end_of_event(before))
+        final = self.last or at is not None
+        if self._told is not None and not final:
+            return message
+        if at is None and at_end_of_event(self._tail):
+            at = len(body)
+        if at is None:
+            return message
+        telling = write(self._served.entries(self._passed_on, sure=self._refused))
+        if telling == self._told:
+            return message
+        first, self._told = self._told is None, telling
+        if final or complete(self._relay):
+            self._quiet = True
+        elif first:
+            telling = f"{telling}, {write([more()])}"
+        return {**message, "body": body[:at] + line(telling) + body[at:]}
+
+    @property
+    def _refused(self) -> bool:
+        """Whether the request was turned away: then all of its time was the gateway's."""
+        return self._status >= _ERROR
+
+    def _hint(self) -> None:
+        """Say once what is missing, if a stream came from nowhere."""
+        if self._content is not None and not self._served.can_tell:
+            _hint_once()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    @fails_open("gateway")
+    def ends(self, error: BaseException | None = None) -> None:
+        """Write the gateway's span; only the first call does."""
+        outcome, error_type = self._outcome(error)
+        method, route = self._scope["method"], getattr(self._scope.get("route"), "path", None)
+        attributes: dict[str, Any] = {}
+        if self._status:
+            attributes["http.response.status_code"] = self._status
+        if isinstance(route, str):
+            attributes["http.route"] = route
+        self._served.writes(
+            outcome,
+            error_type,
+            attributes,
+            span=f"{method} {route}" if isinstance(route, str) else None,
+            sure=self._refused,
+        )
+
+    def _outcome(self, error: BaseException | None) -> tuple[str, str | None]:
+        """Say how it ended, and what was raised or refused, if anything was."""
+        left = self._left or type(error).__name__ == "ClientDisconnect"  # Starlette's name for it
+        if error is not None and not left:
+            return outcome_of(error)
+        if not self.last:
+            return ("cancelled" if left else "truncated"), None
+        if self._status >= _SERVER_ERROR:
+            return "error", str(self._status)
+        return "success", None
+
+
+def _read(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers of a request that are of interest, by lower-case name."""
+    found: dict[str, str] = {}
+    for name, value in raw:
+        if name in _READ:
+            text = value[:_LONGEST].decode("latin-1")
+            key = name.decode()
+            found[key] = f"{found[key]},{text}" if key in found else text
+    return found
+
+
+_hinted = False
+
+
+def _hint_once() -> None:
+    """Say what is missing for a gateway's own time to be told from its waiting."""
+    global _hinted  # the process has one log
+    if not _hinted:
+        _hinted = True
+        _logger.warning(
+            "A stream went through llmtrace.gateway.Middleware without an upstream call that "
+            "llmtrace could see, so the gateway's own time is unknown. Instrument the client that "
+            "makes it, or put `with llmtrace.gateway.upstream():` around the waiting."
+        )

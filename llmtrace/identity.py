@@ -1,0 +1,223 @@
+"""Which trace is a request part of, which span of it is its own, and what is that one's parent?
+
+Ids of our own where the application has no OpenTelemetry provider; else those of a span of that
+one's, begun at once, so that what runs inside become its children.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from opentelemetry import trace as otel_trace
+
+from llmtrace import scope as scopes
+from llmtrace.export import langfuse_beside, provider
+from llmtrace.export.langfuse_names import TYPE as LANGFUSE_TYPE
+from llmtrace.record import Later, Recording, random_id
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+    from llmtrace.spans import SpanKind
+
+
+class SpanIdentity(NamedTuple):
+    """The ids a request goes by, and the application's own span where it has a provider.
+
+    Attributes:
+        context: the one in which its span is current; `None` = there is no span to be current.
+        generation: what Langfuse's own SDK records the same call as.
+        tracestate: what other systems on the way have to say of the trace; passed on.
+        later: gets the finished row first, with what takes it on; must not raise.
+    """
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str | None
+    sampled: bool
+    context: Context | None = None
+    span: Span | None = None
+    generation: Span | None = None
+    tracestate: str = ""
+    later: Later | None = None
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C header that makes the server's spans children of this request."""
+        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
+
+
+class _Parent(NamedTuple):
+    """What a new span is to be a child of: without ids, of nothing."""
+
+    trace_id: str | None = None
+    span_id: str | None = None
+    sampled: bool = True
+    tracestate: str = ""
+    context: Context | None = None
+
+
+_NOTHING: Final = _Parent()
+
+
+def of_request(
+    recording: Recording,
+    around: Recording | None,
+    tracer: Tracer | None,
+    share: float,
+    *,
+    generation: Span | None = None,
+    later: Later | None = None,
+) -> SpanIdentity:
+    """Give a request its ids, and note on it what it takes over from what is around it.
+
+    Args:
+        recording: of the request.
+        around: the recording it begins in, if that has not ended.
+        tracer: of the application's own provider, if it has one.
+        share: of requests whose spans are written out.
+        generation: what Langfuse's own SDK records the same call as.
+        later: as of `SpanIdentity`.
+    """
+    outside = otel_trace.get_current_span() if generation is None else generation
+    ids = outside.get_span_context()
+    parent, counted = _NOTHING, False
+    if ids.is_valid:
+        parent = _below(ids)
+        counted = langfuse_beside.is_counted(outside)
+    if generation is not None:
+        parent = parent._replace(context=otel_trace.set_span_in_context(generation))
+    if around is not None:
+        # A second request inside a decorated function is a child of it: of its span, or of one
+        # the application has opened since.
+        recording.info["nested"] = True
+        recording.attributes |= {
+            name: around.attributes[name] for name in scopes.INHERITED if name in around.attributes
+        }
+        counted = counted or _in_generation(around)
+        if generation is None and not _opened_since(parent, around.span):
+            parent = _inside(around.span)
+    if counted:
+        recording.attributes[LANGFUSE_TYPE] = "span"  # there is one for this call
+    if tracer is None:
+        trace_id = parent.trace_id or random_id(16)
+        return SpanIdentity(
+            trace_id,
+            random_id(8),
+            parent.span_id,
+            parent.sampled and in_sample(trace_id, share),
+            generation=generation,
+            tracestate=parent.tracestate,
+            later=later,
+        )
+    span = provider.start(tracer, recording.info, recording.started_unix_ns, parent.context)
+    return _of_span(span, parent.context, parent.span_id)._replace(
+        generation=generation, later=later
+    )
+
+
+def of_span(
+    name: str,
+    kind: SpanKind,
+    start: int,
+    tracer: Tracer | None,
+    *,
+    share: float,
+    context: Context | None,
+) -> SpanIdentity:
+    """Give a span that is no row its ids, and a context of its own.
+
+    Args:
+        name: as far as it is known.
+        kind: as of `Span`.
+        start: unix nanoseconds.
+        tracer: of the application's own provider, if it has one.
+        share: of requests whose spans are written out.
+        context: what holds its parent; `None` = the current one.
+    """
+    ids = otel_trace.get_current_span(context).get_span_context()
+    parent = _below(ids) if ids.is_valid else _NOTHING
+    if tracer is not None:
+        span = provider.begin(tracer, name, kind, start, context)
+        return _of_span(span, context, parent.span_id)
+    trace_id = parent.trace_id or random_id(16)
+    identity = SpanIdentity(
+        trace_id,
+        random_id(8),
+        parent.span_id,
+        parent.sampled and in_sample(trace_id, share),
+        tracestate=parent.tracestate,
+    )
+    return identity._replace(context=inside(identity, context))
+
+
+def inside(identity: SpanIdentity, context: Context | None = None) -> Context:
+    """Return the context in which the span of these ids is the current one.
+
+    Args:
+        identity: its ids.
+        context: what else is in there, where the span has none yet; `None` = the current one's.
+    """
+    if identity.context is not None:
+        return identity.context
+    ids = otel_trace.SpanContext(
+        int(identity.trace_id, 16),
+        int(identity.span_id, 16),
+        is_remote=False,
+        trace_flags=otel_trace.TraceFlags(identity.sampled),
+        trace_state=otel_trace.TraceState.from_header([identity.tracestate]),
+    )
+    return otel_trace.set_span_in_context(otel_trace.NonRecordingSpan(ids), context)
+
+
+# A trace id cannot tell smaller shares apart; a share of 0 must not be divided by.
+LEAST_SHARE: Final = 1 / (1 << 56)
+
+
+def in_sample(trace_id: str, share: float) -> bool:
+    """Say whether a trace is in the share of them that is written out."""
+    # The right-most 7 bytes are the random ones (W3C trace context, level 2), so that every
+    # process that sees this trace comes to the same answer.
+    return share >= 1 or int(trace_id[-14:], 16) < share * (1 << 56)
+
+
+def _below(ids: SpanContext) -> _Parent:
+    """Make a span the parent that is known by its ids alone."""
+    return _Parent(
+        f"{ids.trace_id:032x}", f"{ids.span_id:016x}", ids.trace_flags.sampled, _state(ids)
+    )
+
+
+def _inside(outer: SpanIdentity) -> _Parent:
+    """Make a request that has begun the parent."""
+    return _Parent(outer.trace_id, outer.span_id, outer.sampled, outer.tracestate, outer.context)
+
+
+def _opened_since(current: _Parent, outer: SpanIdentity) -> bool:
+    """Say whether the current span was opened inside the request around, and not above it."""
+    # Without a provider a request's span is never the current one: what is lies above it.
+    return current.trace_id == outer.trace_id and current.span_id != outer.parent_span_id
+
+
+def _of_span(span: Span, context: Context | None, parent_span_id: str | None) -> SpanIdentity:
+    """Take the ids of a span of the application's own provider."""
+    ids = span.get_span_context()
+    return SpanIdentity(
+        f"{ids.trace_id:032x}",
+        f"{ids.span_id:016x}",
+        parent_span_id,
+        ids.trace_flags.sampled,
+        context=otel_trace.set_span_in_context(span, context),
+        span=span,
+        tracestate=_state(ids),
+    )
+
+
+def _state(ids: SpanContext) -> str:
+    return ids.trace_state.to_header() if ids.trace_state else ""
+
+
+def _in_generation(around: Recording) -> bool:
+    """Say whether a generation of Langfuse's own SDK is open around a recording, not inside it."""
+    return around.span.generation is None and LANGFUSE_TYPE in around.attributes

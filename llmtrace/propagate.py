@@ -1,0 +1,37 @@
+"""How does code that sends a request itself let the server's side be joined to it?"""
+
+from __future__ import annotations
+
+from llmtrace.runtime import current
+
+__all__ = ["trace_headers"]
+
+
+def trace_headers() -> dict[str, str]:
+    """Return what to send along with a request made in a decorated function, by lower-case name.
+
+    `traceparent` (and `tracestate`, if there is one) makes the server's spans children of the
+    request, `x-request-id` names it in the server's logs. Recorded calls over HTTP and gRPC send
+    them by themselves. For all else: HTTP clients that are not recorded, a queue, and a message
+    over a WebSocket, whose handshake serves many requests.
+
+    Outside a request that is being recorded there are none.
+
+    Example:
+        >>> import llmtrace
+        >>> from llmtrace.testing import capture
+        >>> @llmtrace.trace
+        ... def ask():
+        ...     return trace_headers()
+        >>> with capture() as rows:
+        ...     sent = ask()
+        >>> sent["x-request-id"] == rows[0].request_id, trace_headers()
+        (True, {})
+    """
+    recording = current.get()
+    if recording is None or recording.ended:
+        return {}
+    headers = {"traceparent": recording.span.traceparent}
+    if recording.span.tracestate:
+        headers["tracestate"] = recording.span.tracestate
+    return {**headers, "x-request-id": recording.info["request_id"]}

@@ -1,0 +1,288 @@
+"""How long did this process itself take over a request that it passes on to somebody else?
+
+A `Relay` is one such request, as a gateway sees it: its own time up to the first content it sends
+is what it did not spend waiting, be it on its upstream calls or on its caller. What it did while
+an answer was under way and had to be waited for even so has cost nobody anything. Pure but for the
+clock; the gateway's middleware makes one a request, and the calls recorded inside report to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llmtrace.record import Clock, Recording
+from llmtrace.spans import Value
+from llmtrace.stages import StageName
+
+current: ContextVar[Relay | None] = ContextVar("llmtrace_relay", default=None)
+
+# Who waits this long for what he asks for asks before it is there: a shorter wait is no more than
+# the reading of what had come already.
+_REAL_NS: Final = 1_000_000
+# A call that waits more often than this before anything is sent on, as one whose answer is read to
+# its end first, counts what lies between its later waits as waiting too.
+_MOST_WAITS: Final = 4096
+# Calls of one request beyond this are timed, and asked for nothing else.
+_MOST_CALLS: Final = 64
+# What a process may do inside a call without waiting on its upstream.
+_OWN_MARKS: Final = frozenset({"gateway", "render"})
+
+
+class Waits:
+    """When one call waited, as intervals on the monotonic clock, in nanoseconds.
+
+    What lies between two waits is in them, if the second was a real one: then the answer was under
+    way all the while.
+    """
+
+    __slots__ = ("_apart", "_closed", "_since")
+
+    def __init__(self) -> None:
+        self._closed: list[tuple[int, int]] = []
+        self._since: int | None = None
+        self._apart = False  # what lies before the open one is known to be no wait
+
+    def begin(self, at: int) -> None:
+        """Note that it waits from here on; a call that waits already goes on waiting."""
+        if self._since is None:
+            self._since = at
+
+    def end(self, at: int) -> None:
+        """Note that it waits no longer."""
+        since, self._since = self._since, None
+        apart, self._apart = self._apart, False
+        if since is None or at <= since:
+            return
+        under_way = at - since >= _REAL_NS and not apart
+        if self._closed and (under_way or len(self._closed) >= _MOST_WAITS):
+            since = self._closed.pop()[0]
+        self._closed.append((since, at))
+
+    def interrupt(self, since: int, until: int) -> None:
+        """Note that of a wait that is still going on, the time between was none."""
+        if self._since is not None and self._since <= since:
+            self.end(since)
+            self.begin(until)
+            self._apart = True
+
+    def drop(self) -> None:
+        """Forget them: the call failed, and what it took is lost time of who made it."""
+        self._closed.clear()
+        self._since = None
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """From the first wait's beginning to the last one's end; `None` = it never waited."""
+        begun = self._closed[0][0] if self._closed else self._since
+        ended = self._since or (self._closed[-1][1] if self._closed else None)
+        return None if begun is None or ended is None else (begun, ended)
+
+    def within(self, start: int, end: int) -> Iterable[tuple[int, int]]:
+        """Yield the intervals, the one still open too, as far as they lie between two times."""
+        open_one = () if self._since is None else ((self._since, end),)
+        for begun, ended in (*self._closed, *open_one):
+            if max(begun, start) < min(ended, end):
+                yield max(begun, start), min(ended, end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a relay's time up to its first content went to, in nanoseconds.
+
+    The three add up to that time exactly.
+
+    Attributes:
+        own: what the process spent itself.
+        upstream: waiting on upstream calls; those side by side count once.
+        caller: waiting for the rest of the request, and on no upstream meanwhile.
+        beside: of `own`, how much while an answer was under way, or there and not read.
+    """
+
+    own: int
+    upstream: int
+    caller: int
+    beside: int = 0
+
+    @property
+    def total(self) -> int:
+        """Receipt of the request to the first content sent."""
+        return self.own + self.upstream + self.caller
+
+    def knowing(self, behind: int) -> Spent:
+        """Return the same, knowing how long the upstream worked before its first content.
+
+        What is missing of that went on beside what the process did itself, and cost nobody
+        anything more.
+
+        Args:
+            behind: nanoseconds of the engine, and of gateways before it.
+        """
+        hidden = min(self.beside, max(0, behind - self.upstream))
+        return Spent(
+            own=self.own - hidden,
+            upstream=self.upstream + hidden,
+            caller=self.caller,
+            beside=self.beside - hidden,
+        )
+
+
+class Relay:
+    """One request on its way through this process.
+
+    Args:
+        clock: monotonic nanoseconds.
+        request_id: the caller's, or one of ours.
+
+    Attributes:
+        spent: once the first content is sent; until then `None`.
+        cache_hit: whether it was answered from a cache, where the application says so.
+        cache_kind: what kind of cache, where it says so.
+        calls: the upstream calls that llmtrace records.
+        blind: the waits of those that it is told of and does not record.
+        fields: row fields the application gave (`route`, `tenant`).
+        attributes: what else it told of the request.
+    """
+
+    __slots__ = (
+        "_ids", "attributes", "blind", "cache_hit", "cache_kind", "calls", "clock", "fields",
+        "receiving", "request_id", "spent", "start",
+    )  # fmt: skip
+
+    def __init__(self, clock: Clock, request_id: str) -> None:
+        self.clock = clock
+        self.start = clock()
+        self.request_id = request_id
+        self.receiving = Waits()
+        self.calls: list[Recording] = []
+        self.spent: Spent | None = None
+        self.cache_hit: bool | None = None
+        self.cache_kind: str | None = None
+        self.fields: dict[str, Any] = {}
+        self.attributes: dict[str, Value] = {}
+        self.blind: list[Waits] = []
+        self._ids = 0
+
+    def next_request_id(self) -> str:
+        """Return the id of the next upstream call: the request's own, numbered after the first."""
+        self._ids += 1
+        return self.request_id if self._ids == 1 else f"{self.request_id}-{self._ids}"
+
+    def upstream(self) -> Waits:
+        """Return what to note the waits of an upstream call on that llmtrace cannot see."""
+        waits = Waits()
+        if self.spent is None and len(self.blind) < _MOST_WAITS:
+            self.blind.append(waits)
+        return waits
+
+    def calls_upstream(self, recording: Recording) -> None:
+        """Watch the waits of a call that has just begun to be recorded, until content is sent."""
+        if self.spent is not None or len(self.calls) >= _MOST_WAITS:
+            return
+        recording.waits = waits = Waits()
+        if recording.asked:
+            waits.begin(recording.asked)
+        recording.__class__ = _Watched
+        self.calls.append(recording)
+
+    @property
+    def seen(self) -> bool:
+        """Whether any upstream call was seen; without, nobody can tell own time from waiting."""
+        return bool(self.calls or self.blind)
+
+    def so_far(self, now: int) -> Spent:
+        """Split the time up to now."""
+        waited = [part for waits in self.blind for part in waits.within(self.start, now)]
+        under_way = []
+        for call in self.calls:
+            parts = [*call.waits.within(max(self.start, _sent(call)), now)]
+            waited += parts
+            if parts:
+                under_way.append((parts[0][0], parts[-1][1]))
+        upstream = _covered(waited)
+        waited += self.receiving.within(self.start, now)
+        both = _covered(waited)
+        return Spent(
+            own=max(0, now - self.start) - both,
+            upstream=upstream,
+            caller=both - upstream,
+            beside=_covered([*waited, *under_way]) - both,
+        )
+
+    def settle(self, now: int) -> Spent:
+        """Split the time up to the first content, which is sent now; only the first call does."""
+        if self.spent is None:
+            self.spent = self.so_far(now)
+            for call in self.calls:
+                call.__class__ = Recording  # nobody needs to know any more when it waits
+            del self.calls[_MOST_CALLS:]
+        return self.spent
+
+
+def _sent(call: Recording) -> int:
+    """Return when a call's request began to go out; what lies before was done here.
+
+    That is the attempt that was not followed by another: who tries again has lost the time.
+    """
+    if not call.attempts:
+        return call.start  # nobody saw it go over HTTP
+    last = call.attempts[-1]
+    if last.send_started is not None:
+        return last.send_started
+    # With word of the connection and none of the sending, it is still being made.
+    return last.started if last.first_wire is None or last.answered else call.clock()
+
+
+def _covered(intervals: list[tuple[int, int]]) -> int:
+    """Return how long any of the intervals lasts; where several do, time counts once."""
+    total = reached = 0
+    for begun, ended in sorted(intervals):
+        if begun > reached:
+            total += ended - begun
+            reached = ended
+        elif ended > reached:
+            total += ended - reached
+            reached = ended
+    return total
+
+
+_ASKED: Final = vars(Recording)["asked"]  # the slot itself, which the class below covers
+
+
+class _Watched(Recording):
+    """A recording whose waits are noted one by one.
+
+    A class, and of the same shape: recordings that are in no relay, and those whose relay has sent
+    its first content, pay nothing for it.
+    """
+
+    __slots__ = ()
+
+    @property
+    def asked(self) -> int:
+        return _ASKED.__get__(self)  # type: ignore[no-any-return]
+
+    @asked.setter
+    def asked(self, at: int) -> None:
+        _ASKED.__set__(self, at)
+        waits = self.waits
+        if waits is not None:
+            if at:
+                waits.begin(at)
+            else:
+                waits.end(self.mark)
+
+    def marked(self, stage: StageName, ns: int) -> None:
+        """Note an explicit mark; what is marked as one's own is no waiting."""
+        super().marked(stage, ns)
+        if stage in _OWN_MARKS and self.waits is not None:
+            now = self.clock()
+            self.waits.interrupt(now - ns, now)
+
+    def end(self, outcome: Any, *args: Any, **kwargs: Any) -> None:
+        """Make the row; what a call took that came to nothing is lost time, and no waiting."""
+        super().end(outcome, *args, **kwargs)
+        if outcome != "success" and self.ttft is None and self.waits is not None:
+            self.waits.drop()
