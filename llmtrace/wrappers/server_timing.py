@@ -1,0 +1,98 @@
+"""What does a `Server-Timing` header say?
+
+    Server-Timing: gateway;dur=12.5;desc=edge, cache;desc="a miss"
+
+Untrusted: at most 32 entries and 4 KiB are looked at, and what is malformed is skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from llmtrace.stages import Reported, reported
+
+NS_PER_MS: Final = 1_000_000
+_MOST_CHARACTERS: Final = 4096
+_MOST_ENTRIES: Final = 32
+
+# The name and the first `dur` and `desc`; the rest is skipped. What stands between quotes
+# separates nothing.
+_QUOTED: Final = r'"(?:[^"\\]|\\.)*"?'
+_ENTRY: Final = re.compile(rf'(?:[^,"]|{_QUOTED})+')
+_PARAMETER: Final = re.compile(rf'(?:[^;"]|{_QUOTED})+')
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_DURATION: Final = re.compile(
+    r'\s*dur\s*=\s*"?([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)', re.IGNORECASE
+)
+_DESCRIPTION: Final = re.compile(
+    r'\s*desc\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",;]+))', re.IGNORECASE | re.DOTALL
+)
+_HOP: Final = re.compile(r"\s*hop\s*=\s*([0-9A-Za-z._-]{1,64})\s*")
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+class Entry(NamedTuple):
+    """One entry: its name in lower case, its duration in nanoseconds, and what it says of it.
+
+    `hop` is llmtrace's own parameter: which gateway tells this, so that what is told twice, here
+    and further on, counts once.
+    """
+
+    name: str
+    ns: int | None
+    description: str | None
+    hop: str | None = None
+
+
+def entries(value: str) -> Iterator[Entry]:
+    """Yield the entries of a header. Durations are milliseconds, as the specification says."""
+    for entry in islice(_ENTRY.finditer(value[:_MOST_CHARACTERS]), _MOST_ENTRIES):
+        name, _, rest = entry[0].partition(";")
+        name = name.strip().lower()
+        if not _NAME.fullmatch(name):
+            continue
+        duration = description = hop = None
+        for parameter in _PARAMETER.findall(rest):
+            duration = duration or _DURATION.match(parameter)
+            description = description or _DESCRIPTION.match(parameter)
+            hop = hop or _HOP.fullmatch(parameter)
+        told = None if duration is None else milliseconds(duration[1])
+        ns = None if told is None else told.ns
+        yield Entry(name, ns, _unquoted(description), None if hop is None else hop[1])
+
+
+def write(told: Iterable[Entry]) -> str:
+    """Write entries as the value of a header; durations to the nanosecond.
+
+    Example:
+        >>> write([Entry("gateway", 1_500_000, "edge", "a1"), Entry("cache", None, "hit")])
+        'gateway;dur=1.5;desc="edge";hop=a1, cache;desc="hit"'
+    """
+    return ", ".join(map(_written, told))
+
+
+def _written(entry: Entry) -> str:
+    text = entry.name
+    if entry.ns is not None:
+        text += f";dur={entry.ns / NS_PER_MS:.6f}".rstrip("0").rstrip(".")
+    if entry.description is not None:
+        escaped = entry.description.replace("\\", "\\\\").replace('"', '\\"')
+        text += f';desc="{escaped}"'
+    return text if entry.hop is None else f"{text};hop={entry.hop}"
+
+
+def _unquoted(found: re.Match[str] | None) -> str | None:
+    if found is None:
+        return None
+    return found[2] if found[1] is None else _ESCAPED.sub(r"\1", found[1])
+
+
+def milliseconds(text: str) -> Reported | None:
+    """Read a header's number of milliseconds; what cannot be one is unknown."""
+    try:
+        return reported(float(text), NS_PER_MS, "server_timing")
+    except ValueError:
+        return None
