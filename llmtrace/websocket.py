@@ -1,0 +1,130 @@
+"""How do answers that stream over a WebSocket become rows?
+
+    from llmtrace import websocket
+
+    async with websocket.wrap(connect(url)) as connection:
+        await connection.send(question)
+        async for message in connection: ...
+
+For the clients of the `websockets` library, sync and asyncio. See docs/protocols.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
+
+from llmtrace.errors import ConfigError
+from llmtrace.runtime import active
+from llmtrace.wrappers import openai_events, told
+from llmtrace.wrappers import websocket as connections
+from llmtrace.wrappers.conversation import Conversation, Protocol
+from llmtrace.wrappers.function import Scalar, labels
+from llmtrace.wrappers.told import Told
+
+__all__ = ["wrap"]
+
+C = TypeVar("C")
+
+_WHERE: Final = "llmtrace.websocket.wrap"
+_OPENAI: Final = Protocol(
+    classify=openai_events.read,
+    asks=openai_events.asks,
+    begins=openai_events.begins,
+    apart=True,
+)
+_BY_CLOSE: Final = ("done", "close")
+
+
+def wrap(
+    connection: C,
+    *,
+    done: Callable[[Any], bool] | Literal["close"] | None = None,
+    asks: Callable[[Any], bool] | None = None,
+    classify: Callable[[Any], Told] | None = None,
+    model: str | None = None,
+    route: str | None = None,
+    tenant: str | None = None,
+    tags: Sequence[str] | None = None,
+    **attributes: Scalar | None,
+) -> C:
+    """Record each question asked over a WebSocket, and the messages that answer it, as a request.
+
+    A request begins when its message is sent and ends with the last message of the answer. In a
+    decorated function it joins that function's row. Messages, order, exceptions, cancellation and
+    the closing stay as they are.
+
+    Without `done`, `asks` and `classify`, messages are OpenAI's events, of the Realtime API or of
+    Responses: `response.create` asks, `response.done` (`.completed`, …) is the last.
+
+    Args:
+        connection: a client connection of the `websockets` library, sync or asyncio, or one of the
+            OpenAI SDK's around it. Or what opens one, not entered or awaited yet: asyncio's
+            `connect(…)`, threading's `connect(…, legacy=False)`. Then the opening is timed, too,
+            and counts for the first request if that is asked within a second.
+        done: says whether a received message is the last of its answer; `"close"` if the server
+            closes the connection after it. An answer that ends before is `truncated`. Default:
+            the message for which `classify` tells a `finish_reason` is the last.
+        asks: says whether a sent message asks for an answer. Default: each does that is sent after
+            something of the answer before has come.
+        classify: says what a received message carries: `"text"`, `"reasoning"`, `"tool_call"`,
+            `"other"`, or `None` for nothing; or a mapping with that as `kind`, and any of
+            `finish_reason`, `response_id`, `model`, `prompt_tokens`, `cached_tokens`,
+            `output_tokens`, `queue_s`, `prefill_s`, `server_timing`. Default: what is not empty
+            is text.
+        model: the model's name.
+        route: what of the application asks.
+        tenant: on whose behalf.
+        tags: a list of words to find it by, in Langfuse.
+        **attributes: recorded on each row's span under their own names; `user` and `session` as
+            `user.id` and `session.id`.
+
+    Returns:
+        The same object, recorded from here on. Without `llmtrace.init` it is left alone.
+
+    Raises:
+        ConfigError: it is none of these, or an argument cannot be recorded or called.
+    """
+    given = {"model": model, "route": route, "tenant": tenant, "tags": tags, **attributes}
+    fields, extra = labels(given, _WHERE)
+    protocol = _protocol(done, asks, classify)
+    if active() is None:
+        return connection
+    target = connections.inside(connection)
+    if target is None:
+        raise ConfigError(
+            f"{_WHERE} takes a connection of the websockets library, or what opens one, not "
+            f"{connection!r}; for other streams use llmtrace.wrap or @llmtrace.trace"
+        )
+    info = {"operation": "chat", "client": "websockets", **fields}
+    extra = {"network.protocol.name": "websocket", **extra}
+    connections.look_at(target, partial(Conversation, protocol, info, extra))
+    return connection
+
+
+def _protocol(done: Any, asks: Any, classify: Any) -> Protocol:
+    for name, function in (("done", done), ("asks", asks), ("classify", classify)):
+        if function is not None and not callable(function) and (name, function) != _BY_CLOSE:
+            or_close = ', or "close"' if name == "done" else ""
+            raise ConfigError(
+                f"{_WHERE}: {name} must be a function of a message{or_close}, not {function!r}"
+            )
+    if done is None and asks is None and classify is None:
+        return _OPENAI
+    if done is None and classify is None:
+        raise ConfigError(
+            f"{_WHERE}: with asks alone nothing says where an answer ends; give done, or a "
+            "classify that tells the finish_reason"
+        )
+    by_close = done == "close"
+    return Protocol(
+        classify=told.reader(classify),
+        asks=asks,
+        done=_never if by_close else done,
+        ends_by_close=by_close,
+    )
+
+
+def _never(_: Any) -> bool:
+    return False

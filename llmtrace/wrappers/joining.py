@@ -1,0 +1,65 @@
+"""Is a client's call a request of its own, or the one its decorated function is recorded as?
+
+The first call inside a function under `llmtrace.trace` joins that function's row; a later one, or
+one at the same time, gets a row of its own, as a child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from llmtrace.record import Recording, outcome_of
+from llmtrace.runtime import Runtime, current
+from llmtrace.wrappers import langfuse
+from llmtrace.wrappers.cancel import cancelled
+
+# What a failed call filled in on its decorated function's recording: the next call writes over it.
+_filled: weakref.WeakKeyDictionary[Recording, set[str]] = weakref.WeakKeyDictionary()
+
+
+def joins() -> Recording | None:
+    """Return the decorated function's recording that a call made right now would join."""
+    around = current.get()
+    return None if around is None or around.joined or around.ended else around
+
+
+def join(runtime: Runtime, info: Mapping[str, Any]) -> tuple[Recording, set[str]]:
+    """Return the recording a call belongs to, and the fields that the call filled in on it."""
+    around = joins()
+    generation = langfuse.opened()
+    if around is None:
+        return runtime.start(dict(info), generation=generation), set(info)
+    if generation is not None:
+        runtime.beside(around, generation)
+    around.joined = True
+    around.failure = None  # a call before this one failed: the function tries again
+    around.boundary(reading=True)
+    # What the decorator was told wins over what the call says.
+    ours = _filled.pop(around, {"operation"})
+    told = {k: v for k, v in info.items() if around.info.get(k) is None or k in ours}
+    around.info.update(told)
+    return around, {"operation", *told}
+
+
+def failed(recording: Recording, filled: set[str], error: BaseException) -> None:
+    """End with what the call raised, unless a decorated function may try again."""
+    if recording.outer:
+        recording.joined = False
+        recording.failure = outcome_of(error)
+        _filled[recording] = filled
+    elif isinstance(error, asyncio.CancelledError):
+        cancelled(recording, error)
+    else:
+        recording.failed(error)
+
+
+def refused(recording: Recording, filled: set[str], code: str) -> None:
+    """Note that a call was answered by an error; a decorated function may try again."""
+    recording.calling = False
+    recording.failure = ("error", code)
+    if recording.outer:
+        recording.joined = False
+        _filled[recording] = filled
