@@ -1,0 +1,130 @@
+"""Which rows do an engine's records of single requests belong to?
+
+vLLM makes its request ids of the `X-Request-Id` it was sent, and answers with them:
+
+    engine            id in the answer  sent
+    chatcmpl-lt-01    chatcmpl-lt-01    lt-01   /v1/chat/completions, /v1/messages
+    cmpl-lt-01-0      cmpl-lt-01        lt-01   /v1/completions, first prompt
+    resp_ab12_0       resp_ab12         -       /v1/responses, first turn; the id is vLLM's own
+
+Pure functions. A record whose row cannot be told for certain is joined to none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from llmtrace.rows import Row, with_figures
+from llmtrace.stages import EngineFigures, Reported
+
+_CHAT: Final = re.compile(r"chatcmpl-(.+)", re.DOTALL)
+_COMPLETION: Final = re.compile(r"(cmpl-(.+))-[0-9]+", re.DOTALL)
+_RESPONSE: Final = re.compile(r"(resp_.+)_[0-9]+", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIds:
+    """What a client knows a request by: the id in the answer, and the `x-request-id` it sent."""
+
+    response_id: str
+    request_id: str | None = None
+
+
+def client_ids(engine_id: str) -> ClientIds:
+    """Return what the client knows a request by that the engine calls `engine_id`.
+
+    An id of another form is its own answer's id, and says nothing of what was sent.
+
+    Example:
+        >>> client_ids("cmpl-lt-01-0")
+        ClientIds(response_id='cmpl-lt-01', request_id='lt-01')
+    """
+    if chat := _CHAT.fullmatch(engine_id):
+        return ClientIds(engine_id, chat[1])
+    if completion := _COMPLETION.fullmatch(engine_id):
+        return ClientIds(completion[1], completion[2])
+    if response := _RESPONSE.fullmatch(engine_id):
+        return ClientIds(response[1])
+    return ClientIds(engine_id)
+
+
+def join(rows: Sequence[Row], records: Iterable[tuple[str, EngineFigures]]) -> Iterator[Row]:
+    """Yield each row, with the figures of its records where it has any.
+
+    The id in the answer decides, since gateways pass it on; where no record has it, the id that
+    was sent. Nothing is joined to rows that share an id, nor to a row of several attempts that has
+    several records: whose they are cannot be told.
+
+    Args:
+        rows: of requests that are over.
+        records: the engine's own id of a request and what it told, in any order.
+    """
+    answered: dict[str, list[EngineFigures]] = {}
+    sent: dict[str, list[EngineFigures]] = {}
+    for engine_id, figures in records:
+        ids = client_ids(engine_id)
+        answered.setdefault(ids.response_id, []).append(figures)
+        if ids.request_id is not None:
+            sent.setdefault(ids.request_id, []).append(figures)
+    response_ids = Counter(row.response_id for row in rows)
+    request_ids: Counter[str | None] = Counter(row.request_id for row in rows)
+    for row in rows:
+        found = _of(row.response_id, answered, response_ids) or _of(
+            row.request_id, sent, request_ids
+        )
+        if not found or (row.attempts > 1 and len(found) > 1):
+            yield row
+        else:
+            yield with_figures(row, together(found))
+
+
+def _of(
+    key: str | None, records: Mapping[str, list[EngineFigures]], users: Mapping[str | None, int]
+) -> list[EngineFigures]:
+    return records.get(key, []) if key is not None and users[key] == 1 else []
+
+
+def together(sequences: Sequence[EngineFigures]) -> EngineFigures:
+    """Return what one request saw of the sequences that the engine made for it.
+
+    With `n > 1` or several prompts there are several. The caller's first content comes from the
+    one whose first token came first, so its queue and prefill count. `decode` is from that token
+    to the last one of all.
+    """
+    if len(sequences) == 1:
+        return sequences[0]
+    ends = [_first_and_last_token(one) for one in sequences]
+    known = [end for end in ends if end is not None]
+    if len(known) < len(sequences):
+        return EngineFigures()
+    first = min(range(len(known)), key=known.__getitem__)
+    leading = sequences[first]
+    began, ended = known[first][0], max(last for _, last in known)
+    assert leading.decode is not None  # noqa: S101 - or it would not be known
+    return replace(
+        leading,
+        decode=Reported(ended - began, leading.decode.source),
+        # Sequences of one prompt share it; of several prompts each has its own.
+        prompt_tokens=None,
+        cached_tokens=None,
+        output_tokens=_sum(one.output_tokens for one in sequences),
+        preemptions=_sum(one.preemptions for one in sequences),
+    )
+
+
+def _first_and_last_token(figures: EngineFigures) -> tuple[int, int] | None:
+    """Return when a sequence's first and last token came, in ns since it was queued."""
+    queue, prefill, decode = figures.queue, figures.prefill, figures.decode
+    if queue is None or prefill is None or decode is None:
+        return None
+    first = queue.ns + prefill.ns
+    return first, first + decode.ns
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)

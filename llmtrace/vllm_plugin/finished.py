@@ -1,0 +1,142 @@
+"""What does vLLM tell of one request it finished?
+
+Pure: vLLM's `FinishedRequestStats` in, a `Span` out. vLLM calls that class unstable, and it grew
+from version to version, so that every field is looked for, checked, and unknown if it is odd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llmtrace.engine_join import client_ids
+from llmtrace.engine_span import (
+    DECODE,
+    E2E,
+    ENGINE_ID,
+    ENGINE_INDEX,
+    ENGINE_SOURCE,
+    ENGINE_VERSION,
+    INFERENCE,
+    NAMES,
+    PLUGIN,
+    PREFILL,
+    QUEUE,
+)
+from llmtrace.record import random_id
+from llmtrace.spans import Span, Value
+
+_NAME: Final = "llmtrace.engine_request"
+_NS: Final = 1_000_000_000
+_LONGEST_S: Final = 86_400.0
+# An id holds what the client sent as X-Request-Id.
+_LONGEST_ID: Final = 512
+_LONGEST_REASON: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What all requests of one vLLM have in common.
+
+    Attributes:
+        service: the name its spans go by.
+        model: as served.
+        replica: which of several engines with that name: the host.
+        version: vLLM's.
+        parallel: whether several engines share the replica (data parallel).
+    """
+
+    service: str
+    model: str | None = None
+    replica: str | None = None
+    version: str | None = None
+    parallel: bool = False
+
+
+def finished_request(
+    stats: Any, engine: Engine, *, finished_at: float, engine_index: Any = 0
+) -> Span | None:
+    """Make the span of a finished request, or `None` where vLLM does not say which one it was.
+
+    Its trace is its own: vLLM does not tell a stat logger of the client's. It starts when the
+    request arrived, by vLLM's clock, and lasts until vLLM was done with it.
+
+    Args:
+        stats: one of `IterationStats.finished_requests`.
+        engine: which vLLM this is.
+        finished_at: unix time of the iteration, in seconds.
+        engine_index: which of the data parallel engines served it.
+    """
+    engine_id = getattr(stats, "request_id", None)
+    if not isinstance(engine_id, str) or not engine_id:
+        return None
+    engine_id = engine_id[:_LONGEST_ID]
+    ids = client_ids(engine_id)
+    index = _count(engine_index)
+    replica = engine.replica
+    if engine.parallel and replica is not None and index is not None:
+        replica = f"{replica}/{index}"
+    queue = _passed(getattr(stats, "queued_time", None))
+    prefill = _passed(getattr(stats, "prefill_time", None))
+    inference = decode = None
+    if prefill is not None:
+        # vLLM counts from stamps that are 0 where nothing was stamped. With one token there is
+        # nothing to decode, and that is known.
+        inference = _passed(getattr(stats, "inference_time", None))
+        decode = _seconds(getattr(stats, "decode_time", None))
+    e2e = _seconds(getattr(stats, "e2e_latency", None))
+    reason = _reason(getattr(stats, "finish_reason", None))
+    attributes: dict[str, Value | None] = {
+        ENGINE_SOURCE: PLUGIN,
+        ENGINE_ID: engine_id,
+        ENGINE_INDEX: index,
+        ENGINE_VERSION: engine.version,
+        NAMES["response_id"]: ids.response_id,
+        NAMES["request_id"]: ids.request_id,
+        NAMES["provider"]: "vllm",
+        NAMES["model"]: engine.model,
+        NAMES["replica"]: replica,
+        QUEUE: queue,
+        PREFILL: prefill,
+        DECODE: decode,
+        INFERENCE: inference,
+        E2E: e2e,
+        NAMES["prompt_tokens"]: _count(getattr(stats, "num_prompt_tokens", None)),
+        NAMES["cached_tokens"]: _count(getattr(stats, "num_cached_tokens", None)),
+        NAMES["output_tokens"]: _count(getattr(stats, "num_generation_tokens", None)),
+        NAMES["preemptions"]: _count(getattr(stats, "num_preemptions", None)),
+        "gen_ai.response.finish_reasons": None if reason is None else (reason,),
+    }
+    duration_ns = round((e2e or 0.0) * _NS)
+    return Span(
+        name=_NAME,
+        kind="server",
+        trace_id=random_id(16),
+        span_id=random_id(8),
+        service=engine.service,
+        start=max(0, round(finished_at * _NS) - duration_ns),
+        duration_ns=duration_ns,
+        attributes={name: value for name, value in attributes.items() if value is not None},
+        error="the engine failed" if reason == "error" else None,
+    )
+
+
+def _seconds(value: Any) -> float | None:
+    """Read a duration. One that is negative comes of a stamp that is missing."""
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known and 0 <= value < _LONGEST_S else None
+
+
+def _passed(value: Any) -> float | None:
+    """Read a duration that takes some time whenever it is measured: 0 is one that was not."""
+    return _seconds(value) or None
+
+
+def _count(value: Any) -> int | None:
+    known = isinstance(value, int) and not isinstance(value, bool)
+    return value if known and value >= 0 else None
+
+
+def _reason(value: Any) -> str | None:
+    """Read vLLM's `FinishReason`, whose text is `stop`, `length`, `abort`, `error`, …."""
+    return None if value is None else str(value)[:_LONGEST_REASON]

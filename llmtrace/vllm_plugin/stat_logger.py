@@ -1,0 +1,192 @@
+"""How does vLLM call us, and what may that cost it?
+
+vLLM runs `record` on its event loop after every step of the engine, and an exception in there
+fails every request it holds. So nothing leaves here, the work is a few microseconds a finished
+request, and a thread does the sending.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import sys
+import time
+import types
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from llmtrace.configure import read_environment
+from llmtrace.errors import ConfigError
+from llmtrace.export.otlp import otlp_sink
+from llmtrace.export.otlp_settings import read_settings
+from llmtrace.failopen import internal_error, internal_errors
+from llmtrace.vllm_plugin.finished import Engine, finished_request
+
+if TYPE_CHECKING:
+    from llmtrace.export.sink import SpanSink
+
+SWITCH: Final = "LLMTRACE_VLLM_PLUGIN"
+
+# Below vLLM's own logger, whose handlers and format it then has.
+logger = logging.getLogger("vllm.plugins.llmtrace")
+
+_SERVICE: Final = "vllm"
+_ON: Final = frozenset({"1", "true", "yes", "on"})
+_OFF: Final = frozenset({"", "0", "false", "no", "off"})
+_LOST: Final = ("vllm_plugin", "export.otlp.dropped", "export.otlp.rejected", "export.otlp.encode")
+_PREFIXES: Final = ("LLMTRACE_", "OTEL_")
+
+
+class Reporter:
+    """All of the stat logger but its base, which is vLLM's.
+
+    Takes what any version of vLLM passes: one engine's index or those of several.
+    """
+
+    def __init__(self, vllm_config: Any = None, *_indexes: Any, **_more: Any) -> None:
+        self._sink: SpanSink | None = None
+        self._engine = Engine(service=_SERVICE)
+        self._told = 0
+        try:
+            ours = {k: v for k, v in os.environ.items() if k.startswith(_PREFIXES)}
+            if (reason := why_off(ours)) is not None:
+                logger.info("llmtrace is installed and off: %s", reason)
+                return
+            _let_warnings_through()
+            self._engine = _engine(vllm_config, read_environment(ours).service or _SERVICE)
+            self._sink = _sink(frozenset(ours.items()))
+        except ConfigError as error:
+            logger.error("llmtrace exports nothing, vLLM is not affected: %s", error)  # noqa: TRY400
+        except Exception as error:  # noqa: BLE001 - vLLM must start
+            internal_error("vllm_plugin", error)
+
+    def record(
+        self,
+        scheduler_stats: Any = None,
+        iteration_stats: Any = None,
+        mm_cache_stats: Any = None,
+        engine_idx: Any = 0,
+        *_args: Any,
+        **_more: Any,
+    ) -> None:
+        """Take what one step of the engine tells; only requests that it finished count here."""
+        del scheduler_stats, mm_cache_stats
+        if self._sink is None or iteration_stats is None:
+            return
+        try:
+            for stats in getattr(iteration_stats, "finished_requests", ()):
+                self._report(stats, iteration_stats, engine_idx)
+        except Exception as error:  # noqa: BLE001 - it would fail every request vLLM holds
+            internal_error("vllm_plugin", error)
+
+    def _report(self, stats: Any, iteration_stats: Any, engine_index: Any) -> None:
+        try:
+            span = finished_request(
+                stats,
+                self._engine,
+                finished_at=getattr(iteration_stats, "iteration_timestamp", None) or time.time(),
+                engine_index=engine_index,
+            )
+            if span is None:
+                older = f"vLLM {self._engine.version} does not say which request it finished"
+                internal_error("vllm_plugin.request_id", f"{older}; 0.20 and later do")
+            elif self._sink is not None:
+                self._sink.write(span)
+        except Exception as error:  # noqa: BLE001 - one odd request must not cost the others
+            internal_error("vllm_plugin", error)
+
+    def log(self, *_args: Any, **_more: Any) -> None:
+        """Say what was lost since vLLM last asked for a line in its log, every 10 s or so."""
+        try:
+            counts = internal_errors()
+            lost = {kind: counts[kind] for kind in _LOST if kind in counts}
+            if (total := sum(lost.values())) > self._told:
+                self._told = total
+                logger.warning("llmtrace lost %d records of finished requests: %s", total, lost)
+        except Exception as error:  # noqa: BLE001
+            internal_error("vllm_plugin", error)
+
+    def log_engine_initialized(self, *_args: Any, **_more: Any) -> None:
+        """Tell nothing: `__init__` has said it."""
+
+    def record_sleep_state(self, *_args: Any, **_more: Any) -> None:
+        """Pass over that the engine sleeps or wakes."""
+
+    def record_admission_rejection(self, *_args: Any, **_more: Any) -> None:
+        """Pass over requests that were never let in: their clients have the status."""
+
+
+@lru_cache(maxsize=1)
+def stat_logger_class() -> type:
+    """Make the class that vLLM loads.
+
+    Raises:
+        ImportError: this vLLM has no stat loggers; vLLM logs it and goes on.
+    """
+    from vllm.v1.metrics import loggers
+
+    # The one that is made once for all engines, where there is such.
+    base = getattr(loggers, "AggregateStatLoggerBase", loggers.StatLoggerBase)
+    made: Any = types.new_class("StatLogger", (Reporter, base))
+    # What a later vLLM adds to its interface must not stop it from starting.
+    made.__abstractmethods__ = frozenset()
+    return made  # type: ignore[no-any-return]
+
+
+def why_off(environ: Mapping[str, str]) -> str | None:
+    """Return why the environment asks for no records; `None` = it does ask.
+
+    Raises:
+        ConfigError: the switch is neither on nor off.
+    """
+    value = environ.get(SWITCH, "").strip().lower()
+    if value not in _ON | _OFF:
+        msg = f"{SWITCH}={value!r}: set it to 1 or 0"
+        raise ConfigError(msg)
+    if value in _OFF:
+        return f"{SWITCH}=1 turns it on"
+    return "LLMTRACE_DISABLED or OTEL_SDK_DISABLED" if read_environment(environ).disabled else None
+
+
+@lru_cache(maxsize=8)
+def _sink(environ: frozenset[tuple[str, str]]) -> SpanSink:
+    """Make what sends the spans: one for a process and its settings, however often vLLM asks."""
+    variables = dict(environ)
+    sink = otlp_sink(environ=variables)
+    atexit.register(sink.close)  # counts what does not go in time
+    settings = read_settings("traces", environ=variables)
+    where = urlsplit(settings.url if "://" in settings.url else f"//{settings.url}")
+    host = where.netloc.rpartition("@")[2]
+    logger.info("llmtrace exports finished requests to %s by %s", host, settings.protocol)
+    return sink
+
+
+def _let_warnings_through() -> None:
+    # In vLLM the root logger lets errors through alone, and what llmtrace loses is a warning.
+    ours = logging.getLogger("llmtrace")
+    if ours.level == logging.NOTSET:
+        ours.setLevel(logging.WARNING)
+
+
+def _engine(vllm_config: Any, service: str) -> Engine:
+    model = getattr(getattr(vllm_config, "model_config", None), "served_model_name", None)
+    if isinstance(model, list | tuple) and model:
+        model = model[0]
+    parallel = getattr(vllm_config, "parallel_config", None)
+    size = getattr(parallel, "data_parallel_size", 1)
+    return Engine(
+        service=service,
+        model=model if isinstance(model, str) else None,
+        replica=socket.gethostname() or None,
+        version=_version(),
+        parallel=isinstance(size, int) and size > 1,
+    )
+
+
+def _version() -> str | None:
+    version = getattr(sys.modules.get("vllm"), "__version__", None)
+    return version if isinstance(version, str) else None

@@ -1,0 +1,280 @@
+"""Does our plugin inside a real vLLM tell of every request, and never get in its way?"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from llmtrace import local_vllm
+from llmtrace.engine_join import client_ids, join
+from llmtrace.engine_span import read_plugin_span
+from llmtrace.rows import Row
+from llmtrace.stages import EngineFigures, Reported
+from llmtrace.testing import capture
+from tests.export.receivers import Answer, Receiver, http_receiver
+from tests.export.test_wire import attributes_of
+
+from .plugin_path import make_plugin_path
+from .test_vllm_stages import ASYNC, SYNC, ask_openai, exactly, record
+
+_US = 1_000
+
+
+@dataclass
+class Told:
+    """What the plugin sent, and a switch: while `hang` is set, nobody answers it."""
+
+    receiver: Receiver
+    hang: threading.Event = field(default_factory=threading.Event)
+
+    def records(self) -> list[tuple[str, EngineFigures]]:
+        """Return every record by the engine's id; one that was sent again counts once."""
+        spans = {span.span_id: attributes_of(span) for span in self.receiver.spans()}
+        return [read for one in spans.values() if (read := read_plugin_span(one)) is not None]
+
+    def of(self, row: Row) -> list[EngineFigures]:
+        """Return the records of a row, by the id in its answer."""
+        return [
+            figures
+            for engine_id, figures in self.records()
+            if client_ids(engine_id).response_id == row.response_id
+        ]
+
+    def wait_for(self, rows: Sequence[Row], timeout_s: float = 20.0) -> None:
+        """Wait until each row has a record: they are sent once a second."""
+        deadline = time.monotonic() + timeout_s
+        while not all(self.of(row) for row in rows):
+            assert time.monotonic() < deadline, f"{len(self.records())} records"
+            time.sleep(0.05)
+
+    def processes(self) -> set[str]:
+        """Return which processes sent something."""
+        return {
+            attributes_of(spans.resource)["service.instance.id"]
+            for request in self.receiver.requests
+            for spans in request.message.resource_spans
+        }
+
+
+@contextmanager
+def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, Told]]:
+    """Run a vLLM with the plugin installed and on; yield it and what it tells."""
+    path, over = make_plugin_path(folder), threading.Event()
+
+    def answer(_number: int) -> Answer:
+        while told.hang.is_set() and not over.wait(0.05):
+            pass
+        return Answer()
+
+    with http_receiver(answer) as receiver:
+        told = Told(receiver)
+        variables = {
+            "PYTHONPATH": str(path),
+            "LLMTRACE_VLLM_PLUGIN": "1",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+        }
+        try:
+            with local_vllm.start(env=variables, log=print, **settings) as server:
+                yield server, told
+        finally:
+            over.set()
+
+
+@pytest.fixture(scope="module")
+def one(
+    vllm_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[local_vllm.Server, Told]]:
+    """Run a vLLM with one API server and the plugin."""
+    with telling(tmp_path_factory.mktemp("plugin")) as both:
+        yield both
+
+
+def agree(rows: Sequence[Row], told: Told) -> None:
+    """Check that each row has one record, which says what the engine says in band."""
+    told.wait_for(rows)
+    for row in rows:
+        (figures,) = told.of(row)
+        if row.client == "openai":  # vLLM says nothing in band on /v1/messages
+            for inband, ours in (
+                (row.timeline.queue, figures.queue),
+                (row.timeline.prefill, figures.prefill),
+                (row.timeline.engine_decode, figures.decode),
+            ):
+                assert (inband.source, ours.source) == ("engine_inband", "engine_plugin")
+                assert abs(inband.ns - ours.ns) <= _US
+        assert (figures.prompt_tokens, figures.output_tokens) == (
+            row.prompt_tokens,
+            row.output_tokens,
+        )
+        assert figures.preemptions == 0
+    for before, row in zip(rows, join(rows, told.records()), strict=True):
+        exactly(row)
+        source = "engine_inband" if before.client == "openai" else "engine_plugin"
+        assert row.stages.sources["queue"] == row.stages.sources["prefill"] == source
+        assert row.stages.first_chunk is not None
+        assert row.stages.inconsistent == ()
+        assert row.replica is not None
+
+
+def test_every_request_has_one_record_that_says_what_the_engine_says(one: Any) -> None:
+    """Streams and whole answers of all four APIs, sync and async, joined by request id."""
+    server, told = one
+    rows = record(server, [*SYNC, *ASYNC], times=2)
+
+    assert len(rows) == 2 * len([*SYNC, *ASYNC])
+    assert {row.outcome for row in rows} == {"success"}
+    agree(rows, told)
+
+
+def test_a_request_given_up_has_no_record(one: Any) -> None:
+    """The client left while vLLM was at it: only the client's row knows of that."""
+    server, told = one
+    with (
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+        capture() as rows,
+    ):
+        stream = ask_openai(client, 3_000)
+        next(iter(stream))
+        stream.close()
+        until_idle(server)
+        list(ask_openai(client))
+
+    left, stayed = rows
+    told.wait_for([stayed])  # one process's records come in the order its requests ended
+    assert (left.outcome, told.of(left)) == ("cancelled", [])
+
+
+def until_idle(server: local_vllm.Server, timeout_s: float = 60.0) -> None:
+    """Wait until the engine runs nothing."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        page = urllib.request.urlopen(f"{server.url}/metrics", timeout=10).read().decode()
+        running = [line for line in page.splitlines() if "num_requests_running{" in line]
+        if running and all(line.endswith(" 0.0") for line in running):
+            return
+        assert time.monotonic() < deadline, running
+        time.sleep(0.1)
+
+
+def test_an_exporter_that_hangs_costs_records_and_not_requests(one: Any) -> None:
+    """With nobody answering, requests are as fast as before; what is lost is counted."""
+    server, told = one
+
+    def took(times: int) -> float:
+        with capture() as rows:
+            for _ in range(times):
+                list(ask_openai(client, 32))
+        assert [row.outcome for row in rows] == ["success"] * times
+        # The faster ones: on a busy machine some wait for reasons of their own.
+        return statistics.quantiles((row.e2e_s for row in rows), n=4)[0]
+
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        took(3)
+        before = took(15)
+        told.hang.set()
+        during = took(15)
+    with server.log_path.open(encoding="utf-8") as log:
+        asked = time.monotonic()
+        server.stop()
+        stopped_s = time.monotonic() - asked
+        text = log.read()
+
+    assert during <= before * 1.3 + 0.030
+    assert "rows were not sent in time when closing" in text
+    assert "vllm_plugin failed" not in text
+    assert stopped_s < 14  # vLLM's own end, and 3 s for the records; then it would be killed
+
+
+def test_two_api_servers_tell_of_all_requests_between_them(
+    vllm_python: Path, tmp_path: Path
+) -> None:
+    """Each process has a plugin of its own, which tells of the requests that process took."""
+    serve = ("-m", "vllm.entrypoints.cli.main", "serve")
+    with telling(tmp_path, program=serve, flags=["--api-server-count", "2"]) as (server, told):
+
+        def ask(_number: int) -> None:
+            # A connection each, since connections are what the processes share out.
+            with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+                list(ask_openai(client))
+
+        with capture() as rows, ThreadPoolExecutor(4) as pool:
+            list(pool.map(ask, range(40)))
+
+        assert len(rows) == 40
+        agree(rows, told)
+        assert len(told.records()) == 40
+        assert len(told.processes()) == 2
+
+
+IDLE = """
+import logging, sys, threading
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+from vllm.v1.engine import FinishReason
+from vllm.v1.metrics.loggers import AggregateStatLoggerBase, load_stat_logger_plugin_factories
+from vllm.v1.metrics.stats import IterationStats, RequestStateStats, SchedulerStats
+
+(factory,) = load_stat_logger_plugin_factories()
+assert issubclass(factory, AggregateStatLoggerBase)
+logger = factory(vllm_config=None, engine_indexes=[0])
+logger.log_engine_initialized()
+stats = IterationStats()
+stats.update_from_finished_request(
+    finish_reason=FinishReason.LENGTH, request_id="chatcmpl-lt-01", num_prompt_tokens=7,
+    max_tokens_param=9, num_cached_tokens=3, req_stats=RequestStateStats(
+        arrival_time=stats.iteration_timestamp - 9, num_generation_tokens=9, queued_ts=1.0,
+        scheduled_ts=1.5, first_token_ts=3.5, last_token_ts=7.5,
+    ),
+)
+logger.record(scheduler_stats=SchedulerStats(), iteration_stats=stats, engine_idx=0)
+logger.log()
+
+from llmtrace.engine_span import read_plugin_span
+from llmtrace.failopen import internal_errors
+from llmtrace.vllm_plugin.finished import Engine, finished_request
+
+assert (logger._sink, internal_errors(), threading.active_count()) == (None, {}, 1)
+span = finished_request(
+    stats.finished_requests[0], Engine(service="vllm"), finished_at=stats.iteration_timestamp
+)
+print(span.attributes["gen_ai.response.finish_reasons"], read_plugin_span(span.attributes))
+"""
+
+
+def test_installed_and_not_asked_for_it_is_idle_in_vllm(vllm_python: Path, tmp_path: Path) -> None:
+    """VLLM finds it; it makes no queue and no thread. VLLM's own classes are read as they are."""
+    path = make_plugin_path(tmp_path)
+    done = subprocess.run(
+        [vllm_python, "-c", IDLE],
+        env={**os.environ, "PYTHONPATH": str(path), "VLLM_PLUGINS": "llmtrace"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "llmtrace is installed and off: LLMTRACE_VLLM_PLUGIN=1 turns it on" in done.stdout
+    figures = EngineFigures(
+        queue=Reported(500_000_000, "engine_plugin"),
+        prefill=Reported(2_000_000_000, "engine_plugin"),
+        decode=Reported(4_000_000_000, "engine_plugin"),
+        frontend=Reported(2_500_000_000, "engine_plugin"),
+        prompt_tokens=7,
+        cached_tokens=3,
+        output_tokens=9,
+        preemptions=0,
+    )
+    assert done.stdout.splitlines()[-1] == f"('length',) {('chatcmpl-lt-01', figures)}"

@@ -1,0 +1,169 @@
+"""Which rows do an engine's records belong to?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmtrace.engine_join import ClientIds, client_ids, join, together
+from llmtrace.rows import with_figures
+from llmtrace.stages import EngineFigures, Reported
+from llmtrace.testing import make_row
+from tests.strategies import rows
+
+MS = 1_000_000
+
+
+def figures(queue=10, prefill=20, decode=100, **more):
+    """Make the figures of one sequence, in ms."""
+    reported = {"queue": queue, "prefill": prefill, "decode": decode}
+    return EngineFigures(
+        **{
+            name: None if ms is None else Reported(round(ms * MS), "engine_plugin")
+            for name, ms in reported.items()
+        },
+        **more,
+    )
+
+
+# The ids that vLLM makes of what it was sent, and answers with.
+sent_ids = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1)
+NAMED = {
+    "chat": lambda sent: (f"chatcmpl-{sent}", f"chatcmpl-{sent}"),
+    "completion": lambda sent: (f"cmpl-{sent}", f"cmpl-{sent}-0"),
+    "response": lambda sent: (f"resp_{sent}", f"resp_{sent}_0"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+@given(sent=sent_ids)
+def test_ids_lead_back_to_what_the_client_knows(kind, sent):
+    """Of vLLM's id, the answer's id and the `X-Request-Id` can be told, whatever was sent."""
+    response_id, engine_id = NAMED[kind](sent)
+
+    assert client_ids(engine_id) == ClientIds(response_id, None if kind == "response" else sent)
+
+
+@given(st.text())
+def test_any_text_may_be_an_id(text):
+    """What has no known form is its own answer's id, and nothing is made up."""
+    ids = client_ids(text)
+
+    assert text.startswith(ids.response_id)
+    assert ids.request_id is None or ids.request_id in ids.response_id
+
+
+@given(
+    st.lists(sent_ids, unique=True, max_size=6),
+    st.sets(st.integers(0, 5)),
+    st.sampled_from(list(NAMED)),
+    st.booleans(),
+    st.randoms(),
+)
+def test_each_record_goes_to_its_own_row(sent, without, kind, passed_on, random):
+    """In any order, with some missing, a row gets the figures of its id and no other's."""
+    asked = [make_row(request_id=one, response_id=NAMED[kind](one)[0]) for one in sent]
+    if not passed_on and kind != "response":  # a gateway made ids of its own for the answers
+        asked = [replace(row, response_id=f"gw-{n}") for n, row in enumerate(asked)]
+    told = {one: figures(queue=n + 1) for n, one in enumerate(sent) if n not in without}
+    records = [(NAMED[kind](one)[1], said) for one, said in told.items()]
+    random.shuffle(records)
+
+    expected = [
+        with_figures(row, told[one]) if one in told else row
+        for one, row in zip(sent, asked, strict=True)
+    ]
+    assert list(join(asked, records)) == expected
+
+
+def test_an_id_within_another_is_not_the_same():
+    """`lt-1` is not `lt-12`, and a prompt's number is not taken off a chat's id."""
+    row = make_row(request_id="lt-1", response_id=None)
+
+    assert list(join([row], [("chatcmpl-lt-12", figures()), ("chatcmpl-lt-1-0", figures())])) == [
+        row
+    ]
+
+
+def test_rows_that_share_an_id_get_nothing():
+    """An application that sends one `X-Request-Id` for everything cannot be joined by it."""
+    twins = [make_row(request_id="app", response_id="chatcmpl-app") for _ in range(2)]
+
+    assert list(join(twins, [("chatcmpl-app", figures())])) == twins
+
+
+def test_several_records_of_several_attempts_get_nothing():
+    """Which of the attempts the caller got an answer of cannot be told."""
+    row = make_row(request_id="lt-1", response_id="chatcmpl-lt-1", attempts=2)
+    first, second = ("chatcmpl-lt-1", figures()), ("chatcmpl-lt-1", figures(queue=5))
+
+    assert list(join([row], [first, second])) == [row]
+    assert list(join([row], [second])) == [with_figures(row, second[1])]
+
+
+def test_several_sequences_are_one_request():
+    """The first token of any is the first; the last of any ends decode; tokens add up."""
+    slow = figures(10, 50, 100, prompt_tokens=8, output_tokens=6, preemptions=1)
+    fast = figures(11, 20, 60, prompt_tokens=8, output_tokens=4, preemptions=0, replica="a")
+
+    assert together([slow, fast]) == figures(
+        11, 20, 129, output_tokens=10, preemptions=1, replica="a"
+    )
+
+
+def test_a_sequence_nothing_is_known_of_leaves_all_unknown():
+    """One that told too little may have been the first."""
+    assert together([figures(), figures(queue=None)]) == EngineFigures()
+
+
+durations = st.integers(0, 10**12)
+sequences = st.lists(
+    st.builds(
+        EngineFigures,
+        queue=durations.map(lambda ns: Reported(ns, "engine_plugin")),
+        prefill=durations.map(lambda ns: Reported(ns, "engine_plugin")),
+        decode=durations.map(lambda ns: Reported(ns, "engine_plugin")),
+        output_tokens=st.none() | st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(sequences)
+def test_sequences_taken_together_keep_the_first_token_and_the_last(several):
+    """Queue and prefill end at the earliest first token, decode at the latest last one."""
+    one = together(several)
+    firsts = [each.queue.ns + each.prefill.ns for each in several]
+
+    assert one.queue.ns + one.prefill.ns == min(firsts)
+    assert one.queue.ns + one.prefill.ns + one.decode.ns == max(
+        first + each.decode.ns for first, each in zip(firsts, several, strict=True)
+    )
+
+
+@given(rows, sequences)
+def test_whatever_is_joined_the_stages_add_up(row, several):
+    """The sum stays e2e to the nanosecond."""
+    (joined,) = join([row], [(row.response_id or "none", one) for one in several])
+
+    assert joined.stages.total == row.e2e_ns
+
+
+def test_what_the_row_knows_stays():
+    """An engine fills in what the client was not told, and does not overrule it."""
+    told = figures(prompt_tokens=9, cached_tokens=4, output_tokens=7, preemptions=0, replica="a")
+    row = with_figures(make_row(prompt_tokens=8, outcome="success"), told)
+
+    assert (row.prompt_tokens, row.cached_tokens, row.output_tokens) == (8, 4, 7)
+    assert (row.preemptions, row.replica) == (0, "a")
+
+
+def test_the_client_of_a_cut_stream_got_fewer_tokens_than_the_engine_made():
+    """The engine's count would make the time of an output token wrong."""
+    row = with_figures(make_row(outcome="truncated"), figures(prompt_tokens=9, output_tokens=7))
+
+    assert (row.prompt_tokens, row.output_tokens) == (9, None)

@@ -1,0 +1,103 @@
+"""What does an engine's span tell, and what does our plugin's?"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmtrace.engine_span import ENGINE_ID, ENGINE_SOURCE, read_engine_span, read_plugin_span
+from llmtrace.stages import EngineFigures, Reported
+
+LATENCIES = {
+    "gen_ai.latency.time_in_queue": 0.040,
+    "gen_ai.latency.time_in_model_prefill": 0.090,
+    "gen_ai.latency.time_in_model_decode": 0.780,
+    "gen_ai.latency.time_in_model_inference": 0.870,
+    "gen_ai.latency.time_to_first_token": 0.160,
+    "gen_ai.latency.e2e": 0.950,
+}
+MARK = {ENGINE_SOURCE: "engine_plugin", ENGINE_ID: "chatcmpl-lt-01"}
+MS = 1_000_000
+
+odd = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just([1])
+attributes = st.dictionaries(
+    st.sampled_from(
+        [
+            *LATENCIES,
+            *MARK,
+            "gen_ai.usage.input_tokens",
+            "llmtrace.preemptions",
+            "llmtrace.replica",
+        ]
+    ),
+    odd,
+)
+
+
+def test_an_engines_own_span():
+    """Queue, prefill and decode as they are; the front end is what TTFT holds beside them."""
+    assert read_engine_span(LATENCIES) == EngineFigures(
+        queue=Reported(40 * MS, "engine_span"),
+        prefill=Reported(90 * MS, "engine_span"),
+        decode=Reported(780 * MS, "engine_span"),
+        frontend=Reported(30 * MS, "engine_span"),
+    )
+
+
+def test_a_plugins_span():
+    """It also tells tokens, preemptions and the replica; the front end is e2e's remainder."""
+    read = read_plugin_span(
+        {
+            **LATENCIES,
+            **MARK,
+            "gen_ai.usage.input_tokens": 512,
+            "gen_ai.usage.cache_read.input_tokens": 256,
+            "gen_ai.usage.output_tokens": 64,
+            "llmtrace.preemptions": 1,
+            "llmtrace.replica": "pod-7",
+        }
+    )
+
+    assert read == (
+        "chatcmpl-lt-01",
+        EngineFigures(
+            queue=Reported(40 * MS, "engine_plugin"),
+            prefill=Reported(90 * MS, "engine_plugin"),
+            decode=Reported(780 * MS, "engine_plugin"),
+            frontend=Reported(40 * MS, "engine_plugin"),
+            prompt_tokens=512,
+            cached_tokens=256,
+            output_tokens=64,
+            preemptions=1,
+            replica="pod-7",
+        ),
+    )
+
+
+def test_what_a_plugin_did_not_tell_is_unknown():
+    """An older vLLM tells less; nothing becomes 0."""
+    assert read_plugin_span(MARK) == ("chatcmpl-lt-01", EngineFigures())
+
+
+@pytest.mark.parametrize("missing", MARK)
+def test_another_span_is_no_record(missing):
+    """Without our mark, or without an id, a span is not the plugin's."""
+    assert read_plugin_span({**LATENCIES, **MARK, missing: None}) is None
+
+
+def test_a_span_without_figures_tells_nothing():
+    """TTFT alone cannot be split."""
+    assert read_engine_span({"gen_ai.latency.time_to_first_token": 0.160}) is None
+
+
+@given(attributes)
+def test_whatever_is_in_a_span_it_can_be_read(given_attributes):
+    """What comes over the wire may be anything; what cannot be a duration or count is unknown."""
+    figures = [read_engine_span(given_attributes)]
+    if (record := read_plugin_span({**given_attributes, **MARK})) is not None:
+        figures.append(record[1])
+
+    for one in figures:
+        for part in (one.queue, one.prefill, one.decode, one.frontend) if one else ():
+            assert part is None or 0 <= part.ns < 86_400 * 1000 * MS
