@@ -1,0 +1,146 @@
+"""What do all turns and tool calls of this process add up to, by agent and by tool?
+
+They are no requests, so that none of the metrics of requests counts them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+from llmtrace.export.aggregate import OTHER, Histogram, mark_of
+from llmtrace.export.buckets import LATENCY_S
+from llmtrace.export.forked import restart_after_fork
+from llmtrace.failopen import internal_error
+from llmtrace.semconv_table import TOOL_NAME
+
+if TYPE_CHECKING:
+    from llmtrace.rows import Row
+    from llmtrace.spans import Span
+
+_NS: Final = 1_000_000_000
+# Turns may take minutes.
+_EDGES: Final = tuple(round(bound * _NS) for bound in (*LATENCY_S, 300, 600))
+_MOST_LABEL_SETS: Final = 200
+
+
+class TurnLabels(NamedTuple):
+    """What turns are told apart by; empty = not known."""
+
+    agent: str
+    route: str
+    service: str
+    region: str
+    outcome: str
+    tenant: str
+    error_type: str
+
+
+class ToolLabels(NamedTuple):
+    """What tool calls are told apart by; empty = not known."""
+
+    tool: str
+    service: str
+    region: str
+    outcome: str
+    error_type: str
+
+
+L = TypeVar("L", TurnLabels, ToolLabels)
+K = TypeVar("K", bound=Hashable)
+# Histograms of one label set, by what they are of.
+Cell = Mapping[str, Histogram]
+
+
+class _Cells(Generic[L]):
+    """Histograms by label set, for any number of threads."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self.restart_in_child()
+        restart_after_fork(self)
+
+    def restart_in_child(self) -> None:
+        """Count from nothing: what was counted before a fork is the parent's to report."""
+        self._lock = threading.Lock()
+        self._cells: dict[L, Cell] = {}
+
+    def observe(
+        self, labels: L, values: Mapping[str, int], mark: tuple[str, str, int] | None
+    ) -> None:
+        """Count one of them; what is not known of it is not observed."""
+        with self._lock:
+            cell = self._cells.get(labels) or self._cell(labels)
+            for name, value in values.items():
+                cell[name].observe(value, mark)
+
+    def _cell(self, labels: L) -> Cell:
+        if len(self._cells) >= _MOST_LABEL_SETS:
+            internal_error(
+                "export.metrics.label_sets",
+                f"more than {_MOST_LABEL_SETS} agents or tools; more are counted as {OTHER!r}",
+            )
+            others = [name for name in labels._fields if name not in {"service", "outcome"}]
+            labels = labels._replace(**dict.fromkeys(others, OTHER))
+        return self._cells.setdefault(labels, self._empty())
+
+    def _empty(self) -> Cell:
+        return {name: Histogram(_EDGES) for name in self._names}
+
+    def by(self, key: Callable[[L], K], *, reset: bool = False) -> dict[K, Cell]:
+        """Return what was counted, added up by what `key` makes of the labels."""
+        found: dict[K, Cell] = {}
+        with self._lock:
+            for labels, cell in self._cells.items():
+                merged = found.setdefault(key(labels), self._empty())
+                for name, histogram in cell.items():
+                    merged[name].add(histogram)
+            if reset:
+                self._cells = {}
+        return found
+
+
+class Agents:
+    """Turns and tool calls, counted.
+
+    Attributes:
+        turns: their `duration` and, of those with tools, what these lost by taking turns, `loss`.
+        tools: their `duration`.
+    """
+
+    def __init__(self, *, tenants: bool = False) -> None:
+        self._tenants = tenants
+        self.turns: _Cells[TurnLabels] = _Cells("duration", "loss")
+        self.tools: _Cells[ToolLabels] = _Cells("duration")
+
+    def turn(self, row: Row) -> None:
+        """Count a turn."""
+        labels = TurnLabels(
+            row.agent or "",
+            row.route or "",
+            row.service,
+            row.region or "",
+            row.outcome,
+            (row.tenant or "") if self._tenants else "",
+            row.error_type or "",
+        )
+        values = {"duration": row.e2e_ns}
+        if row.tool_calls and row.tool_serial_loss_s is not None:
+            values["loss"] = round(row.tool_serial_loss_s * _NS)
+        self.turns.observe(labels, values, mark_of(row))
+
+    def span(self, span: Span) -> None:
+        """Count a span, if it is of a tool call."""
+        told = span.attributes
+        tool = told.get(TOOL_NAME)
+        if tool is None:
+            return
+        labels = ToolLabels(
+            str(tool),
+            span.service,
+            str(told.get("llmtrace.region", "")),
+            str(told.get("llmtrace.outcome", "")),
+            str(told.get("error.type", "")),
+        )
+        self.tools.observe(labels, {"duration": span.duration_ns}, None)

@@ -1,0 +1,394 @@
+"""What is around the code that runs right now: which turn, which tool call? What ran inside it?
+
+A turn's own recording keeps its time; a `TurnScope` keeps what began and ended in it, within
+bounds, and makes its figures of that when it is over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+
+from llmtrace.failopen import internal_error
+from llmtrace.provenance import Prints, prints_of
+from llmtrace.record import Clock, Recording
+from llmtrace.rows import TURN, Row
+from llmtrace.tools import Part, PartKind, tool_figures
+from llmtrace.turns import Inside, turn_timeline
+
+# In OpenTelemetry's context, so that whatever carries that one carries this along.
+KEY: Final = otel_context.create_key("llmtrace-scope")
+# What is said of a turn holds for what runs inside it, too.
+INHERITED: Final = ("user.id", "session.id", "gen_ai.conversation.id", "tag.tags")
+
+MOST_TOOLS: Final = 256
+MOST_REQUESTS: Final = 256
+_MOST_PRINTS: Final = 65_536  # hashes kept at a time, over all calls of a round
+_DEEPEST: Final = 16
+_NS: Final = 1_000_000_000
+
+
+class Scope:
+    """A turn or a tool call while it runs.
+
+    Attributes:
+        above: what it lies in.
+        ended: whether it is over. Code that still runs with its context then belongs to `above`.
+    """
+
+    __slots__ = ("above", "ended")
+
+    def __init__(self, above: Scope | None) -> None:
+        self.above = above
+        self.ended = False
+
+    def around(self) -> Scope | None:
+        """Return the innermost one around that is not over, and let go of those that are."""
+        while self.above is not None and self.above.ended:
+            self.above = self.above.above
+        return self.above
+
+    def turns(self) -> Iterator[tuple[TurnScope, int]]:
+        """Yield the turns around what begins here, and how deep in each it lies."""
+        scope: Scope | None = self
+        for depth in range(1, _DEEPEST):
+            if scope is None:
+                return
+            if isinstance(scope, TurnScope) and not scope.ended:
+                yield scope, depth
+            scope = scope.around()
+
+
+def live() -> Scope | None:
+    """Return the innermost turn or tool call that the code running now is in."""
+    scope = otel_context.get_value(KEY)
+    if not isinstance(scope, Scope):
+        return None
+    return scope.around() if scope.ended else scope
+
+
+def begins(recording: Recording, clock: Clock) -> None:
+    """Note that a request, or a turn, begins in whatever is around it.
+
+    Args:
+        recording: of the request or turn.
+        clock: what the recording's clock is made of.
+    """
+    around = live()
+    if around is None:
+        return
+    turns = [*around.turns()]
+    if turns:
+        recording.info["nested"] = True
+        recording.attributes |= turns[0][0].inherited()
+    seen = [turn.request_begins(recording, clock, depth) for turn, depth in turns]
+    recording.finished = partial(_note, [one for one in seen if one is not None])
+
+
+def _note(seen: list[_Seen], row: Row) -> Row:
+    for one in seen:
+        one.row = row
+    return row
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A request that began in a turn, or a turn inside it."""
+
+    kind: PartKind
+    name: str
+    number: int
+    start: int
+    depth: int
+    row: Row | None = None
+
+
+@dataclass(slots=True)
+class ToolSeen:
+    """A tool call as its turn sees it; times are nanoseconds since the turn began.
+
+    Attributes:
+        needs: numbers of the earlier calls whose results its arguments contain.
+        needs_spans: the ids of their spans.
+        arguments: prints; so is `result`. Kept as long as later calls may need comparing.
+    """
+
+    name: str
+    number: int
+    start: int
+    depth: int
+    round: int
+    span_id: str
+    needs: tuple[int, ...] = ()
+    needs_spans: tuple[str, ...] = ()
+    end: int | None = None
+    outcome: str | None = None
+    arguments: Prints | None = None
+    result: Prints | None = None
+
+
+class ToolScope(Scope):
+    """A tool call while it runs.
+
+    Attributes:
+        fields: row fields that are said of it, such as `route`.
+        attributes: of the user's own.
+    """
+
+    __slots__ = ("attributes", "fields")
+
+    def __init__(self, above: Scope | None) -> None:
+        super().__init__(above)
+        self.fields: dict[str, Any] = {}
+        self.attributes: dict[str, Any] = {}
+
+
+class TurnScope(Scope):
+    """A turn while it runs.
+
+    Args:
+        recording: of the turn; its row gets the figures.
+        clock: what the recording's clock is made of.
+        above: what it lies in.
+    """
+
+    __slots__ = (
+        "_active", "_begun", "_busy", "_busy_since", "_clock", "_known", "_lock", "_numbers",
+        "_origin", "_printed", "_requests", "_round", "_serial", "_tools", "recording",
+    )  # fmt: skip
+
+    def __init__(self, recording: Recording, clock: Clock, above: Scope | None) -> None:
+        super().__init__(above)
+        self.recording = recording
+        self._clock = clock
+        self._origin = _begun(recording, clock)
+        # Tool calls may begin and end in any thread, and end inside the garbage collector.
+        self._lock = threading.RLock()
+        self._numbers = count()
+        self._requests: list[_Seen] = []
+        self._tools: list[ToolSeen] = []
+        self._round = 0  # how many requests the turn itself has begun
+        self._begun = self._active = 0  # tool calls of the turn itself
+        self._busy = self._busy_since = self._serial = 0
+        self._printed = 0
+        self._known: set[int] = set()  # prints of what earlier rounds' calls were given
+
+    def inherited(self) -> dict[str, str | bool | int | float | tuple[str, ...]]:
+        """Return the attributes that hold for what runs inside, too."""
+        said = self.recording.attributes
+        return {name: said[name] for name in INHERITED if name in said}
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def request_begins(self, recording: Recording, clock: Clock, depth: int) -> _Seen | None:
+        """Note that a request, or a turn inside this one, begins; its row follows."""
+        turn = recording.info.get("operation") == TURN
+        with self._lock:
+            if depth == 1 and not turn:
+                self._next_round()
+            kept = len(self._requests) < MOST_REQUESTS
+            named = recording.info.get("agent" if turn else "model")
+            seen = _Seen(
+                kind="turn" if turn else "request",
+                name=named or str(recording.info.get("operation", "chat")),
+                number=next(self._numbers),
+                start=_begun(recording, clock) - self._origin,
+                depth=depth,
+            )
+            if kept:
+                self._requests.append(seen)
+        if kept:
+            return seen
+        # Without the lock, as all that is not our own: a log has locks, too.
+        internal_error("turn.requests", f"more than {MOST_REQUESTS} requests in a turn")
+        return None
+
+    def _next_round(self) -> None:
+        """Forget what only calls of one round are compared by: the model decides anew."""
+        for call in self._tools:
+            if call.round == self._round and call.arguments is not None:
+                if len(self._known) < _MOST_PRINTS:
+                    self._known |= call.arguments.hashes
+                call.arguments = call.result = None
+        self._round += 1
+        self._printed = 0
+
+    # --- tool calls -----------------------------------------------------------------------------
+
+    def tool_begins(self, name: str, span_id: str, arguments: Any, depth: int) -> ToolSeen:
+        """Note that a tool call begins, and find out which earlier ones it needs.
+
+        Args:
+            name: of the tool.
+            span_id: of its span.
+            arguments: all of its values; hashes of them are kept for a while.
+            depth: 1 in the turn itself.
+        """
+        own, prints = depth == 1, None
+        if own and self._begun < MOST_TOOLS and self._printed < _MOST_PRINTS:
+            prints = _look(arguments)  # takes a while
+        with self._lock:
+            needs = [] if prints is None else self._needs(prints)
+            self._printed += 0 if prints is None else prints.size
+            now = self._clock() - self._origin
+            if own:
+                self._begun += 1
+                if self._active == 0:
+                    self._busy_since = now
+                self._active += 1
+            kept = len(self._tools) < MOST_TOOLS
+            seen = ToolSeen(
+                name,
+                number=next(self._numbers),
+                start=now,
+                depth=depth,
+                round=self._round,
+                span_id=span_id,
+                needs=tuple(call.number for call in needs),
+                needs_spans=tuple(call.span_id for call in needs),
+                arguments=prints,
+            )
+            if kept:
+                self._tools.append(seen)
+        if not kept:
+            internal_error("turn.tools", f"more than {MOST_TOOLS} tool calls in a turn")
+        return seen
+
+    def tool_ends(self, seen: ToolSeen, outcome: str, result: Any) -> None:
+        """Note that a tool call ended, and what a later one would show if it needed it."""
+        with self._lock:
+            seen.end = now = self._clock() - self._origin
+            seen.outcome = outcome
+            if seen.depth == 1:
+                self._serial += now - seen.start
+                self._active -= 1
+                if self._active == 0:
+                    self._busy += now - self._busy_since
+        # Only what may still be compared is worth a look. It takes a while, so without the lock.
+        compared = seen.arguments is not None and seen.round == self._round and not self.ended
+        if not compared or self._printed >= _MOST_PRINTS:
+            return
+        prints = _look(result)
+        with self._lock:
+            if prints is not None and seen.round == self._round:
+                seen.result = prints
+                self._printed += prints.size
+
+    def _needs(self, arguments: Prints) -> list[ToolSeen]:
+        """Return the calls of this round whose results show in some arguments.
+
+        What was known before a result was there does not show that it was needed: it had been
+        given to a call that began earlier.
+        """
+        calls = [call for call in self._tools if call.round == self._round and call.depth == 1]
+        needs = []
+        for call in calls:
+            if call.result is None or call.end is None:
+                continue
+            shared = call.result.seen_in(arguments) - self._known
+            for other in calls:
+                if shared and other.arguments is not None and other.start < call.end:
+                    shared -= other.arguments.knows(shared)
+            if shared:
+                needs.append(call)
+        return needs
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def complete(self, row: Row) -> Row:
+        """Put into the turn's row what ran inside it. Called once, when it is over."""
+        with self._lock:
+            self.ended = True
+            requests, tools = self._requests, self._tools
+            self._requests, self._tools, self._known = [], [], set()
+            begun, serial, busy = self._begun, self._serial, self._busy
+            if self._active:
+                busy += max(0, row.e2e_ns - self._busy_since)
+        wall = row.e2e_ns
+        parts = sorted(
+            [
+                *(_request_part(one, wall) for one in requests),
+                *(_tool(one, wall) for one in tools),
+            ],
+            key=lambda part: part.number,
+        )
+        figures = tool_figures(parts)
+        if begun > figures.calls:  # not all were kept
+            running = sum(one.duration for one in parts if one.kind == "tool" and not one.outcome)
+            figures = replace(figures, calls=begun, wall=busy, serial=serial + running)
+        timeline = turn_timeline(
+            wall,
+            (
+                Inside(
+                    one.start,
+                    wall if one.row is None else one.start + one.row.e2e_ns,
+                    None if one.row is None else one.row.stages,
+                )
+                for one in requests
+                if one.kind == "request"
+            ),
+        )
+        return replace(
+            row,
+            timeline=timeline,
+            parts=tuple(parts),
+            tool_calls=figures.calls,
+            tool_wall_s=figures.wall / _NS,
+            tool_serial_s=figures.serial / _NS,
+            tool_critical_path_s=figures.critical_path / _NS,
+            tool_serial_loss_s=figures.serial_loss / _NS,
+        )
+
+
+def _look(value: Any) -> Prints | None:
+    """Take the prints of a value; `None` if that fails, as it may with an object of any kind."""
+    try:
+        return prints_of(value)
+    except Exception as error:  # noqa: BLE001 - the tool and its span go on
+        internal_error("tool.look", error)
+        return None
+
+
+def _begun(recording: Recording, clock: Clock) -> int:
+    """Return when a recording began on the clock that its own is made of."""
+    # A clock that stood at 0 reads 1 more to the recording; see there.
+    return recording.start - (recording.clock is not clock)
+
+
+def _request_part(seen: _Seen, wall: int) -> Part:
+    row = seen.row
+    end = wall if row is None else min(wall, seen.start + row.e2e_ns)
+    return Part(
+        kind=seen.kind,
+        name=seen.name if row is None else _named(row),
+        number=seen.number,
+        start=min(seen.start, wall),
+        duration=max(0, end - seen.start),
+        outcome=None if row is None else row.outcome,
+        depth=seen.depth,
+    )
+
+
+def _named(row: Row) -> str:
+    return (row.agent if row.is_turn else row.model) or row.operation
+
+
+def _tool(seen: ToolSeen, wall: int) -> Part:
+    end = wall if seen.end is None else min(wall, seen.end)
+    return Part(
+        kind="tool",
+        name=seen.name,
+        number=seen.number,
+        start=min(seen.start, wall),
+        duration=max(0, end - seen.start),
+        outcome=seen.outcome,
+        depth=seen.depth,
+        round=seen.round,
+        needs=seen.needs,
+    )

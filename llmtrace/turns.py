@@ -1,0 +1,104 @@
+"""Into which stages does the time of a turn split, with all its requests, side by side or not?
+
+Pure integers: what each request's stages come to, overlap counted once, and the rest, which is the
+caller's own time, tools included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from llmtrace.stages import Reported, Source, StageName, Stages, Timeline, better
+
+# As a waterfall lays them out: time on the server that nobody can split lies before the content.
+_ORDER: Final = (
+    "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
+)  # fmt: skip
+_REPORTED: Final[tuple[StageName, ...]] = ("gateway", "queue", "prefill", "decode")
+_MARKED: Final[tuple[StageName, ...]] = ("network", "first_chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A request inside a turn.
+
+    Attributes:
+        start: nanoseconds from the turn's start to this one's.
+        end: the same, to its end.
+        stages: into which it split; `None` = it was still open when the turn ended.
+    """
+
+    start: int
+    end: int
+    stages: Stages | None
+
+
+def turn_timeline(wall: int, requests: Iterable[Inside]) -> Timeline:
+    """Make the timeline that `split` cuts into the stages of a turn.
+
+    Each moment that any request covers goes to one stage of one of them: the one that began first.
+    Its stages lie end to end within it. What no request covers is the caller's own, `render`; what
+    a request that is still open covers cannot be split.
+
+    Args:
+        wall: the turn's whole time, in nanoseconds.
+        requests: in any order.
+    """
+    got: dict[str, int] = {}
+    sources: dict[str, Source] = {}
+    until = total = 0
+    for request in sorted(requests, key=_first):
+        at = request.start
+        for name, ns in _laid_out(request):
+            start, at = at, at + ns
+            share = max(0, min(at, wall) - max(start, until))
+            got[name] = got.get(name, 0) + share
+            total += share
+        until = max(until, min(at, wall))
+        if request.stages is not None:
+            for name in _REPORTED:
+                source = request.stages.sources.get(name)
+                if source is not None:
+                    sources[name] = _weaker(sources.get(name), source)
+    reported = {
+        name: Reported(got[name], sources.get(name, "client")) for name in _REPORTED if name in got
+    }
+    return Timeline(
+        e2e=wall,
+        held_before=got.get("render", 0) + wall - total,
+        gateway=reported.get("gateway"),
+        queue=reported.get("queue"),
+        prefill=reported.get("prefill"),
+        engine_decode=reported.get("decode"),
+        marked_before={name: got[name] for name in _MARKED if name in got},
+        unsplit=got.get("unattributed", 0),
+        stream=False,
+    )
+
+
+def _laid_out(request: Inside) -> Iterable[tuple[str, int]]:
+    """Yield the stages of a request that are known, with their nanoseconds, end to end."""
+    if request.stages is None:
+        yield "unattributed", request.end - request.start
+        return
+    for name in _ORDER:
+        ns = getattr(request.stages, name)
+        if ns is not None:
+            yield name, ns
+
+
+def _first(request: Inside) -> tuple[int, ...]:
+    """Order requests by when they began; the rest makes the order the same for every caller."""
+    stages = request.stages
+    known = () if stages is None else tuple(-1 if ns is None else ns for _, ns in stages)
+    return (request.start, -request.end, stages is None, *known)
+
+
+def _weaker(one: Source | None, other: Source) -> Source:
+    """Return the less trustworthy of two sources: a sum is no better than its worst part."""
+    if one is None:
+        return other
+    best = better(Reported(0, one), Reported(0, other))
+    return other if best is not None and best.source == one else one
