@@ -1,0 +1,18 @@
+"""What happens to an answer in the user's page? Our script measures it, its beacon joins the row.
+
+`Middleware` around an ASGI application is all a server needs; see docs/browser.md.
+"""
+
+from llmtrace.browser.asgi import Middleware, page_span, script
+from llmtrace.browser.beacon import Beacon, read_beacon
+from llmtrace.browser.join import joined_row, with_beacon
+
+__all__ = [
+    "Beacon",
+    "Middleware",
+    "joined_row",
+    "page_span",
+    "read_beacon",
+    "script",
+    "with_beacon",
+]
