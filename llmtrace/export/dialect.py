@@ -1,0 +1,49 @@
+"""In which attributes does a backend look for what a row tells?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from llmtrace.semconv import Value, to_attributes
+from llmtrace.semconv_table import STAGE, STAGE_SOURCE
+
+if TYPE_CHECKING:
+    from llmtrace.rows import Row
+    from llmtrace.spans import Span
+
+Attributes = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dialect:
+    """Which attributes the spans of a row get, and other spans.
+
+    Attributes:
+        row: those of a row's own span.
+        shared: those that the spans under it have, too.
+        stage: what the span of a stage has besides, by its name and source; asked once for each.
+        span: those of a span that is no row.
+        begun: what such a span has from its start, before more is known of it.
+    """
+
+    row: Callable[[Row], Attributes]
+    shared: Callable[[Row], Attributes]
+    stage: Callable[[str, str | None], Attributes]
+    span: Callable[[Span], Attributes]
+    begun: Attributes = field(default_factory=dict)
+
+
+def of_stage(stage: str, source: str | None) -> dict[str, Value]:
+    """Say which stage a span is, and who told."""
+    return {STAGE: stage} if source is None else {STAGE: stage, STAGE_SOURCE: source}
+
+
+# As docs/semconv.md has it.
+OTEL: Final = Dialect(
+    row=to_attributes,
+    shared=lambda _row: {},
+    stage=of_stage,
+    span=lambda span: span.attributes,
+)

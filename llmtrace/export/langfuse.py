@@ -1,0 +1,56 @@
+"""How do rows get to Langfuse?
+
+As generations, through its OTLP endpoint: the queue, the sender and the encoding are those of
+`otlp`, with Langfuse's own attributes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from llmtrace.export.delivery import GIVE_UP_AFTER_S
+from llmtrace.export.langfuse_attributes import dialect
+from llmtrace.export.langfuse_beside import projects
+from llmtrace.export.langfuse_settings import read_labels, read_project, to_otlp
+from llmtrace.export.otlp import span_sink
+
+if TYPE_CHECKING:
+    from llmtrace.export.queue import QueuedSink
+    from llmtrace.rows import Row
+    from llmtrace.spans import Span
+
+
+def langfuse_sink(
+    *,
+    interval_s: float = 1.0,
+    give_up_after_s: float = GIVE_UP_AFTER_S,
+    environ: Mapping[str, str] = os.environ,
+) -> QueuedSink[Row | Span]:
+    """Make the sink that sends rows to the Langfuse project that the environment names.
+
+    Where Langfuse's own SDK is at work in the same process, spans go through its provider to the
+    same project, and this sink sends nothing.
+
+    Args:
+        interval_s: longest a row waits for company, in seconds.
+        give_up_after_s: longest a batch is retried, in seconds; then it is dropped and counted.
+        environ: the `LANGFUSE_*` variables; see `read_project`.
+
+    Raises:
+        ConfigError: one of them is missing or cannot be.
+    """
+    project = read_project(environ)
+
+    def left_to(provider: Any) -> bool:
+        return project.public_key in projects(provider)
+
+    return span_sink(
+        "export.langfuse",
+        to_otlp(project, environ),
+        dialect=dialect(read_labels(environ)),
+        left_to=left_to,
+        interval_s=interval_s,
+        give_up_after_s=give_up_after_s,
+    )
