@@ -3,22 +3,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast real vllm programs lint types docs bench matrix clean
+.PHONY: demo test test-fast real vllm litellm programs lint types docs bench matrix clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
 
-test: $(VENV)/.ready vllm programs       ## everything, the real-vLLM tests included
+test: $(VENV)/.ready vllm litellm programs       ## everything, the real-vLLM tests included
 	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/.ready       ## the same without the real parts
 	$(BIN)/python -m pytest -m "not real"
 
-real: $(VENV)/.ready vllm programs       ## only what needs a real vLLM and real network delays
+real: $(VENV)/.ready vllm litellm programs       ## only what needs a real vLLM and real network delays
 	LLMTRACE_REAL=1 $(BIN)/python -m pytest tests/real
 
 vllm: $(VENV)/.ready            ## a real vLLM for the CPU, in a virtual environment of its own
 	$(BIN)/python scripts/install_vllm.py
+
+litellm: $(VENV)/.ready         ## a real LiteLLM proxy, in a virtual environment of its own
+	$(BIN)/python scripts/install_litellm.py
 
 programs:                       ## nginx, haproxy, chromium: the real programs of the tests
 	sh scripts/install_debian.sh

@@ -19,6 +19,7 @@ async def lines(session: aiohttp.ClientSession, url: str, model: str) -> AsyncIt
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 10,
         "stream": True,
+        "stream_options": {"include_usage": True},
     }
     async with session.post(f"{url}/chat/completions", json=body) as response:
         async for line in response.content:
@@ -37,7 +38,7 @@ with endpoint() as (url, model), capture(service="raw") as rows:
     asyncio.run(main(url, model))
 
 for row in rows:
-    network = row.timeline.network
-    print(f"{row.outcome}: {row.chunks} chunks in {row.e2e_s * 1000:.0f} ms")
+    network, stages = row.timeline.network, row.stages
+    print(f"{row.outcome}: {row.output_tokens} tokens in {row.e2e_s * 1000:.0f} ms")
     print(f"connect {network.connect} ns, send {network.send} ns, round trip {network.rtt} ns")
-    print(f"not split without an SDK to read the figures: {row.stages.unattributed / 1e6:.0f} ms")
+    print(f"the engine's own figures: queue {stages.queue} ns, prefill {stages.prefill} ns")

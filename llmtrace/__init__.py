@@ -14,6 +14,8 @@ from llmtrace.stages import STAGES, Stages, Timeline, split
 from llmtrace.wrappers.function import trace
 from llmtrace.wrappers.instrument import Instrumented, instrument
 from llmtrace.wrappers.stream import wrap
+from llmtrace.wrappers.tool import tool
+from llmtrace.wrappers.turn import turn
 
 __version__ = "0.1.0"
 
@@ -38,6 +40,8 @@ __all__ = [
     "shutdown",
     "split",
     "stage",
+    "tool",
     "trace",
+    "turn",
     "wrap",
 ]

@@ -7,11 +7,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from llmtrace import __version__
-from llmtrace.errors import ConfigError, LlmtraceError
+from llmtrace.errors import ConfigError, LlmtraceError, missing_extra
 
 INTERRUPTED: Final = 130
 _WIDEST: Final = 120
@@ -61,6 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _add_demo(commands)
     _add_waterfall(commands)
+    _add_rows(commands)
+    _add_doctor(commands)
     _add(commands, "semconv", _semconv, "print the span attributes of a request, as Markdown")
     _add(commands, "version", _version, "print the version")
     return parser
@@ -143,6 +147,67 @@ def _add_waterfall(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     )
 
 
+def _add_rows(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    rows = _add(
+        commands,
+        "rows",
+        _rows,
+        "print the requests that another tool has recorded, as rows",
+        "Print the requests that another tool has recorded, as rows: one JSON object a line, as "
+        "`llmtrace waterfall` reads them. Langfuse's project is the one that LANGFUSE_PUBLIC_KEY, "
+        "LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name.",
+    )
+    rows.add_argument("source", choices=("langfuse",), help="where they are")
+    rows.add_argument(
+        "--from", dest="start", type=_time, metavar="TIME",
+        help="requests from then on, as 2026-11-21T14:00 (default: an hour before --to)",
+    )  # fmt: skip
+    rows.add_argument(
+        "--to", dest="end", type=_time, metavar="TIME", help="and before then (default: now)"
+    )
+    rows.add_argument("--environment", metavar="NAME", help="only of this environment")
+    rows.add_argument(
+        "--most", type=_positive(int), default=10_000, metavar="N",
+        help="read no more than about N observations (default: 10000)",
+    )  # fmt: skip
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    doctor = _add(
+        commands,
+        "doctor",
+        _doctor,
+        "check what an engine or gateway reports, and which settings it lacks",
+        "Check an engine, gateway or GPU exporter from outside: which it is, what it reports and "
+        "what not, and which settings would mend that. Exit status 1 = it cannot be read, or "
+        "lacks a signal it should report.",
+    )
+    doctor.add_argument("url", metavar="URL", help="its address, as http://host:8000")
+    doctor.add_argument(
+        "--ask", action="store_true",
+        help="have it generate one token, to see what its answers carry",
+    )  # fmt: skip
+    doctor.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="a file with the token it wants"
+    )
+    doctor.add_argument(
+        "--timeout", type=_positive(float), default=10.0, metavar="S",
+        help="wait so long for each answer (default: 10)",
+    )  # fmt: skip
+    doctor.add_argument(
+        "--profiles", type=Path, metavar="DIR", help="a folder with profiles of your own"
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        msg = f"{text!r} is not a time such as 2026-11-21T14:00 or 2026-11-21T14:00+01:00"
+        raise argparse.ArgumentTypeError(msg) from error
+
+
 def _positive(kind: type[int | float]) -> Callable[[str], float]:
     def read(text: str) -> float:
         try:
@@ -181,6 +246,48 @@ def _waterfall(options: argparse.Namespace) -> None:
 
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     print(redraw(options.file, options.request, width))
+
+
+def _rows(options: argparse.Namespace) -> None:
+    from llmtrace.jsonl import write_rows
+    from llmtrace.langfuse_rows import read_rows
+
+    end = options.end or datetime.now().astimezone()
+    start = options.start or end - timedelta(hours=1)
+    if start >= end:
+        raise ConfigError("--from is not before --to")
+    found = read_rows(start, end, environment=options.environment, most=options.most)
+    write_rows(sys.stdout, found.rows)
+    said = [_count(len(found.rows), "row")]
+    if found.skipped:
+        left_out = _count(found.skipped, "observation")
+        said.append(f"{left_out} left out: not over, or not a request")
+    if found.more:
+        said.append("there may be more: raise --most, or take a shorter time")
+    print("; ".join(said), file=sys.stderr)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    _collector("doctor", "llmtrace doctor").run(
+        options.url,
+        token_file=options.token_file,
+        timeout_s=options.timeout,
+        ask=options.ask,
+        profiles=options.profiles,
+        as_json=options.json,
+    )
+
+
+def _collector(module: str, feature: str) -> Any:
+    """Return a module of the collector, which is built on this package: known by name alone."""
+    try:
+        return import_module(f"llmtrace_collector.{module}")
+    except ImportError as error:
+        raise missing_extra(feature, "collector", error.name or "llmtrace_collector") from error
 
 
 def _semconv(options: argparse.Namespace) -> None:

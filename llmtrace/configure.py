@@ -17,11 +17,13 @@ from urllib.parse import unquote
 
 from llmtrace import export, runtime
 from llmtrace.budget import Budget, read_budget
+from llmtrace.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.errors import ConfigError
 from llmtrace.export.sink import Sink
 from llmtrace.failopen import internal_error
 from llmtrace.runtime import Runtime
 from llmtrace.wrappers import instrument as wrapping
+from llmtrace.wrappers import letgo
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -30,6 +32,20 @@ if TYPE_CHECKING:
 _UNKNOWN_SERVICE: Final = "unknown_service"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _CLOSE_TIMEOUT_S: Final = 5.0
+# OpenTelemetry's own switch, and whether a value of it means spans: llmtrace writes no events.
+_CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CAPTURE_VALUES: Final[Mapping[str, bool]] = {
+    "": False,
+    "no_content": False,
+    "false": False,
+    "event_only": False,
+    "span_only": True,
+    "span_and_event": True,
+    "true": True,
+}
+_LEAST_LIMIT: Final = 1
+_MOST_LIMIT: Final = 1 << 20
+_SETTLE_TIMEOUT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +58,7 @@ class Environment:
     exporters: tuple[str, ...] | None = None
     budget: str | None = None
     sample: float | None = None
+    record_content: bool = False
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
@@ -69,6 +86,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         exporters=_exporters(environ),
         budget=environ.get("LLMTRACE_BUDGET") or None,
         sample=_sample(environ),
+        record_content=_records_content(environ),
     )
 
 
@@ -105,6 +123,16 @@ def _sample(environ: Mapping[str, str]) -> float | None:
     return _share(share, name)
 
 
+def _records_content(environ: Mapping[str, str]) -> bool:
+    text = environ.get(_CAPTURE, "").strip()
+    recorded = _CAPTURE_VALUES.get(text.lower())
+    if recorded is None:
+        allowed = ", ".join(filter(None, _CAPTURE_VALUES))
+        msg = f"{_CAPTURE}={text!r} is not one of {allowed}"
+        raise ConfigError(msg)
+    return recorded
+
+
 def _share(share: Any, name: str) -> float:
     if isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share <= 1:
         return float(share)
@@ -123,6 +151,9 @@ def init(
     version: str | None = None,
     tenant_metrics: bool = False,
     ask_usage: bool = True,
+    record_content: bool | None = None,
+    redact: Callable[[str], str | None] | None = None,
+    content_limit: int = DEFAULT_LIMIT,
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> None:
@@ -136,13 +167,19 @@ def init(
             /metrics on loopback), `"console"`, or any object with a sink's methods. Default: OTLP
             if an `OTEL_EXPORTER_OTLP_ENDPOINT` is set, else one line a request on stderr.
         budget: a latency budget or its YAML file: its thresholds become exact bucket bounds.
-        instrument: SDKs to instrument once the application has imported them; `()` for none.
+        instrument: SDKs and HTTP libraries to instrument once the application has imported them;
+            `()` for none.
         sample: share of requests whose spans are written, 0 to 1; counters always see all.
         region: where this process runs.
         version: what is deployed.
         tenant_metrics: label metrics by tenant too; off, because tenants can be many.
         ask_usage: ask servers for `include_usage` where the caller did not, and hide the extra
             chunk: without it vLLM's own figures and token counts do not arrive.
+        record_content: write prompts, answers, tool calls' arguments and results on spans. Off
+            unless `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` asks for spans.
+        redact: called with each text before it is recorded, in the thread that ends the request;
+            returns what to record, or `None` for nothing. If it raises, nothing is recorded.
+        content_limit: most bytes of text in one attribute; what is longer is cut, and says so.
         tracer_provider: the application's; default: OpenTelemetry's global one, if it set one.
             With one, spans go through it and the `otlp` exporter sends none of its own.
         meter_provider: the same for the OpenTelemetry GenAI metrics.
@@ -163,14 +200,16 @@ def init(
     share = environment.sample if sample is None else _share(sample, "sample")
     modules = _several(instrument, "instrument", wrapping.MODULES)
     for module in modules:
-        if module not in wrapping.MODULES:
-            msg = f"instrument={module!r}: llmtrace instruments {', '.join(wrapping.MODULES)}"
+        if module not in wrapping.KNOWN:
+            msg = f"instrument={module!r}: llmtrace instruments {', '.join(wrapping.KNOWN)}"
             raise ConfigError(msg)
     given: dict[str, Any] = {"region": region, "version": version}
     for key, value in {"service": service, **given}.items():
         if value is not None and not isinstance(value, str):
             msg = f"{key}={value!r} must be a string, as in {key}={str(value)!r}"
             raise ConfigError(msg)
+    recorded = _chosen(record_content, environment.record_content, "record_content")
+    content = _content(redact, content_limit)  # checked also where it is off
     name = service or environment.service or _UNKNOWN_SERVICE
     chosen = exporters if exporters is not None else environment.exporters
     settings = export.ExportSettings(
@@ -191,9 +230,30 @@ def init(
             sample=1.0 if share is None else share,
             tracer_provider=tracer_provider,
             ask_usage=ask_usage,
+            content=content if recorded else None,
         )
     )
     wrapping.when_imported(modules)
+
+
+def _chosen(given: Any, otherwise: bool, name: str) -> bool:
+    if given is None:
+        return otherwise
+    if isinstance(given, bool):
+        return given
+    msg = f"{name}={given!r} must be true or false"
+    raise ConfigError(msg)
+
+
+def _content(redact: Any, limit: Any) -> ContentPolicy:
+    if redact is not None and not callable(redact):
+        msg = f"redact={redact!r} must be a function that takes a text and returns one"
+        raise ConfigError(msg)
+    whole = isinstance(limit, int) and not isinstance(limit, bool)
+    if not whole or not _LEAST_LIMIT <= limit <= _MOST_LIMIT:
+        msg = f"content_limit={limit!r}: give bytes, a whole number from 1 to {_MOST_LIMIT}"
+        raise ConfigError(msg)
+    return ContentPolicy(limit, redact)
 
 
 def _budget(given: str | Path | Mapping[str, Any] | Budget | None) -> Budget | None:
@@ -233,9 +293,11 @@ def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
 def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
     """Send what the exporters still hold. Return whether all of it went within `timeout_s`."""
     active, deadline = runtime.active(), time.monotonic() + timeout_s
-    return active is None or all(
-        _each(active.sinks, "flush", lambda: (max(0.0, deadline - time.monotonic()),))
-    )
+    settled = letgo.settle(timeout_s)
+    if active is None:
+        return settled
+    left = _each(active.sinks, "flush", lambda: (max(0.0, deadline - time.monotonic()),))
+    return settled and all(left)
 
 
 def shutdown() -> None:
@@ -243,6 +305,7 @@ def shutdown() -> None:
     before = runtime.activate(None)
     wrapping.undo_all()
     if before is not None:
+        letgo.settle(_SETTLE_TIMEOUT_S)
         _each(before.sinks, "close")
 
 

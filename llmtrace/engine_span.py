@@ -1,7 +1,8 @@
-"""What does an engine's own OTLP span tell of the request it served?
+"""What does an engine's span tell of the request it served: its own OTLP span, or our plugin's?
 
 vLLM, SGLang and TensorRT-LLM write the same `gen_ai.latency.*` attributes, in seconds. A request's
-span and its row share a trace id, because the SDK sends `traceparent`.
+own span and its row share a trace id, because the SDK sends `traceparent`. Our plugin in vLLM
+(`vllm_plugin`) sees no trace, so its spans are joined by request id (`engine_join`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmtrace.stages import EngineFigures, Reported
+from llmtrace.semconv_table import PLAIN
+from llmtrace.stages import EngineFigures, Reported, Source, reported
 
-_PREFIX: Final = "gen_ai.latency."
+# The engine's own id of a request: as vLLM writes it, too.
+ENGINE_ID: Final = "gen_ai.request.id"
+# On every span of our plugin, and on no other; its value is the source of the figures.
+ENGINE_SOURCE: Final = "llmtrace.engine.source"
+PLUGIN: Final[Source] = "engine_plugin"
+ENGINE_INDEX: Final = "llmtrace.engine.index"
+ENGINE_VERSION: Final = "llmtrace.engine.version"
+QUEUE: Final = "gen_ai.latency.time_in_queue"
+PREFILL: Final = "gen_ai.latency.time_in_model_prefill"
+DECODE: Final = "gen_ai.latency.time_in_model_decode"
+INFERENCE: Final = "gen_ai.latency.time_in_model_inference"
+TTFT: Final = "gen_ai.latency.time_to_first_token"
+E2E: Final = "gen_ai.latency.e2e"
+
+# What rows have too goes by the same names.
+NAMES: Final = {attribute.field: attribute.name for attribute in PLAIN}
+
 _NS: Final = 1_000_000_000
-# A duration an engine reports is believed up to a day; beyond that it is garbage.
-_LONGEST_S: Final = 86_400.0
+_MOST: Final = 1 << 53
+_LONGEST_TEXT: Final = 512
 
 
 def read_engine_span(attributes: Mapping[str, Any]) -> EngineFigures | None:
@@ -23,10 +41,10 @@ def read_engine_span(attributes: Mapping[str, Any]) -> EngineFigures | None:
     The front end is what TTFT as the engine counts it holds beside queue and prefill: template,
     tokenising, IPC, and waiting for the running step.
     """
-    queue = _reported(attributes.get(f"{_PREFIX}time_in_queue"))
-    prefill = _reported(attributes.get(f"{_PREFIX}time_in_model_prefill"))
-    decode = _reported(attributes.get(f"{_PREFIX}time_in_model_decode"))
-    ttft = _reported(attributes.get(f"{_PREFIX}time_to_first_token"))
+    queue = _reported(attributes, QUEUE)
+    prefill = _reported(attributes, PREFILL)
+    decode = _reported(attributes, DECODE)
+    ttft = _reported(attributes, TTFT)
     if queue is None and prefill is None and decode is None:
         return None
     frontend = None
@@ -35,8 +53,50 @@ def read_engine_span(attributes: Mapping[str, Any]) -> EngineFigures | None:
     return EngineFigures(queue=queue, prefill=prefill, decode=decode, frontend=frontend)
 
 
-def _reported(seconds: Any) -> Reported | None:
-    known = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not known or not 0 <= seconds < _LONGEST_S:
+def read_plugin_span(attributes: Mapping[str, Any]) -> tuple[str, EngineFigures] | None:
+    """Read the span our plugin in vLLM wrote for a request, or `None` if this is not one.
+
+    The front end is what the request took in vLLM beside queue and inference, since the plugin is
+    not told of TTFT: the way of the last token to the front end is in it rather than the first's.
+
+    Returns:
+        The engine's own id of the request (see `engine_join.client_ids`), and what it told.
+    """
+    engine_id = _text(attributes, ENGINE_ID)
+    if attributes.get(ENGINE_SOURCE) != PLUGIN or engine_id is None:
         return None
-    return Reported(round(seconds * _NS), "engine_span")
+    queue = _reported(attributes, QUEUE, PLUGIN)
+    inference = _reported(attributes, INFERENCE, PLUGIN)
+    e2e = _reported(attributes, E2E, PLUGIN)
+    frontend = None
+    if e2e is not None and queue is not None and inference is not None:
+        frontend = Reported(max(0, e2e.ns - queue.ns - inference.ns), PLUGIN)
+    return engine_id, EngineFigures(
+        queue=queue,
+        prefill=_reported(attributes, PREFILL, PLUGIN),
+        decode=_reported(attributes, DECODE, PLUGIN),
+        frontend=frontend,
+        prompt_tokens=_count(attributes, NAMES["prompt_tokens"]),
+        cached_tokens=_count(attributes, NAMES["cached_tokens"]),
+        output_tokens=_count(attributes, NAMES["output_tokens"]),
+        preemptions=_count(attributes, NAMES["preemptions"]),
+        replica=_text(attributes, NAMES["replica"]),
+    )
+
+
+def _reported(
+    attributes: Mapping[str, Any], name: str, source: Source = "engine_span"
+) -> Reported | None:
+    return reported(attributes.get(name), _NS, source)
+
+
+def _count(attributes: Mapping[str, Any], name: str) -> int | None:
+    value = attributes.get(name)
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+    return value if known else None
+
+
+def _text(attributes: Mapping[str, Any], name: str) -> str | None:
+    value = attributes.get(name)
+    known = isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT
+    return value if known else None

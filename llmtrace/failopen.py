@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -42,16 +43,28 @@ def internal_error(kind: str, error: BaseException | str) -> None:
     """
     count_internal(kind)
     if _counts[kind] == 1:
-        trace = error if isinstance(error, BaseException) else None
         with suppress(Exception):  # neither an error without a text nor a broken logging handler
-            shown = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
             logger.warning(
                 "%s failed; the application is not affected. Further failures of this kind are "
                 "counted in llmtrace_internal_errors_total, not logged. %s",
                 kind,
-                shown,
-                exc_info=trace if logger.isEnabledFor(logging.DEBUG) else None,
+                error if isinstance(error, str) else _shown(error),
             )
+
+
+def _shown(error: BaseException) -> str:
+    """Describe an error by its text, if that is ours or the system's; else by where it was raised.
+
+    Any other may quote what was asked or answered, and that must not get into a log.
+    """
+    kind = type(error)
+    if isinstance(error, OSError) or kind.__module__.partition(".")[0] == __package__:
+        return f"{kind.__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    if logger.isEnabledFor(logging.DEBUG):
+        where += "\n" + "".join(traceback.format_list(frames))
+    return f"{kind.__qualname__}{where}"
 
 
 def count_internal(kind: str, n: int = 1) -> None:

@@ -140,6 +140,7 @@ def start(
     *,
     host: str = "127.0.0.1",
     env: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "vllm.entrypoints.openai.api_server"),
     timeout_s: float = 300.0,
 ) -> Server:
     """Start vLLM with its per-request figures switched on and wait until it answers.
@@ -151,6 +152,7 @@ def start(
         log: Told every few seconds how far it is.
         host: The address to listen on.
         env: Environment variables on top of ours, such as `VLLM_CPU_KVCACHE_SPACE` in GiB.
+        program: Which of vLLM's programs to run, as arguments of Python.
         timeout_s: How long it may take until it answers, in seconds.
 
     Raises:
@@ -171,8 +173,9 @@ def start(
     scratch.mkdir()
     places = {"TMPDIR": str(scratch), "VLLM_RPC_BASE_PATH": str(scratch)}
     with (folder / _LOG_NAME).open("wb") as log_file:
+        # -P: a folder in the caller's working directory must not hide a module of vLLM's.
         process = subprocess.Popen(
-            _command(python, model, host, port, flags),
+            _command((str(python), "-P", *program), model, host, port, flags),
             env=os.environ | OFFLINE | places | dict(env or {}),
             stdin=subprocess.DEVNULL,
             stdout=log_file,
@@ -190,10 +193,8 @@ def start(
 
 
 def _command(
-    python: Path, model: Path, host: str, port: int, flags: Sequence[str]
+    serve: Sequence[str], model: Path, host: str, port: int, flags: Sequence[str]
 ) -> Sequence[str]:
-    # -P: a folder in the caller's working directory must not hide a module of vLLM's.
-    serve = (str(python), "-P", "-m", "vllm.entrypoints.openai.api_server")
     what = ("--model", str(model), "--served-model-name", _SERVED_NAME)
     where = ("--host", host, "--port", str(port))
     return (*serve, *what, *where, *_SIZE_FLAGS, *DEFAULT_FLAGS, *flags)

@@ -7,14 +7,17 @@ in the request being recorded. What the wrappers measure themselves needs no mar
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from contextlib import ContextDecorator
 from functools import wraps
 from typing import Any, Final
 
+from llmtrace import relay as relays
 from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
 from llmtrace.runtime import current
+from llmtrace.scope import ToolScope, TurnScope, live
 from llmtrace.stages import StageName
 from llmtrace.wrappers.function import Scalar, labels
 
@@ -116,20 +119,39 @@ def render() -> stage:
     return stage("render")
 
 
-def annotate(**attributes: Scalar | None) -> None:
+def annotate(**attributes: Scalar | Sequence[str] | None) -> None:
     """Add `model`, `route`, `tenant` or attributes of your own to the request being recorded.
 
-    For what is known only while it runs. Outside any request it does nothing; a value that cannot
+    For what is known only while it runs, such as the `user`, the `session` and a list of `tags`,
+    recorded as `user.id`, `session.id` and `tag.tags`, or `cache_hit`: whether a cache answered
+    before any engine was asked. Outside any request it is for the turn or tool call around it, in
+    a gateway for the request that passes through. Elsewhere it does nothing. A value that cannot
     be recorded is left out and logged, since a running request is no place to raise.
     """
-    recording = current.get()
-    if recording is None or recording.ended:
+    recording, relay = current.get(), relays.current.get()
+    if recording is not None and recording.ended:
+        recording = None
+    tool = None
+    if recording is None:
+        around = live()
+        recording = around.recording if isinstance(around, TurnScope) else None
+        tool = around if isinstance(around, ToolScope) else None
+    if recording is None and tool is None and relay is None:
         return
     for name, value in attributes.items():
         try:
             fields, extra = labels({name: value}, "llmtrace.annotate")
         except ConfigError as error:
             internal_error("annotate", error)
-        else:
+            continue
+        if relay is not None and "cache_hit" in fields:
+            relay.cache_hit = fields["cache_hit"]
+        if recording is not None:
             recording.info.update(fields)
             recording.attributes.update(extra)
+        elif tool is not None:
+            tool.fields.update(fields)
+            tool.attributes.update(extra)
+        elif relay is not None:
+            relay.fields.update(fields)
+            relay.attributes.update(extra)

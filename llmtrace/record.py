@@ -9,20 +9,24 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from llmtrace.content import Content
 from llmtrace.failopen import internal_error
+from llmtrace.refusals import code_of
 from llmtrace.rows import Outcome, Row
-from llmtrace.stages import EngineFigures, Network, Reported, StageName, Timeline, with_engine
+from llmtrace.stages import EngineFigures, Network, Reported, StageName, Timeline, better
+from llmtrace.tries import MOST_TRIES, Try, keep
 
 Clock = Callable[[], int]
 # Takes a finished row whose outcome is not settled yet, and what to give it to when it is.
 Later = Callable[[Row, Callable[[Row], None]], None]
 
 # What a chunk carries. Only the kinds above NOTHING are content.
+PIECE: Final = -2  # no event yet: a part of one, or a comment
 HIDDEN: Final = -1  # asked for by llmtrace, not by the caller: must not reach it
 NOTHING: Final = 0
 TEXT: Final = 1
@@ -41,6 +45,9 @@ GAP_BOUNDS_NS: Final = tuple(
     )
 )  # fmt: skip
 
+# Reports of the engine's time that are kept: one of each source there may be, and then some.
+_MOST_TOLD: Final = 16
+
 
 @dataclass(slots=True)
 class Attempt:
@@ -52,12 +59,17 @@ class Attempt:
     dns: int | None = None
     connect: int | None = None
     tls: int | None = None
+    handshake: int | None = None
     send_started: int | None = None
     send: int | None = None
     rtt: Reported | None = None
     sent: bool = False
     answered: int | None = None
     status: int | None = None
+    under_way: bool = False  # sent by one HTTP library, which may use another for it
+    ended: int | None = None  # where it failed: by an error's headers, or by an exception
+    error: str | None = None
+    retry_after: int | None = None
 
 
 class Recording:
@@ -72,16 +84,16 @@ class Recording:
         info: row fields known from the start; callers may add to it until the end.
         clock: monotonic nanoseconds.
         wall: unix nanoseconds, read once.
-        held_from_start: the consumer is not waiting yet (a generator that nobody iterates).
     """
 
     __slots__ = (
-        "__weakref__", "_emit", "asked", "attempts", "attributes", "bare", "calling",
-        "client_wait", "clock", "engine", "expects_finish", "failure", "first_byte",
-        "first_event", "firsts", "gap_counts", "gateway", "held_before", "info", "joined",
-        "last_content", "mark", "marked_after", "marked_before", "max_gap", "open", "outer",
-        "raw", "retry_gateway", "retry_network", "span", "start", "started_unix_ns", "stream",
-        "ttft", "usage_hidden", "waited", "waited_at_content",
+        "__weakref__", "_emit", "asked", "at_stream_end", "attempts", "attempts_forgotten",
+        "attributes", "bare", "calling", "client_wait", "clock", "content", "engine",
+        "expects_finish", "failure", "finished", "first_byte", "first_event", "firsts",
+        "gap_counts", "gateway", "held_before", "hops", "info", "joined", "last_content",
+        "mark", "marked_after", "marked_before", "max_gap", "open", "outer", "raw",
+        "retry_gateway", "retry_network", "span", "start", "started_unix_ns", "stream",
+        "tries", "ttft", "usage_hidden", "waited", "waited_at_content", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -91,18 +103,17 @@ class Recording:
         *,
         clock: Clock = time.perf_counter_ns,
         wall: Clock = time.time_ns,
-        held_from_start: bool = False,
     ) -> None:
         self._emit: Callable[[Recording, Row], None] | None = emit
         self.info = info
-        self.attributes: dict[str, str | bool | int | float] = {}
+        self.attributes: dict[str, str | bool | int | float | tuple[str, ...]] = {}
         self.clock = clock
         self.started_unix_ns = wall()
         self.start = self.mark = clock()
         if self.start == 0:  # 0 says that nobody waits, so a clock that starts there reads 1 more
             self.clock = lambda: clock() + 1
             self.start = self.mark = 1
-        self.asked = 0 if held_from_start else self.start  # 0: nobody waits
+        self.asked = self.start  # 0: nobody waits
         self.waited = 0
         self.stream = False
         self.ttft: int | None = None
@@ -115,9 +126,12 @@ class Recording:
         self.first_event: int | None = None
         self.firsts: list[int | None] = [None] * 5
         self.attempts: list[Attempt] = []
+        self.attempts_forgotten = 0
+        self.tries: list[Try] = []  # attempts that are over
         self.client_wait = 0  # from the start to the first attempt, less held and marked
         self.retry_network = self.retry_gateway = 0
         self.gateway: Reported | None = None
+        self.hops: dict[str, Any] = {}  # what each gateway on the way told of itself
         self.bare = False  # no gateway shows in the answer's headers
         self.engine: list[EngineFigures] = []
         self.marked_before: dict[StageName, int] = {}
@@ -130,7 +144,11 @@ class Recording:
         self.open = False  # the consumer has the stream, and it has not ended
         self.raw = False  # the stream is read as bytes: no client parses it into chunks
         self.outer = False  # a decorated function is still running around the stream
+        self.at_stream_end: Callable[[Outcome, str | None], None] | None = None
         self.span: Any = None
+        self.finished: Callable[[Row], Row] | None = None  # has a last say in the row
+        self.content: Content | None = None  # what is asked and answered, if that is recorded
+        self.waits: Any = None  # when it waits, one by one, while a gateway has to know
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -162,6 +180,8 @@ class Recording:
         """Note what arrived at the last boundary."""
         if kind > NOTHING and self.ttft is not None and self.firsts[kind] is not None:
             self.more()
+            return
+        if kind == PIECE:
             return
         now = self.mark
         if self.first_event is None:
@@ -199,6 +219,11 @@ class Recording:
         own = self.outer and not self.joined and self.ttft is None
         return self._emit is not None and (self.calling or own)
 
+    def tells(self, figures: EngineFigures) -> None:
+        """Note what somebody tells of the engine's time. A server may repeat itself for ever."""
+        if len(self.engine) < _MOST_TOLD and figures not in self.engine:
+            self.engine.append(figures)
+
     # --- attempts -------------------------------------------------------------------------------
 
     def attempt(self) -> Attempt:
@@ -214,8 +239,12 @@ class Recording:
             retried = self.retry_network + self.retry_gateway
             self.client_wait = max(0, now - self.start - self.held - marked - retried)
             self.attempts.clear()
+            self.attempts_forgotten = 0
         attempt = Attempt(started=now)
         self.attempts.append(attempt)
+        if len(self.attempts) > MOST_TRIES:
+            del self.attempts[0]
+            self.attempts_forgotten += 1
         return attempt
 
     def _charge(self, failed: Attempt, now: int) -> None:
@@ -224,6 +253,21 @@ class Recording:
             self.retry_network += now - failed.started
         else:
             self.retry_gateway += now - failed.started
+        self._tried(failed, now)
+
+    def _tried(self, attempt: Attempt, now: int) -> None:
+        """Keep what an attempt came to; the time since it failed was backoff."""
+        ended = now if attempt.ended is None else min(now, attempt.ended)
+        duration = max(0, ended - attempt.started)
+        one = Try(
+            start_ns=max(0, attempt.started - self.start),
+            duration_ns=duration,
+            backoff_ns=max(0, now - attempt.started - duration),
+            status=attempt.status,
+            error_type=attempt.error,
+            retry_after_ns=attempt.retry_after,
+        )
+        keep(self.tries, one)
 
     def _network(self) -> Network:
         """Sub-phases of the attempt that carried the answer, and the wait before the first."""
@@ -238,12 +282,18 @@ class Recording:
             dns=last.dns,
             connect=last.connect,
             tls=last.tls,
+            handshake=last.handshake,
             send=last.send,
             rtt=None if last.rtt is None else last.rtt.ns,
             rtt_source=None if last.rtt is None else last.rtt.source,
         )
 
     # --- the end --------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """End without a row: there was no request after all."""
+        self._emit = None
+        self.boundary(reading=False)
 
     @property
     def ended(self) -> bool:
@@ -257,6 +307,8 @@ class Recording:
 
     def abandoned(self, later: Later | None = None) -> None:
         """End a stream that the consumer closed, broke out of, or let go."""
+        if self.outer and self.stream and not self.open:
+            return  # it has ended; the function around it goes on
         finished = not self.stream or self.info.get("finish_reason") is not None
         self.finish("success" if finished else "cancelled", later=later)
 
@@ -276,6 +328,9 @@ class Recording:
                 self.failure = (outcome, error_type)
             try:
                 self._stop(outcome)
+                told, self.at_stream_end = self.at_stream_end, None
+                if told is not None:
+                    told(outcome, error_type)
             except Exception as error:  # noqa: BLE001 - a clock that breaks must not reach the app
                 internal_error("record", error)
 
@@ -290,9 +345,14 @@ class Recording:
         if emit is None:
             return
         try:
-            if self.failure is not None and outcome in {"success", "cancelled"}:
+            if self.failure is not None and outcome in _NO_FAILURE:
                 outcome, error_type = self.failure
             row = self._row(outcome, error_type)
+            if self.finished is not None:
+                try:
+                    row = self.finished(row)
+                except Exception as error:  # noqa: BLE001 - better a row that lacks something
+                    internal_error("record", error)
             if later is None:
                 emit(self, row)
             else:
@@ -313,14 +373,18 @@ class Recording:
         now = self._stop(outcome)
         network = self._network()
         last = self.attempts[-1] if self.attempts else None
-        if last is not None and self.ttft is None and outcome in {"error", "timeout"}:
-            refused = last.status is not None and last.status >= _HTTP_ERROR
-            # Time that ran out once the request was sent passed on the server, not on the way.
-            broken = last.status is None and (outcome == "error" or not last.sent)
-            if refused or broken:
-                self._charge(last, now)
-                network = Network(client_wait=self.client_wait)
+        if last is not None and self._last_failed(last, outcome):
+            self._charge(last, now)
+            network = Network(client_wait=self.client_wait)
+        elif last is not None and (self.tries or last.error is not None):
+            self._tried(last, now)
         relative = self._relative
+        queue = prefill = decode = frontend = None
+        # What a cache kept may hold the figures of the request it was made by.
+        for told in () if self.info.get("cache_hit") else self.engine:
+            queue, prefill = better(queue, told.queue), better(prefill, told.prefill)
+            decode, frontend = better(decode, told.decode), better(frontend, told.frontend)
+        gaps = sum(self.gap_counts)
         timeline = Timeline(
             e2e=max(0, now - self.start),
             ttft=self.ttft,
@@ -330,28 +394,38 @@ class Recording:
             retry_network=self.retry_network,
             retry_gateway=self.retry_gateway,
             gateway=self.gateway,
+            queue=queue,
+            prefill=prefill,
+            engine_decode=decode,
+            frontend=frontend,
             marked_before=dict(self.marked_before),  # a mark may end after the row
             marked_after=dict(self.marked_after),
             stream=self.stream,
         )
-        for figures in self.engine:
-            timeline = with_engine(timeline, figures)
         return Row(
             timeline=timeline,
             start=self.started_unix_ns,
             outcome=outcome,
             error_type=error_type,
             http_status=None if last is None else last.status,
-            attempts=max(1, len(self.attempts)),
-            chunks=0 if self.ttft is None else 1 + sum(self.gap_counts),
+            attempts=max(1, len(self.attempts) + self.attempts_forgotten),
+            tries=tuple(self.tries),
+            chunks=0 if self.ttft is None else 1 + gaps,
+            burst_chunks=self.gap_counts[0] if gaps else None,
             max_gap_ns=None if self.max_gap < 0 else self.max_gap,
             last_content_ns=relative(self.last_content or None),
+            answered_ns=None if last is None else relative(last.answered),
             first_byte_ns=relative(self.first_byte),
             first_event_ns=relative(self.first_event),
             first_text_ns=relative(self.firsts[TEXT]),
             first_reasoning_ns=relative(self.firsts[REASONING]),
             first_tool_call_ns=relative(self.firsts[TOOL_CALL]),
             attributes=dict(self.attributes),
+            content=(
+                {}
+                if self.content is None
+                else self.content.attributes(self.info.get("finish_reason"))
+            ),
             gap_counts=tuple(self.gap_counts),
             gap_sum_ns=(
                 None
@@ -361,23 +435,59 @@ class Recording:
             **self.info,
         )
 
+    def _last_failed(self, last: Attempt, outcome: Outcome) -> bool:
+        """Say whether the request ended with its last attempt's failure, or in its backoff."""
+        if self.ttft is not None or outcome == "success":
+            return False
+        if last.status is not None:
+            return last.status >= _HTTP_ERROR
+        # Time that ran out once the request was sent passed on the server, not on the way.
+        return outcome == "error" or (outcome == "timeout" and not last.sent)
+
     def _relative(self, at: int | None) -> int | None:
         return None if at is None else max(0, at - self.start)
 
 
 _HTTP_ERROR: Final = 400
+# How a stream ends that does not tell of the failure inside it.
+_NO_FAILURE: Final = frozenset({"success", "cancelled", "truncated"})
 
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:
-    """Name how a request ended from what was raised: the outcome and the error's type."""
+    """Name how a request ended from what was raised: the outcome and the error's type.
+
+    That is the provider's own code for it, if the error carries one, else its class.
+    """
     kinds = type(error).__mro__
     if isinstance(error, GeneratorExit):
         return "cancelled", None
     if not isinstance(error, Exception):  # CancelledError, KeyboardInterrupt, SystemExit
         return "cancelled", type_name(error)
-    if isinstance(error, TimeoutError) or any("Timeout" in kind.__name__ for kind in kinds):
+    names = {kind.__name__ for kind in kinds}
+    if "RpcError" in names and (status := _grpc_status(error)) is not None:
+        return outcome_of_status(status)
+    if "FutureCancelledError" in names:  # gRPC's, of which it is an ordinary exception
+        return "cancelled", type_name(error)
+    if isinstance(error, TimeoutError) or any("Timeout" in name for name in names):
         return "timeout", type_name(error)
-    return "error", type_name(error)
+    return "error", code_of(error) or type_name(error)
+
+
+def outcome_of_status(status: str) -> tuple[Outcome, str]:
+    """Name how a gRPC call ended from the name of its status; a plain end is no error to name."""
+    return _GRPC_OUTCOMES.get(status, "error"), status
+
+
+_GRPC_OUTCOMES: Final[Mapping[str, Outcome]] = {
+    "CANCELLED": "cancelled",
+    "DEADLINE_EXCEEDED": "timeout",
+}
+
+
+def _grpc_status(error: Any) -> str | None:
+    code = getattr(error, "code", None)  # of an RpcError that is a call, and not bare
+    name = getattr(code() if callable(code) else None, "name", None)
+    return name if isinstance(name, str) else None
 
 
 def type_name(error: BaseException) -> str:
@@ -393,4 +503,4 @@ def random_id(size: int) -> str:
 
     Ids need to be unlike each other, not secret; `random` is seeded anew after a fork.
     """
-    return f"{random.getrandbits(8 * size) or 1:0{2 * size}x}"
+    return (random.getrandbits(8 * size) or 1).to_bytes(size, "big").hex()

@@ -28,17 +28,18 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
         raise DataError(msg)
     if request is None:
         row = max(rows, key=lambda row: row.e2e_ns)
-        heading = f"the slowest of {len(rows)} requests"
+        what = "requests and turns" if any(row.is_turn for row in rows) else "requests"
+        heading = f"the slowest of {len(rows)} {what}"
     else:
         row = _find(path, rows, request)
-        heading = f"request {row.request_id}"
+        heading = f"{'turn' if row.is_turn else 'request'} {row.request_id}"
     simulated = ", to a SIMULATED engine" if row.attributes.get("simulated") is True else ""
     return f"{heading}{simulated}\n\n{waterfall(row, width)}"
 
 
 def _find(path: Path, rows: list[Row], request: str) -> Row:
-    for row in rows:
-        if request in {row.request_id, row.response_id, row.trace_id}:
-            return row
+    found = [row for row in rows if request in {row.request_id, row.response_id, row.trace_id}]
+    if found:  # a trace has several rows: the one that the others lie in
+        return next((row for row in found if not row.nested), found[0])
     msg = f"{path}: none of its {len(rows)} rows has the request, response or trace id {request!r}"
     raise DataError(msg)

@@ -7,12 +7,13 @@ JSON (`as_dict`) and comes back (`from_dict`); everything llmtrace shows is a fu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from sys import float_info
-from typing import Any, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
 from llmtrace.errors import DataError
+from llmtrace.rendering import IN_JSON, Browser, flatten, unflatten
 from llmtrace.stages import (
     SOURCES,
     STAGES,
@@ -25,12 +26,15 @@ from llmtrace.stages import (
     split,
     with_engine,
 )
+from llmtrace.tools import Part, flat_part, read_part
+from llmtrace.tries import Try, as_plain, from_plain
 
 Outcome = Literal["success", "error", "cancelled", "truncated", "timeout"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+TURN: Final = "invoke_agent"  # the operation of a row that is a turn
 
 _NS: Final = 1_000_000_000
-_NETWORK_PARTS: Final = ("client_wait", "dns", "connect", "tls", "send", "rtt")
+_NETWORK_PARTS: Final = ("client_wait", "dns", "connect", "tls", "handshake", "send", "rtt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +46,29 @@ class Row:
         response_id: the id in the answer (`chatcmpl-…`): the join key that survives gateways.
         start: unix time of the call in nanoseconds, for placing the row, never for subtracting.
         timeline: everything measured and reported, uncut.
+        agent: of a turn (`is_turn`): its name.
         replica: the engine instance that answered, where known.
         gateway: the name of the gateway in between, where known.
         attempts: HTTP attempts made, retries included.
+        tries: what each of them came to, where there was more than one or where one failed.
+        cache_hit: whether a cache answered before any engine was asked; `None` = nobody told.
         chunks: chunks with content the consumer was handed.
+        burst_chunks: of those after the first, how many were there at once (waited for less than
+            a millisecond). With an eager reader, most of them means that something in between
+            gathers chunks.
+        answered_ns: start to the headers of the answer. Where they come together with the first
+            byte, something held them back.
         max_gap_ns: longest wait for a chunk after the first, the silence before a cut included.
         gap_counts: waits for a chunk after the first, counted over `record.GAP_BOUNDS_NS`; kept
             in memory for the metrics, not written out; so is `gap_sum_ns`, their sum.
+        nested: whether another row is around this one, whose time this one's is part of.
         weight: how many requests this row stands for when the user samples.
+        parts: of a turn: what ran inside it. On the wire these are spans of their own.
+        content: what was asked and answered, by attribute name, if the user wants it recorded: on
+            the request's span and nowhere else.
+        evidence: headers of the last answer, by lower-case name, as its server or gateway sent
+            them (limits, ids, times of their own): `wrappers.evidence` has the list.
+        browser: what the page measured, where its beacon was joined to this row.
     """
 
     request_id: str
@@ -60,6 +79,7 @@ class Row:
     start: int
     service: str
     operation: str = "chat"
+    agent: str | None = None
     model: str | None = None
     provider: str | None = None
     server: str | None = None
@@ -74,13 +94,17 @@ class Row:
     finish_reason: str | None = None
     error_type: str | None = None
     http_status: int | None = None
+    cache_hit: bool | None = None
     attempts: int = 1
+    tries: tuple[Try, ...] = ()
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
     chunks: int = 0
+    burst_chunks: int | None = None
     max_gap_ns: int | None = None
     last_content_ns: int | None = None
+    answered_ns: int | None = None
     first_byte_ns: int | None = None
     first_event_ns: int | None = None
     first_reasoning_ns: int | None = None
@@ -93,16 +117,42 @@ class Row:
     tool_wall_s: float | None = None
     tool_serial_s: float | None = None
     tool_critical_path_s: float | None = None
+    tool_serial_loss_s: float | None = None
+    nested: bool = False
     weight: float = 1.0
-    attributes: Mapping[str, str | bool | int | float] = field(default_factory=dict)
+    attributes: Mapping[str, str | bool | int | float | tuple[str, ...]] = field(
+        default_factory=dict
+    )
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    browser: Browser | None = None
+    parts: tuple[Part, ...] = ()
+    content: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     timeline: Timeline
     gap_counts: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
     gap_sum_ns: int | None = field(default=None, compare=False, repr=False)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **given: Any) -> None:
+            # The generated one sets sixty fields one by one, past the freeze: five times the cost.
+            own = self.__dict__
+            own.update(_DEFAULTS)
+            for name in _MAPPINGS:
+                own[name] = {}
+            own.update(given)
+            if len(own) != len(_FIELDS) or not given.keys() >= _REQUIRED:
+                missing, unknown = _REQUIRED - given.keys(), given.keys() - _FIELDS
+                raise TypeError(f"a row lacks {sorted(missing)} and has no {sorted(unknown)}")
 
     @cached_property
     def stages(self) -> Stages:
         """The partition of `e2e_ns` into the seven stages."""
         return split(self.timeline)
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether this is no request, but a turn that requests and tool calls lie in."""
+        return self.operation == TURN
 
     @property
     def stream(self) -> bool:
@@ -137,7 +187,7 @@ class Row:
         `None` when the reader was late and nothing bounds when the content arrived.
         """
         timeline = self.timeline
-        if timeline.ttft is None:
+        if timeline.ttft is None or not timeline.watched:
             return None
         if timeline.held_before <= _EAGER_NS:
             return self.ttft_s
@@ -197,18 +247,33 @@ class Row:
         for when in ("before", "after"):
             for stage, ns in getattr(timeline, f"marked_{when}").items():
                 flat[f"marked_{when}_{stage}_s"] = ns / _NS
+        if not timeline.watched:
+            flat["unwatched"] = True
         if stages.inconsistent:
             flat["inconsistent"] = list(stages.inconsistent)
+        if self.tries:
+            flat["tries"] = as_plain(self.tries)
         if self.attributes:
             flat["attributes"] = dict(self.attributes)
+        if self.evidence:
+            flat["evidence"] = dict(self.evidence)
+        if self.parts:
+            flat["parts"] = [flat_part(part) for part in self.parts]
+        if self.browser is not None:
+            flat |= flatten(self.browser, IN_JSON)
         return flat
 
+
+_FIELDS: Final = {f.name for f in fields(Row)}
+_DEFAULTS: Final = {f.name: f.default for f in fields(Row) if f.default is not MISSING}
+_MAPPINGS: Final = tuple(f.name for f in fields(Row) if f.default_factory is not MISSING)
+_REQUIRED: Final = _FIELDS - _DEFAULTS.keys() - set(_MAPPINGS)
 
 # A reader that asks within this long of getting the stream has not held anything up.
 _EAGER_NS: Final = 1_000_000
 
 _MARKS: Final = (
-    "max_gap", "last_content", "first_byte", "first_event",
+    "max_gap", "last_content", "answered", "first_byte", "first_event",
     "first_reasoning", "first_text", "first_tool_call",
 )  # fmt: skip
 _DERIVED: Final = ("stream", "e2e_s", "ttft_s", "ttft_arrival_s", "tpot_s", "retry_s")
@@ -217,6 +282,7 @@ _RAW: Final = {
     "held_after_s": "held_after",
     "retry_network_s": "retry_network",
     "retry_gateway_s": "retry_gateway",
+    "unsplit_s": "unsplit",
 }
 _REPORTS: Final = {
     "reported_gateway": "gateway",
@@ -225,12 +291,18 @@ _REPORTS: Final = {
     "reported_decode": "engine_decode",
     "first_chunk_frontend": "frontend",
 }
-_KINDS: Final = {"str": str, "Outcome": str, "int": int, "float": int | float}
+_ENGINE_TELLS: Final = (
+    "prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "replica",
+)  # fmt: skip
+_KINDS: Final = {
+    "str": str, "Outcome": str, "bool": bool, "int": int, "float": int | float,
+}  # fmt: skip
 _PLAIN: Final = {
-    f.name: _KINDS[str(f.type).removesuffix(" | None")]
+    f.name: _KINDS[kind]
     for f in fields(Row)
-    if f.name not in {"timeline", "attributes", "gap_counts"} and not f.name.endswith("_ns")
+    if (kind := str(f.type).removesuffix(" | None")) in _KINDS and not f.name.endswith("_ns")
 }
+_WANTED: Final[Mapping[Any, str]] = {str: "text", bool: "true or false", int: "a whole number"}
 _MOST: Final = float_info.max
 # No request lasts longer than a year; what claims to is garbage, and would not fit a float.
 _LONGEST_S: Final = 366 * 86_400
@@ -242,8 +314,19 @@ def seconds(ns: int | None) -> float | None:
 
 
 def with_figures(row: Row, figures: EngineFigures) -> Row:
-    """Return the row with an engine's figures joined to it, whenever they arrive."""
-    return replace(row, timeline=with_engine(row.timeline, figures))
+    """Return the row with an engine's figures joined to it, whenever they arrive.
+
+    What the row knows already stays. The engine's count of output tokens is taken for answers that
+    came whole: of others the client got fewer.
+    """
+    told = {
+        name: value
+        for name in _ENGINE_TELLS
+        if getattr(row, name) is None and (value := getattr(figures, name)) is not None
+    }
+    if row.outcome != "success":
+        told.pop("output_tokens", None)
+    return replace(row, timeline=with_engine(row.timeline, figures), **told)
 
 
 def from_dict(flat: Mapping[str, Any]) -> Row:
@@ -266,14 +349,27 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
             ),
             marked_before=_marked(flat, "before"),
             marked_after=_marked(flat, "after"),
-            stream=_stream(flat),
+            stream=_flag(flat, "stream", default=True),
+            watched=not _flag(flat, "unwatched", default=False),
             **raw,
         )
         if plain.get("outcome", "success") not in OUTCOMES:
             msg = f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}"
             raise DataError(msg)
-        attributes = dict(flat.get("attributes") or {})
-        return Row(timeline=timeline, attributes=attributes, **plain, **marks)
+        attributes = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in dict(flat.get("attributes") or {}).items()
+        }
+        return Row(
+            timeline=timeline,
+            attributes=attributes,
+            evidence=_evidence(flat),
+            browser=unflatten(flat, IN_JSON),
+            tries=from_plain(flat.get("tries")),
+            parts=tuple(read_part(part) for part in flat.get("parts", ())),
+            **plain,
+            **marks,
+        )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         msg = f"not a row: {type(error).__name__}: {error}"
         raise DataError(msg) from error
@@ -283,8 +379,9 @@ def _plain(flat: Mapping[str, Any], key: str) -> Any:
     value, kind = flat.get(key), _PLAIN[key]
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)  # a column of whole numbers with gaps is often kept as floats
-    if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
-        wanted = "text" if kind is str else "a whole number" if kind is int else "a number"
+    odd = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+    if value is not None and odd:
+        wanted = _WANTED.get(kind, "a number")
         msg = f"{key} is {value!r}, not {wanted}"
         raise TypeError(msg)
     if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
@@ -293,12 +390,12 @@ def _plain(flat: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def _stream(flat: Mapping[str, Any]) -> bool:
-    value = flat.get("stream")
+def _flag(flat: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    value = flat.get(key)
     if value is not None and not isinstance(value, bool):
-        msg = f"stream is {value!r}, not true or false"
+        msg = f"{key} is {value!r}, not true or false"
         raise TypeError(msg)
-    return value is not False
+    return default if value is None else value
 
 
 def _ns(flat: Mapping[str, Any], key: str) -> int | None:
@@ -330,6 +427,15 @@ def _source(flat: Mapping[str, Any], key: str) -> Source | None:
         msg = f"{key} is {value!r}, not one of {', '.join(SOURCES)}"
         raise ValueError(msg)
     return cast("Source | None", value)
+
+
+def _evidence(flat: Mapping[str, Any]) -> dict[str, str]:
+    evidence = dict(flat.get("evidence") or {})
+    for name, value in evidence.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            msg = f"evidence holds {name!r}: {value!r}, and not text"
+            raise TypeError(msg)
+    return evidence
 
 
 def _reported(flat: Mapping[str, Any], key: str) -> Reported | None:

@@ -10,43 +10,40 @@ import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 
-from llmtrace.export import provider
+from llmtrace import identity as identities
+from llmtrace import relay as relays
+from llmtrace import scope as scopes
+from llmtrace.content import Content, ContentPolicy
+from llmtrace.export import langfuse_beside, provider
+from llmtrace.export.langfuse_names import TYPE as LANGFUSE_TYPE
 from llmtrace.export.sink import Sink, SpanSink
 from llmtrace.failopen import internal_error
-from llmtrace.record import Clock, Recording, random_id
+from llmtrace.identity import SpanIdentity
+from llmtrace.record import Clock, Later, Recording
+from llmtrace.rows import TURN
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, TracerProvider
+    from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from llmtrace.rows import Row
     from llmtrace.spans import Span as FinishedSpan
+    from llmtrace.spans import SpanKind
 
 current: ContextVar[Recording | None] = ContextVar("llmtrace_current", default=None)
 
+# Where the finished rows of what runs now go first, if somebody has more to tell of them.
+awaited: ContextVar[Later | None] = ContextVar("llmtrace_awaited", default=None)
+
 _INSTRUMENTATION_NAME: Final = "llmtrace"
-
-
-@dataclass(frozen=True, slots=True)
-class SpanIdentity:
-    """The ids a request goes by, and the application's own span where it has a provider."""
-
-    trace_id: str
-    span_id: str
-    parent_span_id: str | None
-    sampled: bool
-    context: Context | None = None
-    span: Span | None = None
-
-    @property
-    def traceparent(self) -> str:
-        """The W3C header that makes the server's spans children of this request."""
-        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
+# What stands for a provider where the application has none.
+_NO_PROVIDER: Final = (otel_trace.ProxyTracerProvider, otel_trace.NoOpTracerProvider)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +55,7 @@ class Runtime:
         sample: share of requests whose row is written out; counters see all of them.
         tracer_provider: the application's; `None` = look at OpenTelemetry's global one.
         ask_usage: add `include_usage` to streamed requests whose caller did not ask for it.
+        content: how prompts, answers and tool calls are recorded; `None` = they are not.
     """
 
     service: str
@@ -66,71 +64,71 @@ class Runtime:
     sample: float = 1.0
     tracer_provider: TracerProvider | None = None
     ask_usage: bool = True
+    content: ContentPolicy | None = None
     clock: Clock = time.perf_counter_ns
     wall: Clock = time.time_ns
 
-    def start(self, info: dict[str, Any], *, held_from_start: bool = False) -> Recording:
-        """Start the recording of one request with the row fields known so far."""
-        recording = Recording(
-            self._emit,
-            {"service": self.service, **self.labels, **info},
-            clock=self.clock,
-            wall=self.wall,
-            held_from_start=held_from_start,
+    def start(self, info: dict[str, Any], *, generation: Span | None = None) -> Recording:
+        """Start the recording of one request with the row fields known so far.
+
+        Args:
+            info: those fields.
+            generation: what Langfuse's own SDK records the same call as.
+        """
+        known = {"service": self.service, **self.labels, **info}
+        recording = Recording(self._emit, known, clock=self.clock, wall=self.wall)
+        around = current.get()
+        recording.span = identity = identities.of_request(
+            recording,
+            None if around is None or around.ended else around,
+            self._tracer,
+            self.sample,
+            generation=generation,
+            later=awaited.get(),
         )
-        recording.span = identity = self._identity(recording)
-        recording.info["trace_id"] = identity.trace_id
-        recording.info["span_id"] = identity.span_id
-        recording.info["parent_span_id"] = identity.parent_span_id
-        recording.info.setdefault("request_id", f"lt-{identity.span_id}")
+        known["trace_id"] = identity.trace_id
+        known["span_id"] = identity.span_id
+        known["parent_span_id"] = identity.parent_span_id
+        relay = relays.current.get()
+        if relay is not None and known.get("operation") != TURN:
+            # This process is a gateway, and the request one that it makes upstream.
+            known.setdefault("request_id", relay.next_request_id())
+            relay.calls_upstream(recording)
+        if self.content is not None and identity.sampled:
+            recording.content = Content(self.content)
+        scopes.begins(recording, self.clock)
+        if "request_id" not in known:
+            known["request_id"] = f"lt-{identity.span_id}"
         return recording
 
-    def _identity(self, recording: Recording) -> SpanIdentity:
-        around = current.get()
-        if around is not None and not around.ended:
-            # A second request inside a decorated function is a child of the first.
-            context = around.span.context
-            parent = around.span.trace_id, around.span.span_id
-            sampled = around.span.sampled
-        else:
-            context, parent, sampled = None, None, True
-            outside = otel_trace.get_current_span().get_span_context()
-            if outside.is_valid:
-                parent = f"{outside.trace_id:032x}", f"{outside.span_id:016x}"
-                sampled = outside.trace_flags.sampled
+    @property
+    def _provider(self) -> TracerProvider | None:
+        """The application's own TracerProvider, if it has one."""
         own = self.tracer_provider or otel_trace.get_tracer_provider()
-        if not isinstance(own, otel_trace.ProxyTracerProvider | otel_trace.NoOpTracerProvider):
-            span = provider.start(
-                own.get_tracer(_INSTRUMENTATION_NAME),
-                recording.info.get("operation", "chat"),
-                recording.started_unix_ns,
-                context,
-            )
-            ids = span.get_span_context()
-            return SpanIdentity(
-                trace_id=f"{ids.trace_id:032x}",
-                span_id=f"{ids.span_id:016x}",
-                parent_span_id=None if parent is None else parent[1],
-                sampled=ids.trace_flags.sampled,
-                context=otel_trace.set_span_in_context(span, context),
-                span=span,
-            )
-        trace_id = random_id(16) if parent is None else parent[0]
-        return SpanIdentity(
-            trace_id=trace_id,
-            span_id=random_id(8),
-            parent_span_id=None if parent is None else parent[1],
-            sampled=sampled and _in_sample(trace_id, self.sample),
-        )
+        return None if isinstance(own, _NO_PROVIDER) else own
+
+    @property
+    def _tracer(self) -> Tracer | None:
+        own = self._provider
+        return None if own is None else own.get_tracer(_INSTRUMENTATION_NAME)
 
     def _emit(self, recording: Recording, row: Row) -> None:
         identity: SpanIdentity = recording.span
+        if identity.generation is not None:
+            langfuse_beside.tell(identity.generation, recording.info, row.outcome, row.error_type)
+        if identity.later is None:
+            self._write(identity, row)
+        else:
+            identity.later(row, partial(self._write, identity))
+
+    def _write(self, identity: SpanIdentity, row: Row) -> None:
         if self.sample < 1 and identity.span is None:  # else the application's sampler decided
-            row = replace(row, weight=1 / max(self.sample, _LEAST_SHARE))
+            row = replace(row, weight=1 / max(self.sample, identities.LEAST_SHARE))
+        own = None if identity.span is None else self._provider
         for sink in self.sinks:
             try:
-                if identity.span is not None and getattr(sink, "spans", False):
-                    continue  # the application's own provider sends them
+                if own is not None and _left_to(own, sink):
+                    continue
                 if identity.sampled or getattr(sink, "every_row", False):
                     sink.write(row)
             except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
@@ -141,6 +139,54 @@ class Runtime:
             except Exception as error:  # noqa: BLE001
                 internal_error("export.provider", error)
 
+    def open_span(
+        self, name: str, kind: SpanKind, start: int, context: Context | None = None
+    ) -> SpanIdentity:
+        """Give a span its ids now, so that what runs inside `context` become its children.
+
+        Args:
+            name: as far as it is known; `close_span` may change it.
+            kind: as of `Span`.
+            start: unix nanoseconds.
+            context: what holds its parent; default: the current one.
+        """
+        return identities.of_span(
+            name, kind, start, self._tracer, share=self.sample, context=context
+        )
+
+    def close_span(self, identity: SpanIdentity, span: FinishedSpan) -> None:
+        """End a span that `open_span` gave its ids, and write it. Never raises."""
+        own = None if identity.span is None else self._provider
+        if identity.span is not None and own is not None:
+            try:
+                provider.end(own.get_tracer(_INSTRUMENTATION_NAME), identity.span, span)
+            except Exception as error:  # noqa: BLE001 - the application must not notice
+                internal_error("export.provider", error)
+        self._write_span(span, own, sampled=identity.sampled)
+
+    def _write_span(
+        self, span: FinishedSpan, own: TracerProvider | None, *, sampled: bool = True
+    ) -> None:
+        for sink in self.sinks:
+            try:
+                sent = sampled and getattr(sink, "spans", False)
+                sent = sent and not (own is not None and _left_to(own, sink))
+                if sent or getattr(sink, "every_span", False):
+                    cast("SpanSink", sink).write(span)
+            except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
+                internal_error(f"export.{type(sink).__name__}", error)
+
+    def keeps(self, trace_id: str) -> bool:
+        """Say whether the user's sampling writes the spans of a trace."""
+        return identities.in_sample(trace_id, self.sample)
+
+    def beside(self, recording: Recording, generation: Span) -> None:
+        """Note that Langfuse's own SDK records a call of a request that has begun already."""
+        recording.span = recording.span._replace(generation=generation)
+        recording.attributes[LANGFUSE_TYPE] = "span"
+        # The generation ends with its stream, and not with the function around it.
+        recording.at_stream_end = partial(langfuse_beside.tell, generation, recording.info)
+
     def emit_span(self, span: FinishedSpan, context: Context | None = None) -> None:
         """Hand a finished span that is no row to whatever writes spans. Never raises.
 
@@ -149,26 +195,21 @@ class Runtime:
             context: where the application's own provider is used, its parent's; such a provider
                 gives the span another id, so it is for spans that have no children.
         """
-        own = self.tracer_provider or otel_trace.get_tracer_provider()
-        try:
-            if not isinstance(own, otel_trace.ProxyTracerProvider | otel_trace.NoOpTracerProvider):
+        own = self._provider
+        if own is not None:
+            try:
                 provider.write(own.get_tracer(_INSTRUMENTATION_NAME), span, context)
-                return
-            for sink in self.sinks:
-                if getattr(sink, "spans", False):
-                    cast("SpanSink", sink).write(span)
-        except Exception as error:  # noqa: BLE001 - the application must not notice
-            internal_error("export.span", error)
+            except Exception as error:  # noqa: BLE001 - the application must not notice
+                internal_error("export.provider", error)
+        self._write_span(span, own)
 
 
-# A trace id cannot tell smaller shares apart; a share of 0 must not be divided by.
-_LEAST_SHARE: Final = 1 / (1 << 56)
-
-
-def _in_sample(trace_id: str, share: float) -> bool:
-    # The right-most 7 bytes are the random ones (W3C trace context, level 2), so that every
-    # process that sees this trace comes to the same answer.
-    return share >= 1 or int(trace_id[-14:], 16) < share * (1 << 56)
+def _left_to(own: TracerProvider, sink: Any) -> bool:
+    """Say whether a sink has nothing to do, as the application's own provider does it."""
+    if not getattr(sink, "spans", False):
+        return False
+    left_to = getattr(sink, "left_to", None)
+    return left_to is None or bool(left_to(own))
 
 
 _active: Runtime | None = None
@@ -203,6 +244,9 @@ class entered:  # noqa: N801 - reads as the verb it is: `with entered(recording)
         self._attached = None if context is None else otel_context.attach(context)
 
     def __exit__(self, *_: object) -> None:
+        try:
+            current.reset(self._token)
+        except ValueError:  # torn down by the garbage collector, in another context
+            return
         if self._attached is not None:
             otel_context.detach(self._attached)
-        current.reset(self._token)

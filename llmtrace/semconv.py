@@ -5,16 +5,21 @@ By the table in `semconv_table.py`. `python -m llmtrace.semconv` prints it as do
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
+from llmtrace import content
 from llmtrace.errors import DataError
+from llmtrace.rendering import ON_WIRE, flatten, unflatten
 from llmtrace.rows import OUTCOMES, Row
 from llmtrace.semconv_table import (
+    BROWSER,
     DERIVED,
     E2E,
+    EVIDENCE,
     MARKS,
     NETWORK,
     PLAIN,
@@ -22,15 +27,19 @@ from llmtrace.semconv_table import (
     REPORTED,
     SPECIAL,
     STAGE_TIMES,
+    TRIES,
     Attribute,
+    Kind,
 )
 from llmtrace.stages import SOURCES, STAGES, Network, Reported, StageName, Timeline
+from llmtrace.tries import MOST_TRIES, Try, as_plain, from_plain
 
 __all__ = [
     "Scalar",
     "Value",
     "from_attributes",
     "is_row",
+    "kind_of",
     "reserved",
     "split_server",
     "to_attributes",
@@ -61,7 +70,37 @@ _STAGE_NAMES: Final = tuple((line.field, line.name, f"{line.name}.source") for l
 
 def reserved(name: str) -> bool:
     """Say whether an attribute name is llmtrace's own, so that no user attribute may have it."""
-    return name.startswith(_OWN) or name in _NAMES
+    return name.startswith(_OWN) or name in _NAMES or name in content.NAMES
+
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    **{
+        line.name: line.kind
+        for table in (
+            PLAIN, MARKS, RAW, REPORTED, NETWORK, STAGE_TIMES, SPECIAL, DERIVED, BROWSER,
+        )
+        for line in table
+    },
+    **dict.fromkeys(_MARKED.values(), "seconds"),
+}  # fmt: skip
+
+
+def kind_of(name: str) -> Kind | None:
+    """Say of which kind the values of one of llmtrace's attributes are; `None` = not one of them.
+
+    For stores that give everything back as text.
+
+    Example:
+        >>> kind_of("llmtrace.e2e"), kind_of("llmtrace.stage.queue.source"), kind_of("shop.cart")
+        ('seconds', 'string', None)
+    """
+    kind = _KINDS.get(name)
+    text = (
+        name.startswith(EVIDENCE)
+        or name in content.NAMES
+        or (name.startswith(_OWN) and name.endswith(".source"))
+    )
+    return "string" if kind is None and text else kind
 
 
 def to_attributes(row: Row) -> dict[str, Value]:
@@ -82,8 +121,18 @@ def to_attributes(row: Row) -> dict[str, Value]:
             out["server.port"] = port
     if timeline.stream:
         out["gen_ai.request.stream"] = True
+    if row.nested:
+        out["llmtrace.nested"] = True
+    if not timeline.watched:
+        out["llmtrace.unwatched"] = True
+    if row.tries:
+        out[TRIES] = tuple(json.dumps(one, separators=(",", ":")) for one in as_plain(row.tries))
     if row.finish_reason is not None:
         out["gen_ai.response.finish_reasons"] = (row.finish_reason,)
+    for header, text in row.evidence.items():
+        out[EVIDENCE + header] = text
+    if row.browser is not None:
+        out |= flatten(row.browser, ON_WIRE)
     out[E2E] = timeline.e2e / _NS
     if timeline.ttft is not None:
         out["gen_ai.response.time_to_first_chunk"] = timeline.ttft / _NS
@@ -118,6 +167,7 @@ def to_attributes(row: Row) -> dict[str, Value]:
     out["llmtrace.stage.unattributed"] = stages.unattributed / _NS
     if stages.inconsistent:
         out["llmtrace.inconsistent"] = stages.inconsistent
+    out |= row.content
     return out
 
 
@@ -164,13 +214,26 @@ def from_attributes(
             start=start,
             service=_service(attributes, around),
             server=_server(attributes),
+            tries=_tries(attributes.get(TRIES)),
             finish_reason=_first(attributes.get("gen_ai.response.finish_reasons")),
             timeline=_timeline(attributes),
+            nested=_flag(attributes, "llmtrace.nested"),
             attributes={
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in attributes.items()
+                if not reserved(name) and _plain(value)
+            },
+            content={
                 name: value
                 for name, value in attributes.items()
-                if not reserved(name) and isinstance(value, str | bool | int | float)
+                if name in content.NAMES and isinstance(value, str)
             },
+            evidence={
+                name.removeprefix(EVIDENCE): value
+                for name, value in attributes.items()
+                if name.startswith(EVIDENCE) and isinstance(value, str)
+            },
+            browser=unflatten(attributes, ON_WIRE),
             **marks,
             **plain,
         )
@@ -207,7 +270,8 @@ def _timeline(attributes: Mapping[str, Any]) -> Timeline:
         network=Network(**parts, rtt_source=rtt_source),
         marked_before=dict(_marked(attributes, "before")),
         marked_after=dict(_marked(attributes, "after")),
-        stream=_stream(attributes),
+        stream=_flag(attributes, "gen_ai.request.stream"),
+        watched=not _flag(attributes, "llmtrace.unwatched"),
         **raw,
         **reported,
     )
@@ -239,8 +303,8 @@ def _ns(attributes: Mapping[str, Any], name: str) -> int | None:
 
 def _as_kind(line: Attribute, value: Any) -> Any:
     """Check a plain value's kind: what comes from the wire may be anything."""
-    kinds = {"string": str, "int": int, "double": int | float}[line.kind]
-    if isinstance(value, bool) or not isinstance(value, kinds):
+    kinds = {"string": str, "int": int, "double": int | float, "boolean": bool}[line.kind]
+    if isinstance(value, bool) != (kinds is bool) or not isinstance(value, kinds):
         msg = f"{line.name} is {value!r}, not a {line.kind}"
         raise TypeError(msg)
     return value
@@ -252,12 +316,27 @@ def _one_of(value: Any, allowed: Sequence[str], name: str) -> None:
         raise ValueError(msg)
 
 
-def _stream(attributes: Mapping[str, Any]) -> bool:
-    value = attributes.get("gen_ai.request.stream", False)
+def _flag(attributes: Mapping[str, Any], name: str) -> bool:
+    value = attributes.get(name, False)
     if not isinstance(value, bool):
-        msg = f"gen_ai.request.stream is {value!r}, not a boolean"
+        msg = f"{name} is {value!r}, not a boolean"
         raise TypeError(msg)
     return value
+
+
+def _plain(value: Any) -> bool:
+    """Say whether a value is one that a row's own attribute can have."""
+    if isinstance(value, list | tuple):
+        return all(isinstance(one, str) for one in value)
+    return isinstance(value, str | bool | int | float)
+
+
+def _tries(written: Any) -> tuple[Try, ...]:
+    if written is None:
+        return ()
+    # Some stores flatten a list of one to its only element.
+    listed = [written] if isinstance(written, str) else written
+    return from_plain([json.loads(one) for one in listed[:MOST_TRIES]])
 
 
 def _first(reasons: Any) -> str | None:

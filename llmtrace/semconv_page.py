@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from llmtrace.semconv_table import (
+    AGENT_DURATION,
+    ATTEMPT,
+    BROWSER,
+    CONTENT,
     DERIVED,
+    EVIDENCE,
+    GATEWAY,
     LATEST,
     MARKS,
     NETWORK,
@@ -20,6 +26,8 @@ from llmtrace.semconv_table import (
     STAGE,
     STAGE_SOURCE,
     STAGE_TIMES,
+    TOOL,
+    TOOL_DURATION,
     Attribute,
     ClientMetrics,
 )
@@ -57,9 +65,52 @@ Their lengths add up to the request's. Two of their positions are a drawing: `de
 take turns in truth, chunk by chunk, and are drawn one after the other. A child's span id is
 derived from its parent's, so that a row sent twice is still one row.
 """
+_TURN: Final = """\
+## A turn of an agent
+
+A row as well, with `gen_ai.operation.name` `invoke_agent`, named `invoke_agent {name}`, of kind
+INTERNAL. Its stages are those of its requests, overlap counted once; they are no child spans of
+it, because what ran inside has spans of its own: requests, tool calls, turns. See
+[agents](agents.md).
+"""
+_TOOL: Final = """\
+## The span of a tool call
+
+Of kind INTERNAL, named `execute_tool {name}`, in the turn, request or tool call it lies in.
+"""
+_CONTENT: Final = """\
+## Content
+
+On the spans of requests and tool calls, if `llmtrace.init(record_content=True)` asked for it, and
+nowhere else. Messages have the shape of OpenTelemetry's GenAI conventions. See
+[privacy](privacy.md).
+"""
+_ATTEMPTS: Final = f"""\
+## HTTP attempts as child spans
+
+Where there was more than one, or where one failed, each attempt is a child span of kind CLIENT,
+`attempt 1` and on. It has `{ATTEMPT}` (its number), and where they are known
+`http.response.status_code`, `error.type`, `http.request.resend_count`, and in seconds
+`llmtrace.retry_after` (what its answer told the client to wait) and `llmtrace.backoff` (how long
+it did). Attempts are no stages: they lie beside those, over the same time.
+"""
+_GATEWAY: Final = """\
+## The span of a gateway
+
+One of kind SERVER for each request through `llmtrace.gateway`, in its caller's trace; the
+gateway's own rows are its children. The gateway's own time, that of its upstream calls and that of
+its caller are up to the first content sent, and add up to all of it. Beside these it has what
+OpenTelemetry says of a server's request: `http.request.method`, `url.path`, `http.route` and
+`http.response.status_code`. Where an OpenTelemetry instrumentation has opened a server span
+already, that one gets the attributes that begin with `llmtrace.`. See [gateways](gateways.md).
+"""
 _STAGES_TEXT: Final = f"""\
 The partition of `llmtrace.e2e`, as `llmtrace.stages.split` makes it of the figures below. In
 `<name>.source` who told: {", ".join(f"`{source}`" for source in SOURCES)}."""
+
+_BROWSER_TEXT: Final = """\
+What a page measured, as told: on the page's own span `llmtrace.browser`, and on the row it was
+joined to, whose stages then are the page's. See [the browser](browser.md)."""
 
 
 def page() -> str:
@@ -80,6 +131,17 @@ def page() -> str:
         ("Marks", "", MARKS),
         ("The reader's own time, and retries", "Left out when 0.", RAW),
         (
+            "In the browser",
+            _BROWSER_TEXT,
+            BROWSER,
+        ),
+        (
+            "Evidence",
+            "Headers of the last answer as they came, for who reads the row: limits, ids, times of "
+            "their own.\nWhich are kept: [gateways](gateways.md#what-is-kept-as-evidence).",
+            (Attribute("evidence", f"{EVIDENCE}<header>", "string", "the header's value"),),
+        ),
+        (
             "Explicit marks",
             "Time marked with `llmtrace.stage`, before and after the first content.",
             (
@@ -94,7 +156,8 @@ def page() -> str:
         if text:
             parts.append(f"{text}\n")
         parts.append("\n".join(_rows(lines)) + "\n")
-    parts += [_CHILDREN, _metrics()]
+    parts += [_CHILDREN, _ATTEMPTS, _TURN, _TOOL, *_rows(TOOL), "", _CONTENT, *_rows(CONTENT), ""]
+    parts += [_GATEWAY, *_rows(GATEWAY), "", _metrics()]
     return "\n".join(parts)
 
 
@@ -131,6 +194,8 @@ def _named() -> Iterator[tuple[str, str, str]]:
         ("wait for a later chunk", "time_per_output_chunk"),
     ):
         yield what, f"`{getattr(RELEASED, field)}`", f"`{getattr(LATEST, field)}`"
+    for what, name in (("a turn of an agent", AGENT_DURATION), ("a tool call", TOOL_DURATION)):
+        yield f"duration of {what}", f"`{name}`", f"`{name}`"
     yield "tokens a request", _tokens(RELEASED), _tokens(LATEST)
     totals = LATEST.tokens_total or {}
     yield "tokens in total", "", ", ".join(f"`{name}`" for name in totals.values())

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from llmtrace.content import ARGUMENTS, INPUT, OUTPUT, RESULT, SYSTEM
+from llmtrace.rendering import ON_WIRE, name_of
 from llmtrace.rows import OUTCOMES
 from llmtrace.stages import STAGES
 
@@ -19,6 +21,10 @@ Kind = Literal["string", "string[]", "int", "double", "boolean", "seconds"]
 SCOPE: Final = "llmtrace"  # the instrumentation scope's name
 STAGE: Final = "llmtrace.stage.name"  # on a child span: which stage it is
 STAGE_SOURCE: Final = "llmtrace.stage.source"  # on a child span: who told
+EVIDENCE: Final = "llmtrace.evidence."  # a header of the answer, as it came; its name follows
+ATTEMPT: Final = "llmtrace.attempt"  # on a child span: the number of the HTTP attempt it is
+TRIES: Final = "llmtrace.tries"
+CACHE_HIT: Final = "llmtrace.cache_hit"
 E2E: Final = "llmtrace.e2e"  # on every row's span, and on no other: what tells rows from spans
 # Child spans lie end to end in this order. Time on the server that nobody can split lies before
 # the first content.
@@ -40,6 +46,7 @@ class Attribute:
 # Row fields that are written as they are. Absent when unknown.
 PLAIN: Final = (
     Attribute("operation", "gen_ai.operation.name", "string", "`chat`, `text_completion`, …"),
+    Attribute("agent", "gen_ai.agent.name", "string", "of a turn: its name"),
     Attribute("provider", "gen_ai.provider.name", "string", "who serves the model"),
     Attribute("model", "gen_ai.request.model", "string", "the model asked for"),
     Attribute("response_id", "gen_ai.response.id", "string", "the id in the answer"),
@@ -48,7 +55,9 @@ PLAIN: Final = (
         "cached_tokens", "gen_ai.usage.cache_read.input_tokens", "int", "of them, from a cache"
     ),
     Attribute("output_tokens", "gen_ai.usage.output_tokens", "int", "tokens of the answer"),
-    Attribute("error_type", "error.type", "string", "class of what was raised"),
+    Attribute(
+        "error_type", "error.type", "string", "the provider's code, else class of what was raised"
+    ),
     Attribute("http_status", "http.response.status_code", "int", "status of the last attempt"),
     Attribute("version", "service.version", "string", "version of the application"),
     Attribute("outcome", "llmtrace.outcome", "string", f"one of {', '.join(OUTCOMES)}"),
@@ -59,8 +68,10 @@ PLAIN: Final = (
     Attribute("replica", "llmtrace.replica", "string", "the engine instance that answered"),
     Attribute("gateway", "llmtrace.gateway", "string", "name of the gateway in between"),
     Attribute("client", "llmtrace.client", "string", "client library"),
+    Attribute("cache_hit", CACHE_HIT, "boolean", "whether a cache answered and no engine"),
     Attribute("attempts", "llmtrace.attempts", "int", "HTTP attempts, retries included"),
     Attribute("chunks", "llmtrace.chunks", "int", "chunks with content"),
+    Attribute("burst_chunks", "llmtrace.burst_chunks", "int", "of them, there at once"),
     Attribute("preemptions", "llmtrace.preemptions", "int", "times the engine preempted it"),
     Attribute("spec_drafted", "llmtrace.spec_drafted", "int", "speculative tokens drafted"),
     Attribute("spec_accepted", "llmtrace.spec_accepted", "int", "of them, accepted"),
@@ -73,12 +84,19 @@ PLAIN: Final = (
         "double",
         "s of the longest chain of dependent tool calls",
     ),
+    Attribute(
+        "tool_serial_loss_s",
+        "llmtrace.tool_serial_loss",
+        "double",
+        "s that independent tool calls lost by taking turns",
+    ),
     Attribute("weight", "llmtrace.weight", "double", "requests this row stands for"),
 )
 
 # Points in time and gaps that the row keeps in nanoseconds (`<field>_ns`). Absent when unknown.
 MARKS: Final = (
     Attribute("max_gap", "llmtrace.max_gap", "seconds", "longest wait for a later chunk"),
+    Attribute("answered", "llmtrace.answered", "seconds", "start to the headers of the answer"),
     Attribute("first_byte", "llmtrace.first_byte", "seconds", "start to first byte of the body"),
     Attribute("first_event", "llmtrace.first_event", "seconds", "start to first event, any kind"),
     Attribute(
@@ -103,6 +121,9 @@ RAW: Final = (
     Attribute(
         "retry_gateway", "llmtrace.retry.gateway", "seconds", "failed attempts with a status"
     ),
+    Attribute(
+        "unsplit", "llmtrace.unsplit", "seconds", "of a turn: its requests' time nobody can split"
+    ),
 )
 
 # Durations as somebody reported them, uncut, each with a `.source`. Absent when not reported.
@@ -120,8 +141,48 @@ NETWORK: Final = (
     Attribute("dns", "llmtrace.network.dns", "seconds", "name resolution"),
     Attribute("connect", "llmtrace.network.connect", "seconds", "TCP handshake"),
     Attribute("tls", "llmtrace.network.tls", "seconds", "TLS handshake"),
+    Attribute("handshake", "llmtrace.network.handshake", "seconds", "WebSocket handshake"),
     Attribute("send", "llmtrace.network.send", "seconds", "sending the request"),
     Attribute("rtt", "llmtrace.network.rtt", "seconds", "one round trip"),
+)
+
+_BROWSER: Final[tuple[tuple[str, Kind, str], ...]] = (
+    ("kind", "string", "`fetch` or `eventsource`; `whole` if the page read the answer in one go"),
+    ("outcome", "string", "how it ended for the page; absent if it cannot tell"),
+    ("error_type", "string", "name of the exception, or `HTTP503`"),
+    ("http_status", "int", "of the answer the page got"),
+    ("protocol", "string", "to the server: `http/1.1`, `h2`, `h3`"),
+    ("e2e_ns", "seconds", "the call to the stream's end, or to the paint of its last content"),
+    ("ttft_ns", "seconds", "the call to the first content in the page's hands"),
+    ("held_before_ns", "seconds", "the page's own time up to the first content"),
+    ("held_after_ns", "seconds", "the page's own time after it"),
+    ("blocked_ns", "seconds", "of both, long tasks while the page waited for a piece"),
+    ("first_byte_ns", "seconds", "the call to the first piece of the body"),
+    ("last_content_ns", "seconds", "the call to the last content"),
+    ("max_gap_ns", "seconds", "longest wait for a later piece"),
+    ("client_wait_ns", "seconds", "before the request was sent, less what follows"),
+    ("dns_ns", "seconds", "name resolution; 0 on a connection that was open"),
+    ("connect_ns", "seconds", "TCP handshake, or QUIC's"),
+    ("tls_ns", "seconds", "TLS handshake"),
+    ("gateway_ns", "seconds", "self time of gateways, as `Server-Timing` told the page"),
+    ("chunks", "int", "pieces with content"),
+    ("renders", "int", "times the page changed the document, from the first content on"),
+    ("paints", "int", "frames that showed such a change"),
+    ("first_paint_ns", "seconds", "the call to the first of these"),
+    ("paint_lag_ns", "seconds", "content in hand to content painted, mean"),
+    ("max_paint_lag_ns", "seconds", "the same, longest"),
+    ("long_frames", "int", "frames longer than 50 ms"),
+    ("long_frames_total_ns", "seconds", "all of them together"),
+    ("hidden_ns", "seconds", "for how long nobody could see the page"),
+    ("app_e2e_ns", "seconds", "the whole wait as the application's server had measured it"),
+    ("app_ttft_ns", "seconds", "the same, start to first content"),
+    ("app_held_ns", "seconds", "the same, the application's own time with the stream"),
+    ("inconsistent", "string", "figures that contradict others; `server`: its wait is longer"),
+)
+# What a page's beacon tells: on its own span, and on the row it was joined to.
+BROWSER: Final = tuple(
+    Attribute(f"browser.{field}", name_of(field, ON_WIRE), kind, meaning)
+    for field, kind, meaning in _BROWSER
 )
 
 _STAGE_MEANINGS: Final = (
@@ -139,11 +200,68 @@ STAGE_TIMES: Final = tuple(
     for stage, meaning in zip(STAGES, _STAGE_MEANINGS, strict=True)
 )
 
+# The span of a gateway of one's own (`llmtrace.gateway`). Absent when unknown.
+GATEWAY: Final = (
+    Attribute("name", "llmtrace.gateway", "string", "the gateway's name"),
+    Attribute("own", "llmtrace.gateway.self", "seconds", "its own, up to the first content"),
+    Attribute("upstream", "llmtrace.gateway.upstream", "seconds", "waiting on upstream calls"),
+    Attribute(
+        "caller",
+        "llmtrace.gateway.caller",
+        "seconds",
+        "waiting for the rest of the request, if any",
+    ),
+    Attribute("calls", "llmtrace.gateway.calls", "int", "upstream calls made up to then"),
+    Attribute("cache_hit", CACHE_HIT, "boolean", "whether a cache answered and no engine"),
+    Attribute("cache_kind", "llmtrace.cache_kind", "string", "`exact`, `semantic`"),
+    Attribute("request_id", "llmtrace.request_id", "string", "the caller's `x-request-id`"),
+    Attribute("outcome", "llmtrace.outcome", "string", "`success`, `error`, `cancelled`, …"),
+    Attribute("error_type", "error.type", "string", "class of what was raised, or the status"),
+)
+
+EXECUTE_TOOL: Final = "execute_tool"  # the operation of a tool call's span
+TOOL_NAME: Final = "gen_ai.tool.name"  # on a tool call's span, and on no other
+TOOL_TYPE: Final = "gen_ai.tool.type"
+TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+TOOL_ROUND: Final = "llmtrace.tool.round"
+TOOL_NEEDS: Final = "llmtrace.tool.needs"
+# What the span of a tool call has, beside what the application says of it.
+TOOL: Final = (
+    Attribute("operation", "gen_ai.operation.name", "string", f"`{EXECUTE_TOOL}`"),
+    Attribute("name", TOOL_NAME, "string", "the tool's name"),
+    Attribute("type", TOOL_TYPE, "string", "`function`"),
+    Attribute("call_id", TOOL_CALL_ID, "string", "by which the model asked for it, if told"),
+    Attribute("agent", "gen_ai.agent.name", "string", "the turn's name, if in one"),
+    Attribute("round", TOOL_ROUND, "int", "requests its turn had begun before it"),
+    Attribute("needs", TOOL_NEEDS, "string[]", "ids of the spans whose results it was given"),
+    Attribute("outcome", "llmtrace.outcome", "string", "`success`, `error`, `cancelled`, …"),
+    Attribute("error_type", "error.type", "string", "class of what was raised"),
+)
+
+# What was said, by the names of `content.py`: only if the user wants it recorded.
+CONTENT: Final = (
+    Attribute("content", SYSTEM, "string", "instructions apart from the conversation, as JSON"),
+    Attribute("content", INPUT, "string", "the conversation that was sent, as JSON"),
+    Attribute("content", OUTPUT, "string", "the answer, as JSON"),
+    Attribute("content", ARGUMENTS, "string", "what a tool was given, as JSON"),
+    Attribute("content", RESULT, "string", "what it gave, as text or JSON"),
+)
+
 # What has a shape of its own; see `to_attributes`.
 SPECIAL: Final = (
     Attribute("server", "server.address", "string", "host of the server"),
     Attribute("server", "server.port", "int", "its port, where given"),
     Attribute("stream", "gen_ai.request.stream", "boolean", "true for a stream, else absent"),
+    Attribute("nested", "llmtrace.nested", "boolean", "true if its time is part of another row's"),
+    Attribute(
+        "watched", "llmtrace.unwatched", "boolean", "true if nobody saw when its reader waited"
+    ),
+    Attribute(
+        "tries",
+        TRIES,
+        "string[]",
+        "HTTP attempts, where one failed or there were several; as JSON",
+    ),
     Attribute(
         "finish_reason", "gen_ai.response.finish_reasons", "string[]", "why the model stopped"
     ),
@@ -210,6 +328,9 @@ LATEST: Final = ClientMetrics(
         "cached": "gen_ai.client.inference.usage.cache_read.input_tokens",
     },
 )
+# The same in both.
+AGENT_DURATION: Final = "gen_ai.invoke_agent.duration"
+TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 # Bucket bounds the conventions advise, in seconds and in tokens.
 DURATION_BOUNDS_S: Final = tuple(0.01 * 2**power for power in range(14))
 TOKEN_BOUNDS: Final = tuple(4**power for power in range(14))

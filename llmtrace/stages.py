@@ -47,11 +47,36 @@ class Reported:
     source: Source
 
 
+# What somebody reports is believed up to a day; beyond that it is garbage.
+_LONGEST_NS: Final = 86_400 * 1_000_000_000
+
+
+def reported(value: object, unit_ns: int, source: Source) -> Reported | None:
+    """Read a duration as a server reports it; what cannot be one is unknown.
+
+    Args:
+        value: what was sent; only a number from 0 to below a day is believed.
+        unit_ns: nanoseconds in the unit it is given in.
+        source: who sent it.
+
+    Example:
+        >>> reported(1.5, 1_000_000, "engine_inband")
+        Reported(ns=1500000, source='engine_inband')
+        >>> reported("soon", 1_000_000, "engine_inband")
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not 0 <= value < _LONGEST_NS // unit_ns:
+        return None
+    return Reported(round(value * unit_ns), source)
+
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """Sub-phases of the network stage, in nanoseconds; `None` = nobody looked.
 
-    On a pooled connection `dns`, `connect` and `tls` are 0: nothing was done, and that was seen.
+    On a pooled connection `dns`, `connect`, `tls` and `handshake` are 0: nothing was done, and that
+    was seen. `handshake` is a WebSocket's own, the request that opens it and its answer.
     """
 
     client_wait: int | None = None
@@ -61,6 +86,7 @@ class Network:
     send: int | None = None
     rtt: int | None = None
     rtt_source: Source | None = None
+    handshake: int | None = None
 
     @property
     def known(self) -> int | None:
@@ -74,6 +100,7 @@ class Network:
         yield "dns", self.dns
         yield "connect", self.connect
         yield "tls", self.tls
+        yield "handshake", self.handshake
         yield "send", self.send
         yield "rtt", self.rtt
 
@@ -97,7 +124,10 @@ class Timeline:
         frontend: the engine's own time outside queue and prefill, a part of `first_chunk`.
         marked_before: explicit marks (`llmtrace.stage`) in the wait before the first content.
         marked_after: the same, in the wait after it.
+        unsplit: time known to be on servers that cannot be split: of requests inside a turn.
         stream: whether the answer came as a stream.
+        watched: whether anybody saw when the reader waited and when it did not. If not, what comes
+            after the first content is neither `decode` nor `render`, but unattributed.
     """
 
     e2e: int
@@ -114,7 +144,9 @@ class Timeline:
     frontend: Reported | None = None
     marked_before: Mapping[StageName, int] = field(default_factory=dict)
     marked_after: Mapping[StageName, int] = field(default_factory=dict)
+    unsplit: int = 0
     stream: bool = True
+    watched: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,24 +205,27 @@ def split(timeline: Timeline) -> Stages:
         cut.report("decode", timeline.engine_decode)
     cut.report("gateway", timeline.gateway)
     cut.marked(timeline.marked_before)
-    cut.hold(timeline.held_before)
+    if timeline.watched:
+        cut.hold(timeline.held_before)
     rest = cut.left
 
     cut.left = e2e - window
-    cut.hold(timeline.held_after)
+    if timeline.watched:
+        cut.hold(timeline.held_after)
     cut.marked(timeline.marked_after)
-    if not whole:
+    if not whole and timeline.watched:
         cut.take("decode", cut.left, "client")
 
-    split_known = all(cut.ns[stage] is not None for stage in _ENGINE)
-    if split_known:
-        cut.ns["first_chunk"] = (cut.ns["first_chunk"] or 0) + rest
+    unsplit = rest
+    if all(cut.ns[stage] is not None for stage in _ENGINE):
+        unsplit = min(max(0, timeline.unsplit), rest)
+        cut.ns["first_chunk"] = (cut.ns["first_chunk"] or 0) + rest - unsplit
         # A remainder is only as exact as what was taken from it.
         windowed = "engine_window" in (cut.sources[stage] for stage in _ENGINE)
         cut.sources["first_chunk"] = "engine_window" if windowed else "client"
     return Stages(
         **cut.ns,
-        unattributed=(0 if split_known else rest) + cut.left,
+        unattributed=unsplit + cut.left,
         sources=cut.sources,
         inconsistent=tuple(dict.fromkeys(cut.inconsistent)),
     )
@@ -276,6 +311,11 @@ class EngineFigures:
     prefill: Reported | None = None
     decode: Reported | None = None
     frontend: Reported | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    preemptions: int | None = None
+    replica: str | None = None
 
 
 def with_engine(timeline: Timeline, figures: EngineFigures) -> Timeline:

@@ -81,7 +81,9 @@ def summarise(rows: Sequence[Row], budget: Budget) -> Summary:
 
     The lines are about those that succeeded: an error after 2 ms is no fast answer, and a request
     its caller gave up says nothing of the server. The other outcomes are counted beside them.
+    Turns of agents are no requests, and left out.
     """
+    rows = [row for row in rows if not row.is_turn]
     done = [row for row in rows if row.outcome == "success"]
     waited = sum(row.e2e_ns for row in done)
     limits = budget.thresholds_s()

@@ -15,8 +15,11 @@ from llmtrace.rows import Row
 from llmtrace.runtime import Runtime
 from llmtrace.stages import Timeline
 from llmtrace.wrappers import instrument as wrapping
+from llmtrace.wrappers import letgo
 
 _MS = 1_000_000
+# How long a row that the garbage collector has ended may take to its sinks.
+_PATIENCE_S = 5.0
 
 
 class FakeClock:
@@ -67,6 +70,8 @@ def capture(
 ) -> Iterator[list[Row]]:
     """Collect the rows of everything recorded inside, in place of what `init` set up.
 
+    Rows of streams that were let go, too, once the block is left.
+
     Args:
         service: the rows' service.
         clock: monotonic nanoseconds, such as a `FakeClock`; default: the real one.
@@ -92,6 +97,7 @@ def capture(
         for handle in handles:
             handle.undo()
         runtime.activate(before)
+        letgo.settle(_PATIENCE_S)
 
 
 def fake_stream(

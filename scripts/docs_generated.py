@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -16,15 +18,17 @@ from prometheus_client import CollectorRegistry
 
 import llmtrace
 import llmtrace.testing
-from llmtrace import semconv_page
+from llmtrace import browser, gateway, grpc, propagate, semconv_page, websocket
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import make_parser
 from llmtrace.export.prometheus import LABELS, PrometheusSink
+from llmtrace_collector.profile import Profile, builtin_profiles, show_version
+from llmtrace_collector.signals import SIGNALS
 
 # Every public name is in one of these, or there is an error.
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Set-up": ("init", "flush", "shutdown", "instrument", "Instrumented", "internal_errors"),
-    "Recording": ("trace", "wrap", "annotate", "stage", "render"),
+    "Recording": ("trace", "wrap", "turn", "tool", "annotate", "stage", "render"),
     "Data": ("Row", "Stages", "Timeline", "split", "Budget", "STAGES", "OUTCOMES"),
     "Errors": ("LlmtraceError", "ConfigError", "DataError", "SourceError"),
 }
@@ -52,6 +56,13 @@ def api() -> str:
     for group, names in _GROUPS.items():
         parts.append(f"## {group}")
         parts += [_entry("llmtrace", name, getattr(llmtrace, name)) for name in names]
+    parts.append("## Gateways\n\nIn `llmtrace.gateway`; see [gateways](gateways.md).")
+    parts += [_entry("llmtrace.gateway", n, getattr(gateway, n)) for n in gateway.__all__]
+    parts.append("## The browser\n\nIn `llmtrace.browser`; see [the browser](browser.md).")
+    parts += [_entry("llmtrace.browser", n, getattr(browser, n)) for n in browser.__all__]
+    parts.append("## Protocols\n\nBeside HTTP; see [protocols](protocols.md).")
+    for module in (websocket, grpc, propagate):
+        parts += [_entry(module.__name__, n, getattr(module, n)) for n in module.__all__]
     parts.append("## Testing\n\nIn `llmtrace.testing`.")
     parts += [_entry("llmtrace.testing", n, getattr(llmtrace.testing, n)) for n in _TESTING]
     return "\n\n".join(parts)
@@ -207,11 +218,91 @@ def targets() -> str:
     return "\n".join(lines)
 
 
+def protocols() -> str:
+    """Draw the table of protocols and endings that the tests go through."""
+    root = str(Path(__file__).resolve().parent.parent)
+    sys.path.insert(0, root)
+    try:
+        table = importlib.import_module("tests.protocols.table")
+    finally:
+        sys.path.remove(root)
+    drawn: str = table.markdown()
+    return drawn
+
+
+def engine_signals() -> str:
+    """Lay out which unified signals each engine reports, and how that is known."""
+    return _matrix("engine", "engine")
+
+
+def gateway_signals() -> str:
+    """Lay out the same of gateways."""
+    return _matrix("gateway", "gateway")
+
+
+def gpu_signals() -> str:
+    """Lay out the same of GPU exporters; our own reader has every signal none of them gives."""
+    return _matrix("gpu", "gpu")
+
+
+def _matrix(room: str, kind: str) -> str:
+    profiles = [one for one in builtin_profiles() if one.kind == kind]
+    lines = [
+        f"| signal | metric | {' | '.join(one.title for one in profiles)} |",
+        "|---" * (2 + len(profiles)) + "|",
+    ]
+    for name, signal in SIGNALS.items():
+        if signal.room == room:
+            found = [one.signals.get(name) for one in profiles]
+            cells = [families[0].evidence if families else "" for families in found]
+            label = f"{{{signal.label}}}" if signal.label else ""
+            lines.append(
+                f"| `{name}`: {signal.help} | `{signal.metric}{label}` | {' | '.join(cells)} |"
+            )
+    return "\n".join(lines)
+
+
+def engine_names() -> str:
+    """List where each profile finds each signal."""
+    return "\n\n".join(_names(one) for one in builtin_profiles())
+
+
+def _names(profile: Profile) -> str:
+    lines = [
+        f"### {profile.title}",
+        "",
+        f"Page: `{profile.path}`" + (f"; versions {profile.checked}" if profile.checked else ""),
+        "",
+        "| signal | name | versions | known from | remark |",
+        "|---|---|---|---|---|",
+    ]
+    for signal, _, family in profile.families():
+        since = show_version(family.since) if family.since else ""
+        until = show_version(family.until) if family.until else ""
+        versions = f"{since} to {until}" if until else f"{since} on" if since else ""
+        where = "".join(f"{{{label}={value}}}" for label, value in family.where)
+        remarks = [f"when {family.when}" if family.when else "", family.note or ""]
+        if family.per_block:
+            remarks.append("counts blocks; times the block size of the page")
+        remark = "; ".join(one for one in remarks if one)
+        lines.append(
+            f"| {signal.name} | `{family.name}{where}` | {versions} | {family.evidence} "
+            f"| {remark} |"
+        )
+    lines += [f"| {name} | none | | | {why} |" for name, why in profile.absent.items()]
+    return "\n".join(lines)
+
+
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "api": api,
     "budget": budget,
     "cli": cli,
+    "engine-names": engine_names,
+    "engine-signals": engine_signals,
+    "gateway-signals": gateway_signals,
+    "gpu-signals": gpu_signals,
     "make": targets,
     "metrics": metrics,
+    "protocols": protocols,
 }
 WHOLE_PAGES: Final[Mapping[str, Callable[[], str]]] = {"semconv.md": semconv_page.page}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from llmtrace.record import TEXT, Recording
 from llmtrace.rows import Row
@@ -20,7 +20,7 @@ INFO: Final = {
 class Request:
     """A recording, the clock it runs by, and the rows it made."""
 
-    def __init__(self, start_ns: int = 5 * MS, **given: Any) -> None:
+    def __init__(self, start_ns: int = 5 * MS) -> None:
         self.clock = FakeClock(start_ns)
         self.rows: list[Row] = []
         self.recording = Recording(
@@ -28,7 +28,6 @@ class Request:
             dict(INFO),
             clock=self.clock,
             wall=lambda: 7,
-            **given,
         )
 
     def wait(self, ms: float) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from llmtrace.record import GAP_BOUNDS_NS
+from llmtrace.rendering import Browser
 from llmtrace.rows import OUTCOMES, Row
 from llmtrace.semconv import reserved
 from llmtrace.stages import SOURCES, STAGES, Network, Reported, Timeline
+from llmtrace.tries import Try
 
 # Eleven days: beyond that a double holds seconds to fewer than nine digits after the point.
 MOST_NS = 10**15
@@ -31,6 +33,7 @@ networks = st.builds(
     dns=maybe,
     connect=maybe,
     tls=maybe,
+    handshake=maybe,
     send=maybe,
     rtt=maybe,
     rtt_source=st.none() | st.sampled_from(SOURCES),
@@ -54,6 +57,7 @@ timelines = st.builds(
     frontend=reported,
     marked_before=marks,
     marked_after=marks,
+    unsplit=st.just(0) | durations,
     stream=st.booleans(),
 )
 
@@ -70,10 +74,56 @@ scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | finite | text
 attributes = st.dictionaries(text.filter(lambda name: not reserved(name)), scalars, max_size=4)
 
 
+evidence = st.dictionaries(
+    st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True),
+    st.text(st.characters(categories=["L", "N", "P"]), max_size=20),
+    max_size=3,
+)
+
+
 def hexes(size: int) -> st.SearchStrategy[str]:
     """Ids of `size` bytes in hex, none of them all zero."""
     return st.integers(1, (1 << 8 * size) - 1).map(lambda number: f"{number:0{2 * size}x}")
 
+
+tries = st.lists(
+    st.builds(
+        Try,
+        start_ns=durations,
+        duration_ns=durations,
+        backoff_ns=durations,
+        status=st.none() | st.integers(100, 599),
+        error_type=words,
+        retry_after_ns=maybe,
+    ),
+    max_size=3,
+).map(tuple)
+
+# A day is the longest a page is believed to have waited.
+page_durations = st.integers(0, 10**9) | st.integers(0, 86_400 * 10**9)
+maybe_page = st.none() | page_durations
+
+browsers = st.builds(
+    Browser,
+    kind=st.sampled_from(["fetch", "eventsource", "whole"]),
+    outcome=st.none() | st.sampled_from(OUTCOMES),
+    error_type=st.none() | st.sampled_from(["AbortError", "HTTP503", "TypeError"]),
+    http_status=st.none() | st.integers(100, 599),
+    protocol=st.none() | st.sampled_from(["http/1.1", "h2", "h3"]),
+    e2e_ns=page_durations,
+    held_before_ns=page_durations,
+    held_after_ns=page_durations,
+    chunks=st.integers(0, 2**40),
+    **dict.fromkeys(
+        (
+            "ttft_ns", "blocked_ns", "first_byte_ns", "last_content_ns", "max_gap_ns",
+            "client_wait_ns", "dns_ns", "connect_ns", "tls_ns", "gateway_ns", "first_paint_ns",
+            "paint_lag_ns", "max_paint_lag_ns", "long_frames_total_ns", "hidden_ns",
+        ),
+        maybe_page,
+    ),
+    **dict.fromkeys(("renders", "paints", "long_frames"), counts),
+)  # fmt: skip
 
 gap_counts = st.none() | st.lists(
     st.integers(0, 1000), min_size=len(GAP_BOUNDS_NS) + 1, max_size=len(GAP_BOUNDS_NS) + 1
@@ -89,6 +139,7 @@ rows = st.builds(
     start=st.integers(0, 2**62),
     service=text.filter(bool),
     operation=text,
+    agent=words,
     model=words,
     provider=words,
     server=st.none() | servers,
@@ -103,13 +154,17 @@ rows = st.builds(
     finish_reason=words,
     error_type=words,
     http_status=counts,
+    cache_hit=st.none() | st.booleans(),
     attempts=st.integers(1, 9),
+    tries=tries,
     prompt_tokens=counts,
     cached_tokens=counts,
     output_tokens=counts,
     chunks=st.integers(0, 2**40),
+    burst_chunks=counts,
     max_gap_ns=maybe,
     last_content_ns=maybe,
+    answered_ns=maybe,
     first_byte_ns=maybe,
     first_event_ns=maybe,
     first_reasoning_ns=maybe,
@@ -122,8 +177,11 @@ rows = st.builds(
     tool_wall_s=st.none() | finite,
     tool_serial_s=st.none() | finite,
     tool_critical_path_s=st.none() | finite,
+    tool_serial_loss_s=st.none() | finite,
     weight=st.floats(1, 1e6),
     attributes=attributes,
+    evidence=evidence,
+    browser=st.none() | browsers,
     timeline=timelines,
     gap_counts=gap_counts,
 )

@@ -471,3 +471,57 @@ llmtrace.init(exporters=[Sink()])
     )
 
     assert (done.stdout, done.stderr) == ("closed\n", "")
+
+
+# --- content ------------------------------------------------------------------------------------
+
+CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+
+@pytest.mark.parametrize(
+    ("text", "recorded"),
+    [
+        ("", False), ("NO_CONTENT", False), ("false", False), ("EVENT_ONLY", False),
+        ("SPAN_ONLY", True), ("span_and_event", True), ("true", True), (" True ", True),
+    ],
+)  # fmt: skip
+def test_opentelemetrys_switch_for_content(text, recorded):
+    """Content goes on spans if the variable says spans; llmtrace writes no events."""
+    assert read_environment({CAPTURE: text}).record_content is recorded
+
+
+def test_a_switch_that_is_neither():
+    """A value nobody knows is a mistake that must not go unnoticed either way."""
+    with pytest.raises(ConfigError, match=rf"{CAPTURE}='yes please' is not one of no_content"):
+        read_environment({CAPTURE: "yes please"})
+
+
+def test_content_is_off_unless_asked_for(monkeypatch):
+    """By an argument, which wins, or by the variable."""
+    llmtrace.init(exporters=[])
+    assert runtime.active().content is None
+    monkeypatch.setenv(CAPTURE, "span_only")
+    llmtrace.init(exporters=[], content_limit=100, redact=str.upper)
+    assert (runtime.active().content.limit, runtime.active().content.redact) == (100, str.upper)
+    llmtrace.init(exporters=[], record_content=False)
+    assert runtime.active().content is None
+    monkeypatch.delenv(CAPTURE)
+    llmtrace.init(exporters=[], record_content=True)
+    assert runtime.active().content.limit == 32_768
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"redact": "***"}, "redact='\\*\\*\\*' must be a function"),
+        ({"content_limit": 0}, "content_limit=0: give bytes"),
+        ({"content_limit": 1e6}, "content_limit=1000000.0: give bytes"),
+        ({"content_limit": True}, "content_limit=True: give bytes"),
+        ({"content_limit": 1 << 30}, "content_limit=1073741824: give bytes"),
+        ({"record_content": "no"}, "record_content='no' must be true or false"),
+    ],
+)
+def test_settings_of_content_that_cannot_be(wrong, said):
+    """They are wrong also while content is off: it may be switched on elsewhere."""
+    with pytest.raises(ConfigError, match=said):
+        llmtrace.init(exporters=[], **wrong)

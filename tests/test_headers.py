@@ -6,26 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.identity import SpanIdentity
 from llmtrace.record import Recording
-from llmtrace.runtime import SpanIdentity
 from llmtrace.stages import EngineFigures, Reported
-from llmtrace.wrappers.headers import incoming, outgoing, server_timing
+from llmtrace.wrappers.headers import answered, incoming, outgoing
 
 MS = 1_000_000
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-
-names = st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True)
-quoted = st.text(st.sampled_from('abc ,;="\\'), max_size=12).map(
-    lambda text: '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-)
 
 
 @pytest.fixture
 def recording() -> Recording:
     """A recording with ids."""
+    return make_recording()
+
+
+def make_recording() -> Recording:
+    """Make a recording with ids, for tests whose examples each need one of their own."""
     made = Recording(lambda _, __: None, {"request_id": f"lt-{SPAN}"})
     made.span = SpanIdentity(TRACE, SPAN, None, sampled=True)
     return made
+
+
+def raw(**headers: str) -> list[tuple[bytes, bytes]]:
+    """Write headers as they come over the wire."""
+    return [(k.replace("_", "-").encode(), v.encode("latin-1")) for k, v in headers.items()]
 
 
 # --- out ----------------------------------------------------------------------------------------
@@ -54,58 +59,36 @@ def test_the_callers_own_keys_stay(recording):
     assert recording.info["request_id"] == "order-7"
 
 
+@pytest.mark.parametrize(
+    ("given", "parsed", "sent"),
+    [
+        ({}, False, None),
+        ({}, True, "timing-comments"),
+        ({"Accept": "text/event-stream"}, False, "timing-comments"),
+        ({"Accept": "application/json"}, False, None),
+    ],
+)
+def test_comments_are_for_who_can_read_them(recording, given, parsed, sent):
+    """A client of event streams skips them; who reads bytes by hand may not know they exist."""
+    assert outgoing(recording, given, parsed=parsed).get("X-Llmtrace-Accept") == sent
+
+
+def test_what_others_say_of_the_trace_is_passed_on(recording):
+    """A trace that came with a `tracestate` goes on with it, unless the caller sets its own."""
+    recording.span = SpanIdentity(TRACE, SPAN, None, sampled=True, tracestate="vendor=1")
+
+    assert outgoing(recording, {})["tracestate"] == "vendor=1"
+    assert "tracestate" not in outgoing(recording, {"tracestate": "mine=2"})
+    assert "tracestate" not in outgoing(recording, {"traceparent": "00-aa-bb-01"})
+
+
 @pytest.mark.parametrize("value", ["", None, object()])
 def test_a_caller_without_an_id_gets_ours(recording, value):
     """An empty id, or an SDK's sign for "leave it out", is none."""
     assert outgoing(recording, {"x-request-id": value})["X-Request-Id"] == f"lt-{SPAN}"
 
 
-# --- in -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("gateway;dur=12.5", [("gateway", 12_500_000)]),
-        ("cache, gw ; desc=x ; DUR=.5", [("gw", 500_000)]),
-        ('Queue;dur="3"', [("queue", 3 * MS)]),
-        ("db;dur=1;dur=2", [("db", MS)]),
-        ("a;dur=1.5e3, b;dur=2.", [("a", 1500 * MS), ("b", 2 * MS)]),
-        ("a;dur=0", [("a", 0)]),
-        ('a;desc="x, queue;dur=99";dur=5', [("a", 5 * MS)]),
-        ('a;desc="q\\"; dur=9";dur=5', [("a", 5 * MS)]),
-        ("a;dur=-5, b;dur=nan, c;dur=, d;dur, e", []),
-        ("a;dur=86400000, b;dur=1e999", []),
-        ("a b;dur=5, ;dur=5, ;a;dur=5, ;, ,", []),
-        ('"a;dur=5, b;dur=6', []),
-        ("", []),
-    ],
-)
-def test_a_server_timing_header(value, expected):
-    """Names and durations are read; what has none or is malformed is skipped."""
-    assert list(server_timing(value)) == expected
-
-
-@given(st.dictionaries(names, st.tuples(st.integers(0, 10**6), quoted), max_size=8))
-def test_any_well_formed_header_is_read(entries):
-    """Durations come back whatever the descriptions beside them hold."""
-    header = ", ".join(f"{name};desc={desc};dur={ms}" for name, (ms, desc) in entries.items())
-
-    assert dict(server_timing(header)) == {name: ms * MS for name, (ms, _) in entries.items()}
-
-
-@given(st.text() | st.text(st.sampled_from('ab;,= "\\dur.5-'), max_size=60))
-def test_any_text_is_read_within_bounds(value):
-    """Nothing a server sends raises, or yields what no request can last."""
-    for name, ns in server_timing(value):
-        assert name == name.lower()
-        assert 0 <= ns <= 86_400_000 * MS
-
-
-def test_a_long_header_is_read_in_part():
-    """Of a header, 32 entries and 4 KiB are looked at."""
-    assert len(list(server_timing(",".join(["a;dur=1"] * 100)))) == 32
-    assert list(server_timing(" " * 4096 + "a;dur=1")) == []
+# --- in: figures --------------------------------------------------------------------------------
 
 
 def test_a_gateways_time(recording):
@@ -114,6 +97,21 @@ def test_a_gateways_time(recording):
         incoming(recording, {"server-timing": f"{name};dur=12"})
 
         assert recording.gateway == Reported(12 * MS, "server_timing")
+
+
+def test_gateways_behind_one_another_add_up(recording):
+    """Each tells its own time; a request that passes several spent time in each."""
+    incoming(
+        recording,
+        {
+            "server-timing": "gateway;dur=4;desc=inner, gateway;dur=9;desc=outer",
+            "x-litellm-overhead-duration-ms": "7.5",
+            "x-kong-proxy-latency": "2",
+        },
+    )
+
+    assert recording.gateway == Reported(22_500_000, "server_timing")
+    assert recording.info["gateway"] == "inner,outer,litellm,kong"
 
 
 @pytest.mark.parametrize(
@@ -133,45 +131,170 @@ def test_a_servers_queue_and_prefill(recording, header, queue, prefill):
 
 def test_headers_that_tell_nothing(recording):
     """Other entries say nothing of queue, prefill or the gateway."""
-    incoming(recording, {"server-timing": "db;dur=5", "date": "now"})
+    incoming(recording, {"server-timing": "db;dur=5, gateway, queue;dur=x", "date": "now"})
 
     assert (recording.gateway, recording.engine) == (None, [])
+    assert "gateway" not in recording.info
 
 
-def test_litellms_overhead(recording):
-    """LiteLLM names itself by its overhead header."""
+def test_what_the_application_calls_its_gateway_stays(recording):
+    """A name the application gave is not replaced by what a header says."""
+    recording.info["gateway"] = "edge-eu"
     incoming(recording, {"x-litellm-overhead-duration-ms": "7.5"})
 
-    assert recording.gateway == Reported(7_500_000, "server_timing")
-    assert recording.info["gateway"] == "litellm"
+    assert recording.info["gateway"] == "edge-eu"
 
 
-@pytest.mark.parametrize("overhead", ["None", "-3", "nan", ""])
-def test_litellm_without_a_figure(recording, overhead):
-    """A header without a duration names the gateway all the same."""
-    incoming(recording, {"x-litellm-overhead-duration-ms": overhead})
+def test_a_later_answer_replaces_what_an_earlier_one_told(recording):
+    """What is told of an attempt is not told of the next."""
+    answered(recording, raw(server_timing="gw;dur=9", cf_ray="1"), ok=True)
+    answered(recording, raw(server="uvicorn"), ok=True)
 
-    assert (recording.gateway, recording.info["gateway"]) == (None, "litellm")
+    assert (recording.gateway, recording.bare, recording.info["evidence"]) == (None, True, {})
 
 
-def test_a_gateways_own_figure_wins(recording):
-    """What the standard header says is not replaced by LiteLLM's own."""
-    incoming(recording, {"server-timing": "gw;dur=9", "x-litellm-overhead-duration-ms": "7"})
+def test_of_an_error_only_the_evidence_is_kept(recording):
+    """An error's time is that of a failed attempt as a whole; a gateway's figure is in it."""
+    answered(recording, raw(server_timing="gw;dur=9", retry_after="5"), ok=False)
 
-    assert recording.gateway == Reported(9 * MS, "server_timing")
+    assert (recording.gateway, recording.bare) == (None, False)
+    assert recording.info["evidence"] == {"server-timing": "gw;dur=9", "retry-after": "5"}
 
 
 @pytest.mark.parametrize(
     ("headers", "bare"),
     [
-        ({"content-type": "text/event-stream"}, True),
-        ({"via": "1.1 proxy"}, False),
-        ({"server-timing": "gw;dur=1"}, False),
-        ({"x-envoy-upstream-service-time": "5"}, False),
+        ({"server": "uvicorn", "content-type": "text/event-stream"}, True),
+        ({"content-type": "text/event-stream"}, False),
+        ({"server": "nginx/1.22.1"}, False),
+        ({"server": "uvicorn", "via": "1.1 proxy"}, False),
+        ({"server": "uvicorn", "server-timing": "gw;dur=1"}, False),
+        ({"server": "uvicorn", "x-envoy-upstream-service-time": "5"}, False),
+        ({"server": "uvicorn, nginx"}, False),
+        ({}, False),
     ],
 )
 def test_a_proxy_shows_in_the_headers(recording, headers, bare):
-    """Behind anything that adds headers, their arrival bounds nothing of the engine."""
+    """Behind anything that adds or replaces headers, they bound nothing of the engine."""
     incoming(recording, headers)
 
     assert recording.bare is bare
+
+
+# --- in: evidence -------------------------------------------------------------------------------
+
+
+def test_what_a_provider_tells_is_kept(recording):
+    """Limits, ids and times are kept as they came, whatever the case of their names."""
+    answered(
+        recording,
+        [
+            (b"Openai-Processing-Ms", b"312"),
+            (b"x-ratelimit-remaining-tokens", b"199974"),
+            (b"anthropic-ratelimit-requests-reset", b"2026-11-21T18:00:00Z"),
+            (b"Retry-After", b"20"),
+            (b"request-id", b"req_011"),
+            (b"CF-RAY", b"9a1-FRA"),
+            (b"content-encoding", b"gzip"),
+            (b"content-type", b"text/event-stream"),
+        ],
+        ok=True,
+    )
+
+    assert recording.info["evidence"] == {
+        "openai-processing-ms": "312",
+        "x-ratelimit-remaining-tokens": "199974",
+        "anthropic-ratelimit-requests-reset": "2026-11-21T18:00:00Z",
+        "retry-after": "20",
+        "request-id": "req_011",
+        "cf-ray": "9a1-FRA",
+        "content-encoding": "gzip",
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "set-cookie", "cookie", "authorization", "proxy-authorization", "www-authenticate",
+        "x-api-key", "openai-organization", "openai-project", "x-litellm-key-spend",
+        "x-litellm-response-cost", "location", "server", "via",
+    ],
+)  # fmt: skip
+def test_what_nobody_should_see_is_not_kept(recording, name):
+    """No cookies, keys, accounts or prices."""
+    answered(recording, [(name.encode(), b"secret")], ok=True)
+
+    assert recording.info["evidence"] == {}
+
+
+def test_an_echo_of_our_own_id_is_no_evidence(recording):
+    """VLLM and LiteLLM send back the id they were sent; a provider's own id is kept."""
+    answered(recording, raw(x_request_id=f"lt-{SPAN}", request_id=f"lt-{SPAN}"), ok=True)
+    assert recording.info["evidence"] == {}
+
+    answered(recording, raw(x_request_id="req_9"), ok=True)
+    assert recording.info["evidence"] == {"x-request-id": "req_9"}
+
+
+def test_evidence_is_bounded(recording):
+    """Of an answer at most 32 headers are kept, and of each 256 characters."""
+    many = [(b"x-ratelimit-%d" % number, b"9" * 5000) for number in range(100)]
+    answered(recording, many, ok=True)
+
+    kept = recording.info["evidence"]
+    assert len(kept) == 32
+    assert set(map(len, kept.values())) == {256}
+
+
+def test_evidence_does_no_harm_to_a_terminal(recording):
+    """Control characters, such as begin a terminal's commands, are not kept."""
+    answered(recording, [(b"retry-after", b"\x9b2J\x1b[2J5\x07")], ok=True)
+
+    assert recording.info["evidence"] == {"retry-after": "?2J?[2J5?"}
+
+
+def test_a_repeated_header_is_one(recording):
+    """Two gateways that add a header each are both read."""
+    answered(recording, raw(server_timing="gw;dur=1") + raw(server_timing="gw;dur=2"), ok=True)
+
+    assert recording.gateway == Reported(3 * MS, "server_timing")
+    assert recording.info["evidence"] == {"server-timing": "gw;dur=1, gw;dur=2"}
+
+
+names = st.binary(max_size=40) | st.sampled_from(
+    [
+        b"server-timing", b"Server-Timing", b"x-ratelimit-a", b"retry-after", b"server", b"via",
+        b"x-litellm-overhead-duration-ms", b"x-kong-proxy-latency", b"x-litellm-version",
+        b"x-envoy-upstream-service-time", b"x-request-id",
+    ]
+)  # fmt: skip
+values = st.binary(max_size=300) | st.text(
+    st.sampled_from('gateway-totlups;dur=desc,"\\ 0123456789.e+-'), max_size=80
+).map(str.encode)
+
+
+@given(st.lists(st.tuples(names, values), max_size=60), st.booleans())
+def test_any_headers_are_read_within_bounds(headers, ok):
+    """Nothing a server sends raises, grows without bound, or yields what no request can last."""
+    recording = make_recording()
+    answered(recording, headers, ok=ok)
+
+    kept = recording.info["evidence"]
+    assert len(kept) <= 32
+    assert all(len(name) <= 300 and len(value) <= 256 for name, value in kept.items())
+    assert all(value.isprintable() for value in kept.values())
+    assert len(recording.info.get("gateway", "")) <= 128
+    if recording.gateway is not None:
+        assert 0 <= recording.gateway.ns <= 64 * 86_400_000 * MS
+
+
+def test_names_are_remembered_within_bounds(recording):
+    """Headers never seen before do not fill the memory, and are read all the same."""
+    for number in range(2000):
+        answered(recording, [(b"x-ratelimit-%d" % number, b"1")], ok=True)
+
+        assert recording.info["evidence"] == {f"x-ratelimit-{number}": "1"}
+
+    from llmtrace.wrappers import headers
+
+    assert len(headers._read_as) <= 512

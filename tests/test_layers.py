@@ -19,16 +19,31 @@ from typing import Final
 import pytest
 
 PACKAGE: Final = Path(__file__).parent.parent / "llmtrace"
+COLLECTOR: Final = PACKAGE.parent / "collectors"
 
 # Each may import itself and those before it, and none after it.
 CHAIN: Final = (
     "stages", "rows", "record", "runtime", "wrappers", "configure", "cli", "__main__",
 )  # fmt: skip
-CORE: Final = ("errors", "failopen", "stages", "rows", "record", "spans")
+CORE: Final = (
+    "errors",
+    "failopen",
+    "stages",
+    "rows",
+    "record",
+    "spans",
+    "content",
+    "plain",
+    "rendering",
+    "refusals",
+    "relay",
+    "tools",
+    "tries",
+)
 # What an application imports: it pulls in nothing an application does not need.
 LIBRARY: Final = (
-    *CORE, "budget", "configure", "export", "marks", "runtime", "semconv", "semconv_table",
-    "wrappers",
+    *CORE, "budget", "configure", "export", "gateway", "identity", "marks", "runtime", "scope",
+    "semconv", "semconv_table", "wrappers",
 )  # fmt: skip
 PROGRAMS: Final = ("__main__", "cli", "demo", "sim", "testing", "local_vllm", "vllm_install")
 
@@ -153,6 +168,28 @@ def test_the_recording_core_needs_the_standard_library_alone(module):
 def test_the_library_does_not_import_the_programs(module):
     """What an application imports does without the command line, the demo and the simulator."""
     assert {name for name in needed(module) if part(name) in PROGRAMS} == set()
+
+
+def test_the_collector_is_known_to_the_command_line_alone_and_by_name():
+    """`llmtrace` works without it; the command that needs it says what to install."""
+    knows = {
+        module
+        for module, path in MODULES.items()
+        if "llmtrace_collector" in path.read_text(encoding="utf-8")
+    }
+
+    assert knows == {"cli"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted((COLLECTOR / "llmtrace_collector").rglob("*.py")), ids=lambda path: path.stem
+)
+def test_the_collector_is_built_on_this_package_and_not_on_its_ends(path):
+    """It imports rows, stages and errors; neither the command line nor the demo nor tests."""
+    found = imports(path.read_text(encoding="utf-8"), "llmtrace_collector")
+    ours = {part(within(name) or "") for name in found if within(name) is not None}
+
+    assert ours & {"__main__", "cli", "demo", "testing", "runtime", "wrappers"} == set()
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -47,8 +47,10 @@ class AnyRequest(RuleBasedStateMachine):
     @initialize(start=st.sampled_from([0, 1, 10**15]), held=st.booleans())
     def begin(self, start, held):
         """Start recording."""
-        self.request = Request(start, held_from_start=held)
+        self.request = Request(start)
         self.recording = self.request.recording
+        if held:
+            self.recording.boundary(reading=False)
         self.begun = self.request.clock()
         self.asked = not held
         self.spent = {(waits, content): 0 for waits in (True, False) for content in (True, False)}

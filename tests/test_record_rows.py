@@ -47,6 +47,20 @@ def test_every_first_has_its_own_mark(request_):
     assert row.chunks == 6
 
 
+@pytest.mark.parametrize(
+    ("waits", "expected"),
+    [((), None), ((50,), None), ((50, 20, 20), 0), ((50, 0, 0, 20), 2), ((50, 1, 2), 1)],
+)
+def test_chunks_that_were_there_at_once_are_counted(request_, waits, expected):
+    """Of the chunks after the first, those nobody had to wait for came in a burst."""
+    request_.recording.opened()
+    for wait in waits:
+        request_.chunk(wait)
+    request_.recording.exhausted()
+
+    assert request_.row.burst_chunks == expected
+
+
 def test_what_carries_nothing_is_not_content(request_):
     """Empty and hidden chunks are events, and nothing more."""
     request_.recording.opened()
@@ -107,9 +121,10 @@ def test_figures_of_all_sources_are_joined(request_):
     assert timeline.gateway == Reported(8, "server_timing")
 
 
-def test_nobody_waits_for_a_generator_that_is_not_iterated():
+def test_nobody_waits_for_a_stream_that_is_not_asked_for_anything():
     """Time before a lazy stream is asked for anything is the consumer's own."""
-    request = Request(held_from_start=True)
+    request = Request()
+    request.recording.opened()
     request.wait(300)
     request.chunk(50)
     request.recording.exhausted()
@@ -125,3 +140,27 @@ def test_a_request_that_did_nothing_has_no_negative_time(request_, name):
 
     assert request_.row.e2e_ns == 0
     assert getattr(request_.row.stages, name) in {None, 0}
+
+
+# --- a cache ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("hit", "known"), [(True, False), (False, True), (None, True)])
+def test_what_a_cache_answered_has_no_engine(request_, hit, known):
+    """What a cache kept may hold an engine's figures: those of the request it was made by."""
+    recording = request_.recording
+    if hit is not None:
+        recording.info["cache_hit"] = hit
+    recording.opened()
+    recording.engine.append(
+        EngineFigures(
+            queue=Reported(1 * MS, "engine_inband"), prefill=Reported(2 * MS, "engine_inband")
+        )
+    )
+    request_.chunk(10)
+    recording.exhausted()
+    stages = request_.row.stages
+
+    assert request_.row.cache_hit is hit
+    assert (stages.queue is not None, stages.prefill is not None) == (known, known)
+    assert stages.total == request_.row.e2e_ns

@@ -123,6 +123,8 @@ def test_the_keys_are_the_contracts():
         ),
         max_gap_ns=8 * MS,
         attributes={"team": "search"},
+        evidence={"retry-after": "5"},
+        burst_chunks=9,
     ).as_dict()
 
     assert (
@@ -146,9 +148,11 @@ def test_the_keys_are_the_contracts():
             "marked_after_render_s": 0.007,
             "max_gap_s": 0.008,
             "stream": True,
+            "burst_chunks": 9,
         }.items()
     )
     assert flat["attributes"] == {"team": "search"}
+    assert flat["evidence"] == {"retry-after": "5"}
 
 
 # --- what is not a row --------------------------------------------------------------------------
@@ -165,7 +169,7 @@ def test_anything_else_is_refused_as_data(value):
 def test_a_spoilt_row_is_refused_or_makes_sense(row, data):
     """A row with any value replaced is refused as data, or still adds up and can be written."""
     flat = row.as_dict()
-    key = data.draw(st.sampled_from([*flat, "ttft_s", "stream", "marked_after_decode_s"]))
+    key = data.draw(st.sampled_from([*flat, "ttft_s", "stream", "evidence", "marked_after_decode_s"]))
     flat[key] = data.draw(json_values)
     try:
         back = from_dict(flat)
@@ -181,7 +185,7 @@ def test_null_is_the_same_as_missing(row, data):
     """A key that holds null reads as if it were not there."""
     flat = row.as_dict()
     required = {"request_id", "trace_id", "span_id", "start", "service", "e2e_s"}
-    key = data.draw(st.sampled_from(sorted({*flat, "stream", "attributes"} - required)))
+    key = data.draw(st.sampled_from(sorted({*flat, "stream", "attributes", "evidence"} - required)))
     without = {name: value for name, value in flat.items() if name != key}
 
     assert from_dict({**flat, key: None}) == from_dict(without)
@@ -210,6 +214,7 @@ def test_null_is_the_same_as_missing(row, data):
         ("network_rtt_source", {}),
         ("network_dns_s", "0"),
         ("marked_before_render_s", "0"),
+        ("evidence", {"retry-after": 5}),
     ],
 )
 def test_a_wrong_value_is_named(key, value):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -134,17 +135,17 @@ def test_a_sink_that_raises_does_not_cost_the_others():
 
 
 def test_spans_go_to_whatever_writes_spans():
-    """Other sinks never see them, and one that raises does not reach the caller."""
+    """Other sinks never see them, and one that raises reaches neither them nor the caller."""
     traces, counts, broken = Sink(), Sink(), Broken()
     traces.spans = broken.spans = True  # type: ignore[attr-defined]
     span = FinishedSpan(
         name="hop", trace_id="a" * 32, span_id="b" * 16, service="shop", start=1, duration_ns=2
     )
-    shop(counts, traces, broken).emit_span(span)
+    shop(counts, broken, traces).emit_span(span)
 
     assert [span] == traces.rows
     assert counts.rows == []
-    assert internal_errors() == {"export.span": 1}
+    assert internal_errors() == {"export.Broken": 1}
 
 
 def test_labels_are_on_every_row():
@@ -306,6 +307,28 @@ def test_a_recording_is_current_inside_and_not_after():
     assert (inside, current.get()) == (recording, None)
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["no provider", "own provider"])
+def test_leaving_in_another_context_takes_nothing_back(own, caplog):
+    """A coroutine that is torn down elsewhere, as by the collector, is closed without a word."""
+
+    class Pause:
+        def __await__(self):
+            yield
+
+    @llmtrace.trace
+    async def ask():
+        await Pause()
+
+    with capture(tracer_provider=TracerProvider() if own else None) as rows:
+        asking = ask()
+        copy_context().run(asking.send, None)
+        asking.close()
+
+    assert [row.outcome for row in rows] == ["cancelled"]
+    assert caplog.messages == []
+    assert current.get() is None
+
+
 # --- the application's own OpenTelemetry --------------------------------------------------------
 
 
@@ -463,10 +486,24 @@ def test_an_internal_error_never_raises(error):
 def test_an_internal_error_is_logged_once_a_kind(caplog):
     """The first of a kind is logged, with what it was; the others are only counted."""
     for kind in ("record", "record", "export"):
-        internal_error(kind, ValueError("no space"))
+        internal_error(kind, OSError("no space"))
 
     assert [message.partition(" failed")[0] for message in caplog.messages] == ["record", "export"]
-    assert "ValueError: no space" in caplog.messages[0]
+    assert "OSError: no space" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("level", ["WARNING", "DEBUG"])
+def test_a_log_does_not_quote_what_was_asked(caplog, level):
+    """An error that may hold a prompt is logged by its type and its place alone."""
+    try:
+        raise ValueError("the prompt")
+    except ValueError as error:
+        with caplog.at_level(level, "llmtrace"):
+            internal_error("record", error)
+
+    assert "ValueError in " in caplog.text
+    assert "test_runtime.py:" in caplog.text
+    assert "the prompt" not in caplog.text.replace('ValueError("the prompt")', "")  # our own line
 
 
 def test_a_broken_log_does_not_raise(monkeypatch):

@@ -77,7 +77,9 @@ def test_every_field_is_written():
     """No field of a row is forgotten: each is in the table, or said to be elsewhere."""
     elsewhere = {
         "trace_id", "span_id", "parent_span_id", "start", "service",  # the span and its resource
-        "timeline", "attributes",  # have tables of their own
+        "timeline", "attributes", "evidence", "browser",  # have tables of their own
+        "parts",  # spans of their own
+        "content",  # on the span if asked for, by names of its own
         "gap_counts",  # kept in memory only
         "gap_sum_ns",
     }  # fmt: skip

@@ -19,6 +19,7 @@ from llmtrace.stages import (
     Stages,
     Timeline,
     better,
+    reported,
     split,
     with_engine,
 )
@@ -167,8 +168,8 @@ def test_a_reported_zero_is_known(timeline, stage, source):
 
 @given(timelines)
 def test_nothing_is_unattributed_once_the_engine_told_all(timeline):
-    """With queue, prefill and decode known, what is left has a name."""
-    stages = split(timeline)
+    """With queue, prefill and decode known, what is left has a name; a turn's may not have."""
+    stages = split(replace(timeline, unsplit=0))
     assume(None not in (stages.queue, stages.prefill, stages.decode))
 
     assert stages.unattributed == 0
@@ -575,3 +576,54 @@ def test_a_whole_answers_decode_overlaps_the_sending_too() -> None:
     assert stages.inconsistent == ()
     assert (stages.prefill, stages.decode, stages.network) == (10, 50, 39)
     assert stages.total == 100
+
+
+@given(timelines | wild_timelines)
+def test_what_nobody_watched_is_neither_decode_nor_render(timeline):
+    """If nobody saw the reader wait, the time after the first content is unattributed."""
+    stages = split(replace(timeline, watched=False))
+
+    assert stages.total == max(0, timeline.e2e)
+    assert stages.unattributed >= split(timeline).unattributed
+    marked = {*timeline.marked_before, *timeline.marked_after}
+    assert stages.render is None or "render" in marked
+    if timeline.stream:
+        assert stages.decode is None or "decode" in marked
+
+
+# --- what is reported ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "unit_ns", "expected"),
+    [
+        (0, 10**6, 0),
+        (1.5, 10**6, 1_500_000),
+        (0.25, 10**9, 250_000_000),
+        (86_399.999, 10**9, 86_399_999_000_000),
+        (86_400, 10**9, None),
+        (86_400_000, 10**6, None),
+        (-0.001, 10**9, None),
+        (float("nan"), 10**9, None),
+        (float("inf"), 10**9, None),
+        (10**400, 10**6, None),
+        (True, 10**9, None),
+        ("1", 10**9, None),
+        (None, 10**9, None),
+        ([1], 10**9, None),
+    ],
+)
+def test_what_a_server_reports_is_read_within_bounds(value, unit_ns, expected):
+    """A number from 0 to below a day is a duration; anything else is unknown."""
+    told = reported(value, unit_ns, "engine_span")
+
+    assert told == (None if expected is None else Reported(expected, "engine_span"))
+
+
+@given(st.integers() | st.floats() | st.text() | st.booleans() | st.none())
+def test_no_report_is_longer_than_a_day(value):
+    """Nothing a server sends raises, or makes a duration that no request has."""
+    for unit_ns in (10**6, 10**9):
+        told = reported(value, unit_ns, "engine_inband")
+
+        assert told is None or 0 <= told.ns <= 86_400 * 10**9

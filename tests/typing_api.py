@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import llmtrace
+from llmtrace import gateway, grpc, propagate, websocket
 from llmtrace.testing import FakeClock, capture, make_row
 
 
@@ -37,6 +38,7 @@ def set_up() -> None:
     llmtrace.init(budget=Path("budget.yaml"), instrument=(), sample=0.1, region="eu", version="1")
     llmtrace.init(budget={"total": "2s"}, tenant_metrics=True, ask_usage=False)
     llmtrace.init(budget=llmtrace.Budget(total_s=2.0, stages_s={"queue": 0.1}))
+    llmtrace.init(record_content=True, redact=lambda text: text.upper(), content_limit=1000)
     assert_type(llmtrace.flush(1.0), bool)
     llmtrace.shutdown()
     llmtrace.init(service=5)  # type: ignore[arg-type]
@@ -50,10 +52,10 @@ def words(prompt: str, *, most: int = 5) -> Iterator[str]:
     yield prompt[:most]
 
 
-@llmtrace.trace(model="tiny", route="chat", tenant=None, tries=2)
+@llmtrace.trace(model="tiny", route="chat", tenant=None, tags=["beta"], tries=2)
 async def answer(prompt: str) -> str:
     """A decorated coroutine function keeps its signature."""
-    llmtrace.annotate(model="tiny", route=None, tries=3)
+    llmtrace.annotate(model="tiny", route=None, tries=3, user="ada", tags=["beta"])
     return prompt
 
 
@@ -61,6 +63,28 @@ async def answer(prompt: str) -> str:
 async def stream(prompt: str) -> AsyncIterator[str]:
     """A decorated async generator keeps its signature."""
     yield prompt
+
+
+@llmtrace.tool
+async def search(query: str) -> list[str]:
+    """A tool keeps its signature."""
+    return [query]
+
+
+@llmtrace.tool(name="weather", unit="C")
+def weather(city: str) -> float:
+    """So does one with a name of its own."""
+    return len(city) / 2
+
+
+@llmtrace.turn("trip", session="s-1", user=7, tags=["beta"], route="travel")
+async def trip(city: str) -> str:
+    """A decorated turn keeps its signature."""
+    with llmtrace.turn("plan"):
+        assert_type(weather(city), float)
+    async with llmtrace.turn("look up"):
+        assert_type(await search(city), list[str])
+    return city
 
 
 class Bot:
@@ -99,6 +123,37 @@ def mark() -> None:
     with contextlib.ExitStack() as stack:
         stack.enter_context(llmtrace.stage("queue"))
     llmtrace.stage("rendering")  # type: ignore[arg-type]
+
+
+async def pass_on(scope: Any, receive: Any, send: Any) -> None:
+    """A gateway's application is any ASGI application; so is what the middleware makes of it."""
+    app = gateway.Middleware(pass_on, name="edge", tell=True, skip=["/health"])
+    await gateway.Middleware(app)(scope, receive, send)
+    with gateway.upstream() as headers:
+        assert_type(headers, dict[str, str])
+    gateway.cache_hit()
+    gateway.cache_hit("semantic")
+    gateway.Middleware(5)  # type: ignore[arg-type]
+
+
+class Connection:
+    """Stands for one of a library that the type checker knows."""
+
+
+def over_other_protocols(connection: Connection) -> None:
+    """A wrapped connection stays of its type; what classifies messages returns what it may."""
+    assert_type(websocket.wrap(connection), Connection)
+    websocket.wrap(connection, done="close", classify=lambda _: "text", tags=["beta"], user="ada")
+    websocket.wrap(connection, done=lambda message: message == "[END]", asks=lambda _: True)
+    websocket.wrap(connection, done="end")  # type: ignore[arg-type]
+    grpc.client_interceptors(methods=["package.Service/Method"], classify=lambda _: None)
+    grpc.aio_client_interceptors(classify=lambda _: {"kind": "text", "finish_reason": "stop"})
+    grpc.client_interceptors(classify=lambda _: "words")  # type: ignore[arg-type,return-value]
+    grpc.server_interceptor(name="router", tell=False)
+    grpc.aio_server_interceptor()
+    assert_type(propagate.trace_headers(), dict[str, str])
+    with gateway.serving(connection, {"traceparent": "…"}, name="edge") as timing:
+        assert_type(timing(), str)
 
 
 def instrument(client: Any) -> None:

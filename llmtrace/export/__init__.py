@@ -16,7 +16,7 @@ from llmtrace.errors import ConfigError
 if TYPE_CHECKING:
     from llmtrace.export.sink import Sink
 
-NAMES: Final = ("otlp", "otlp-metrics", "prometheus", "prometheus:PORT", "console")
+NAMES: Final = ("otlp", "otlp-metrics", "prometheus", "prometheus:PORT", "langfuse", "console")
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HIGHEST_PORT: Final = 65535
@@ -62,6 +62,10 @@ def build(name: str, settings: ExportSettings) -> Sink:
         from llmtrace.export.genai import GenAISink
 
         return GenAISink(meter_provider=settings.meter_provider)
+    if kind == "langfuse" and name == kind:
+        from llmtrace.export.langfuse import langfuse_sink
+
+        return langfuse_sink()
     if kind == "console" and name == kind:
         from llmtrace.export.console import console_sink
 
@@ -78,13 +82,16 @@ def build_all(
     """Make the sinks for several names, where `otlp` stands for spans and the GenAI metrics.
 
     The metrics are left out if `OTEL_METRICS_EXPORTER` is `none`, or if the environment names an
-    endpoint for traces and none that metrics could go to.
+    endpoint for traces and none that metrics could go to; `langfuse` is, if
+    `LANGFUSE_TRACING_ENABLED` is `false`.
 
     Raises:
         ConfigError: see `build`.
     """
     sinks = []
     for name in dict.fromkeys(names):
+        if name == "langfuse" and environ.get("LANGFUSE_TRACING_ENABLED", "").lower() == "false":
+            continue
         sinks.append(build(name, settings))
         if name == "otlp" and _takes_metrics(environ):
             sinks.append(build("otlp-metrics", settings))

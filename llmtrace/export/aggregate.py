@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NS: Final = 1_000_000_000
 
-_OTHER: Final = "other"
+OTHER: Final = "other"
 # The last 7 bytes of a trace id are the random ones.
 _RANDOM: Final = 1 << 56
 
@@ -197,7 +197,9 @@ class Aggregate:
         self._cells: dict[Labels, Cell] = {}
 
     def add(self, row: Row) -> None:
-        """Count one row."""
+        """Count one row. A turn is no request, and not counted."""
+        if row.is_turn:
+            return
         labels = Labels(
             row.model or "",
             row.route or "",
@@ -210,7 +212,7 @@ class Aggregate:
             row.server or "",
             row.error_type or "",
         )
-        mark = (row.trace_id, row.span_id, row.start + row.e2e_ns) if _written(row) else None
+        mark = mark_of(row)
         with self._lock:
             (self._cells.get(labels) or self._cell(labels)).observe(row, mark)
 
@@ -218,9 +220,9 @@ class Aggregate:
         if len(self._cells) >= self._most:
             internal_error(
                 "export.metrics.label_sets",
-                f"more than {self._most} label sets; further ones are counted as {_OTHER!r}",
+                f"more than {self._most} label sets; further ones are counted as {OTHER!r}",
             )
-            labels = Labels(*[_OTHER] * len(labels))._replace(outcome=labels.outcome)
+            labels = Labels(*[OTHER] * len(labels))._replace(outcome=labels.outcome)
             if (other := self._cells.get(labels)) is not None:
                 return other
         cell = self._cells[labels] = Cell(self._edges, self._stages)
@@ -248,6 +250,7 @@ class Aggregate:
         return found
 
 
-def _written(row: Row) -> bool:
-    """Say whether the user's sampling keeps this row's trace, as far as the row tells."""
-    return row.weight <= 1 or int(row.trace_id[-14:], 16) * row.weight < _RANDOM
+def mark_of(row: Row) -> Mark | None:
+    """Return what an exemplar says of a row; `None` if the user's sampling drops its trace."""
+    written = row.weight <= 1 or int(row.trace_id[-14:], 16) * row.weight < _RANDOM
+    return (row.trace_id, row.span_id, row.start + row.e2e_ns) if written else None

@@ -11,12 +11,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from llmtrace.export import turn_view
+from llmtrace.export.attempts import attempts
+from llmtrace.export.bars import bar, short_ms
 from llmtrace.export.queue import QueuedSink
+from llmtrace.export.waterfall import span_name
 from llmtrace.semconv_table import ORDER
 from llmtrace.stages import STAGES
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
+    from llmtrace.tries import Try
 
 _MS: Final = 1_000_000
 _SHORT: Final = {
@@ -25,8 +30,10 @@ _SHORT: Final = {
     "first_chunk": "first",
     "unattributed": "other",
 }
-_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _LEAST_BAR: Final = 8
+_LONGEST_ERROR: Final = 32
+_FEW_CHUNKS: Final = 4
+_MORE: Final = len("  and 32 more")
 
 
 def console_sink(stream: TextIO | None = None, *, interval_s: float = 0.2) -> QueuedSink[Row]:
@@ -68,43 +75,36 @@ def line(row: Row, zone: tzinfo | None = None) -> str:
         zone: time zone of the clock time shown; the local one if not given.
     """
     at = datetime.fromtimestamp(row.start / 1e9, zone)
-    parts = [f"{at:%H:%M:%S}.{row.start // _MS % 1000:03d}", row.model or "-"]
+    named = f"turn {row.agent}" if row.is_turn else row.model or "-"
+    parts = [f"{at:%H:%M:%S}.{row.start // _MS % 1000:03d}", named]
     if row.route is not None:
         parts.append(row.route)
     parts.append(row.outcome if row.error_type is None else f"{row.outcome} {row.error_type}")
-    parts.append(f"e2e {_ms(row.e2e_ns)} ms")
-    parts.append(f"ttft {_ms(row.ttft_ns)} ms")
+    parts.append(f"e2e {short_ms(row.e2e_ns)} ms")
+    if row.is_turn:
+        parts += turn_view.summary(row)
+    else:
+        parts.append(f"ttft {short_ms(row.ttft_ns)} ms")
     if (tpot := row.tpot_s) is not None:
         parts.append(f"tpot {tpot * 1000:.1f} ms")
     stages = [
-        f"{_SHORT.get(name, name)} {_ms(getattr(row.stages, name))}"
+        f"{_SHORT.get(name, name)} {short_ms(getattr(row.stages, name))}"
         for name in (*STAGES, "unattributed")
     ]
     return f"{'  '.join(parts)}  |  {' '.join(stages)} ms  |  {row.trace_id}"
 
 
-def _ms(ns: int | None) -> str:
-    """Write nanoseconds as milliseconds with at most three digits that matter."""
-    if ns is None:
-        return "-"
-    ms = ns / _MS
-    if ms == 0:
-        return "0"
-    if ms < 0.1:  # noqa: PLR2004
-        return "<0.1"
-    return f"{ms:.1f}" if ms < 10 else f"{ms:.0f}"  # noqa: PLR2004
-
-
 def waterfall(row: Row, width: int = 80) -> str:
     """Draw where the time of one request went: a bar, ms, share and source for each stage.
 
-    `decode` and `render` take turns in truth; they are drawn one after the other.
+    `decode` and `render` take turns in truth; they are drawn one after the other. Of a turn of an
+    agent, what ran inside it comes first, where it lay.
 
     Args:
-        row: the request.
+        row: the request, or turn.
         width: of a line, in characters.
     """
-    head = [" ".join(filter(None, (row.operation, row.model))), row.outcome]
+    head = [span_name(row), row.outcome]
     if row.error_type is not None:
         head.append(row.error_type)
     head.append(f"e2e {row.e2e_ns / _MS:,.1f} ms")
@@ -119,29 +119,50 @@ def waterfall(row: Row, width: int = 80) -> str:
         if (ns := getattr(stages, name)) is not None
     }
     label = max(len(name) for name in ORDER)
-    room = max(_LEAST_BAR, width - label - 2 - max(map(len, texts.values())))
+    tried = [
+        (number, one, f"{one.duration_ns / _MS:>10,.1f} ms  {_came_to(one)}")
+        for number, one in attempts(row)
+    ]
+    longest = max(map(len, (*texts.values(), *(text for _, _, text in tried))))
+    room = max(_LEAST_BAR, width - label - 2 - longest)
     lines, at = ["  ".join(head)], 0
+    if row.is_turn:
+        lines += [*turn_view.part_lines(row, width), ""]
     for name in ORDER:
         ns = getattr(stages, name)
         if ns is None:
             lines.append(f"{name:<{label}} {'':<{room}} {'not reported':>13}")
         elif ns or name != "unattributed":
-            bar = _bar(at, at + ns, total, room)
-            lines.append(f"{name:<{label}} {bar:<{room}} {texts[name]}")
+            drawn = bar(at, at + ns, total, room)
+            lines.append(f"{name:<{label}} {drawn:<{room}} {texts[name]}")
             at += ns
+    for number, one, text in tried:
+        drawn = bar(min(one.start_ns, total), min(one.end_ns, total), total, room)
+        lines.append(f"{f'attempt {number}':<{label}} {drawn:<{room}} {text}")
+    if row.burst_chunks is not None and 2 * row.burst_chunks >= row.chunks > _FEW_CHUNKS:
+        lines.append(f"{row.burst_chunks} of {row.chunks} chunks came with the one before")
+    if row.evidence:
+        lines.append(_evidence(row.evidence, width))
     lines.append(f"trace {row.trace_id}")
     return "\n".join(text.rstrip() for text in lines)
 
 
-def _bar(start: int, end: int, total: int, width: int) -> str:
-    """Draw an interval in eighths of a character, at least one where there is any time at all."""
-    if end == start:
-        return ""
-    first = min(start * width * 8 // total, width * 8 - 1)
-    last = max(first + 1, end * width * 8 // total)
-    cell = first // 8
-    if first >= cell * 8 + 4 and last <= cell * 8 + 8:
-        return " " * cell + "▐"  # within the right half of a character
-    # Other block characters fill from the left, so a longer bar begins with its character.
-    full, part = divmod(last - cell * 8, 8)
-    return " " * cell + "█" * full + (_EIGHTHS[part] if part else "")
+def _came_to(one: Try) -> str:
+    """Say what an attempt came to, and how long the next one waited."""
+    told = str(one.status) if one.error_type is None else one.error_type[:_LONGEST_ERROR]
+    if one.backoff_ns:
+        told += f", then {short_ms(one.backoff_ns)} ms"
+    if one.retry_after_ns is not None:
+        told += f" (told {short_ms(one.retry_after_ns)})"
+    return told
+
+
+def _evidence(headers: Mapping[str, str], width: int) -> str:
+    """Write as many of the kept headers as fit in a line, and how many do not."""
+    line = "headers"
+    for number, (name, value) in enumerate(headers.items()):
+        more = f"{line}  {name}: {value}"
+        if number and len(more) + _MORE > width:
+            return f"{line}  and {len(headers) - number} more"
+        line = more[:width]
+    return line

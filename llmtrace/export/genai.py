@@ -16,6 +16,7 @@ from opentelemetry import metrics as otel_metrics
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
 from llmtrace.errors import ConfigError
+from llmtrace.export.agents import Agents
 from llmtrace.export.aggregate import Aggregate
 from llmtrace.export.delivery import deliver
 from llmtrace.export.genai_instruments import Instruments
@@ -26,6 +27,7 @@ from llmtrace.export.transport import sender
 from llmtrace.export.worker import Worker
 from llmtrace.failopen import internal_error
 from llmtrace.semconv_table import SCOPE, client_metrics
+from llmtrace.spans import Span
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -53,6 +55,7 @@ class GenAISink:
     """
 
     every_row: bool = True
+    every_span: bool = True  # of tool calls
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class GenAISink:
         # Backends that want differences get them: what was sent is then counted anew.
         self._delta = environ.get(_TEMPORALITY, "").lower() in {"delta", "lowmemory"}
         self._aggregate = Aggregate(stages=())
+        self._agents = Agents()
         self._instruments: Instruments | None = None
         self._decided = False
         self._since_unix_ns = time.time_ns()
@@ -74,16 +78,21 @@ class GenAISink:
             _NAME, self._export, interval_s=_interval_s(environ), forget=self._forget
         )
 
-    def write(self, row: Row) -> None:
-        """Count one row."""
+    def write(self, row: Row | Span) -> None:
+        """Count one row, or the span of a tool call."""
         try:
             if not self._decided:
                 self._decide()
-            if self._instruments is None:
-                self._aggregate.add(row)
-                self._worker.need()
-            else:
+            if self._instruments is not None:
                 self._instruments.record(row)
+                return
+            if isinstance(row, Span):
+                self._agents.span(row)
+            elif row.is_turn:
+                self._agents.turn(row)
+            else:
+                self._aggregate.add(row)
+            self._worker.need()
         except Exception as error:  # noqa: BLE001 - the application must not notice
             internal_error(_NAME, error)
 
@@ -105,7 +114,9 @@ class GenAISink:
 
     def _export(self) -> None:
         since, now = self._since_unix_ns, time.time_ns()
-        data = metrics_data(self._aggregate, self._names, since, now, delta=self._delta)
+        data = metrics_data(
+            self._aggregate, self._agents, self._names, since, now, delta=self._delta
+        )
         if not data.resource_metrics:
             return
         if self._delta:

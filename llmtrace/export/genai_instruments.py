@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from llmtrace.semconv import split_server
-from llmtrace.semconv_table import DURATION_BOUNDS_S, TOKEN_BOUNDS, ClientMetrics
+from llmtrace.semconv_table import (
+    AGENT_DURATION,
+    DURATION_BOUNDS_S,
+    EXECUTE_TOOL,
+    TOKEN_BOUNDS,
+    TOOL_DURATION,
+    TOOL_NAME,
+    ClientMetrics,
+)
+from llmtrace.spans import Span
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.metrics import Counter, Histogram, Meter
 
     from llmtrace.rows import Row
@@ -34,21 +44,41 @@ def metric_attributes(
         attributes["server.address"], port = split_server(server)
         if port is not None:
             attributes["server.port"] = port
-    if outcome in _UNTYPED:  # a cancelled request did what its caller asked
-        attributes["error.type"] = error_type or _UNTYPED[outcome]
-    return attributes
+    return attributes | _error(outcome, error_type)
+
+
+def turn_attributes(agent: str, outcome: str, error_type: str) -> Attributes:
+    """Do the same for a turn of an agent."""
+    named: Attributes = {"gen_ai.agent.name": agent} if agent else {}
+    return named | _error(outcome, error_type)
+
+
+def tool_attributes(tool: str, outcome: str, error_type: str) -> Attributes:
+    """Do the same for a tool call."""
+    named: Attributes = {"gen_ai.operation.name": EXECUTE_TOOL, TOOL_NAME: tool}
+    return named | _error(outcome, error_type)
+
+
+def _error(outcome: str, error_type: str) -> Attributes:
+    if outcome not in _UNTYPED:  # a cancelled request did what its caller asked
+        return {}
+    return {"error.type": error_type or _UNTYPED[outcome]}
 
 
 class Instruments:
     """The GenAI client metrics as instruments of a meter; one record a row and metric."""
 
-    __slots__ = ("_cached", "_duration", "_first_chunk", "_token_types", "_tokens", "_totals")
+    __slots__ = (
+        "_duration", "_first_chunk", "_token_types", "_tokens", "_tool", "_totals", "_turn",
+    )  # fmt: skip
 
     def __init__(self, meter: Meter, names: ClientMetrics) -> None:
         self._duration = _seconds(meter, names.duration, "How long the operation took.")
         self._first_chunk = _seconds(
             meter, names.time_to_first_chunk, "Start of the operation to its first content."
         )
+        self._turn = _seconds(meter, AGENT_DURATION, "How long a turn of an agent took.")
+        self._tool = _seconds(meter, TOOL_DURATION, "How long a tool call took.")
         self._tokens: dict[str, Histogram] = {}
         self._totals: dict[str, Counter] = {}
         if names.token_usage:
@@ -60,8 +90,16 @@ class Instruments:
             self._totals[kind] = meter.create_counter(name, "{token}", "Tokens used.")
         self._token_types = bool(names.token_usage)
 
-    def record(self, row: Row) -> None:
-        """Record one row, with its own span as what exemplars point at."""
+    def record(self, row: Row | Span) -> None:
+        """Record one row or tool call, with its own span as what exemplars point at."""
+        context = _context(row)
+        if isinstance(row, Span):
+            self._record_tool(row, context)
+            return
+        if row.is_turn:
+            told = turn_attributes(row.agent or "", row.outcome, row.error_type or "")
+            self._turn.record(row.e2e_s, told, context)
+            return
         attributes = metric_attributes(
             operation=row.operation,
             provider=row.provider or "",
@@ -69,16 +107,6 @@ class Instruments:
             server=row.server or "",
             outcome=row.outcome,
             error_type=row.error_type or "",
-        )
-        context = set_span_in_context(
-            NonRecordingSpan(
-                SpanContext(
-                    int(row.trace_id, 16),
-                    int(row.span_id, 16),
-                    is_remote=False,
-                    trace_flags=TraceFlags(TraceFlags.SAMPLED),
-                )
-            )
         )
         self._duration.record(row.e2e_s, attributes, context)
         if row.ttft_ns is not None:
@@ -95,6 +123,27 @@ class Instruments:
                 histogram.record(count, {**attributes, **typed}, context)
             if (counter := self._totals.get(kind)) is not None:
                 counter.add(count, attributes)
+
+    def _record_tool(self, span: Span, context: Context) -> None:
+        told = span.attributes
+        tool = told.get(TOOL_NAME)
+        if tool is not None:
+            outcome, error_type = (
+                str(told.get(n, "")) for n in ("llmtrace.outcome", "error.type")
+            )
+            attributes = tool_attributes(str(tool), outcome, error_type)
+            self._tool.record(span.duration_ns / _NS, attributes, context)
+
+
+def _context(row: Row | Span) -> Context:
+    """Return the context in which the span of a row, or the span itself, is the current one."""
+    ids = SpanContext(
+        int(row.trace_id, 16),
+        int(row.span_id, 16),
+        is_remote=False,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
+    return set_span_in_context(NonRecordingSpan(ids))
 
 
 def _seconds(meter: Meter, name: str, description: str) -> Histogram:

@@ -21,10 +21,22 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+from llmtrace.export.agents import Agents, ToolLabels, TurnLabels
 from llmtrace.export.aggregate import Aggregate, Cell, Histogram, Labels, fold
-from llmtrace.export.genai_instruments import metric_attributes
+from llmtrace.export.genai_instruments import (
+    metric_attributes,
+    tool_attributes,
+    turn_attributes,
+)
 from llmtrace.export.resource import resource
-from llmtrace.semconv_table import DURATION_BOUNDS_S, SCOPE, TOKEN_BOUNDS, ClientMetrics
+from llmtrace.semconv_table import (
+    AGENT_DURATION,
+    DURATION_BOUNDS_S,
+    SCOPE,
+    TOKEN_BOUNDS,
+    TOOL_DURATION,
+    ClientMetrics,
+)
 
 _NS: Final = 1_000_000_000
 _BOUNDS_NS: Final = tuple(round(bound * _NS) for bound in DURATION_BOUNDS_S)
@@ -36,6 +48,7 @@ Point = HistogramDataPoint | NumberDataPoint
 
 def metrics_data(
     aggregate: Aggregate,
+    agents: Agents,
     names: ClientMetrics,
     since_unix_ns: int,
     now_unix_ns: int,
@@ -46,6 +59,7 @@ def metrics_data(
 
     Args:
         aggregate: what to read; counted anew from here on if `delta`.
+        agents: the same for turns and tool calls.
         names: which metric is called what.
         since_unix_ns: when counting began.
         now_unix_ns: until when it went.
@@ -58,6 +72,8 @@ def metrics_data(
         metrics = by_service.setdefault(service, {})
         for name, point in _points(cell, dict(attributes), names, span):
             metrics.setdefault(name, []).append(point)
+    for service, name, point in _agent_points(agents, span, reset=delta):
+        by_service.setdefault(service, {}).setdefault(name, []).append(point)
     scope = InstrumentationScope(SCOPE)
     return MetricsData(
         [
@@ -86,6 +102,31 @@ def _key(labels: Labels) -> Key:
         outcome=labels.outcome,
         error_type=labels.error_type,
     )
+    return labels.service, tuple(sorted(attributes.items()))
+
+
+def _agent_points(
+    agents: Agents, span: tuple[int, int], *, reset: bool
+) -> Iterator[tuple[str, str, Point]]:
+    """Yield the service, name and point of each metric of turns and tool calls."""
+    for name, cells in (
+        (AGENT_DURATION, agents.turns.by(_turn_key, reset=reset)),
+        (TOOL_DURATION, agents.tools.by(_tool_key, reset=reset)),
+    ):
+        for (service, attributes), cell in cells.items():
+            duration = cell["duration"]
+            counts, total = fold(duration, _BOUNDS_NS), duration.total / _NS
+            point = _histogram(counts, DURATION_BOUNDS_S, total, dict(attributes), span)
+            yield service, name, point
+
+
+def _turn_key(labels: TurnLabels) -> Key:
+    attributes = turn_attributes(labels.agent, labels.outcome, labels.error_type)
+    return labels.service, tuple(sorted(attributes.items()))
+
+
+def _tool_key(labels: ToolLabels) -> Key:
+    attributes = tool_attributes(labels.tool, labels.outcome, labels.error_type)
     return labels.service, tuple(sorted(attributes.items()))
 
 

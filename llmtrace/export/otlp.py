@@ -6,11 +6,12 @@ As OTLP spans: a row is its client span, each stage that took any time a child, 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.export.delivery import GIVE_UP_AFTER_S, Undelivered, deliver
-from llmtrace.export.otlp_settings import read_settings
+from llmtrace.export.dialect import OTEL, Dialect
+from llmtrace.export.otlp_settings import OtlpSettings, read_settings
 from llmtrace.export.queue import Lost, QueuedSink
 from llmtrace.export.resource import detect
 from llmtrace.export.transport import sender
@@ -20,7 +21,6 @@ from llmtrace.spans import Span
 if TYPE_CHECKING:
     from llmtrace.rows import Row
 
-_NAME: Final = "export.otlp"
 # gRPC servers refuse messages above 4 MiB unless told otherwise.
 _MOST_BYTES: Final = 3 << 20
 
@@ -63,18 +63,44 @@ def otlp_sink(
         compression=compression,
         environ=environ,
     )
+    return span_sink(
+        "export.otlp", settings, interval_s=interval_s, give_up_after_s=give_up_after_s
+    )
+
+
+def span_sink(
+    name: str,
+    settings: OtlpSettings,
+    *,
+    dialect: Dialect = OTEL,
+    left_to: Callable[[Any], bool] = lambda _provider: True,
+    interval_s: float = 1.0,
+    give_up_after_s: float = GIVE_UP_AFTER_S,
+) -> QueuedSink[Row | Span]:
+    """Make a sink that sends rows and spans to one OTLP endpoint.
+
+    Args:
+        name: what losses and failures are counted under.
+        settings: where it is.
+        dialect: which attributes the backend reads.
+        left_to: see `SpanSink`.
+        interval_s: longest a row waits for company, in seconds.
+        give_up_after_s: longest a batch is retried, in seconds; then it is dropped and counted.
+    """
     detect()
     send, resources = sender(settings, "traces"), Resources()
 
     def send_rows(rows: Sequence[Row | Span]) -> None:
         reason, lost = "", 0
-        for body, count in encode(rows, resources, _MOST_BYTES):
+        for body, count in encode(rows, resources, _MOST_BYTES, dialect):
             try:
-                deliver(send, body, name=_NAME, pause=sink.pause, give_up_after_s=give_up_after_s)
+                deliver(send, body, name=name, pause=sink.pause, give_up_after_s=give_up_after_s)
             except Undelivered as error:
                 reason, lost = str(error), lost + count
         if lost:
             raise Lost(reason, lost)
 
-    sink: QueuedSink[Row | Span] = QueuedSink(_NAME, send_rows, interval_s=interval_s, spans=True)
+    sink: QueuedSink[Row | Span] = QueuedSink(
+        name, send_rows, interval_s=interval_s, spans=True, left_to=left_to
+    )
     return sink

@@ -11,9 +11,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.export.agents import Agents
 from llmtrace.export.aggregate import Aggregate, Cell, Histogram
 from llmtrace.export.buckets import STAGE_LABELS
 from llmtrace.failopen import internal_error, internal_errors
+from llmtrace.spans import Span
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -34,6 +36,8 @@ except ImportError as error:
     raise missing_extra("the Prometheus exporter", "prometheus", "prometheus-client") from error
 
 LABELS: Final = ("model", "route", "service", "region", "outcome")
+TURN_LABELS: Final = ("agent", "route", "service", "region", "outcome")
+TOOL_LABELS: Final = ("tool", "service", "region", "outcome")
 _NS: Final = 1e9
 
 
@@ -52,6 +56,7 @@ class PrometheusSink:
     """
 
     every_row: bool = True
+    every_span: bool = True  # of tool calls
 
     def __init__(
         self,
@@ -64,7 +69,9 @@ class PrometheusSink:
     ) -> None:
         self._aggregate = aggregate or Aggregate(thresholds_s=thresholds_s, tenants=tenants)
         self._budgets = budget_seconds or {}
+        self._agents = Agents(tenants=tenants)
         self._labels = (*LABELS, "tenant") if tenants else LABELS
+        self._turn_labels = (*TURN_LABELS, "tenant") if tenants else TURN_LABELS
         self._registry: CollectorRegistry = REGISTRY if registry is None else registry
         self._server: tuple[Any, Any] | None = None
         self._register()
@@ -80,10 +87,15 @@ class PrometheusSink:
             raise ConfigError(msg) from error
         _registered[id(self._registry)] = self
 
-    def write(self, row: Row) -> None:
-        """Count one row."""
+    def write(self, row: Row | Span) -> None:
+        """Count one row, or the span of a tool call."""
         try:
-            self._aggregate.add(row)
+            if isinstance(row, Span):
+                self._agents.span(row)
+            elif row.is_turn:
+                self._agents.turn(row)
+            else:
+                self._aggregate.add(row)
         except Exception as error:  # noqa: BLE001 - the application must not notice
             internal_error("export.prometheus", error)
 
@@ -125,6 +137,10 @@ class PrometheusSink:
         families = self._families()
         for labels, cell in self._aggregate.by(attrgetter(*self._labels)).items():
             families.fill(labels, cell)
+        for labels, turns in self._agents.turns.by(attrgetter(*self._turn_labels)).items():
+            families.fill_turns(labels, turns)
+        for labels, tools in self._agents.tools.by(attrgetter(*TOOL_LABELS)).items():
+            _add(families.tool, labels, tools["duration"])
         for budget, stages in self._budgets.items():
             for stage, seconds in stages.items():
                 families.budget.add_metric((budget, stage), seconds)
@@ -133,7 +149,7 @@ class PrometheusSink:
         return families.all()
 
     def _families(self) -> _Families:
-        return _Families(self._labels)
+        return _Families(self._labels, self._turn_labels)
 
 
 # Which sink a registry has, so that a second `init` takes the place of the first.
@@ -143,7 +159,7 @@ _registered: dict[int, PrometheusSink] = {}
 class _Families:
     """The metric families of one scrape."""
 
-    def __init__(self, labels: Sequence[str]) -> None:
+    def __init__(self, labels: Sequence[str], turn_labels: Sequence[str]) -> None:
         self.stage = HistogramMetricFamily(
             "llmtrace_stage_duration_seconds",
             "Time a request spent in a stage. Requests whose stage is not known are not in it.",
@@ -178,6 +194,19 @@ class _Families:
             "Requests for which a stage could not be known.",
             labels=(*labels, "stage"),
         )
+        self.turn = HistogramMetricFamily(
+            "llmtrace_turn_duration_seconds",
+            "How long a turn of an agent took. Turns are no requests.",
+            labels=turn_labels,
+        )
+        self.loss = HistogramMetricFamily(
+            "llmtrace_turn_tool_serial_loss_seconds",
+            "What independent tool calls of a turn lost by taking turns.",
+            labels=turn_labels,
+        )
+        self.tool = HistogramMetricFamily(
+            "llmtrace_tool_duration_seconds", "How long a tool call took.", labels=TOOL_LABELS
+        )
         self.budget = GaugeMetricFamily(
             "llmtrace_budget_seconds",
             "What a latency budget allows a stage.",
@@ -209,6 +238,11 @@ class _Families:
             ("output", cell.output_tokens.total),
         ):
             self.tokens.add_metric((*labels, kind), tokens)
+
+    def fill_turns(self, labels: tuple[str, ...], turns: Mapping[str, Histogram]) -> None:
+        """Add the samples of one label set of turns."""
+        _add(self.turn, labels, turns["duration"])
+        _add(self.loss, labels, turns["loss"])
 
 
 def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Histogram) -> None:

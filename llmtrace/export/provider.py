@@ -6,28 +6,58 @@ attributes, end and stages follow when the row is finished. This path costs what
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
+from llmtrace.export import langfuse_beside
+from llmtrace.export.attempts import attempt_spans
 from llmtrace.export.waterfall import laid_out, span_name, status_text
-from llmtrace.semconv_table import STAGE, STAGE_SOURCE
+from llmtrace.rows import TURN
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
+    from llmtrace.export.dialect import Dialect
     from llmtrace.rows import Row
     from llmtrace.spans import Span as FinishedSpan
 
 # A span does not tell which tracer made it, and its stages must come from the same one.
 _tracers: WeakKeyDictionary[Span, Tracer] = WeakKeyDictionary()
 
+_NOTHING: Final[Mapping[str, Any]] = {}
 
-def start(tracer: Tracer, name: str, start_unix_ns: int, context: Context | None = None) -> Span:
-    """Start the span of one request, as a child of what `context` (or the current one) holds."""
-    span = tracer.start_span(name, context=context, kind=SpanKind.CLIENT, start_time=start_unix_ns)
+# Samplers and processors decide at a span's start, by what is known of it by then.
+_AT_START: Final = {
+    "operation": "gen_ai.operation.name",
+    "provider": "gen_ai.provider.name",
+    "model": "gen_ai.request.model",
+    "agent": "gen_ai.agent.name",
+}
+
+
+def start(
+    tracer: Tracer, info: Mapping[str, Any], start_unix_ns: int, context: Context | None = None
+) -> Span:
+    """Start the span of one request, as a child of what `context` (or the current one) holds.
+
+    Args:
+        tracer: of the application's provider.
+        info: the row fields known so far.
+        start_unix_ns: when it began.
+        context: where it is to lie.
+    """
+    known = {"operation": "chat", **info}
+    span = tracer.start_span(
+        known["operation"],
+        context=context,
+        kind=SpanKind.INTERNAL if known["operation"] == TURN else SpanKind.CLIENT,
+        attributes={name: known[key] for key, name in _AT_START.items() if known.get(key)},
+        start_time=start_unix_ns,
+    )
     if span.is_recording():
         _tracers[span] = tracer
     return span
@@ -45,23 +75,37 @@ def finish(span: Span, row: Row, context: Context | None = None) -> None:
         tracer = _tracers.pop(span, None)
         if tracer is None:  # not sampled: there is nothing to say
             return
-        _describe(span, row)
+        dialect, labels = _dialect(tracer, span)
+        _describe(span, row, {**labels, **dialect.row(row)})
         inside = set_span_in_context(span, context)
+        shared = {**labels, **dialect.shared(row)}
         for stage, source, start_ns, end_ns in laid_out(row):
-            attributes = {STAGE: stage} if source is None else {STAGE: stage, STAGE_SOURCE: source}
             tracer.start_span(
-                stage, context=inside, attributes=attributes, start_time=start_ns
+                stage,
+                context=inside,
+                attributes={**shared, **dialect.stage(stage, source)},
+                start_time=start_ns,
             ).end(end_ns)
+        for attempt in attempt_spans(row):
+            write(tracer, attempt, inside, shared)
     finally:
         span.end(row.start + row.e2e_ns)
 
 
-def _describe(span: Span, row: Row) -> None:
+def _dialect(tracer: Tracer, span: Span | None = None) -> tuple[Dialect, Mapping[str, str]]:
+    """Return how to describe spans to those the provider sends them to, and what else to say."""
     # Here, because whoever imports llmtrace imports this module.
-    from llmtrace.semconv import to_attributes
+    from llmtrace.export.dialect import OTEL
 
+    if not any(True for _ in langfuse_beside.projects(tracer)):
+        return OTEL, {}
+    from llmtrace.export.langfuse_attributes import BESIDE
+
+    return BESIDE, {} if span is None else langfuse_beside.labels(span)
+
+
+def _describe(span: Span, row: Row, attributes: dict[str, Any]) -> None:
     span.update_name(span_name(row))
-    attributes = to_attributes(row)
     resource = getattr(span, "resource", None)
     if resource is None or resource.attributes.get("service.name") != row.service:
         attributes["service.name"] = row.service
@@ -70,15 +114,52 @@ def _describe(span: Span, row: Row) -> None:
         span.set_status(Status(StatusCode.ERROR, text))
 
 
-def write(tracer: Tracer, span: FinishedSpan, context: Context | None = None) -> None:
-    """Write a span that is no row, as a child of what `context` (or the current one) holds."""
+def write(
+    tracer: Tracer,
+    span: FinishedSpan,
+    context: Context | None = None,
+    shared: Mapping[str, Any] = _NOTHING,
+) -> None:
+    """Write a span that is no row, as a child of what `context` (or the current one) holds.
+
+    Args:
+        tracer: of the application's provider.
+        span: what to write.
+        context: where it is to lie.
+        shared: attributes it has with those beside it.
+    """
     written = tracer.start_span(
         span.name,
         context=context,
         kind=SpanKind[span.kind.upper()],
-        attributes=dict(span.attributes),
+        attributes={**shared, **_dialect(tracer)[0].span(span)},
         start_time=span.start,
     )
     if span.error is not None:
         written.set_status(Status(StatusCode.ERROR, span.error))
     written.end(span.start + span.duration_ns)
+
+
+def begin(
+    tracer: Tracer, name: str, kind: str, start_unix_ns: int, context: Context | None = None
+) -> Span:
+    """Start a span that is no row, so that what it holds are its children; `end` writes it."""
+    dialect, _ = _dialect(tracer)
+    return tracer.start_span(
+        name,
+        context=context,
+        kind=SpanKind[kind.upper()],
+        attributes=dict(dialect.begun),
+        start_time=start_unix_ns,
+    )
+
+
+def end(tracer: Tracer, begun: Span, span: FinishedSpan) -> None:
+    """End a span that `begin` started with what is known of it now."""
+    try:
+        begun.update_name(span.name)
+        begun.set_attributes(_dialect(tracer)[0].span(span))
+        if span.error is not None:
+            begun.set_status(Status(StatusCode.ERROR, span.error))
+    finally:
+        begun.end(span.start + span.duration_ns)

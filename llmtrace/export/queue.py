@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from llmtrace.export.worker import EXIT_LIMIT_S, Worker
 from llmtrace.failopen import count_internal, internal_error
@@ -36,14 +36,14 @@ class QueuedSink(Generic[T]):
         batch: most rows given to `deliver` at once.
         interval_s: longest a row waits for its batch to fill, in seconds.
         every_row: see `Sink`.
-        spans: whether `deliver` writes spans, so that the sink is to be left out where the
-            application's own TracerProvider writes them.
+        spans: whether `deliver` writes spans; see `SpanSink`.
+        left_to: see `SpanSink`.
         close_timeout_s: longest that `close` waits for the last rows, in seconds.
     """
 
     __slots__ = (
-        "_batch", "_capacity", "_close_timeout_s", "_deliver", "_dropped", "_rows", "_worker",
-        "every_row", "spans",
+        "_batch", "_capacity", "_close_timeout_s", "_deliver", "_dropped", "_given_up",
+        "_rows", "_sending", "_worker", "every_row", "left_to", "spans",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,7 @@ class QueuedSink(Generic[T]):
         *,
         every_row: bool = False,
         spans: bool = False,
+        left_to: Callable[[Any], bool] = lambda _provider: True,
         close_timeout_s: float = EXIT_LIMIT_S,
     ) -> None:
         self._dropped = f"{name}.dropped"
@@ -64,9 +65,12 @@ class QueuedSink(Generic[T]):
         self._batch = batch
         self._close_timeout_s = close_timeout_s
         self._rows: deque[T] = deque()
+        self._sending = 0
+        self._given_up = False
         self._worker = Worker(name, self._drain, interval_s=interval_s, forget=self._forget)
         self.every_row = every_row
         self.spans = spans
+        self.left_to = left_to
 
     def write(self, row: T) -> None:
         """Queue a row, or drop it if the queue is full or closed."""
@@ -98,7 +102,10 @@ class QueuedSink(Generic[T]):
         if self._rows:
             self._worker.need()
         self._worker.close(self._close_timeout_s)
-        if left := len(self._rows):
+        if self._given_up:
+            return
+        if left := len(self._rows) + self._sending:
+            self._given_up = True
             internal_error(self._dropped, f"{left} rows were not sent in time when closing")
             count_internal(self._dropped, left - 1)
 
@@ -106,20 +113,25 @@ class QueuedSink(Generic[T]):
         """Deliver the rows that wait now; a batch that fails is dropped, the others still go."""
         failed: Exception | None = None
         waiting = len(self._rows)
-        while waiting > 0:
+        while waiting > 0 and not self._given_up:
             rows = [self._rows.popleft() for _ in range(min(waiting, self._batch))]
             waiting -= len(rows)
+            self._sending = len(rows)
             try:
                 self._deliver(rows)
             except Exception as error:  # noqa: BLE001 - raised again once the others are sent
                 failed = error
                 lost = error.rows if isinstance(error, Lost) else len(rows)
-                count_internal(self._dropped, lost)
+                if not self._given_up:  # else `close` has counted them
+                    count_internal(self._dropped, lost)
                 if self._worker.closing:  # a backend that failed once gets no more of our exit
                     break
+            finally:
+                self._sending = 0
         if failed is not None:
             raise failed
 
     def _forget(self) -> None:
         # What was queued before a fork is the parent's, which still sends it.
         self._rows = deque()
+        self._sending = 0

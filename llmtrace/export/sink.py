@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
@@ -30,9 +30,16 @@ class Sink(Protocol):
 
 
 class SpanSink(Protocol):
-    """What takes spans that are no rows, too: a sink whose `spans` is true."""
+    """What takes spans that are no rows, too: a sink whose `spans` is true.
+
+    So does one whose `every_span` is: it counts them, and gets those that the user's sampling or
+    the application's own TracerProvider takes from the others, as well.
+    """
 
     spans: bool
+
+    def left_to(self, provider: Any) -> bool:
+        """Say whether the application's own TracerProvider delivers what this sink would."""
 
     def write(self, item: Row | Span) -> None:
         """Take one finished row or span. Neither blocks nor raises."""

@@ -21,7 +21,12 @@ _FAILED: Final = {
 
 
 def laid_out(row: Row) -> Iterator[tuple[str, str | None, int, int]]:
-    """Yield the name, source, start and end (unix ns) of every stage that took any time."""
+    """Yield the name, source, start and end (unix ns) of every stage that took any time.
+
+    Of a turn nothing: what ran inside it has spans of its own, where it truly lay.
+    """
+    if row.is_turn:
+        return
     stages = row.stages
     sources: Mapping[Any, str] = stages.sources
     at = row.start
@@ -33,13 +38,17 @@ def laid_out(row: Row) -> Iterator[tuple[str, str | None, int, int]]:
 
 
 def span_name(row: Row) -> str:
-    """Name the request's span as OpenTelemetry does: what was done, with which model."""
-    return row.operation if row.model is None else f"{row.operation} {row.model}"
+    """Name the span as OpenTelemetry does: what was done, with which model or by which agent."""
+    named = row.agent if row.is_turn else row.model
+    return row.operation if named is None else f"{row.operation} {named}"
 
 
 def status_text(row: Row) -> str | None:
     """Say in words why the request failed; `None` if it did not."""
-    text = _FAILED.get(row.outcome)
-    if text is None or row.error_type is None:
-        return text
-    return f"{text}: {row.error_type}"
+    return failure_text(row.outcome, row.error_type)
+
+
+def failure_text(outcome: str, error_type: str | None) -> str | None:
+    """Say in words how a request failed that ended in this way; `None` if it did not."""
+    text = _FAILED.get(outcome)
+    return text if text is None or error_type is None else f"{text}: {error_type}"

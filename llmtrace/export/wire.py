@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 
+from llmtrace.export.attempts import attempt_spans
+from llmtrace.export.dialect import OTEL, Dialect
 from llmtrace.export.resource import resource
 from llmtrace.export.waterfall import laid_out, span_name, status_text
 from llmtrace.failopen import internal_error
-from llmtrace.semconv import Value, to_attributes
-from llmtrace.semconv_table import ORDER, SCOPE, STAGE, STAGE_SOURCE
+from llmtrace.semconv import Value
+from llmtrace.semconv_table import ORDER, SCOPE
 from llmtrace.spans import Span
 
 if TYPE_CHECKING:
@@ -79,7 +81,10 @@ _ROWS_A_TURN: Final = 16
 
 
 def encode(
-    rows: Iterable[Row | Span], resources: Resources, most_bytes: int
+    rows: Iterable[Row | Span],
+    resources: Resources,
+    most_bytes: int,
+    dialect: Dialect = OTEL,
 ) -> Iterator[tuple[bytes, int]]:
     """Encode rows and spans as OTLP trace export requests of at most about `most_bytes` each.
 
@@ -94,7 +99,10 @@ def encode(
         if turn % _ROWS_A_TURN == _ROWS_A_TURN - 1:
             sleep(0)
         try:
-            spans = encode_span(row) if isinstance(row, Span) else encode_row(row)
+            if isinstance(row, Span):
+                spans = encode_span(row, dialect)
+            else:
+                spans = encode_row(row, dialect)
         except Exception as error:  # noqa: BLE001 - one bad row must not cost the others
             internal_error("export.otlp.encode", error)
             continue
@@ -145,8 +153,8 @@ class Resources:
         return encoded
 
 
-def encode_row(row: Row) -> bytes:
-    """Encode a row as its client span and a child span for each stage that took any time.
+def encode_row(row: Row, dialect: Dialect = OTEL) -> bytes:
+    """Encode a row as its client span, one for each stage that took any time, and its attempts.
 
     Raises:
         ValueError: an id is not hex of the right length.
@@ -158,13 +166,13 @@ def encode_row(row: Row) -> bytes:
         parts += (_SPAN_PARENT_SPAN_ID, _id(row.parent_span_id, 8))
     parts += (
         _text(_SPAN_NAME, span_name(row)),
-        _SPAN_KIND_CLIENT,
+        _SPAN_KIND_INTERNAL if row.is_turn else _SPAN_KIND_CLIENT,
         _SPAN_START,
         _fixed64(row.start),
         _SPAN_END,
         _fixed64(row.start + row.e2e_ns),
     )
-    for name, value in to_attributes(row).items():
+    for name, value in dialect.row(row).items():
         kind = value.__class__
         if kind is float:
             parts.append(_double_key(name))
@@ -178,9 +186,14 @@ def encode_row(row: Row) -> bytes:
     body = b"".join(parts)
     out = [_SCOPE_SPANS_SPANS, _varint(len(body)), body]
     number = int.from_bytes(span_id)
+    shared = b"".join(_attribute(name, value) for name, value in dialect.shared(row).items())
     for stage, source, start_ns, end_ns in laid_out(row):
+        size, same = _child_head(dialect, stage, source)
         out += (
-            *_child_head(stage, source),
+            _SCOPE_SPANS_SPANS,
+            _varint(size + len(shared)),
+            same,
+            shared,
             _SPAN_TRACE_ID,
             trace_id,
             _SPAN_PARENT_SPAN_ID,
@@ -192,11 +205,18 @@ def encode_row(row: Row) -> bytes:
             _SPAN_END,
             _fixed64(end_ns),
         )
+    if row.tries:
+        out += (encode_span(span, dialect, shared) for span in attempt_spans(row))
     return b"".join(out)
 
 
-def encode_span(span: Span) -> bytes:
+def encode_span(span: Span, dialect: Dialect = OTEL, shared: bytes = b"") -> bytes:
     """Encode a span that is no row.
+
+    Args:
+        span: the span.
+        dialect: which attributes it gets.
+        shared: further ones, encoded.
 
     Raises:
         ValueError: an id is not hex of the right length.
@@ -213,7 +233,8 @@ def encode_span(span: Span) -> bytes:
         _SPAN_END,
         _fixed64(span.start + span.duration_ns),
     )
-    parts += (_attribute(name, value) for name, value in span.attributes.items())
+    parts += (_attribute(name, value) for name, value in dialect.span(span).items())
+    parts.append(shared)
     if span.error is not None:
         status = _text(_STATUS_MESSAGE, span.error) + _STATUS_CODE_ERROR
         parts.append(_field(_SPAN_STATUS, status))
@@ -225,16 +246,14 @@ def child_id(span_id: int, stage: str) -> int:
     return (span_id ^ _CHILD[stage]) or 1  # 0 is no id
 
 
-@lru_cache(maxsize=128)
-def _child_head(stage: str, source: str | None) -> tuple[bytes, bytes, bytes]:
-    """Return all of a stage's span that does not depend on the row; its length never does."""
-    attributes = _attribute(STAGE, stage)
-    if source is not None:
-        attributes += _attribute(STAGE_SOURCE, source)
-    same = _text(_SPAN_NAME, stage) + _SPAN_KIND_INTERNAL + attributes
+@lru_cache(maxsize=256)
+def _child_head(dialect: Dialect, stage: str, source: str | None) -> tuple[int, bytes]:
+    """Return what of a stage's span does not depend on the row, and its length with all else."""
+    attributes = (_attribute(name, value) for name, value in dialect.stage(stage, source).items())
+    same = _text(_SPAN_NAME, stage) + _SPAN_KIND_INTERNAL + b"".join(attributes)
     ids = len(_SPAN_TRACE_ID) + 16 + len(_SPAN_SPAN_ID) + 8 + len(_SPAN_PARENT_SPAN_ID) + 8
     times = len(_SPAN_START) + 8 + len(_SPAN_END) + 8
-    return _SCOPE_SPANS_SPANS, _varint(len(same) + ids + times), same
+    return len(same) + ids + times, same
 
 
 def _id(text: str, size: int) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
+from llmtrace.wrappers import contents
 from llmtrace.wrappers.cancel import cancelled
 from llmtrace.wrappers.endpoints import Endpoint
 from llmtrace.wrappers.reads import Classify, areads, only_usage, reads
@@ -23,6 +24,7 @@ def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
     recording.opened()
     recording.raw = False
     recording.expects_finish = True
+    classify = contents.collecting(recording, classify)
     iterator = stream._iterator  # noqa: SLF001 - the one seam that keeps the stream's class
     if hasattr(iterator, "__anext__"):
         stream._iterator = areads(recording, iterator.__anext__, classify)  # noqa: SLF001
@@ -63,6 +65,7 @@ def _whole(recording: Recording, endpoint: Endpoint, result: Any) -> None:
         answer = result if response is None else _parse_raw(result)
         if hasattr(answer, "id"):
             endpoint.answer(recording, answer)
+            contents.answered(recording, endpoint.chunk, answer)
     except Exception as error:  # noqa: BLE001 - an odd answer is still the caller's answer
         internal_error("sdk.answer", error)
     recording.finish("success")
@@ -150,6 +153,7 @@ def _parsed(parsed: Any, recording: Recording, endpoint: Endpoint) -> Any:
         elif not recording.ended:
             if hasattr(parsed, "id"):
                 endpoint.answer(recording, parsed)
+                contents.answered(recording, endpoint.chunk, parsed)
             recording.finish("success")
     except Exception as error:  # noqa: BLE001
         unrecorded(recording, endpoint, parsed, error)

@@ -9,36 +9,66 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from llmtrace.record import Later, Recording, outcome_of
-from llmtrace.rows import Row
+from llmtrace.rows import Outcome, Row
 
 # How long the unwinding from our read to the caller's `asyncio.timeout` may take.
 _PATIENCE_S: Final = 1.0
 # anyio's message, with the reason in it: from 4.11 on.
 _BY_SCOPE: Final = "Cancelled via cancel scope "
 _DEADLINE: Final = "reason: deadline exceeded"
+_TIMEOUT: Final[tuple[Outcome, str]] = ("timeout", "TimeoutError")
 
 
-def cancelled(recording: Recording, error: asyncio.CancelledError) -> None:
-    """End a recording whose wait was cancelled: now as to time, in a moment as to outcome."""
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """A wait that was cancelled, as it looked at that moment.
+
+    Attributes:
+        outcome: what the row says unless the cancellation is taken back.
+        task: the task that waited, where it counts its cancellations; `None` = nothing to look at.
+        requests: how many of them were pending.
+    """
+
+    outcome: tuple[Outcome, str | None]
+    task: asyncio.Task[object] | None = None
+    requests: int = 0
+
+
+def seen(error: asyncio.CancelledError) -> Cancellation:
+    """Note what can be known of a cancellation while it is being raised."""
     said = next((text for text in error.args if isinstance(text, str)), "")
-    if said.startswith(_BY_SCOPE) and said.endswith(_DEADLINE):
-        recording.finish("timeout", "TimeoutError")
-        return
+    if said.startswith(_BY_SCOPE):
+        return Cancellation(_TIMEOUT if said.endswith(_DEADLINE) else outcome_of(error))
     try:
-        task = None if said.startswith(_BY_SCOPE) else asyncio.current_task()
+        task = asyncio.current_task()
     except RuntimeError:  # torn down without a loop
         task = None
     # A task class of somebody's own may not count its cancellations.
     requests = getattr(task, "cancelling", int)()
-    if task is None or requests == 0:
-        recording.failed(error)
+    return Cancellation(outcome_of(error), task if requests else None, requests)
+
+
+def cancelled(recording: Recording, error: asyncio.CancelledError) -> None:
+    """End a recording whose wait was cancelled: now as to time, in a moment as to outcome."""
+    end(recording, seen(error))
+
+
+def end(recording: Recording, cancellation: Cancellation) -> None:
+    """End a recording by a cancellation, however long ago that was."""
+    task = cancellation.task
+    if task is None:
+        recording.finish(*cancellation.outcome)
+    elif task.cancelling() < cancellation.requests:
+        recording.finish(*_TIMEOUT)
+    elif task.done():
+        recording.finish(*cancellation.outcome)
     else:
-        recording.finish(*outcome_of(error), later=_settle(task, requests))
+        recording.finish(*cancellation.outcome, later=_settle(task, cancellation.requests))
 
 
 def _settle(task: asyncio.Task[object], requests: int) -> Later:
@@ -51,8 +81,8 @@ def _settle(task: asyncio.Task[object], requests: int) -> Later:
             taken_back = task.cancelling() < requests
             if pending and (taken_back or last or task.done()):
                 pending = False
-                emit(replace(row, outcome="timeout", error_type="TimeoutError")
-                     if taken_back else row)  # fmt: skip
+                outcome, error_type = _TIMEOUT
+                emit(replace(row, outcome=outcome, error_type=error_type) if taken_back else row)
 
         # Right after this step of the task, where the unwinding usually ends; at the task's end,
         # so that no row is lost; and after a while in any case.

@@ -6,17 +6,31 @@ reason and the engine's in-band figures on the recording, and returns what kind 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmtrace.record import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
-from llmtrace.stages import EngineFigures, Reported
+from llmtrace.record import (
+    HIDDEN,
+    NOTHING,
+    OTHER,
+    REASONING,
+    TEXT,
+    TOOL_CALL,
+    Attempt,
+    Recording,
+)
+from llmtrace.stages import EngineFigures, Reported, reported
 
 _NS_PER_MS: Final = 1_000_000
 _EAGER_NS: Final = 1_000_000
-# A duration an engine reports is believed up to a day; beyond that it is garbage.
-_LONGEST_MS: Final = 86_400_000.0
+# Headers and first byte this close together came in one piece: no engine answers that fast.
+_TOGETHER_NS: Final = 1_000_000
+# A bare vLLM sends its headers once the prompt is tokenised.
+_PROMPT_NS: Final = 100_000_000
+_LEAST_GAPS: Final = 4
 _LONGEST_STRING: Final = 512
+_NAME: Final = re.compile(r"[\w.:/-]{1,128}")
 
 
 def chat(recording: Recording, chunk: Any) -> int:
@@ -31,7 +45,7 @@ def chat(recording: Recording, chunk: Any) -> int:
     kind = NOTHING
     for choice in choices:
         if choice.finish_reason is not None:
-            recording.info["finish_reason"] = _string(choice.finish_reason)
+            recording.info["finish_reason"] = string(choice.finish_reason)
             _identity(recording, chunk)
         delta = choice.delta
         try:
@@ -67,13 +81,14 @@ def completions(recording: Recording, chunk: Any) -> int:
     kind = NOTHING
     for choice in choices:
         if choice.finish_reason is not None:
-            recording.info["finish_reason"] = _string(choice.finish_reason)
+            recording.info["finish_reason"] = string(choice.finish_reason)
+            _identity(recording, chunk)
         if choice.text:
             kind = TEXT
     return kind
 
 
-_RESPONSES: Final[Mapping[str, int]] = {
+RESPONSE_DELTAS: Final[Mapping[str, int]] = {
     "response.output_text.delta": TEXT,
     "response.refusal.delta": OTHER,
     "response.reasoning_text.delta": REASONING,
@@ -88,7 +103,7 @@ _RESPONSES: Final[Mapping[str, int]] = {
 
 def responses(recording: Recording, event: Any) -> int:
     """Classify an event of OpenAI's Responses stream."""
-    kind = _RESPONSES.get(event.type)
+    kind = RESPONSE_DELTAS.get(event.type)
     if kind is not None:
         return kind if event.delta else NOTHING
     answer = getattr(event, "response", None)
@@ -113,11 +128,11 @@ def messages(recording: Recording, event: Any) -> int:
         return NOTHING
     if kind == "message_start":
         message = event.message
-        recording.info["response_id"] = _string(message.id)
+        recording.info["response_id"] = string(message.id)
         _anthropic_usage(recording, message.usage)
     elif kind == "message_delta":
         if event.delta.stop_reason is not None:
-            recording.info["finish_reason"] = _string(event.delta.stop_reason)
+            recording.info["finish_reason"] = string(event.delta.stop_reason)
         _anthropic_usage(recording, event.usage)
     elif kind == "error":
         recording.failure = ("error", _text(getattr(event, "error", None)))
@@ -136,16 +151,11 @@ def nothing(_recording: Recording, _chunk: Any) -> int:
     return NOTHING
 
 
-def raw_sse(_recording: Recording, data: bytes) -> int:
-    """Classify a piece of an event stream nobody has parsed: comments alone keep it alive."""
-    return OTHER if b"data:" in data else NOTHING
-
-
 def answer_chat(recording: Recording, answer: Any) -> None:
     """Note what a whole chat or text completion tells."""
     _identity(recording, answer)
     if answer.choices:
-        recording.info["finish_reason"] = _string(answer.choices[0].finish_reason)
+        recording.info["finish_reason"] = string(answer.choices[0].finish_reason)
         message = getattr(answer.choices[0], "message", None)
         calls = getattr(message, "tool_calls", None)
         if calls:
@@ -158,23 +168,23 @@ def answer_responses(recording: Recording, answer: Any) -> None:
     _identity(recording, answer)
     incomplete = getattr(answer, "incomplete_details", None)
     reason = getattr(incomplete, "reason", None)
-    recording.info["finish_reason"] = _string(reason or answer.status)
+    recording.info["finish_reason"] = string(reason or answer.status)
     error = getattr(answer, "error", None)
     if answer.status == "failed":
         recording.failure = ("error", _text(getattr(error, "code", None)) or "response.failed")
     usage = answer.usage
     if usage is not None:
-        recording.info["prompt_tokens"] = _count(usage.input_tokens)
-        recording.info["output_tokens"] = _count(usage.output_tokens)
+        recording.info["prompt_tokens"] = count(usage.input_tokens)
+        recording.info["output_tokens"] = count(usage.output_tokens)
         details = getattr(usage, "input_tokens_details", None)
-        recording.info["cached_tokens"] = _count(getattr(details, "cached_tokens", None))
+        recording.info["cached_tokens"] = count(getattr(details, "cached_tokens", None))
     inband(recording, _extra(answer, "metrics"))
 
 
 def answer_messages(recording: Recording, answer: Any) -> None:
     """Note what a whole Anthropic message tells."""
-    recording.info["response_id"] = _string(answer.id)
-    recording.info["finish_reason"] = _string(answer.stop_reason)
+    recording.info["response_id"] = string(answer.id)
+    recording.info["finish_reason"] = string(answer.stop_reason)
     _anthropic_usage(recording, answer.usage)
 
 
@@ -183,27 +193,20 @@ def inband(recording: Recording, metrics: Any) -> None:
     if not isinstance(metrics, Mapping):
         return
     figures = EngineFigures(
-        queue=_reported(metrics.get("queue_time_ms")),
-        prefill=_reported(metrics.get("time_to_first_token_ms")),
-        decode=_reported(metrics.get("generation_time_ms")),
+        queue=reported(metrics.get("queue_time_ms"), _NS_PER_MS, "engine_inband"),
+        prefill=reported(metrics.get("time_to_first_token_ms"), _NS_PER_MS, "engine_inband"),
+        decode=reported(metrics.get("generation_time_ms"), _NS_PER_MS, "engine_inband"),
     )
-    recording.engine.append(figures)
+    recording.tells(figures)
     speculative = metrics.get("speculative_decoding")
     if isinstance(speculative, Mapping):
-        recording.info["spec_drafted"] = _count(speculative.get("num_draft_tokens"))
-        recording.info["spec_accepted"] = _count(speculative.get("num_accepted_draft_tokens"))
-
-
-def _reported(ms: Any) -> Reported | None:
-    """Read a duration in milliseconds; anything that cannot be one is unknown."""
-    if isinstance(ms, bool) or not isinstance(ms, int | float) or not 0 <= ms < _LONGEST_MS:
-        return None
-    return Reported(round(ms * _NS_PER_MS), "engine_inband")
+        recording.info["spec_drafted"] = count(speculative.get("num_draft_tokens"))
+        recording.info["spec_accepted"] = count(speculative.get("num_accepted_draft_tokens"))
 
 
 def _identity(recording: Recording, answer: Any) -> None:
     """Note the answer's id, and who made it where the answer says so."""
-    recording.info["response_id"] = _string(getattr(answer, "id", None))
+    recording.info["response_id"] = string(getattr(answer, "id", None))
     mark = getattr(answer, "system_fingerprint", None) or _extra(answer, "system_fingerprint")
     if not isinstance(mark, str):
         return
@@ -221,23 +224,49 @@ def _bound(recording: Recording) -> None:
     A bare vLLM sends its headers before it schedules the request and its first byte with the first
     token. What lies between is queue and prefill together, and goes to `prefill`, so marked.
     """
-    answered = recording.attempts[-1].answered if recording.attempts else None
-    if not recording.bare or answered is None or recording.first_byte is None:
+    attempt = recording.attempts[-1] if recording.attempts else None
+    if not recording.bare or attempt is None or attempt.answered is None:
         return
-    if recording.held > _EAGER_NS:
+    if recording.first_byte is None or _late(recording) > _EAGER_NS:
         return  # nobody was reading: when the first byte came is not known
-    wait = Reported(max(0, recording.first_byte - answered), "client_bound")
-    recording.engine.append(EngineFigures(prefill=wait))
+    wait_ns = recording.first_byte - attempt.answered
+    if wait_ns >= _TOGETHER_NS and not _held_back(recording, attempt, wait_ns):
+        wait = Reported(wait_ns, "client_bound")
+        recording.tells(EngineFigures(prefill=wait))
+
+
+def _late(recording: Recording) -> int:
+    """Return how long the reader had the stream before it asked for the first byte, at least."""
+    if recording.ttft is None or recording.first_event is None:
+        return recording.held
+    # What it did between the role chunk and the content, which came together, was not late.
+    between = recording.start + recording.ttft - recording.first_event
+    return recording.held_before - between
+
+
+def _held_back(recording: Recording, attempt: Attempt, wait_ns: int) -> bool:
+    """Say whether a proxy that no header shows may have held back headers or chunks.
+
+    HAProxy does, by default: up to 200 ms, to fill a packet. Of few chunks one cannot tell.
+    """
+    if attempt.send_started is not None and attempt.send is not None:
+        round_trip = 0 if attempt.rtt is None else attempt.rtt.ns
+        sent = attempt.send_started + attempt.send
+        headers_ns = (attempt.answered or sent) - sent - round_trip
+        if headers_ns > max(_PROMPT_NS, wait_ns):
+            return True
+    gaps = sum(recording.gap_counts)
+    return gaps < _LEAST_GAPS or 2 * recording.gap_counts[0] > gaps
 
 
 def _usage(recording: Recording, answer: Any) -> None:
     usage = answer.usage
     if usage is not None:
         info = recording.info
-        info["prompt_tokens"] = _count(getattr(usage, "prompt_tokens", None))
-        info["output_tokens"] = _count(getattr(usage, "completion_tokens", None))
+        info["prompt_tokens"] = count(getattr(usage, "prompt_tokens", None))
+        info["output_tokens"] = count(getattr(usage, "completion_tokens", None))
         details = getattr(usage, "prompt_tokens_details", None)
-        info["cached_tokens"] = _count(getattr(details, "cached_tokens", None))
+        info["cached_tokens"] = count(getattr(details, "cached_tokens", None))
         if recording.info.get("response_id") is None:
             _identity(recording, answer)
     metrics = _extra(answer, "metrics")
@@ -251,15 +280,15 @@ def _anthropic_usage(recording: Recording, usage: Any) -> None:
     if usage is None:
         return
     info = recording.info
-    cached = _count(getattr(usage, "cache_read_input_tokens", None))
-    fresh = _count(getattr(usage, "input_tokens", None))
+    cached = count(getattr(usage, "cache_read_input_tokens", None))
+    fresh = count(getattr(usage, "input_tokens", None))
     if fresh is not None:
         # Anthropic counts what came from its cache apart from the rest of the prompt.
-        made = _count(getattr(usage, "cache_creation_input_tokens", None))
+        made = count(getattr(usage, "cache_creation_input_tokens", None))
         info["prompt_tokens"] = fresh + (cached or 0) + (made or 0)
     if cached is not None:
         info["cached_tokens"] = cached
-    output = _count(getattr(usage, "output_tokens", None))
+    output = count(getattr(usage, "output_tokens", None))
     if output is not None:
         info["output_tokens"] = output
 
@@ -269,17 +298,18 @@ def _extra(answer: Any, key: str) -> Any:
     return extra.get(key) if extra else None
 
 
-def _count(value: Any) -> int | None:
+def count(value: Any) -> int | None:
+    """Take a count of tokens as it is; what cannot be one is unknown."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and 0 <= value < 1 << 53 else None
 
 
-def _string(value: Any) -> str | None:
+def string(value: Any) -> str | None:
     """Take a string as it is, within bounds; a server may send anything for one."""
     return value[:_LONGEST_STRING] if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str | None:
-    """Name an error by its type or code, in few characters."""
+    """Name an error by its type or code. Prose is no name, and may quote what was asked."""
     named = getattr(value, "type", value)
-    return named[:128] if isinstance(named, str) else None
+    return named if isinstance(named, str) and _NAME.fullmatch(named) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -43,8 +44,36 @@ def watching() -> bool:
     return isinstance(loop, asyncio.base_events.BaseEventLoop)
 
 
+_lock = threading.Lock()
+_users = 0
+_undo: Callable[[], None] | None = None
+
+
 def install() -> Callable[[], None]:
-    """Time name resolution from here on; return what undoes it."""
+    """Time name resolution from here on; return what undoes it, once nobody else wants it."""
+    global _users, _undo
+    with _lock:
+        if _users == 0:
+            _undo = _patch()
+        _users += 1
+    undone = False
+
+    def undo() -> None:
+        nonlocal undone
+        global _users, _undo
+        with _lock:
+            if undone:
+                return
+            undone = True
+            _users -= 1
+            if _users == 0 and _undo is not None:
+                _undo()
+                _undo = None
+
+    return undo
+
+
+def _patch() -> Callable[[], None]:
     plain = socket.getaddrinfo
     base = asyncio.base_events.BaseEventLoop
     plain_async = base.getaddrinfo

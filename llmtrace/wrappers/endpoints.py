@@ -11,6 +11,11 @@ from llmtrace.wrappers import chunks
 from llmtrace.wrappers.reads import Classify
 
 SDKS: Final = ("openai", "anthropic")
+# Who answers at a host, where it is known by that alone.
+PROVIDERS: Final[Mapping[str, str]] = {
+    "api.openai.com": "openai",
+    "api.anthropic.com": "anthropic",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,12 @@ def endpoint_at(url: str, sdk: str | None) -> Endpoint | None:
     path = url.partition("?")[0].rstrip("/")
     known = _ENDPOINTS.get(sdk or "", {})
     return next((found for end, found in known.items() if path.endswith(end)), None)
+
+
+def plain_endpoint(path: str) -> tuple[str, Endpoint] | None:
+    """Find the endpoint that a URL's path asks, whoever serves it, and whose protocol that is."""
+    found = ((sdk, endpoint_at(path, sdk)) for sdk in SDKS)
+    return next(((sdk, endpoint) for sdk, endpoint in found if endpoint is not None), None)
 
 
 def library(value: Any) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final, TypeVar, overload
 
@@ -16,7 +16,7 @@ from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
 from llmtrace.runtime import active, entered
-from llmtrace.wrappers import answers, chunks, endpoints, generators
+from llmtrace.wrappers import answers, endpoints, generators, shapes
 from llmtrace.wrappers.cancel import cancelled
 from llmtrace.wrappers.managers import proxy
 
@@ -24,26 +24,45 @@ F = TypeVar("F", bound=Callable[..., Any])
 Scalar = str | bool | int | float
 
 _LABELS: Final = ("model", "route", "tenant", "region", "version", "gateway")
+# Attributes of the user's own that have a name everybody knows.
+_NAMED: Final = {"user": "user.id", "session": "session.id", "tags": "tag.tags"}
 
 
-def labels(given: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Scalar]]:
+def labels(
+    given: dict[str, Any], where: str
+) -> tuple[dict[str, Any], dict[str, Scalar | tuple[str, ...]]]:
     """Split keyword arguments into row fields and attributes of the user's own.
+
+    `user`, `session` and `tags` become the attributes `user.id`, `session.id` and `tag.tags`.
 
     Raises:
         ConfigError: one is of a kind that cannot be recorded; the message names it.
     """
     fields: dict[str, Any] = {}
-    attributes: dict[str, Scalar] = {}
+    attributes: dict[str, Scalar | tuple[str, ...]] = {}
     for name, value in given.items():
         if value is None:
             continue
-        if name in _LABELS:
+        if name == "tags":
+            if not isinstance(value, list | tuple) or not all(isinstance(t, str) for t in value):
+                msg = f'{where}: tags must be a list of strings, as in tags=["beta"]'
+                raise ConfigError(msg)
+            attributes[_NAMED[name]] = tuple(value)
+        elif name in _LABELS:
             if not isinstance(value, str):
                 msg = f"{where}: {name} must be a string, not {type(value).__name__}"
                 raise ConfigError(msg)
             fields[name] = value
+        elif name == "cache_hit":
+            if not isinstance(value, bool):
+                msg = f"{where}: cache_hit must be true or false, not {type(value).__name__}"
+                raise ConfigError(msg)
+            fields[name] = value
         elif isinstance(value, str | bool | int | float):
-            attributes[name] = value
+            if name in _NAMED:
+                attributes[_NAMED[name]] = str(value)  # ids are often numbers
+            else:
+                attributes[name] = value
         else:
             msg = (
                 f"{where}: {name} must be a string, number or bool, not "
@@ -61,6 +80,7 @@ def trace(
     model: str | None = None,
     route: str | None = None,
     tenant: str | None = None,
+    tags: Sequence[str] | None = None,
     **attributes: Scalar | None,
 ) -> Callable[[F], F]: ...
 def trace(
@@ -70,6 +90,7 @@ def trace(
     model: str | None = None,
     route: str | None = None,
     tenant: str | None = None,
+    tags: Sequence[str] | None = None,
     **attributes: Scalar | None,
 ) -> Any:
     """Record each call of a function as one request.
@@ -83,7 +104,9 @@ def trace(
         model: the model's name, where the call itself does not tell.
         route: what of the application asked: a low-cardinality name such as `"chat"`.
         tenant: on whose behalf.
-        **attributes: recorded on the row's span under their own names.
+        tags: a list of words to find it by, in Langfuse.
+        **attributes: recorded on the row's span under their own names; `user` and `session` as
+            `user.id` and `session.id`.
 
     Raises:
         ConfigError: at decoration, for something that cannot be decorated or recorded.
@@ -100,7 +123,7 @@ def trace(
         >>> text, rows[0].outcome, rows[0].stages.total == rows[0].e2e_ns
         ('Hello, world', 'success', True)
     """
-    given = {"model": model, "route": route, "tenant": tenant, **attributes}
+    given = {"model": model, "route": route, "tenant": tenant, "tags": tags, **attributes}
     fields, extra = labels(given, "@llmtrace.trace")
 
     def decorate(target: Any) -> Any:
@@ -116,7 +139,7 @@ def trace(
     return decorate if function is None else decorate(function)
 
 
-def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Scalar]) -> Any:
+def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> Any:
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_decorated(target.__func__, fields, extra))
 
@@ -132,10 +155,9 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Scalar]) ->
 
         @wraps(target)
         async def acall(*args: Any, **kwargs: Any) -> Any:
+            answer = target(*args, **kwargs)  # before the start: arguments may not fit
             recording = start()
-            if recording is None:
-                return await target(*args, **kwargs)
-            return await _awaited(recording, target(*args, **kwargs))
+            return await (answer if recording is None else _awaited(recording, answer))
 
         return acall
 
@@ -158,7 +180,7 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Scalar]) ->
     return call
 
 
-def _start(fields: dict[str, Any], extra: dict[str, Scalar]) -> Recording | None:
+def _start(fields: dict[str, Any], extra: dict[str, Any]) -> Recording | None:
     runtime = active()
     if runtime is None:
         return None
@@ -196,7 +218,7 @@ def _deliver(recording: Recording, result: Any) -> Any:
             recording.outer = False
             answers.adopt(recording, result, endpoints.classify_for(result))
             return result
-        traced = proxy(recording, result, chunks.anything)
+        traced = proxy(recording, result, shapes.reader(recording, result))
         if traced is not None:
             return traced
         if recording.open:
@@ -204,7 +226,7 @@ def _deliver(recording: Recording, result: Any) -> Any:
             return _handed_over(recording, result)
         recording.outer = False
         if not recording.joined:
-            endpoints.read_answer(recording, result)
+            shapes.read_answer(recording, result)
         recording.end("success")
     except Exception as error:  # noqa: BLE001
         internal_error("trace", error)

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
-from llmtrace.wrappers import chunks
+from llmtrace.wrappers import shapes
 from llmtrace.wrappers.managers import proxy
 
 
@@ -67,7 +67,7 @@ def _standing_for(source: Any, start: Callable[[], Recording | None]) -> Any:
     if recording is None:
         return source
     try:
-        return proxy(recording, source, chunks.anything)
+        return proxy(recording, source, shapes.reader(recording, source, whole=False))
     except Exception as error:  # noqa: BLE001 - the generator runs unrecorded
         internal_error("trace", error)
         return source

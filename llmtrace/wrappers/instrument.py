@@ -14,10 +14,14 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, Self
 
 from llmtrace.errors import ConfigError
-from llmtrace.wrappers import http, imports, sdk
+from llmtrace.wrappers import http, httpx_posts, imports, langfuse, sdk
 from llmtrace.wrappers.endpoints import library
 
-MODULES: Final = ("openai", "anthropic")
+_SDKS: Final = ("openai", "anthropic")
+_HTTP: Final = ("httpx", "httpx2")
+# What `init` instruments. Not aiohttp: there every request pays, whether it asks a model or not.
+MODULES: Final = (*_SDKS, *_HTTP)
+KNOWN: Final = (*MODULES, "aiohttp")
 
 _undo: dict[int, Callable[[], None]] = {}
 _keys = count()
@@ -37,7 +41,6 @@ class Instrumented:
             undo = _undo.pop(key, None)
             if undo is not None:
                 undo()
-                http.uninstall()
         self._keys = ()
 
     def __enter__(self) -> Self:
@@ -55,45 +58,58 @@ class Instrumented:
 
 
 def instrument(client_or_module: Any) -> Instrumented:
-    """Record every model call of an OpenAI or Anthropic client, or of all clients of the module.
+    """Record every request to a model that a client makes, or all clients of a module make.
 
-    For aiohttp, which makes no model calls of its own, it times the network phases of requests
-    that decorated functions make; for a module, of sessions made from then on.
+    Of an HTTP library (`httpx`, `httpx2`, `aiohttp`) these are the `POST`s to paths that model
+    servers have, unless a client above records them already; and the requests of decorated
+    functions are timed phase by phase. Of aiohttp's module, those of sessions made from then on.
 
     Args:
-        client_or_module: the `openai`, `anthropic` or `aiohttp` module, one of their clients or
-            sessions, or a list of such.
+        client_or_module: the `openai`, `anthropic`, `httpx`, `httpx2` or `aiohttp` module, one of
+            their clients or sessions, or a list of such.
 
     Returns:
         A handle whose `undo()` takes it back; also a context manager. Instrumenting what is
         instrumented already gives a handle that undoes nothing.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: it is none of these.
     """
     if isinstance(client_or_module, list | tuple | set):
         keys = [key for one in client_or_module for key in instrument(one)._keys]  # noqa: SLF001
         return Instrumented(tuple(keys))
     if isinstance(client_or_module, ModuleType):
-        name = client_or_module.__name__
-        if name == "aiohttp":
-            return Instrumented(_patch_aiohttp(client_or_module.ClientSession))
-        if name not in MODULES:
-            msg = f"llmtrace.instrument knows {', '.join(MODULES)} and aiohttp, not {name!r}"
-            raise ConfigError(msg)
-        base = importlib.import_module(f"{name}._base_client")
-        return Instrumented(_patch(base.SyncAPIClient) + _patch(base.AsyncAPIClient))
+        return Instrumented(_patch_module(client_or_module))
+    roots = {kind.__module__.partition(".")[0] for kind in type(client_or_module).__mro__}
+    if roots & {*_HTTP} and hasattr(client_or_module, "send"):
+        return Instrumented(_record(client_or_module))
     if library(client_or_module) is not None and hasattr(client_or_module, "request"):
         return Instrumented(_patch(client_or_module))
-    root = type(client_or_module).__module__.partition(".")[0]
-    if root == "aiohttp" and hasattr(client_or_module, "trace_configs"):
+    if "aiohttp" in roots and hasattr(client_or_module, "trace_configs"):
         return Instrumented(_patch_aiohttp(client_or_module))
     msg = (
-        "llmtrace.instrument takes the openai, anthropic or aiohttp module or one of their "
+        f"llmtrace.instrument takes one of the modules {', '.join(KNOWN)} or one of their "
         f"clients, not {client_or_module!r}; for the rest use llmtrace.wrap(stream) or "
         "@llmtrace.trace"
     )
     raise ConfigError(msg)
+
+
+def _patch_module(module: ModuleType) -> tuple[int, ...]:
+    name = module.__name__
+    if name == "aiohttp":
+        return _patch_aiohttp(module.ClientSession)
+    if name in _HTTP:
+        return _record(name)
+    if name not in _SDKS:
+        msg = f"llmtrace.instrument knows {', '.join(KNOWN)}, not {name!r}"
+        raise ConfigError(msg)
+    base = importlib.import_module(f"{name}._base_client")
+    return _patch(base.SyncAPIClient) + _patch(base.AsyncAPIClient)
+
+
+def _record(target: Any) -> tuple[int, ...]:
+    return () if httpx_posts.records(target) else _applied(httpx_posts.record(target))
 
 
 def _patch(target: Any) -> tuple[int, ...]:
@@ -111,7 +127,12 @@ def _patch_aiohttp(target: Any) -> tuple[int, ...]:
 
 def _applied(undo: Callable[[], None]) -> tuple[int, ...]:
     key = next(_keys)
-    _undo[key] = undo
+
+    def undo_both() -> None:
+        undo()
+        http.uninstall()
+
+    _undo[key] = undo_both
     http.install()
     return (key,)
 
@@ -120,6 +141,11 @@ def when_imported(names: tuple[str, ...]) -> None:
     """Instrument these modules: now if they are imported already, else right after they are."""
     for name in names:
         imports.after_import(name, instrument)
+    imports.after_import("langfuse", _listen)
+
+
+def _listen(module: ModuleType) -> None:
+    _undo[next(_keys)] = langfuse.listen(module)
 
 
 def imported(names: Iterable[str]) -> list[ModuleType]:

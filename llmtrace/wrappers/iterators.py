@@ -21,7 +21,8 @@ from llmtrace.wrappers.standing import StandIn, stand_in
 def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     """Return what stands for an iterator, async iterator or async iterable; else `None`."""
     if hasattr(value, "__anext__"):
-        return stand_in(TracedAsyncIterator, recording, value, value, classify)
+        kind = TracedBoth if hasattr(value, "__next__") else TracedAsyncIterator
+        return stand_in(kind, recording, value, value, classify)
     if hasattr(value, "__next__"):
         return stand_in(TracedIterator, recording, value, value, classify)
     if hasattr(value, "__aiter__"):
@@ -29,8 +30,8 @@ def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     return None
 
 
-class TracedIterator(StandIn):
-    """Stands for an iterator or a generator."""
+class _Traced(StandIn):
+    """What stands for something to iterate: the consumer has it from here on."""
 
     def __init__(
         self, recording: Recording, source: Any, iterator: Any, classify: Classify
@@ -39,6 +40,10 @@ class TracedIterator(StandIn):
         self._iterator = iterator
         recording.opened()
 
+
+class TracedIterator(_Traced):
+    """Stands for an iterator or a generator."""
+
     def __iter__(self) -> TracedIterator:
         """Return itself."""
         return self
@@ -46,7 +51,7 @@ class TracedIterator(StandIn):
     def __next__(self) -> Any:
         """Read the next chunk."""
         if self._context is not None:
-            return self._step(next, self._iterator)
+            return self._read(next, self._iterator)
         # The same in line, for every chunk.
         recording = self._llmtrace
         if not recording.joined:
@@ -71,26 +76,14 @@ class TracedIterator(StandIn):
 
     def send(self, value: Any) -> Any:
         """Send a value into the generator, as the next read."""
-        return self._step(self._iterator.send, value)
+        return self._read(self._iterator.send, value)
 
     def throw(self, *raised: Any) -> Any:
         """Raise inside the generator, as the next read."""
-        return self._step(self._iterator.throw, *raised)
+        return self._read(self._iterator.throw, *raised)
 
-    def _step(self, advance: Callable[..., Any], *args: Any) -> Any:
-        self._asks()
-        step = self._enter()
-        try:
-            try:
-                chunk = advance(*args)
-            finally:
-                self._leave(step)
-        except StopIteration:
-            self._exhausted()
-            raise
-        except BaseException as error:
-            self._failed(error)
-            raise
+    def _read(self, advance: Callable[..., Any], *args: Any) -> Any:
+        chunk = self._step(advance, *args)
         self._got(chunk)
         return chunk
 
@@ -128,22 +121,12 @@ class TracedIterator(StandIn):
             if close is not None:
                 close()
         finally:
-            if error is None:
-                self._left()
-            else:
-                self._failed(error)
+            self._end(error)
         return None
 
 
-class TracedAsyncIterator(StandIn):
+class TracedAsyncIterator(_Traced):
     """Stands for an async iterator or an async generator."""
-
-    def __init__(
-        self, recording: Recording, source: Any, iterator: Any, classify: Classify
-    ) -> None:
-        super().__init__(recording, source, classify)
-        self._iterator = iterator
-        recording.opened()
 
     def __aiter__(self) -> TracedAsyncIterator:
         """Return itself."""
@@ -152,7 +135,7 @@ class TracedAsyncIterator(StandIn):
     async def __anext__(self) -> Any:
         """Read the next chunk."""
         if self._context is not None:
-            return await self._step(self._iterator.__anext__)
+            return await self._aread(self._iterator.__anext__)
         # The same in line, for every chunk.
         recording = self._llmtrace
         if not recording.joined:
@@ -177,28 +160,14 @@ class TracedAsyncIterator(StandIn):
 
     async def asend(self, value: Any) -> Any:
         """Send a value into the generator, as the next read."""
-        return await self._step(self._iterator.asend, value)
+        return await self._aread(self._iterator.asend, value)
 
     async def athrow(self, *raised: Any) -> Any:
         """Raise inside the generator, as the next read."""
-        return await self._step(self._iterator.athrow, *raised)
+        return await self._aread(self._iterator.athrow, *raised)
 
-    async def _step(self, advance: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        self._asks()
-        # Set and taken back within one await: nothing leaks to the consumer, and no task is
-        # made, so cancellation and time-outs reach the generator as they would without us.
-        step = self._enter()
-        try:
-            try:
-                chunk = await advance(*args)
-            finally:
-                self._leave(step)
-        except StopAsyncIteration:
-            self._exhausted()
-            raise
-        except BaseException as error:
-            self._failed(error)
-            raise
+    async def _aread(self, advance: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        chunk = await self._astep(advance, *args)
         self._got(chunk)
         return chunk
 
@@ -247,8 +216,9 @@ class TracedAsyncIterator(StandIn):
                 return await leave(kind, error, trace)
             await self.aclose()
         finally:
-            if error is None:
-                self._left()
-            else:
-                self._failed(error)
+            self._end(error)
         return None
+
+
+class TracedBoth(TracedAsyncIterator, TracedIterator):
+    """Stands for what can be read either way, as LiteLLM's streams can."""

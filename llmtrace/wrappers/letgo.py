@@ -10,17 +10,22 @@ from __future__ import annotations
 import _thread
 import gc
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from llmtrace.record import Recording
+from llmtrace.failopen import fails_open
+from llmtrace.record import Later, Recording
 from llmtrace.rows import Row
 
 _waiting: deque[tuple[Callable[[Row], None], Row]] = deque()
+_handing: set[int] = set()  # the threads that hand rows on right now
 # What waited in the parent is the parent's to hand on.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_waiting.clear)
+    os.register_at_fork(after_in_child=_handing.clear)
+_SOON_S: Final = 0.001
 _collector = 0  # the thread that collects garbage right now
 
 
@@ -35,12 +40,39 @@ def prepare() -> None:
         gc.callbacks.append(_watch)
 
 
+@fails_open("record")
 def abandon(recording: Recording) -> None:
     """End a stream that the consumer closed, broke out of, or let go, wherever that happens."""
     if _collector == 0 or _collector != _thread.get_ident():
         recording.abandoned()
         return
+    if not recording.reading:
+        # Let go some time ago, and only found now: what is known is when it was last read.
+        last = recording.mark
+        recording.clock = lambda: last
     recording.abandoned(later=_elsewhere)
+
+
+def later() -> Later | None:
+    """Return what hands a row on elsewhere, if this is the garbage collector's doing."""
+    return _elsewhere if _collector and _collector == _thread.get_ident() else None
+
+
+class LetGo:
+    """Lives where a stream does: when it goes, nobody will read on, and the row ends.
+
+    In a reader's frame, however that goes: closed, garbage collected, never read from, or an async
+    generator whose loop is gone. A row that has ended already stays as it is.
+    """
+
+    __slots__ = ("_recording",)
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        prepare()
+
+    def __del__(self) -> None:
+        abandon(self._recording)
 
 
 def closed(recording: Recording) -> None:
@@ -60,9 +92,27 @@ def _elsewhere(row: Row, emit: Callable[[Row], None]) -> None:
 
 
 def _hand_on() -> None:
-    while _waiting:
-        try:
-            emit, row = _waiting.popleft()
-        except IndexError:  # another thread was faster
-            return
-        emit(row)
+    thread = _thread.get_ident()
+    _handing.add(thread)  # before taking a row: it is always seen in one place or the other
+    try:
+        while _waiting:
+            try:
+                emit, row = _waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
+            emit(row)
+    finally:
+        _handing.discard(thread)
+
+
+def settle(timeout_s: float) -> bool:
+    """Hand on what still waits. Return whether all of it is handed on within so many seconds."""
+    _hand_on()
+    give_up = None
+    while _handing - {_thread.get_ident()}:
+        now = time.monotonic()
+        give_up = now + timeout_s if give_up is None else give_up
+        if now >= give_up:
+            return False
+        time.sleep(_SOON_S)
+    return True

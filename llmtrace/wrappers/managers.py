@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any
 
 from llmtrace.record import Recording
+from llmtrace.wrappers import contents
 from llmtrace.wrappers.iterators import iterator_proxy
 from llmtrace.wrappers.reads import Classify
 from llmtrace.wrappers.standing import StandIn, stand_in
@@ -13,6 +14,7 @@ from llmtrace.wrappers.standing import StandIn, stand_in
 
 def proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     """Return what stands for a stream, or for a context manager that gives one; else `None`."""
+    classify = contents.collecting(recording, classify)
     iterator = hasattr(value, "__anext__") or hasattr(value, "__next__")
     # An iterable that is entered first, like httpx's streams, is iterated through its manager.
     if not iterator and (hasattr(value, "__aenter__") or hasattr(value, "__enter__")):
@@ -32,17 +34,8 @@ class TracedManager(StandIn):
 
     def __enter__(self) -> Any:
         """Enter, with the recording current, and stand for the stream that comes out."""
-        self._begin()
-        step = self._enter()
-        try:
-            try:
-                value = self._source.__enter__()
-            finally:
-                self._leave(step)
-        except BaseException as error:
-            self._failed(error)
-            raise
-        return self._inside(value)
+        self._llmtrace.stream = True
+        return self._inside(self._step(self._source.__enter__))
 
     def __exit__(
         self,
@@ -58,17 +51,8 @@ class TracedManager(StandIn):
 
     async def __aenter__(self) -> Any:
         """Enter, with the recording current, and stand for the stream that comes out."""
-        self._begin()
-        step = self._enter()
-        try:
-            try:
-                value = await self._source.__aenter__()
-            finally:
-                self._leave(step)
-        except BaseException as error:
-            self._failed(error)
-            raise
-        return self._inside(value)
+        self._llmtrace.stream = True
+        return self._inside(await self._astep(self._source.__aenter__))
 
     async def __aexit__(
         self,
@@ -82,18 +66,8 @@ class TracedManager(StandIn):
         finally:
             self._end(error)
 
-    def _begin(self) -> None:
-        self._llmtrace.stream = True
-        self._asks()
-
     def _inside(self, value: Any) -> Any:
         if self._llmtrace.joined:
             return value  # the client's own stream keeps the time
         inside = iterator_proxy(self._llmtrace, value, self._classify)
         return value if inside is None else inside
-
-    def _end(self, error: BaseException | None) -> None:
-        if error is None:
-            self._left()
-        else:
-            self._failed(error)

@@ -13,8 +13,8 @@ from typing import Any
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import GAP_BOUNDS_NS, HIDDEN, NOTHING, Recording
-from llmtrace.wrappers import letgo
 from llmtrace.wrappers.cancel import cancelled
+from llmtrace.wrappers.letgo import LetGo
 
 # Looks at one chunk, notes on the recording what it tells, returns its kind.
 Classify = Callable[[Recording, Any], int]
@@ -25,40 +25,23 @@ def only_usage(chunk: Any) -> bool:
     return not getattr(chunk, "choices", None) and getattr(chunk, "usage", None) is not None
 
 
-class _LetGo:
-    """Lives in a reader's frame: when the frame goes, nobody will read on, and the row ends.
-
-    However it goes: closed, garbage collected, never read from, or an async generator whose loop
-    is gone. A row that has ended already stays as it is.
-    """
-
-    __slots__ = ("_recording",)
-
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-        letgo.prepare()
-
-    def __del__(self) -> None:
-        letgo.abandon(self._recording)
-
-
 def reads(
     recording: Recording, read: Callable[[], Any], classify: Classify
 ) -> Generator[Any, None, None]:
     """Yield what `read` returns until it raises `StopIteration`, timing every read."""
     # An argument, and not made inside: the frame of a generator nobody starts never runs.
-    return _reads(recording, read, classify, _LetGo(recording))
+    return _reads(recording, read, classify, LetGo(recording))
 
 
 def areads(
     recording: Recording, read: Callable[[], Awaitable[Any]], classify: Classify
 ) -> AsyncGenerator[Any, None]:
     """Do the same for `read` to be awaited, until it raises `StopAsyncIteration`."""
-    return _areads(recording, read, classify, _LetGo(recording))
+    return _areads(recording, read, classify, LetGo(recording))
 
 
 def _reads(
-    recording: Recording, read: Callable[[], Any], classify: Classify, _let_go: _LetGo
+    recording: Recording, read: Callable[[], Any], classify: Classify, _let_go: LetGo
 ) -> Generator[Any, None, None]:
     # `Recording.boundary` and `Recording.more` are written out in line here and in `_areads`,
     # because they run for every chunk: see `make bench`.
@@ -104,7 +87,7 @@ async def _areads(
     recording: Recording,
     read: Callable[[], Awaitable[Any]],
     classify: Classify,
-    _let_go: _LetGo,
+    _let_go: LetGo,
 ) -> AsyncGenerator[Any, None]:
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
     while True:

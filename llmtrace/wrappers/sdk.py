@@ -6,7 +6,6 @@ parsed, sync or async, goes through the client's `request`. What differs is in `
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import weakref
@@ -16,22 +15,13 @@ from functools import wraps
 from typing import Any, Final
 
 from llmtrace.failopen import internal_error
-from llmtrace.record import Recording, outcome_of
-from llmtrace.runtime import Runtime, active, current, entered
-from llmtrace.wrappers import answers, headers
-from llmtrace.wrappers.cancel import cancelled
-from llmtrace.wrappers.endpoints import Endpoint, endpoint_at, library
-
-_PROVIDERS: Final[Mapping[str, str]] = {
-    "api.openai.com": "openai",
-    "api.anthropic.com": "anthropic",
-}
+from llmtrace.record import Recording
+from llmtrace.runtime import Runtime, active, entered
+from llmtrace.wrappers import answers, contents, headers, joining
+from llmtrace.wrappers.endpoints import PROVIDERS, Endpoint, endpoint_at, library
 
 # Servers that refused a request because of `stream_options`: they are not asked again.
 _refuses_usage: set[str] = set()
-
-# What a failed call filled in on its decorated function's recording: the next call writes over it.
-_filled: weakref.WeakKeyDictionary[Recording, set[str]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(slots=True)
@@ -124,6 +114,7 @@ def _request(plain: Callable[..., Any], patch: _Patch) -> Callable[..., Any]:
                         raise
                 if refused:  # out here, so that another error has no trace of this one
                     result = plain(self, cast_to, call.options, *args, **kwargs)
+                    _refuses_usage.add(call.server)
         except BaseException as error:
             _failed(call, error)
             raise
@@ -149,6 +140,7 @@ def _arequest(plain: Callable[..., Awaitable[Any]], patch: _Patch) -> Callable[.
                         raise
                 if refused:
                     result = await plain(self, cast_to, call.options, *args, **kwargs)
+                    _refuses_usage.add(call.server)
         except BaseException as error:
             _failed(call, error)
             raise
@@ -158,17 +150,8 @@ def _arequest(plain: Callable[..., Awaitable[Any]], patch: _Patch) -> Callable[.
 
 
 def _failed(call: _Call, error: BaseException) -> None:
-    """End the recording with what the call raised, unless a decorated function may try again."""
-    recording = call.recording
-    recording.calling = False
-    if recording.outer:
-        recording.joined = False
-        recording.failure = outcome_of(error)
-        _filled[recording] = call.filled
-    elif isinstance(error, asyncio.CancelledError):
-        cancelled(recording, error)
-    else:
-        recording.failed(error)
+    call.recording.calling = False
+    joining.failed(call.recording, call.filled, error)
 
 
 def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None:
@@ -177,11 +160,12 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
     if runtime is None:
         return None
     try:
-        endpoint = endpoint_at(str(options.url), library(client))
+        sdk = library(client)
+        endpoint = endpoint_at(str(options.url), sdk)
         if endpoint is None or options.method.lower() != "post":
             return None
-        info = _known(client, options, endpoint)
-        recording, filled = _recording(runtime, info)
+        info = _known(client, options, endpoint, sdk)
+        recording, filled = joining.join(runtime, info)
         recording.stream = bool(kwargs.get("stream"))
         recording.usage_hidden = False
         recording.calling = True
@@ -189,6 +173,7 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
         internal_error("sdk", error)
         return None
     call = _Call(recording, endpoint, options, str(info["server"]), filled)
+    contents.asked(recording, endpoint.chunk, options.json_data)
     try:
         _prepare(runtime, client, call)
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
@@ -198,34 +183,18 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
     return call
 
 
-def _known(client: Any, options: Any, endpoint: Endpoint) -> dict[str, Any]:
+def _known(client: Any, options: Any, endpoint: Endpoint, sdk: str | None) -> dict[str, Any]:
     """Return the row fields that the call itself tells."""
     url = client.base_url
-    sdk = library(client)
     body = options.json_data if isinstance(options.json_data, dict) else {}
     model = body.get("model")
     return {
         "operation": endpoint.operation,
         "model": model if isinstance(model, str) else None,
-        "provider": _PROVIDERS.get(url.host, sdk),
+        "provider": PROVIDERS.get(url.host, sdk),
         "server": f"{url.host}:{url.port}" if url.port else url.host,
         "client": sdk,
     }
-
-
-def _recording(runtime: Runtime, info: dict[str, Any]) -> tuple[Recording, set[str]]:
-    """Return the recording a call belongs to, and the fields that the call filled in on it."""
-    around = current.get()
-    if around is None or around.joined or around.ended:
-        return runtime.start(info), set(info)
-    around.joined = True
-    around.failure = None  # a call before this one failed: the function tries again
-    around.boundary(reading=True)
-    # What the decorator was told wins over what the call says.
-    ours = _filled.pop(around, {"operation"})
-    told = {k: v for k, v in info.items() if around.info.get(k) is None or k in ours}
-    around.info.update(told)
-    return around, {"operation", *told}
 
 
 def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
@@ -236,7 +205,8 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     custom = getattr(client, "_custom_headers", None)
     if not isinstance(custom, Mapping):
         custom = client.default_headers
-    added = headers.outgoing(recording, {**custom, **given})
+    parsed = recording.stream and given.get(_RAW_HEADER) != "stream"
+    added = headers.outgoing(recording, {**custom, **given}, parsed=parsed)
     options.headers = {**given, **added}
     call.options = options
     body = options.json_data
@@ -278,7 +248,6 @@ def _refused_usage(call: _Call, error: Exception) -> bool:
     except Exception as broken:  # noqa: BLE001 - the caller gets the server's error, not ours
         internal_error("sdk.request", broken)
         return False
-    _refuses_usage.add(call.server)
     call.asked_usage = call.recording.usage_hidden = False
     call.options.json_data = body
     return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Token
 from functools import lru_cache
 from typing import Any, Final
@@ -152,6 +152,40 @@ class StandIn:
             self._context = otel_context.get_current()
             otel_context.detach(attached)
 
+    def _step(self, advance: Callable[..., Any], *args: Any) -> Any:
+        """Have what it stands for do one step, and return what comes of it."""
+        self._asks()
+        step = self._enter()
+        try:
+            try:
+                return advance(*args)
+            finally:
+                self._leave(step)
+        except StopIteration:
+            self._exhausted()
+            raise
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+    async def _astep(self, advance: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        """Do the same for a step to be awaited."""
+        self._asks()
+        # Set and taken back within one await: nothing leaks to the consumer, and no task is
+        # made, so cancellation and time-outs reach the stream as they would without us.
+        step = self._enter()
+        try:
+            try:
+                return await advance(*args)
+            finally:
+                self._leave(step)
+        except StopAsyncIteration:
+            self._exhausted()
+            raise
+        except BaseException as error:
+            self._failed(error)
+            raise
+
     def _exhausted(self) -> None:
         self._llmtrace.outer = False
         self._llmtrace.exhausted()
@@ -166,6 +200,13 @@ class StandIn:
     def _left(self) -> None:
         self._llmtrace.outer = False
         letgo.abandon(self._llmtrace)
+
+    def _end(self, error: BaseException | None) -> None:
+        """End with what the consumer's block ended with."""
+        if error is None:
+            self._left()
+        else:
+            self._failed(error)
 
     def __del__(self) -> None:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from llmtrace.failopen import internal_error
 from llmtrace.runtime import active
-from llmtrace.wrappers import answers, chunks, endpoints
+from llmtrace.wrappers import answers, endpoints, shapes
+from llmtrace.wrappers.beneath import recording_beneath
 from llmtrace.wrappers.function import Scalar, labels
 from llmtrace.wrappers.managers import proxy
 
@@ -19,6 +21,7 @@ def wrap(
     model: str | None = None,
     route: str | None = None,
     tenant: str | None = None,
+    tags: Sequence[str] | None = None,
     **attributes: Scalar | None,
 ) -> S:
     """Record the reading of a stream as one request, from now to its end.
@@ -29,11 +32,14 @@ def wrap(
     Args:
         stream: any iterator, async iterator, or context manager that gives one. An SDK's own
             stream comes back as the same object; others come back as a stand-in that passes on
-            everything it has. A stream that is recorded already comes back as it is.
+            everything it has. A stream that is recorded already, or is made of one, comes back as
+            it is, and its row gets the labels.
         model: the model's name.
         route: what of the application asked.
         tenant: on whose behalf.
-        **attributes: recorded on the row's span under their own names.
+        tags: a list of words to find it by, in Langfuse.
+        **attributes: recorded on the row's span under their own names; `user` and `session` as
+            `user.id` and `session.id`.
 
     Returns:
         The stream to read. What cannot be read chunk by chunk, or an argument that cannot be
@@ -46,10 +52,10 @@ def wrap(
         'Hello, world'
     """
     runtime = active()
-    if runtime is None or hasattr(stream, "_llmtrace"):
+    if runtime is None:
         return stream
     try:
-        given = {"model": model, "route": route, "tenant": tenant, **attributes}
+        given = {"model": model, "route": route, "tenant": tenant, "tags": tags, **attributes}
         fields, extra = labels(given, "llmtrace.wrap")
         readable = ("__next__", "__anext__", "__enter__", "__aenter__", "__aiter__")
         if not any(hasattr(stream, method) for method in readable):
@@ -59,12 +65,17 @@ def wrap(
                 "for a list or another iterable, wrap iter(…) of it",
             )
             return stream
+        beneath = recording_beneath(stream)
+        if beneath is not None:
+            beneath.info.update(fields)
+            beneath.attributes.update(extra)
+            return stream
         recording = runtime.start(fields)
         recording.attributes.update(extra)
         if endpoints.is_stream(stream):
             answers.adopt(recording, stream, endpoints.classify_for(stream))
             return stream
-        traced: S = proxy(recording, stream, chunks.anything)
+        traced: S = proxy(recording, stream, shapes.reader(recording, stream))
     except Exception as error:  # noqa: BLE001 - the stream goes on unrecorded
         internal_error("wrap", error)
         return stream

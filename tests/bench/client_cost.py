@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
@@ -30,35 +30,10 @@ import openai
 import prometheus_client
 
 import llmtrace
+from tests.bench.replay import MESSAGES, events, replaying
 
-MESSAGES: Any = [{"role": "user", "content": "Hello"}]
 LONG = 2_000
 REQUESTS = 300
-
-
-def _data(choices: list[Any], **more: Any) -> bytes:
-    chunk = {
-        "id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1, "model": "m",
-        "choices": choices, **more,
-    }  # fmt: skip
-    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
-
-
-def events(tokens: int) -> list[bytes]:
-    """Make the events of an answer of so many chunks, as vLLM sends them."""
-
-    def choice(delta: dict[str, str], finish: str | None = None) -> list[Any]:
-        return [{"index": 0, "delta": delta, "finish_reason": finish}]
-
-    usage = {"prompt_tokens": 9, "completion_tokens": tokens, "total_tokens": 9 + tokens}
-    metrics = {"queue_time_ms": 1.5, "time_to_first_token_ms": 20.25, "generation_time_ms": 99.0}
-    return [
-        _data(choice({"role": "assistant", "content": ""})),
-        *[_data(choice({"content": "word "}))] * tokens,
-        _data(choice({}, "stop")),
-        _data([], usage=usage, metrics=metrics),
-        b"data: [DONE]\n\n",
-    ]
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -81,32 +56,11 @@ class _Answer(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def _serve(port: Connection) -> None:
+def serve(port: Connection) -> None:
+    """Serve in this process, and tell the port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
     port.send(server.server_address[1])
     server.serve_forever()
-
-
-class _Replay(httpx2.SyncByteStream, httpx2.AsyncByteStream):
-    """Hands out an answer's events from memory: what is left is the client's own work."""
-
-    def __init__(self, parts: list[bytes]) -> None:
-        self._parts = parts
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._parts
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for part in self._parts:
-            yield part
-
-
-def _replaying(tokens: int) -> httpx2.MockTransport:
-    parts = events(tokens)
-    headers = {"content-type": "text/event-stream"}
-    return httpx2.MockTransport(
-        lambda _request: httpx2.Response(200, headers=headers, stream=_Replay(parts))
-    )
 
 
 @dataclass(frozen=True)
@@ -127,7 +81,14 @@ class Cost:
         return statistics.median(self.bare)
 
 
-def measure(ask: Callable[[], None], requests: int, pairs: int, *, flush: bool = True) -> Cost:
+def measure(
+    ask: Callable[[], None],
+    requests: int,
+    pairs: int,
+    *,
+    flush: bool = True,
+    instrument: str = "openai",
+) -> Cost:
     """Run `ask` bare and traced in turns; with `flush`, all the exporters' work is counted in."""
 
     def cpu() -> float:
@@ -144,7 +105,7 @@ def measure(ask: Callable[[], None], requests: int, pairs: int, *, flush: bool =
         without = cpu()
         registry = prometheus_client.CollectorRegistry()
         exporters = ["otlp", _prometheus(registry)]
-        llmtrace.init("bench", exporters=exporters, instrument=["openai"])
+        llmtrace.init("bench", exporters=exporters, instrument=[instrument])
         ask()
         with_it = cpu()
         llmtrace.shutdown()
@@ -192,7 +153,7 @@ def heap_growth(tokens: int) -> dict[str, int]:
         client = openai.OpenAI(
             base_url="http://replay/v1",
             api_key="none",
-            http_client=httpx2.Client(transport=_replaying(tokens)),
+            http_client=httpx2.Client(transport=replaying(tokens)),
         )
         if traced:
             llmtrace.init("bench", exporters=[], instrument=["openai"])
@@ -220,7 +181,7 @@ def main() -> int:
 
     ours, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(theirs,), daemon=True
+        target=serve, args=(theirs,), daemon=True
     )
     server.start()
     endpoint = f"http://127.0.0.1:{ours.recv()}"
@@ -228,8 +189,8 @@ def main() -> int:
     os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     rows = {}
     try:
-        short = clients(_replaying(1), "http://replay/v1")
-        long = clients(_replaying(LONG), "http://replay/v1")
+        short = clients(replaying(1), "http://replay/v1")
+        long = clients(replaying(LONG), "http://replay/v1")
         wire = clients(None, f"{endpoint}/v1")
         for name in ("sync", "async"):
             one = measure(short[name], REQUESTS, arguments.pairs, flush=False)

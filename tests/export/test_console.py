@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from llmtrace.export.console import console_sink, line, waterfall
 from llmtrace.stages import STAGES, Timeline
+from llmtrace.tries import Try
 from tests.export.samples import MS, TRACE, typical, unsplit
 from tests.strategies import rows
 
@@ -69,17 +70,42 @@ render                                            █       52.0 ms   2.2%  clie
 trace 4bf92f3577b34da6a3ce929d0e0e4736"""
 
 
+SAID = {"retry-after": "5", "openai-processing-ms": "312", "x-ratelimit-limit-requests": "9000"}
+GOLDEN_SAID = GOLDEN.replace(
+    "trace ",
+    "196 of 200 chunks came with the one before\n"
+    "headers  retry-after: 5  openai-processing-ms: 312  and 1 more\n"
+    "trace ",
+)
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
         (typical(), GOLDEN),
         (unsplit(outcome="timeout", error_type="httpx.ReadTimeout"), GOLDEN_UNSPLIT),
+        (typical(evidence=SAID, burst_chunks=196), GOLDEN_SAID),
     ],
-    ids=["typical", "unsplit"],
+    ids=["typical", "unsplit", "said"],
 )
 def test_waterfall(row, expected):
     """A waterfall shows each stage's place, length, share and source, and what is not known."""
     assert expected == waterfall(row)
+
+
+def test_waterfall_of_retries():
+    """Each attempt has a line below the stages: when it ran, what came of it, and the wait."""
+    tries = (
+        Try(start_ns=0, duration_ns=600 * MS, backoff_ns=600 * MS, status=429,
+            retry_after_ns=500 * MS),
+        Try(start_ns=1_200 * MS, duration_ns=1_200 * MS, status=200),
+    )  # fmt: skip
+    drawn = waterfall(typical(tries=tries), 80).split("\n")[-3:-1]
+
+    assert drawn == [
+        f"attempt 1    {'█' * 6:<24}      600.0 ms  429, then 600 ms (told 500)",
+        f"attempt 2    {' ' * 12 + '█' * 12:<24}    1,200.0 ms  200",
+    ]
 
 
 @given(rows, st.integers(60, 200))
@@ -91,7 +117,8 @@ def test_waterfall_of_anything(row, width):
         (own,) = [text for text in lines if text.split(" ")[0] == stage]
         assert ("not reported" in own) == (ns is None)
 
-    assert len(STAGES) + 2 <= len(lines) <= len(STAGES) + 3
+    assert 0 <= len(lines) - len(STAGES) - 2 - len(row.tries) <= 3
+    assert all(len(text) <= width for text in lines if text.startswith("headers"))
 
 
 @given(rows)

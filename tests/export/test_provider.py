@@ -31,7 +31,7 @@ def tracer(exported):
 
 def finished(tracer, exported, row):
     """Return the spans a row becomes, by name."""
-    span = provider.start(tracer, "chat", row.start)
+    span = provider.start(tracer, {}, row.start)
     provider.finish(span, row)
     return {each.name: each for each in exported.get_finished_spans()}
 
@@ -97,7 +97,7 @@ def test_another_service(tracer, exported):
 def test_the_applications_context_is_the_parent(tracer, exported):
     """The span is a child of what the given context holds."""
     outer = tracer.start_span("outer")
-    span = provider.start(tracer, "chat", START, set_span_in_context(outer))
+    span = provider.start(tracer, {}, START, set_span_in_context(outer))
     provider.finish(span, typical(), set_span_in_context(span))
     outer.end()
     spans = {each.name: each for each in exported.get_finished_spans()}
@@ -109,7 +109,7 @@ def test_a_trace_that_is_not_sampled(exported):
     """Without sampling nothing is made, and nothing is kept."""
     made = TracerProvider(sampler=ALWAYS_OFF)
     made.add_span_processor(SimpleSpanProcessor(exported))
-    span = provider.start(made.get_tracer("llmtrace"), "chat", START)
+    span = provider.start(made.get_tracer("llmtrace"), {}, START)
     provider.finish(span, typical())
 
     assert exported.get_finished_spans() == ()
@@ -119,7 +119,7 @@ def test_a_trace_that_is_not_sampled(exported):
 
 def test_a_span_ends_even_if_the_row_is_broken(tracer, exported):
     """What goes wrong while describing a row does not leave its span open."""
-    span = provider.start(tracer, "chat", START)
+    span = provider.start(tracer, {}, START)
     with pytest.raises(AttributeError):
         provider.finish(span, typical(attributes=None))
 

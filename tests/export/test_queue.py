@@ -178,12 +178,13 @@ def test_close_hands_over_the_rest(sinks):
 
 
 def test_close_does_not_wait_for_ever(sinks):
-    """A hanging backend holds `close` up only so long; what is left is counted."""
+    """A hanging backend holds `close` up only so long; what is on its way or left is counted."""
     blocked, go_on = threading.Event(), threading.Event()
 
     def deliver(rows):
         blocked.set()
         go_on.wait(5)
+        raise OSError
 
     sink = sinks(deliver, batch=1, close_timeout_s=0.01)
     sink.write(typical(0))
@@ -191,8 +192,10 @@ def test_close_does_not_wait_for_ever(sinks):
     sink.write(typical(1))
     sink.close()
 
-    assert internal_errors() == {"export.test.dropped": 1}
+    assert internal_errors() == {"export.test.dropped": 2}
     go_on.set()
+    assert not sink.flush(5)  # the worker has ended
+    assert internal_errors() == {"export.test.dropped": 2, "export.test": 1}
 
 
 def test_pausing_ends_with_close(sinks):

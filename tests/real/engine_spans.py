@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -36,12 +36,27 @@ class SpanReceiver:
 
     def of(self, trace_id: str, timeout_s: float = 20.0) -> dict[str, Any]:
         """Return the engine's span of a trace, waiting for it: vLLM sends in batches."""
+        return self._wait_for(f"trace {trace_id}", lambda trace, _: trace == trace_id, timeout_s)
+
+    def answering(self, response_id: str, timeout_s: float = 20.0) -> dict[str, Any]:
+        """Return the engine's span of the request it answered with an id, waiting for it."""
+        return self._wait_for(
+            f"answer {response_id}",
+            lambda _, span: span.get("gen_ai.request.id") == response_id,
+            timeout_s,
+        )
+
+    def _wait_for(
+        self, what: str, wanted: Callable[[str, dict[str, Any]], bool], timeout_s: float
+    ) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
         with self._arrived:
-            while trace_id not in self._spans:
+            while True:
+                for trace_id, span in self._spans.items():
+                    if wanted(trace_id, span):
+                        return span
                 if not self._arrived.wait(deadline - time.monotonic()):
-                    raise AssertionError(f"no engine span of trace {trace_id} in {timeout_s} s")
-            return self._spans[trace_id]
+                    raise AssertionError(f"no engine span of {what} in {timeout_s} s")
 
 
 @contextmanager

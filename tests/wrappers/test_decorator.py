@@ -13,7 +13,7 @@ from typing import Any, Self
 import anyio
 import pytest
 from opentelemetry import trace as otel
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
 
 import llmtrace
 from llmtrace.errors import ConfigError
@@ -749,3 +749,28 @@ def test_torn_down_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
     eventually(lambda: rows)
     assert only(rows).outcome == "cancelled"
     assert caplog.records == []
+
+
+def test_a_call_whose_arguments_do_not_fit_begins_no_span() -> None:
+    """Nothing would end it: the coroutine never comes to be."""
+    begun = []
+
+    class Begun(SpanProcessor):
+        def on_start(self, span: Span, parent_context: Any = None) -> None:
+            begun.append(span)
+
+    provider = TracerProvider()
+    provider.add_span_processor(Begun())
+
+    @llmtrace.trace
+    async def ask(question: str) -> str:
+        return question
+
+    with capture(tracer_provider=provider):
+        with pytest.raises(TypeError, match="made_up"):
+            asyncio.run(ask(made_up=1))  # type: ignore[call-arg]
+        assert asyncio.run(ask("x")) == "x"
+    provider.shutdown()
+
+    assert len(begun) >= 1
+    assert [span for span in begun if span.end_time is None] == []

@@ -17,7 +17,7 @@ import pytest
 from opentelemetry.sdk.trace import Span, TracerProvider
 
 import llmtrace
-from llmtrace import failopen
+from llmtrace import failopen, identity
 from llmtrace.record import Recording
 from llmtrace.runtime import Runtime
 from llmtrace.testing import capture
@@ -25,12 +25,14 @@ from llmtrace.wrappers import (
     answers as delivered,
 )
 from llmtrace.wrappers import (
+    bodies,
     cancel,
     chunks,
     endpoints,
     headers,
     http,
     iterators,
+    joining,
     kernel,
     phases,
     sdk,
@@ -56,7 +58,7 @@ def breaks(*_: Any, **__: Any) -> Any:
 # Every place where llmtrace's own code runs inside the application's.
 HOOKS: tuple[tuple[Any, str], ...] = (
     (Runtime, "start"),
-    (Runtime, "_identity"),
+    (identity, "of_request"),
     (Runtime, "_emit"),
     (Recording, "_row"),
     (Recording, "boundary"),
@@ -67,7 +69,7 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (chunks, "_identity"),
     (chunks, "inband"),
     (sdk, "_known"),
-    (sdk, "_recording"),
+    (joining, "join"),
     (sdk, "_prepare"),
     (sdk, "endpoint_at"),
     (delivered, "deliver"),
@@ -75,9 +77,9 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (delivered, "reads areads"),
     (headers, "outgoing"),
     (headers, "incoming"),
-    (http, "_watch"),
+    (bodies, "watch"),
     (http, "_socket"),
-    (http, "_first_byte"),
+    (bodies, "_first_byte"),
     (kernel, "look"),
     (phases, "note"),
     (iterators, "stand_in"),

@@ -11,7 +11,7 @@ import pytest
 
 import llmtrace
 from llmtrace.rows import Row
-from llmtrace.testing import capture
+from llmtrace.testing import FakeClock, capture, fake_stream
 from tests.sse_server import Server
 
 from .reading import client, eventually, method
@@ -89,3 +89,66 @@ def test_collected_inside_a_sink(server: Server, drops: Callable[[Any], None]) -
         eventually(lambda: sink.stuck or len(sink.rows) == 2)
     assert not sink.stuck
     assert [row.outcome for row in sink.rows] == ["success", "cancelled"]
+
+
+class Slow:
+    """A sink that takes its time."""
+
+    every_row = True
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        self.rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        """Take a row, after a while."""
+        self.begun.set()
+        self.may_end.wait(0.2)
+        self.rows.append(row)
+
+
+@pytest.mark.usefixtures("_no_collector")
+def test_rows_let_go_are_captured() -> None:
+    """Once the block of `capture` is left, rows that the collector ended are there."""
+    slow = Slow()
+    with capture(sinks=(slow,)) as rows:
+        drops_wrapped(None)
+        gc.collect()
+    assert [row.outcome for row in rows] == ["cancelled"]
+    assert rows == slow.rows
+
+
+@pytest.mark.usefixtures("_no_collector")
+def test_rows_let_go_are_flushed() -> None:
+    """`flush` waits for rows that the collector ended, and says if it waited in vain."""
+    slow = Slow()
+    llmtrace.init("test", exporters=[slow], instrument=())
+    try:
+        drops_wrapped(None)
+        gc.collect()
+        assert slow.begun.wait(10)
+        assert llmtrace.flush(0.01) is False
+        slow.may_end.set()
+        assert llmtrace.flush(10) is True
+        assert [row.outcome for row in slow.rows] == ["cancelled"]
+    finally:
+        slow.may_end.set()
+        llmtrace.shutdown()
+
+
+@pytest.mark.usefixtures("_no_collector")
+def test_the_time_until_it_is_found_is_nobodys() -> None:
+    """A stream that the collector finds late ended with its last read."""
+    clock = FakeClock()
+    with capture(clock=clock) as rows:
+        stream: Any = llmtrace.wrap(fake_stream("abc", clock, gaps=0.1))
+        stream.itself = stream
+        next(stream)
+        clock.advance(0.2)
+        next(stream)
+        del stream
+        clock.advance(3_600)
+        gc.collect()
+    [row] = rows
+    assert (row.outcome, row.e2e_s, row.stages.render) == ("cancelled", 0.4, 200_000_000)

@@ -14,7 +14,7 @@ from llmtrace.testing import capture
 from tests.sse_server import Answer, Request, Server
 
 from . import answers
-from .reading import client, method, near, read, recorded, seconds, settled
+from .reading import client, method, near, raised_by, read, recorded, seconds, settled
 
 
 def slow(status: int, wait_s: float = 0.1, retry_after: str = "0.2") -> Any:
@@ -44,6 +44,23 @@ def test_refused_then_served(mode: str, server: Server, status: int) -> None:
     row = settled(measure, check)
     assert (row.outcome, row.attempts, row.http_status) == ("success", 2, 200)
     assert row.stages.queue == 1_500_000
+    refused, served = row.tries
+    assert (refused.status, refused.retry_after_ns) == (status, 200_000_000)
+    assert refused.duration_ns >= 100_000_000
+    assert refused.backoff_ns >= 200_000_000
+    assert (served.status, served.error_type, served.backoff_ns) == (200, None, 0)
+    assert served.end_ns == row.e2e_ns
+    assert served.start_ns == refused.end_ns + refused.backoff_ns
+
+
+def test_told_in_milliseconds(mode: str, server: Server) -> None:
+    """OpenAI's own header is read, too; a date is not, since it is by another clock."""
+    soon = {"retry-after-ms": "30", "retry-after": "20"}
+    date = {"retry-after": "Fri, 31 Dec 1999 23:59:59 GMT"}
+    server.play(answers.error(429, headers=soon), answers.error(503, headers=date), answers.chat())
+    row = recorded(lambda: read(mode, server, options={"max_retries": 2}))
+    assert [one.retry_after_ns for one in row.tries] == [30_000_000, None, None]
+    assert row.stages.gateway == sum(one.duration_ns + one.backoff_ns for one in row.tries[:2])
 
 
 def test_messages_refused_then_served(mode: str, server: Server) -> None:
@@ -65,6 +82,10 @@ def test_reset_then_served(mode: str, server: Server) -> None:
     row = recorded(lambda: read(mode, server, options={"max_retries": 1}))
     assert (row.outcome, row.attempts) == ("success", 2)
     assert row.stages.gateway is None
+    broken, served = row.tries
+    assert (broken.status, served.status, served.error_type) == (None, 200, None)
+    assert str(broken.error_type).endswith(("ReadError", "RemoteProtocolError"))
+    assert row.timeline.retry_network == broken.duration_ns + broken.backoff_ns
     assert row.retry_s >= 0.1  # and a backoff of the SDK's own choice
     near(seconds(row, "network"), row.retry_s + (row.timeline.network.known or 0) / 1e9)
 
@@ -105,6 +126,9 @@ def test_connection_refused(mode: str, server: Server) -> None:
     assert network is not None
     assert network > row.e2e_s * 0.9
     assert row.stages.gateway is None
+    assert [str(one.error_type).rpartition(".")[2] for one in row.tries] == ["ConnectError"] * 2
+    spent = sum(one.duration_ns + one.backoff_ns for one in row.tries)
+    assert spent == row.timeline.retry_network
 
 
 def test_read_timeout_before_the_head(mode: str, server: Server) -> None:
@@ -127,6 +151,84 @@ def test_retry_after_a_timeout(mode: str, server: Server) -> None:
     row = recorded(lambda: read(mode, server, options={"timeout": 0.2, "max_retries": 1}))
     assert (row.outcome, row.attempts) == ("success", 2)
     assert row.timeline.retry_network > 200_000_000
+    assert str(row.tries[0].error_type).endswith("ReadTimeout")
+    assert row.tries[0].duration_ns >= 200_000_000
+
+
+def test_given_up_in_the_backoff(server: Server) -> None:
+    """Who gives up while waiting to try again has lost that time to the refusal."""
+    server.play(slow(429, 0.01, "30"))
+
+    async def asks() -> None:
+        async with asyncio.timeout(0.3), client("async", server, max_retries=2) as made:
+            create, asked = method(made)
+            await create(**asked, stream=True)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asks()
+
+    row = recorded(lambda: asyncio.run(main()))
+    assert (row.outcome, row.attempts, row.http_status) == ("timeout", 1, 429)
+    [one] = row.tries
+    assert (one.status, one.retry_after_ns) == (429, 30_000_000_000)
+    assert one.backoff_ns > 200_000_000
+    assert row.timeline.retry_gateway == one.duration_ns + one.backoff_ns
+
+
+def test_the_attempts_of_a_stream_that_breaks(mode: str, server: Server) -> None:
+    """A stream that breaks after its first content was answered: there is no second attempt."""
+
+    def cut(_request: Request, answer: Answer) -> None:
+        answer.event(answers.delta("one "))
+        answer.reset()
+
+    server.play(cut)
+    row = recorded(lambda: raised_by(lambda: read(mode, server, options={"max_retries": 2})))
+    assert (row.outcome, row.attempts, row.tries, row.retry_s) == ("error", 1, (), 0)
+
+
+# --- what the provider says ----------------------------------------------------------------------
+
+_OVERFLOW = "This model's maximum context length is 256 tokens. However, you requested 300."
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "code"),
+    [
+        ("chat", {"error": {"message": "no", "code": "context_length_exceeded", "type": "x"}},
+         "context_length_exceeded"),
+        ("chat", {"error": {"message": _OVERFLOW, "type": "BadRequestError", "code": 400}},
+         "context_length_exceeded"),
+        ("responses", {"error": {"message": "no", "code": "invalid_prompt"}}, "invalid_prompt"),
+        ("messages", {"type": "error", "error": {
+            "type": "invalid_request_error", "message": "prompt is too long: 300 > 256"}},
+         "context_length_exceeded"),
+        ("messages", {"type": "error", "error": {"type": "overloaded_error", "message": "no"}},
+         "overloaded_error"),
+    ],
+)  # fmt: skip
+def test_the_providers_code(
+    mode: str, server: Server, endpoint: str, body: Any, code: str
+) -> None:
+    """What a provider calls its error is what the row calls it, whichever SDK raised what."""
+
+    def refuses(_request: Request, answer: Answer) -> None:
+        answer.whole(body, status=400)
+
+    server.play(refuses)
+    row = recorded(lambda: raised_by(lambda: read(mode, server, endpoint)))
+    assert (row.outcome, row.error_type, row.http_status) == ("error", code, 400)
+    assert [one.status for one in row.tries] == [400]
+
+
+def test_the_providers_code_inside_a_stream(mode: str, server: Server) -> None:
+    """The same under status 200."""
+    said = {"error": {"message": "no", "code": "rate_limit_exceeded", "type": "requests"}}
+    server.play(answers.events(answers.delta("one "), said))
+    row = recorded(lambda: raised_by(lambda: read(mode, server)))
+    assert (row.outcome, row.error_type) == ("error", "rate_limit_exceeded")
+    assert (row.http_status, row.attempts, row.chunks) == (200, 1, 1)
 
 
 # --- retries of the application's own ------------------------------------------------------------

@@ -12,7 +12,7 @@ from llmtrace.testing import capture
 from tests.sse_server import Answer, Request, Server, serve
 
 from . import answers
-from .reading import read, recorded
+from .reading import raised_by, read, recorded
 
 
 @pytest.fixture
@@ -144,3 +144,15 @@ def test_hidden_from_a_decorated_function(mode: str, server: Server) -> None:
         ask()
     assert with_usage(seen) == 0
     assert rows[0].output_tokens == 5
+
+
+def test_an_error_that_repeats_the_request_is_no_refusal(mode: str, strict: Server) -> None:
+    """A server that quotes what it was sent has other reasons, and is asked for usage again."""
+
+    def quoting(request: Request, answer: Answer) -> None:
+        answers.error(400, f"too long: {request.body}")(request, answer)
+
+    strict.play(quoting)
+    assert recorded(lambda: raised_by(lambda: read(mode, strict))).outcome == "error"
+    strict.play(answers.chat())
+    assert recorded(lambda: read(mode, strict)).output_tokens == 5

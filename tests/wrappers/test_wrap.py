@@ -113,6 +113,35 @@ def test_any_async_stream() -> None:
     assert [row.outcome for row in rows] == ["cancelled", "cancelled", "success"]
 
 
+class EitherStream(AsyncStream):
+    """A stream that can be read either way, as LiteLLM's can."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self._either = Stream(clock)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._either)
+
+
+def test_a_stream_read_either_way(mode: str) -> None:
+    """A stream that is both kinds of iterator is timed whichever way it is read."""
+    clock = FakeClock()
+
+    async def main(stream: Any) -> list[str]:
+        return [chunk async for chunk in stream]
+
+    with capture(clock=clock) as rows:
+        stream: Any = llmtrace.wrap(EitherStream(clock))
+        words = list(stream) if mode == "sync" else asyncio.run(main(stream))
+        assert words == ["a", "b", "c"]
+    [row] = rows
+    assert (row.outcome, row.chunks, row.e2e_s) == ("success", 3, 0.03)
+
+
 def test_with() -> None:
     """A stream that is a context manager is left as one."""
     clock = FakeClock()

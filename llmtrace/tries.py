@@ -1,0 +1,121 @@
+"""What did each HTTP attempt of one request come to?
+
+A request that was refused, or whose connection broke, may have been tried again. A `Try` is one
+attempt that is over; a row has them where there was more than one, or where one failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+# Of more attempts the first ones are kept, and the last; `Row.attempts` counts all of them.
+MOST_TRIES: Final = 16
+_LONGEST_NAME: Final = 256
+_NS: Final = 1_000_000_000
+# What claims to have taken longer than a year is garbage.
+_LONGEST_S: Final = 366 * 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """One HTTP attempt; times in nanoseconds of the client's clock.
+
+    Attributes:
+        start_ns: from the row's start.
+        duration_ns: to its answer's headers or its error; of an attempt that was answered without
+            an error, to the end of the row.
+        backoff_ns: from there to the next attempt, or to the row's end if none followed: time that
+            the client was told to wait, or chose to.
+        status: HTTP status; `None` = no answer.
+        error_type: class of what was raised in its place.
+        retry_after_ns: how long the answer told the client to stay away.
+    """
+
+    start_ns: int
+    duration_ns: int
+    backoff_ns: int = 0
+    status: int | None = None
+    error_type: str | None = None
+    retry_after_ns: int | None = None
+
+    @property
+    def end_ns(self) -> int:
+        """From the row's start to its end, without the backoff."""
+        return self.start_ns + self.duration_ns
+
+
+def keep(tries: list[Try], one: Try) -> None:
+    """Add one to those kept, within the bound."""
+    del tries[MOST_TRIES - 1 :]
+    tries.append(one)
+
+
+def as_plain(tries: Iterable[Try]) -> list[dict[str, Any]]:
+    """Flatten to JSON-ready dictionaries: durations in seconds, unknown ones left out."""
+    return [_plain(one) for one in tries]
+
+
+def _plain(one: Try) -> dict[str, Any]:
+    flat: dict[str, Any] = {"start_s": one.start_ns / _NS, "duration_s": one.duration_ns / _NS}
+    if one.backoff_ns:
+        flat["backoff_s"] = one.backoff_ns / _NS
+    if one.status is not None:
+        flat["status"] = one.status
+    if one.error_type is not None:
+        flat["error_type"] = one.error_type
+    if one.retry_after_ns is not None:
+        flat["retry_after_s"] = one.retry_after_ns / _NS
+    return flat
+
+
+def from_plain(flat: Sequence[Mapping[str, Any]] | None) -> tuple[Try, ...]:
+    """Rebuild what `as_plain` wrote; at most `MOST_TRIES` are read.
+
+    Raises:
+        TypeError: a value is of the wrong kind.
+        ValueError: a duration cannot be one.
+        KeyError: one is missing.
+    """
+    if flat is None:
+        return ()
+    if isinstance(flat, str | Mapping) or not isinstance(flat, Sequence):
+        msg = f"tries is {flat!r}, not a list"
+        raise TypeError(msg)
+    return tuple(_try(one) for one in flat[:MOST_TRIES])
+
+
+def _try(flat: Any) -> Try:
+    if not isinstance(flat, Mapping):
+        msg = f"tries holds {flat!r}, not an attempt"
+        raise TypeError(msg)
+    told = flat.get("retry_after_s")
+    error_type = flat.get("error_type")
+    return Try(
+        start_ns=_ns(flat["start_s"]),
+        duration_ns=_ns(flat["duration_s"]),
+        backoff_ns=_ns(flat.get("backoff_s", 0)),
+        status=_status(flat.get("status")),
+        error_type=None if error_type is None else str(error_type)[:_LONGEST_NAME],
+        retry_after_ns=None if told is None else _ns(told),
+    )
+
+
+def _ns(seconds: Any) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        msg = f"tries holds {seconds!r}, not a number of seconds"
+        raise TypeError(msg)
+    if not 0 <= seconds < _LONGEST_S:
+        msg = f"tries holds {seconds!r}, and no attempt takes that long"
+        raise ValueError(msg)
+    return round(seconds * _NS)
+
+
+def _status(value: Any) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    msg = f"tries holds {value!r}, not an HTTP status"
+    raise TypeError(msg)

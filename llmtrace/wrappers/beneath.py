@@ -1,0 +1,51 @@
+"""Is a stream made of another one that is recorded already? Then it is not to count twice.
+
+A framework's stream holds the client's: LiteLLM's in an attribute, a generator of lines in a
+variable. Looked for without running any code of theirs, and not far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, Final
+
+from llmtrace.record import Recording
+
+_MOST_LOOKED_AT: Final = 200
+_DEEPEST: Final = 4
+
+
+def recording_beneath(stream: Any) -> Recording | None:
+    """Return the recording of a stream, or of what it is made of; `None` = nobody records it."""
+    level, seen = [stream], {id(stream)}
+    for _ in range(_DEEPEST):
+        below: list[Any] = []
+        for one in level:
+            held = _held(one)
+            found = held.get("_llmtrace")
+            if isinstance(found, Recording) and not found.ended:
+                return found
+            below += held.values()
+        level = [one for one in _new(below, seen) if len(seen) < _MOST_LOOKED_AT]
+    return None
+
+
+def _held(value: Any) -> dict[str, Any]:
+    """Return what an object holds in its attributes, or a generator in its variables."""
+    if isinstance(value, GeneratorType | AsyncGeneratorType):
+        frame = value.gi_frame if isinstance(value, GeneratorType) else value.ag_frame
+        return {} if frame is None else dict(frame.f_locals)
+    try:
+        held = object.__getattribute__(value, "__dict__")  # past any `__getattr__` of its own
+    except AttributeError:
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def _new(values: list[Any], seen: set[int]) -> Iterator[Any]:
+    for value in values:
+        plain = value is None or isinstance(value, str | bytes | int | float | list | dict | type)
+        if not plain and id(value) not in seen:
+            seen.add(id(value))
+            yield value

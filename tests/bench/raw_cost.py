@@ -1,0 +1,101 @@
+"""What does llmtrace add to a stream that is read over plain httpx? CPU a chunk, CPU a request.
+
+Measured like the OpenAI client's in `client_cost.py`: bare and traced in turns, in one process and
+one run, from memory, so that what is left is the client's own work. Prints medians of the pairs.
+
+    python -m tests.bench.raw_cost
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import platform
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+
+from tests.bench.client_cost import LONG, REQUESTS, measure, serve
+from tests.bench.replay import MESSAGES, events
+
+URL = "http://replay/v1/chat/completions"
+BODY: Any = {
+    "model": "m", "messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True},
+}  # fmt: skip
+
+
+class _Replay(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """Hands out an answer's events from memory."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self._parts:
+            yield part
+
+
+def clients(tokens: int) -> dict[str, Callable[[], None]]:
+    """Make one way of reading by line, sync and async."""
+    parts = events(tokens)
+    headers = {"content-type": "text/event-stream"}
+    transport = httpx.MockTransport(
+        lambda _request: httpx.Response(200, headers=headers, stream=_Replay(parts))
+    )
+    sync = httpx.Client(transport=transport)
+    asynchronous = httpx.AsyncClient(transport=transport)
+    loop = asyncio.new_event_loop()
+
+    def ask() -> None:
+        with sync.stream("POST", URL, json=BODY) as response:
+            for _ in response.iter_lines():
+                pass
+
+    async def ask_async() -> None:
+        async with asynchronous.stream("POST", URL, json=BODY) as response:
+            async for _ in response.aiter_lines():
+                pass
+
+    return {"sync": ask, "async": lambda: loop.run_until_complete(ask_async())}
+
+
+def main() -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=11, help="turns of bare and traced")
+    pairs = parser.parse_args().pairs
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    receiver = context.Process(target=serve, args=(theirs,), daemon=True)
+    receiver.start()
+    os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = "http/protobuf"
+    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{ours.recv()}"
+    try:
+        _print(pairs)
+    finally:
+        receiver.terminate()
+    return 0
+
+
+def _print(pairs: int) -> None:
+    short, long = clients(1), clients(LONG)
+    print(f"Python {platform.python_version()}, httpx {httpx.__version__}, {pairs} pairs; "
+          "CPU of the whole process, medians")  # fmt: skip
+    for name in ("sync", "async"):
+        one = measure(short[name], REQUESTS, pairs, flush=False, instrument="httpx")
+        many = measure(long[name], 3, 2 * pairs, flush=False, instrument="httpx")
+        chunks = LONG - 1
+        bare, added = (many.base - one.base) / chunks, (many.added - one.added) / chunks
+        print(f"{name:6} a chunk: {bare:.2f} us bare, {added:+.2f} us; "
+              f"a request: {one.base:.0f} us bare, {one.added:+.0f} us")  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

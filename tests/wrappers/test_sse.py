@@ -1,0 +1,332 @@
+"""Is an event stream read right, however its bytes are cut, and whatever is in them?"""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+import zlib
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmtrace.record import OTHER, PIECE, TEXT
+from llmtrace.rows import Row
+from llmtrace.wrappers import sse
+from llmtrace.wrappers.sse import Events, looks_like_events
+from tests.recordings import Request
+from tests.sse_server import Answer
+from tests.sse_server import Request as Asked
+
+from . import answers
+
+ASKED = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+class Written(Answer):
+    """An answer that is written down instead of being sent."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def head(self, status: int = 200, headers: Any = None) -> None:
+        """Leave it out."""
+
+    def data(self, payload: bytes) -> None:
+        """Write a piece down."""
+        self.written += payload
+
+    def wait(self, seconds: float) -> None:
+        """Do not."""
+
+
+def written(script: Any) -> bytes:
+    """Return the bytes of a script's answer."""
+    answer = Written()
+    script(Asked("POST", "/", {}, ASKED), answer)
+    return answer.written
+
+
+STREAMS = {
+    "chat": written(answers.chat()),
+    "completions": written(answers.completion),
+    "responses": written(answers.responses),
+    "messages": written(answers.messages),
+}
+FIELDS = (
+    "model", "response_id", "outcome", "error_type", "finish_reason", "chunks", "prompt_tokens",
+    "cached_tokens", "output_tokens", "provider",
+)  # fmt: skip
+
+
+def row_of(pieces: list[bytes], reader: Events | None = None) -> Row:
+    """Read pieces one after the other, and return the row of it."""
+    request = Request()
+    request.recording.opened()
+    events = Events() if reader is None else reader
+    for piece in pieces:
+        request.recording.boundary(reading=True)
+        request.wait(1)
+        request.recording.boundary(reading=False)
+        request.recording.event(events(request.recording, piece))
+    request.recording.exhausted()
+    return request.row
+
+
+def told(row: Row) -> dict[str, Any]:
+    """Return what a row knows from its stream."""
+    known = {name: getattr(row, name) for name in FIELDS}
+    return {**known, "queue": row.timeline.queue, "prefill": row.timeline.prefill}
+
+
+def events_of(stream: bytes) -> list[bytes]:
+    """Cut a stream where its events end."""
+    return [event + b"\n\n" for event in stream.split(b"\n\n") if event]
+
+
+@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+def test_each_protocol(stream: bytes) -> None:
+    """By its events, a stream tells all it knows."""
+    row = row_of(events_of(stream))
+    assert (row.outcome, row.chunks >= 5, row.output_tokens) == ("success", True, 5)
+    assert row.finish_reason in {"stop", "length", "completed", "end_turn"}
+    assert row.first_text_ns is not None
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+@given(cuts=st.lists(st.integers(0, 10_000), max_size=20))
+@settings(max_examples=60)
+def test_cut_anywhere(stream: bytes, newline: bytes, cuts: list[int]) -> None:
+    """However its bytes are cut, a stream tells the same."""
+    sent = stream.replace(b"\n", newline)
+    places = sorted({0, len(sent), *(cut % len(sent) for cut in cuts)})
+    pieces = [sent[a:b] for a, b in pairwise(places)]
+    assert told(row_of(pieces)) == told(row_of(events_of(stream)))
+
+
+@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+def test_byte_by_byte_and_line_by_line(stream: bytes) -> None:
+    """So it does byte by byte, by line with its end, and by line without."""
+    expected = told(row_of(events_of(stream)))
+    assert told(row_of([bytes([byte]) for byte in stream])) == expected
+    assert told(row_of(stream.splitlines(keepends=True))) == expected
+    assert told(row_of(stream.splitlines(), Events(lines=True))) == expected
+    texts: Any = stream.decode().splitlines()
+    assert told(row_of(texts, Events(lines=True))) == expected
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_compressed(encoding: str) -> None:
+    """A compressed stream is read the same, piece by piece as it is flushed."""
+    packer = zlib.compressobj(wbits=31 if encoding == "gzip" else 15)
+    stream = events_of(STREAMS["chat"])
+    pieces = [packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH) for event in stream]
+    assert told(row_of(pieces, Events(encoding=encoding))) == told(row_of(stream))
+
+
+def test_compressed_in_a_way_we_do_not_know() -> None:
+    """Then every piece counts, nothing is known, and nothing is held against the stream."""
+    row = row_of([b"\x01\x02", b"", b"\x03"], Events(encoding="br"))
+    assert (row.outcome, row.finish_reason, row.chunks) == ("success", None, 2)
+
+
+@pytest.mark.parametrize("sent", [b"no gzip", zlib.compress(b"x" * (1 << 22))])
+def test_compressed_badly(sent: bytes) -> None:
+    """What cannot be unpacked, or unpacks to more than anybody sends, is read no further."""
+    row = row_of([sent, sent], Events(encoding="gzip"))
+    assert row.outcome == "success"
+
+
+# --- one text alone ------------------------------------------------------------------------------
+
+
+def chunk(number: int, **more: Any) -> bytes:
+    """Make one event of a chat."""
+    return b"data: " + json.dumps(answers.delta(f"word {number}", **more)).encode() + b"\n\n"
+
+
+def parsed(pieces: list[bytes], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Count how many events of a stream had to be parsed."""
+    count = 0
+    plain = json.loads
+
+    def loads(data: Any) -> Any:
+        nonlocal count
+        count += 1
+        return plain(data)
+
+    monkeypatch.setattr(sse.json, "loads", loads)
+    row = row_of(pieces)
+    assert row.chunks == sum(piece.count(b"word") for piece in pieces)
+    return count
+
+
+def test_like_events_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many events that differ in their text alone, the first is parsed."""
+    assert parsed([chunk(number) for number in range(1000)], monkeypatch) == 1
+
+
+def test_padded_events_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenAI pads its events with letters of no meaning."""
+    sent = []
+    for number in range(1000):
+        event = {**answers.delta(f"word {number}"), "obfuscation": "x" * (number % 9)}
+        sent.append(b"data: " + json.dumps(event).encode() + b"\n\n")
+    assert parsed(sent, monkeypatch) == 1
+
+
+def test_events_of_a_new_kind_are_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose clock is in its events is learnt anew each second."""
+    sent = []
+    for second in range(100):
+        for number in range(20):
+            event = {**answers.delta(f"word {number}"), "created": second}
+            sent.append(b"data: " + json.dumps(event).encode() + b"\n\n")
+    assert parsed(sent, monkeypatch) == 100
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        answers.delta("word", finish="stop"),
+        answers.delta("word", reasoning_content="hm"),
+        {**answers.delta("word"), "usage": answers.USAGE},
+        answers.delta('word"},"finish_reason":null}]}'),
+        answers.delta('\\"word', role="assistant"),
+        answers.delta(""),
+        {**answers.delta("word"), "error": {"message": "no", "code": "out_of_words"}},
+    ],
+)
+def test_what_is_not_like_the_others_is_seen(odd: dict[str, Any]) -> None:
+    """An event that tells more than its text is parsed, however much it looks like the others."""
+    alone = row_of([b"data: " + json.dumps(odd).encode() + b"\n\n"])
+    among = row_of([chunk(1), chunk(2), b"data: " + json.dumps(odd).encode() + b"\n\n", chunk(3)])
+    for name in ("finish_reason", "output_tokens", "error_type"):
+        assert getattr(among, name) == getattr(alone, name)
+    assert among.chunks == 3 + alone.chunks
+
+
+def test_several_events_in_a_piece() -> None:
+    """Each of several events in one piece counts, those after the first without a gap."""
+    row = row_of([chunk(1), chunk(2) + chunk(3) + chunk(4)])
+    assert (row.chunks, row.max_gap_ns) == (4, 1_000_000)
+    assert row.gap_counts is not None
+    assert sum(row.gap_counts) == 3
+
+
+def test_comments_are_no_events() -> None:
+    """What keeps a connection alive is neither content nor an event."""
+    row = row_of([b": OPENROUTER PROCESSING\n\n", b":\n\n", chunk(1)])
+    assert (row.chunks, row.first_event_ns) == (1, row.ttft_ns)
+    assert row.ttft_ns == 3_000_000
+
+
+@pytest.mark.parametrize(
+    "data", [b"Hello", b"1", b"null", b'"x"', b"[1]", b'{"n": 1}', b'{"token": {"text": "a"}}']
+)
+def test_events_of_nobody_we_know(data: bytes) -> None:
+    """Events that are no protocol's of ours are content, and may end as they like."""
+    row = row_of([b"data: " + data + b"\n\n"] * 2)
+    assert (row.outcome, row.chunks) == ("success", 2)
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ({"error": {"message": "no", "type": "server_error", "code": None}}, "server_error"),
+        ({"error": {"message": "no", "code": "rate_limit_exceeded"}}, "rate_limit_exceeded"),
+        ({"error": "no"}, "error"),
+        ({"type": "error", "error": {"type": "overloaded_error"}}, "overloaded_error"),
+        ({"type": "error", "code": "server_error", "message": "no"}, "server_error"),
+    ],
+)
+def test_error_events(event: Any, code: str) -> None:
+    """An error inside a stream is the row's, by its code, though the stream just ends."""
+    row = row_of([chunk(1), b"data: " + json.dumps(event).encode() + b"\n\n"])
+    assert (row.outcome, row.error_type, row.chunks) == ("error", code, 1)
+
+
+# --- anything ------------------------------------------------------------------------------------
+
+scraps = st.sampled_from(
+    [b"data:", b"event:", b": ", b"\n", b"\r\n", b"{", b"}", b'"choices"', b'":"', b"[DONE]",
+     b'{"choices":[{"delta":', b'{"type":"response.completed","response":', b"\\", b"\xff",
+     b'{"type":"message_delta","delta":null,"usage":7}', chunk(1), chunk(2), STREAMS["messages"]]
+)  # fmt: skip
+
+
+@given(st.lists(st.binary(max_size=30) | scraps | scraps, max_size=30))
+@settings(max_examples=400)
+def test_any_bytes(pieces: list[bytes]) -> None:
+    """Whatever comes, reading it raises nothing, and the row adds up."""
+    row = row_of(pieces)
+    assert row.stages.total == row.e2e_ns
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["choices", "delta", "type", "usage", "error", "content", "response"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.dictionaries(
+    st.sampled_from(["choices", "delta", "type", "usage", "error", "message", "response"]),
+    json_values | st.sampled_from(["response.completed", "message_start", "message_delta"]),
+), max_size=5))  # fmt: skip
+@settings(max_examples=300)
+def test_any_json(events: list[Any]) -> None:
+    """Neither does any JSON, whatever stands where something else is expected."""
+    row = row_of([b"data: " + json.dumps(event).encode() + b"\n\n" for event in events])
+    assert row.stages.total == row.e2e_ns
+
+
+def test_deeper_than_deep() -> None:
+    """JSON that is nested without end is content of nobody we know."""
+    row = row_of([b"data: " + b"[" * 100_000 + b"\n\n"])
+    assert row.chunks == 1
+
+
+def test_a_line_without_an_end() -> None:
+    """No more than a bound is held of a line, and reading goes on after it."""
+    request = Request()
+    request.recording.opened()
+    events = Events()
+    piece = b"x" * (1 << 16)
+    events(request.recording, b"data: ")
+    tracemalloc.start()
+    for _ in range(64):
+        assert events(request.recording, piece) == PIECE
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 1 << 17
+    assert peak < 4 << 20
+    assert events(request.recording, b"\n\n" + chunk(1)) == TEXT
+
+
+def test_a_stream_is_known_by_how_it_begins() -> None:
+    """Fields of server-sent events are known; a text that a model may well begin with is not."""
+    for piece in ("data: {}", b"data:{}", "event: ping", b"id: 7", "retry: 10"):
+        assert looks_like_events(piece)
+    for piece in ("Hello", ":)", b": ", "", "Data:", "dat"):
+        assert not looks_like_events(piece)
+
+
+def test_an_event_that_some_library_took_apart() -> None:
+    """By name and data, an event tells the same."""
+    request = Request()
+    request.recording.opened()
+    events = Events(lines=True)
+    assert events.sent(request.recording, "message", json.dumps(answers.delta("a"))) == TEXT
+    assert events.sent(request.recording, "message", "Hello") == OTHER
+    assert events.sent(request.recording, "response.output_text.delta", '{"delta":"a"}') == TEXT
