@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast real vllm litellm programs lint types docs bench matrix clean
+.PHONY: demo test test-fast real vllm litellm programs lint types docs bench bench-peers bench-streams \
+	bench-collector matrix fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
@@ -37,6 +38,18 @@ docs: $(VENV)/.ready            ## regenerate what is generated in docs/, and ch
 
 bench: $(VENV)/.ready           ## what llmtrace costs, beside the bare client, in one run
 	$(BIN)/python tests/bench/client_cost.py
+
+bench-peers: $(VENV)/.ready     ## the same beside five other instrumentations; half an hour
+	$(BIN)/python -m tests.bench.peers
+
+bench-streams: $(VENV)/.ready   ## ten thousand open streams, bare and traced
+	$(BIN)/python -m tests.bench.many_streams
+
+bench-collector: $(VENV)/.ready ## how many engine pages a core reads
+	$(BIN)/python -m tests.bench.bench_pages
+
+fuzz: $(VENV)/.ready            ## the parsers, for as long as it takes
+	$(BIN)/python -m pytest tests/fuzz tests/browser/test_beacon.py --hypothesis-profile=fuzz
 
 matrix: $(VENV)/.ready          ## the wrappers against old and new SDK versions
 	$(BIN)/python tests/wrappers/matrix.py

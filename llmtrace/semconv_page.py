@@ -85,6 +85,9 @@ On the spans of requests and tool calls, if `llmtrace.init(record_content=True)`
 nowhere else. Messages have the shape of OpenTelemetry's GenAI conventions. See
 [privacy](privacy.md).
 """
+_EVIDENCE_TEXT: Final = """\
+Headers of the last answer as they came, for who reads the row: limits, ids, times of their own.
+Which are kept: [gateways](gateways.md#what-is-kept-as-evidence)."""
 _ATTEMPTS: Final = f"""\
 ## HTTP attempts as child spans
 
@@ -137,8 +140,7 @@ def page() -> str:
         ),
         (
             "Evidence",
-            "Headers of the last answer as they came, for who reads the row: limits, ids, times of "
-            "their own.\nWhich are kept: [gateways](gateways.md#what-is-kept-as-evidence).",
+            _EVIDENCE_TEXT,
             (Attribute("evidence", f"{EVIDENCE}<header>", "string", "the header's value"),),
         ),
         (

@@ -75,8 +75,8 @@ def reported(value: object, unit_ns: int, source: Source) -> Reported | None:
 class Network:
     """Sub-phases of the network stage, in nanoseconds; `None` = nobody looked.
 
-    On a pooled connection `dns`, `connect`, `tls` and `handshake` are 0: nothing was done, and that
-    was seen. `handshake` is a WebSocket's own, the request that opens it and its answer.
+    On a pooled connection `dns`, `connect`, `tls` and `handshake` are 0: nothing was done, and
+    that was seen. `handshake` is a WebSocket's own, the request that opens it and its answer.
     """
 
     client_wait: int | None = None

@@ -169,7 +169,9 @@ def test_anything_else_is_refused_as_data(value):
 def test_a_spoilt_row_is_refused_or_makes_sense(row, data):
     """A row with any value replaced is refused as data, or still adds up and can be written."""
     flat = row.as_dict()
-    key = data.draw(st.sampled_from([*flat, "ttft_s", "stream", "evidence", "marked_after_decode_s"]))
+    key = data.draw(
+        st.sampled_from([*flat, "ttft_s", "stream", "evidence", "marked_after_decode_s"])
+    )
     flat[key] = data.draw(json_values)
     try:
         back = from_dict(flat)
@@ -185,7 +187,9 @@ def test_null_is_the_same_as_missing(row, data):
     """A key that holds null reads as if it were not there."""
     flat = row.as_dict()
     required = {"request_id", "trace_id", "span_id", "start", "service", "e2e_s"}
-    key = data.draw(st.sampled_from(sorted({*flat, "stream", "attributes", "evidence"} - required)))
+    key = data.draw(
+        st.sampled_from(sorted({*flat, "stream", "attributes", "evidence"} - required))
+    )
     without = {name: value for name, value in flat.items() if name != key}
 
     assert from_dict({**flat, key: None}) == from_dict(without)

@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from llmtrace.failopen import internal_error
-from llmtrace.record import Recording
+from llmtrace.record import NOTHING, Recording
 from llmtrace.wrappers import letgo, posts
-from llmtrace.wrappers.chunks import nothing
 from llmtrace.wrappers.reads import Classify, areads, reads
 from llmtrace.wrappers.sse import Events
 
@@ -125,6 +124,13 @@ def _named_like(made: type[Any], kind: type[Any]) -> type[Any]:
     return made
 
 
+def _untold(recording: Recording, _piece: bytes) -> int:
+    """Classify a piece of an answer that is no stream: its parts say nothing by themselves."""
+    if recording.first_byte is None:
+        recording.first_byte = recording.mark
+    return NOTHING
+
+
 @lru_cache(maxsize=8)
 def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
     """Make the byte stream that notes its first chunk and is then out of the way."""
@@ -150,16 +156,16 @@ def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
             try:
                 if self._recording.stream:
                     encoding = self._headers.get("content-encoding", "")
-                    return Events(encoding=encoding, comments=self._comments)
+                    # Its method: to call that is quicker than to call the object.
+                    return Events(encoding=encoding, comments=self._comments).__call__
             except Exception as error:  # noqa: BLE001
                 internal_error("http", error)
-            return nothing
+            return _untold
 
         def __iter__(self) -> Iterator[bytes]:
-            chunks = self._each()
             if self._recording.raw:
-                return reads(self._recording, chunks.__next__, self._classify())
-            return chunks
+                return reads(self._recording, iter(self._stream).__next__, self._classify())
+            return self._each()
 
         def _each(self) -> Iterator[bytes]:
             chunks = iter(self._stream)
@@ -171,11 +177,10 @@ def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
 
         def __aiter__(self) -> AsyncIterator[bytes]:
             chunks = self._stream.__aiter__()
-            first = _AsyncFirstByte(self._note, chunks, chunks)
             if self._recording.raw:
-                timed = areads(self._recording, first.__anext__, self._classify())
+                timed = areads(self._recording, chunks.__anext__, self._classify())
                 return _AsyncFirstByte(None, timed, timed, chunks)
-            return first
+            return _AsyncFirstByte(self._note, chunks, chunks)
 
         def close(self) -> None:
             self._stream.close()

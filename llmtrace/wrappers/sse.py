@@ -147,6 +147,7 @@ class Events:
         if self._inflate is not None:
             piece = self._inflated(piece)
         if not self._readable:
+            self._all(recording, [], piece)
             return OTHER if piece else PIECE
         return self._all(recording, self._whole_lines(piece), piece)
 
@@ -198,6 +199,8 @@ class Events:
             self._skipping = True
 
     def _all(self, recording: Recording, lines: list[bytes], piece: bytes) -> int:
+        if recording.first_byte is None and recording.raw:
+            recording.first_byte = recording.mark
         found = PIECE
         for line in lines:
             kind = self._line(recording, line, piece)

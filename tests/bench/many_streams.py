@@ -284,7 +284,7 @@ def main() -> int:
     """Measure in pairs, and print a table; fail if anything is left, or a row is missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--streams", type=int, default=10_000)
-    parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=30, help="of chunks coming")
     parser.add_argument("--gap-s", type=float, default=5, help="between two chunks of a stream")
     parser.add_argument("--turnover", type=float, default=2, help="streams begun a second")

@@ -125,9 +125,8 @@ def test_rendering_every_token_shows_in_render(browser, served):
         assert row.e2e_ns == seen.e2e_ns >= seen.first_paint_ns > seen.ttft_ns > 0
         assert row.stages.queue is not None  # the engine's own figures
     paints = rows["batch"].browser
-    assert paints.paints >= 3
-    assert paints.chunks > paints.paints  # several chunks a paint
-    assert rows["token"].browser.max_paint_lag_ns > 3 * paints.max_paint_lag_ns
+    assert 1 < paints.paints < paints.chunks  # several chunks a paint
+    assert rows["token"].browser.paint_lag_ns > 2 * paints.paint_lag_ns
 
 
 @pytest.mark.parametrize("how", ["reader", "iterate", "pipe", "tee", "text", "eventsource"])
