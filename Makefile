@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast real vllm litellm programs lint types docs bench bench-peers bench-streams \
+.PHONY: demo test test-fast real vllm litellm programs lint types docs bench bench-streams \
 	bench-collector matrix fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
@@ -36,10 +36,8 @@ types: $(VENV)/.ready           ## mypy, strict
 docs: $(VENV)/.ready            ## regenerate what is generated in docs/, and check its links
 	$(BIN)/python scripts/docs.py
 
-bench: $(VENV)/.ready           ## what llmtrace costs, beside the bare client, in one run
+bench: $(VENV)/.ready           ## what llmtrace costs, and five others do; half an hour
 	$(BIN)/python tests/bench/client_cost.py
-
-bench-peers: $(VENV)/.ready     ## the same beside five other instrumentations; half an hour
 	$(BIN)/python -m tests.bench.peers
 
 bench-streams: $(VENV)/.ready   ## ten thousand open streams, bare and traced
