@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from llmtrace.record import GAP_BOUNDS_NS
 from llmtrace.rendering import Browser
-from llmtrace.rows import OUTCOMES, Row
+from llmtrace.rows import OUTCOMES, TURN, Row
 from llmtrace.semconv import reserved
 from llmtrace.stages import SOURCES, STAGES, Network, Reported, Timeline
 from llmtrace.tries import Try
@@ -129,7 +131,7 @@ gap_counts = st.none() | st.lists(
     st.integers(0, 1000), min_size=len(GAP_BOUNDS_NS) + 1, max_size=len(GAP_BOUNDS_NS) + 1
 ).map(tuple)
 
-rows = st.builds(
+requests = st.builds(
     Row,
     request_id=text,
     trace_id=hexes(16),
@@ -138,7 +140,7 @@ rows = st.builds(
     response_id=words,
     start=st.integers(0, 2**62),
     service=text.filter(bool),
-    operation=text,
+    operation=text.filter(lambda name: name != TURN),
     agent=words,
     model=words,
     provider=words,
@@ -185,3 +187,7 @@ rows = st.builds(
     timeline=timelines,
     gap_counts=gap_counts,
 )
+
+# An agent's turn is a row, too, and no request.
+turns = requests.map(lambda row: replace(row, operation=TURN))
+rows = requests | turns

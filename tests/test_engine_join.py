@@ -12,7 +12,7 @@ from llmtrace.engine_join import ClientIds, client_ids, join, together
 from llmtrace.rows import with_figures
 from llmtrace.stages import EngineFigures, Reported
 from llmtrace.testing import make_row
-from tests.strategies import rows
+from tests.strategies import requests
 
 MS = 1_000_000
 
@@ -145,7 +145,7 @@ def test_sequences_taken_together_keep_the_first_token_and_the_last(several):
     )
 
 
-@given(rows, sequences)
+@given(requests, sequences)
 def test_whatever_is_joined_the_stages_add_up(row, several):
     """The sum stays e2e to the nanosecond."""
     (joined,) = join([row], [(row.response_id or "none", one) for one in several])

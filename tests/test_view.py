@@ -25,7 +25,7 @@ from llmtrace.view import (
     stage_table,
     sum_text,
 )
-from tests.strategies import rows
+from tests.strategies import requests
 from tests.test_summary import MS, request
 
 
@@ -59,7 +59,7 @@ def test_milliseconds_keep_the_digits_that_matter(seconds, text):
     assert ms(seconds) == text
 
 
-@given(st.lists(rows, min_size=1, max_size=10))
+@given(st.lists(requests, min_size=1, max_size=10))
 def test_the_shares_that_are_shown_add_up(some):
     """Rounded to tenths of a percent the column still comes to 100.0 %."""
     summary = summarise(some, Budget())

@@ -18,7 +18,6 @@ from llmtrace.stages import Network, Reported, StageName, Timeline
 
 # Browsers round their clocks, to 1 ms at worst.
 _ROUNDING_NS: Final = 2_000_000
-_TURN: Final = "invoke_agent"
 
 
 def with_beacon(row: Row, beacon: Beacon, *, app_ns: int | None = None) -> Row:
@@ -65,7 +64,7 @@ def joined_row(rows: Sequence[Row]) -> Row | None:
     several at the same time none: the page cannot tell them apart. Nor of a turn, whose time is
     not one request's.
     """
-    if any(row.operation == _TURN for row in rows):
+    if any(row.is_turn for row in rows):
         return None
     inner = {row.span_id for row in rows}
     outer = sorted(

@@ -12,7 +12,7 @@ from llmtrace.rendering import Browser
 from llmtrace.rows import from_dict, with_figures
 from llmtrace.stages import EngineFigures, Network, Reported, Timeline
 from llmtrace.testing import make_row
-from tests.strategies import browsers, maybe_page, reported, rows
+from tests.strategies import browsers, maybe_page, reported, requests
 
 MS = 1_000_000
 IDS = {"trace_id": "1" * 32, "span_id": "2" * 16}
@@ -170,7 +170,7 @@ def test_what_cannot_be_is_named():
     assert with_beacon(ROW, told(ttft_ns=50 * MS)).stages.inconsistent
 
 
-@given(rows, beacons, maybe_page)
+@given(requests, beacons, maybe_page)
 def test_stages_add_up_to_what_the_page_waited(row, beacon, app_ns):
     """To the nanosecond, whatever either side tells."""
     joined = with_beacon(row, beacon, app_ns=app_ns)
@@ -180,7 +180,7 @@ def test_stages_add_up_to_what_the_page_waited(row, beacon, app_ns):
     assert joined.stages.total == joined.e2e_ns
 
 
-@given(rows, beacons, beacons)
+@given(requests, beacons, beacons)
 def test_a_row_is_joined_once(row, beacon, another):
     """A second beacon, the same or another, changes nothing."""
     joined = with_beacon(row, beacon)
@@ -189,7 +189,7 @@ def test_a_row_is_joined_once(row, beacon, another):
     assert with_beacon(joined, another) == joined
 
 
-@given(rows, beacons, reported, reported)
+@given(requests, beacons, reported, reported)
 def test_it_does_not_matter_who_tells_first(row, beacon, queue, prefill):
     """An engine's figures may come before the page's beacon, or after it."""
     figures = EngineFigures(queue=queue, prefill=prefill)
@@ -199,7 +199,7 @@ def test_it_does_not_matter_who_tells_first(row, beacon, queue, prefill):
     )
 
 
-@given(rows, beacons)
+@given(requests, beacons)
 def test_what_nobody_told_stays_unknown(row, beacon):
     """The page cannot know the engine, and what neither side knows is not 0."""
     row = replace(
@@ -221,7 +221,7 @@ def _estimated(told_by: Reported) -> bool:
     return told_by.source == "estimated"  # never part of a sum
 
 
-@given(rows, beacons)
+@given(requests, beacons)
 def test_a_joined_row_can_be_written_and_read(row, beacon):
     """It is a row like any other."""
     joined = replace(with_beacon(row, beacon), gap_counts=None)

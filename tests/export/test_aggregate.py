@@ -14,7 +14,7 @@ from llmtrace.export.buckets import LATENCY_S
 from llmtrace.failopen import internal_errors
 from llmtrace.semconv_table import DURATION_BOUNDS_S
 from tests.export.samples import MS, typical, unsplit
-from tests.strategies import rows
+from tests.strategies import requests
 
 NS = 1_000_000_000
 
@@ -72,7 +72,7 @@ def test_unknown_stages_are_counted_apart():
     assert cell.stages["unattributed"].count == 2
 
 
-@given(st.lists(rows, min_size=1, max_size=5))
+@given(st.lists(requests, min_size=1, max_size=5))
 def test_stage_sums_add_up(some):
     """The sums of the stages add up to the sum of the waits, whatever the rows."""
     aggregate = Aggregate()

@@ -16,7 +16,7 @@ from llmtrace.semconv import from_attributes, to_attributes
 from llmtrace.semconv_table import ATTEMPT
 from llmtrace.stages import STAGES
 from tests.export.samples import MS, START, typical, unsplit
-from tests.strategies import rows
+from tests.strategies import requests
 
 MOST = 1 << 20
 FAILED = {
@@ -86,7 +86,7 @@ def expected_client_span(row):
     )
 
 
-@given(rows)
+@given(requests)
 @settings(max_examples=200)
 def test_bytes_are_those_of_the_generated_messages(row):
     """Decoded, the hand-written bytes are the very message OpenTelemetry's own code makes."""
@@ -95,7 +95,7 @@ def test_bytes_are_those_of_the_generated_messages(row):
     assert expected_client_span(row) == sent
 
 
-@given(rows)
+@given(requests)
 def test_a_row_comes_back_from_its_span(row):
     """A receiver gets the whole row back from the span it was sent as."""
     sent = spans_of(row)[0]
@@ -111,7 +111,7 @@ def test_a_row_comes_back_from_its_span(row):
     assert row == back
 
 
-@given(rows)
+@given(requests)
 def test_children_are_laid_end_to_end(row):
     """The stages' spans begin where the request's does, leave no hole, and end where it ends."""
     parent, *children = spans_of(row)
