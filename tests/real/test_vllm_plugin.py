@@ -256,9 +256,10 @@ print(span.attributes["gen_ai.response.finish_reasons"], read_plugin_span(span.a
 def test_installed_and_not_asked_for_it_is_idle_in_vllm(vllm_python: Path, tmp_path: Path) -> None:
     """VLLM finds it; it makes no queue and no thread. VLLM's own classes are read as they are."""
     path = make_plugin_path(tmp_path)
+    ours = {k: v for k, v in os.environ.items() if not k.startswith(("LLMTRACE_", "OTEL_"))}
     done = subprocess.run(
         [vllm_python, "-c", IDLE],
-        env={**os.environ, "PYTHONPATH": str(path), "VLLM_PLUGINS": "llmtrace"},
+        env={**ours, "PYTHONPATH": str(path), "VLLM_PLUGINS": "llmtrace"},
         capture_output=True,
         text=True,
         timeout=180,
