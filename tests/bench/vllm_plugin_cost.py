@@ -14,8 +14,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-os.environ["LLMTRACE_VLLM_PLUGIN"] = "1"
-
 from llmtrace.export.wire import Resources, encode
 from llmtrace.spans import Span
 from llmtrace.vllm_plugin.stat_logger import SWITCH, Reporter
@@ -66,6 +64,7 @@ def best_us(call: Callable[[], Any], times: int = CALLS) -> float:
 
 def main() -> None:
     """Print the figures."""
+    os.environ[SWITCH] = "1"
     on: Any = Reporter()
     on._sink.close()
     on._sink = Keep()
