@@ -10,6 +10,9 @@ nginx nginx-light
 haproxy haproxy
 chromium chromium
 ip iproute2
+prometheus prometheus
+prometheus-alertmanager prometheus-alertmanager
+npm npm
 PROGRAMS
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1 || [ "$(id -u)" != 0 ]; then
