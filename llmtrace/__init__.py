@@ -11,11 +11,11 @@ from llmtrace.failopen import internal_errors
 from llmtrace.marks import annotate, render, stage
 from llmtrace.rows import OUTCOMES, Row
 from llmtrace.stages import STAGES, Stages, Timeline, split
+from llmtrace.wrappers.agents.tool import tool
+from llmtrace.wrappers.agents.turn import turn
 from llmtrace.wrappers.function import trace
 from llmtrace.wrappers.instrument import Instrumented, instrument
 from llmtrace.wrappers.stream import wrap
-from llmtrace.wrappers.tool import tool
-from llmtrace.wrappers.turn import turn
 
 __version__ = "0.1.0"
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from llmtrace import export, runtime
-from llmtrace.budget import Budget, read_budget
+from llmtrace.budget import Budget, Budgets, read_budgets
 from llmtrace.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.errors import ConfigError
 from llmtrace.export.sink import Sink
 from llmtrace.failopen import internal_error
 from llmtrace.runtime import Runtime
 from llmtrace.wrappers import instrument as wrapping
-from llmtrace.wrappers import letgo
+from llmtrace.wrappers.streams import letgo
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -166,7 +166,8 @@ def init(
         exporters: where rows go: `"otlp"`, `"prometheus"`, `"prometheus:9464"` (which also serves
             /metrics on loopback), `"console"`, or any object with a sink's methods. Default: OTLP
             if an `OTEL_EXPORTER_OTLP_ENDPOINT` is set, else one line a request on stderr.
-        budget: a latency budget or its YAML file: its thresholds become exact bucket bounds.
+        budget: a latency budget, or a YAML file with one or several: their thresholds become
+            exact bucket bounds.
         instrument: SDKs and HTTP libraries to instrument once the application has imported them;
             `()` for none.
         sample: share of requests whose spans are written, 0 to 1; counters always see all.
@@ -196,7 +197,7 @@ def init(
     if environment.disabled:
         shutdown()
         return
-    limits = _budget(budget if budget is not None else environment.budget)
+    limits = _budgets(budget if budget is not None else environment.budget)
     share = environment.sample if sample is None else _share(sample, "sample")
     modules = _several(instrument, "instrument", wrapping.MODULES)
     for module in modules:
@@ -256,8 +257,10 @@ def _content(redact: Any, limit: Any) -> ContentPolicy:
     return ContentPolicy(limit, redact)
 
 
-def _budget(given: str | Path | Mapping[str, Any] | Budget | None) -> Budget | None:
-    return given if given is None or isinstance(given, Budget) else read_budget(given)
+def _budgets(given: str | Path | Mapping[str, Any] | Budget | None) -> Budgets | None:
+    if isinstance(given, Budget):
+        return Budgets((given,))
+    return None if given is None else read_budgets(given)
 
 
 def _several(given: Any, name: str, known: Sequence[str]) -> tuple[Any, ...]:

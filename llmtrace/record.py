@@ -198,7 +198,7 @@ class Recording:
         self.waited_at_content = self.waited
 
     def more(self) -> None:
-        """Note one more chunk with content. `wrappers.reads` has this in line."""
+        """Note one more chunk with content. `wrappers.streams.reads` has this in line."""
         gap = self.waited - self.waited_at_content
         self.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
         self.max_gap = max(self.max_gap, gap)

@@ -67,7 +67,7 @@ class Row:
         content: what was asked and answered, by attribute name, if the user wants it recorded: on
             the request's span and nowhere else.
         evidence: headers of the last answer, by lower-case name, as its server or gateway sent
-            them (limits, ids, times of their own): `wrappers.evidence` has the list.
+            them (limits, ids, times of their own): `wrappers.headers.evidence` has the list.
         browser: what the page measured, where its beacon was joined to this row.
     """
 

@@ -15,7 +15,7 @@ from llmtrace.rows import Row
 from llmtrace.runtime import Runtime
 from llmtrace.stages import Timeline
 from llmtrace.wrappers import instrument as wrapping
-from llmtrace.wrappers import letgo
+from llmtrace.wrappers.streams import letgo
 
 _MS = 1_000_000
 # How long a row that the garbage collector has ended may take to its sinks.

@@ -17,11 +17,11 @@ from typing import Any, Final, Literal, TypeVar
 
 from llmtrace.errors import ConfigError
 from llmtrace.runtime import active
-from llmtrace.wrappers import openai_events, told
-from llmtrace.wrappers import websocket as connections
-from llmtrace.wrappers.conversation import Conversation, Protocol
 from llmtrace.wrappers.function import Scalar, labels
-from llmtrace.wrappers.told import Told
+from llmtrace.wrappers.sockets import openai_events, told
+from llmtrace.wrappers.sockets import websocket as connections
+from llmtrace.wrappers.sockets.conversation import Conversation, Protocol
+from llmtrace.wrappers.sockets.told import Told
 
 __all__ = ["wrap"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from llmtrace.identity import SpanIdentity
 from llmtrace.record import Recording
 from llmtrace.stages import EngineFigures, Reported
-from llmtrace.wrappers.headers import answered, incoming, outgoing
+from llmtrace.wrappers.headers.exchange import answered, incoming, outgoing
 
 MS = 1_000_000
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -295,6 +295,6 @@ def test_names_are_remembered_within_bounds(recording):
 
         assert recording.info["evidence"] == {f"x-ratelimit-{number}": "1"}
 
-    from llmtrace.wrappers import headers
+    from llmtrace.wrappers.headers import exchange
 
-    assert len(headers._read_as) <= 512
+    assert len(exchange._read_as) <= 512

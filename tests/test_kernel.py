@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llmtrace.record import Attempt
 from llmtrace.stages import Reported
-from llmtrace.wrappers import kernel
+from llmtrace.wrappers.http import kernel
 
 MS = 1_000_000
 linux = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO is read on Linux only")

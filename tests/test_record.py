@@ -17,8 +17,8 @@ from llmtrace.record import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, 
 from llmtrace.rows import OUTCOMES, Row, from_dict
 from llmtrace.stages import EngineFigures, Reported
 from llmtrace.testing import capture
-from llmtrace.wrappers import letgo
-from llmtrace.wrappers.reads import areads, reads
+from llmtrace.wrappers.streams import letgo
+from llmtrace.wrappers.streams.reads import areads, reads
 from tests.recordings import INFO, MS, Request
 
 

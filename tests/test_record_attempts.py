@@ -7,7 +7,7 @@ import pytest
 from llmtrace.failopen import reset_internal_errors
 from llmtrace.record import TEXT
 from llmtrace.stages import Network, Reported
-from llmtrace.wrappers.reads import reads
+from llmtrace.wrappers.streams.reads import reads
 from tests.recordings import MS, Request
 
 

@@ -10,8 +10,8 @@ import pytest
 from llmtrace.failopen import internal_errors, reset_internal_errors
 from llmtrace.record import GAP_BOUNDS_NS, TEXT, Recording, outcome_of, random_id, type_name
 from llmtrace.rows import Row
-from llmtrace.wrappers import letgo
-from llmtrace.wrappers.reads import reads
+from llmtrace.wrappers.streams import letgo
+from llmtrace.wrappers.streams.reads import reads
 from tests.recordings import INFO, MS, Request
 
 

@@ -23,7 +23,7 @@ from llmtrace.relay import Relay
 from llmtrace.runtime import Runtime, current
 from llmtrace.semconv_table import GATEWAY, PLAIN
 from llmtrace.spans import Span
-from llmtrace.wrappers.server_timing import Entry, write
+from llmtrace.wrappers.headers.server_timing import Entry, write
 
 # What the application may say of a request (`llmtrace.annotate`), as in a row.
 _FIELDS: Final = {line.field: line.name for line in PLAIN}

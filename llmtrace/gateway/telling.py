@@ -14,8 +14,8 @@ from typing import Final
 from llmtrace.record import Recording
 from llmtrace.relay import Relay, Spent
 from llmtrace.stages import Reported, Source, Timeline, with_engine
-from llmtrace.wrappers import caches, headers
-from llmtrace.wrappers.server_timing import Entry
+from llmtrace.wrappers.headers import caches, exchange
+from llmtrace.wrappers.headers.server_timing import Entry
 
 GATEWAY: Final = "gateway"
 
@@ -137,4 +137,4 @@ def _one_after_another(calls: Iterable[Recording]) -> bool:
 
 def more() -> Entry:
     """Return the entry that says that another comment may follow."""
-    return Entry(headers.MORE, None, None)
+    return Entry(exchange.MORE, None, None)

@@ -17,16 +17,16 @@ from llmtrace.gateway.served import CARRIED, Served
 from llmtrace.gateway.telling import complete, more
 from llmtrace.record import outcome_of
 from llmtrace.runtime import Runtime
-from llmtrace.wrappers import gateways, headers
-from llmtrace.wrappers.comments import line
-from llmtrace.wrappers.server_timing import Entry, entries, write
+from llmtrace.wrappers.headers.comments import line
+from llmtrace.wrappers.headers import exchange, gateways
+from llmtrace.wrappers.headers.server_timing import Entry, entries, write
 
 _logger = logging.getLogger("llmtrace")
 
 Message = MutableMapping[str, Any]
 
 _TRACEPARENT: Final = "traceparent"  # an entry by which browsers' agents find the trace
-_ACCEPT: Final = headers.ACCEPT.lower()
+_ACCEPT: Final = exchange.ACCEPT.lower()
 _READ: Final = frozenset(name.encode() for name in (*CARRIED, _ACCEPT))
 _LONGEST: Final = 8192
 _NO_BODY: Final = frozenset({204, 304})
@@ -63,7 +63,7 @@ class Visit:
         self._relay = self._served.relay
         self._scope = scope
         self._tell = tell
-        self._listening = tell and headers.COMMENTS in given.get(_ACCEPT, "")
+        self._listening = tell and exchange.COMMENTS in given.get(_ACCEPT, "")
         self.has_request = self.last = False
         self._left = False
         self._status = 0

@@ -16,9 +16,10 @@ from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
 from llmtrace.runtime import active, entered
-from llmtrace.wrappers import answers, endpoints, generators, shapes
-from llmtrace.wrappers.cancel import cancelled
-from llmtrace.wrappers.managers import proxy
+from llmtrace.wrappers.sdk import answers, endpoints
+from llmtrace.wrappers.streams import generators, shapes
+from llmtrace.wrappers.streams.cancel import cancelled
+from llmtrace.wrappers.streams.managers import proxy
 
 F = TypeVar("F", bound=Callable[..., Any])
 Scalar = str | bool | int | float

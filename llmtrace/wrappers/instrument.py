@@ -14,8 +14,10 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, Self
 
 from llmtrace.errors import ConfigError
-from llmtrace.wrappers import http, httpx_posts, imports, langfuse, sdk
-from llmtrace.wrappers.endpoints import library
+from llmtrace.wrappers import imports, langfuse
+from llmtrace.wrappers.http import httpx, httpx_posts
+from llmtrace.wrappers.sdk import calls
+from llmtrace.wrappers.sdk.endpoints import library
 
 _SDKS: Final = ("openai", "anthropic")
 _HTTP: Final = ("httpx", "httpx2")
@@ -113,11 +115,11 @@ def _record(target: Any) -> tuple[int, ...]:
 
 
 def _patch(target: Any) -> tuple[int, ...]:
-    return () if sdk.is_instrumented(target) else _applied(sdk.instrument_client(target))
+    return () if calls.is_instrumented(target) else _applied(calls.instrument_client(target))
 
 
 def _patch_aiohttp(target: Any) -> tuple[int, ...]:
-    from llmtrace.wrappers import aiohttp as wrapped
+    from llmtrace.wrappers.http import aiohttp as wrapped
 
     if wrapped.is_instrumented(target):
         return ()
@@ -130,10 +132,10 @@ def _applied(undo: Callable[[], None]) -> tuple[int, ...]:
 
     def undo_both() -> None:
         undo()
-        http.uninstall()
+        httpx.uninstall()
 
     _undo[key] = undo_both
-    http.install()
+    httpx.install()
     return (key,)
 
 

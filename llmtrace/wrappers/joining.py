@@ -14,7 +14,7 @@ from typing import Any
 from llmtrace.record import Recording, outcome_of
 from llmtrace.runtime import Runtime, current
 from llmtrace.wrappers import langfuse
-from llmtrace.wrappers.cancel import cancelled
+from llmtrace.wrappers.streams.cancel import cancelled
 
 # What a failed call filled in on its decorated function's recording: the next call writes over it.
 _filled: weakref.WeakKeyDictionary[Recording, set[str]] = weakref.WeakKeyDictionary()

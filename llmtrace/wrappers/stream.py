@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from llmtrace.failopen import internal_error
 from llmtrace.runtime import active
-from llmtrace.wrappers import answers, endpoints, shapes
-from llmtrace.wrappers.beneath import recording_beneath
 from llmtrace.wrappers.function import Scalar, labels
-from llmtrace.wrappers.managers import proxy
+from llmtrace.wrappers.sdk import answers, endpoints
+from llmtrace.wrappers.streams import shapes
+from llmtrace.wrappers.streams.beneath import recording_beneath
+from llmtrace.wrappers.streams.managers import proxy
 
 S = TypeVar("S")
 

@@ -47,6 +47,7 @@ _taken = _Taken()
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for an acknowledgement
     at_once = b"".join(events(1))
 
     def do_POST(self) -> None:

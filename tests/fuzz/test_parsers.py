@@ -20,11 +20,13 @@ from llmtrace.gateway.content import FirstContent
 from llmtrace.record import HIDDEN, OTHER, PIECE, Recording
 from llmtrace.rows import Row, from_dict
 from llmtrace.testing import FakeClock
-from llmtrace.wrappers import chunks, headers, openai_events
-from llmtrace.wrappers.comments import BEGIN, Comments
-from llmtrace.wrappers.reads import reads
-from llmtrace.wrappers.server_timing import entries
-from llmtrace.wrappers.sse import Events
+from llmtrace.wrappers.headers.comments import BEGIN, Comments
+from llmtrace.wrappers.headers import exchange
+from llmtrace.wrappers.headers.server_timing import entries
+from llmtrace.wrappers.http.sse import Events
+from llmtrace.wrappers.sdk import chunks
+from llmtrace.wrappers.sockets import openai_events
+from llmtrace.wrappers.streams.reads import reads
 
 from .stored import held
 
@@ -264,9 +266,9 @@ header_values = timings | st.binary(max_size=100) | st.just(b"x" * 100_000)
 def test_any_headers(raw, ok):
     """An answer's headers may say anything; little of it is kept."""
     one, rows = recording()
-    steady(one, lambda: headers.answered(one, raw, ok=ok))
+    steady(one, lambda: exchange.answered(one, raw, ok=ok))
     one.end("success")
-    assert len(headers._read_as) <= headers._MOST_NAMES
+    assert len(exchange._read_as) <= exchange._MOST_NAMES
     sound(rows)
 
 
@@ -274,7 +276,7 @@ def test_any_headers(raw, ok):
 def test_many_headers(raw):
     """Or there may be very many of them."""
     one, rows = recording()
-    headers.answered(one, raw, ok=True)
+    exchange.answered(one, raw, ok=True)
     one.end("success")
 
     assert held(one) < MOST_BYTES

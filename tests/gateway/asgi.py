@@ -11,7 +11,7 @@ from llmtrace import gateway
 from llmtrace.rows import Row
 from llmtrace.spans import Span
 from llmtrace.testing import FakeClock
-from llmtrace.wrappers.server_timing import Entry, entries
+from llmtrace.wrappers.headers.server_timing import Entry, entries
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 LLMTRACE = {"x-llmtrace-accept": "timing-comments"}

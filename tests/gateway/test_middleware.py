@@ -322,7 +322,7 @@ def behind(clock: FakeClock, told: str, headers: dict[str, str] | None = None) -
 
     @llmtrace.trace
     def answer() -> Any:
-        from llmtrace.wrappers.headers import incoming
+        from llmtrace.wrappers.headers.exchange import incoming
 
         clock.advance(0.1)
         incoming(runtime.current.get(), {"server-timing": told, **(headers or {})})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmtrace.errors import DataError
 from llmtrace.record import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
 from llmtrace.stages import Reported
-from llmtrace.wrappers import openai_events, told
+from llmtrace.wrappers.sockets import openai_events, told
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -36,8 +36,9 @@ from llmtrace.failopen import internal_errors
 from llmtrace.propagate import trace_headers
 from llmtrace.rows import Row
 from llmtrace.testing import capture
-from llmtrace.wrappers import conversation, dns
-from llmtrace.wrappers import websocket as connections
+from llmtrace.wrappers.http import dns
+from llmtrace.wrappers.sockets import conversation
+from llmtrace.wrappers.sockets import websocket as connections
 from tests.wrappers.reading import near, settled
 from tests.wrappers.test_delays import certificate
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.wrappers.caches import hit
-from llmtrace.wrappers.server_timing import entries
+from llmtrace.wrappers.headers.caches import hit
+from llmtrace.wrappers.headers.server_timing import entries
 
 
 @pytest.mark.parametrize(

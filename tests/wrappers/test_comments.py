@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from llmtrace.record import Recording
 from llmtrace.stages import EngineFigures, Reported
-from llmtrace.wrappers import comments
-from llmtrace.wrappers.comments import Comments, line
+from llmtrace.wrappers.headers import comments
+from llmtrace.wrappers.headers.comments import Comments, line
 
 MS = 1_000_000
 EVENT = b'data: {"choices": [{"delta": {"content": "a\\tb"}}]}\n\n'
@@ -119,7 +119,7 @@ def test_no_bytes_break_anything(pieces):
 
 def test_a_fault_ends_the_reading_and_not_the_stream(recording, monkeypatch, faulty):
     """Whatever goes wrong inside, the bytes go on."""
-    monkeypatch.setattr(comments.headers, "commented", lambda *_: 1 / 0)
+    monkeypatch.setattr(comments.exchange, "commented", lambda *_: 1 / 0)
     reader = Comments(recording)
     reader.look(FIRST)
 

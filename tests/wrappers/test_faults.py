@@ -21,22 +21,12 @@ from llmtrace import failopen, identity
 from llmtrace.record import Recording
 from llmtrace.runtime import Runtime
 from llmtrace.testing import capture
-from llmtrace.wrappers import (
-    answers as delivered,
-)
-from llmtrace.wrappers import (
-    bodies,
-    cancel,
-    chunks,
-    endpoints,
-    headers,
-    http,
-    iterators,
-    joining,
-    kernel,
-    phases,
-    sdk,
-)
+from llmtrace.wrappers import joining
+from llmtrace.wrappers.headers import exchange
+from llmtrace.wrappers.http import httpx, httpx_bodies, kernel, phases
+from llmtrace.wrappers.sdk import answers as delivered
+from llmtrace.wrappers.sdk import calls, chunks, endpoints
+from llmtrace.wrappers.streams import cancel, iterators
 from tests.sse_server import Answer, Request, Script, Server
 
 from . import answers
@@ -68,18 +58,18 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (chunks, "_usage"),
     (chunks, "_identity"),
     (chunks, "inband"),
-    (sdk, "_known"),
+    (calls, "_known"),
     (joining, "join"),
-    (sdk, "_prepare"),
-    (sdk, "endpoint_at"),
+    (calls, "_prepare"),
+    (calls, "endpoint_at"),
     (delivered, "deliver"),
     (delivered, "adopt"),
     (delivered, "reads areads"),
-    (headers, "outgoing"),
-    (headers, "incoming"),
-    (bodies, "watch"),
-    (http, "_socket"),
-    (bodies, "_first_byte"),
+    (exchange, "outgoing"),
+    (exchange, "incoming"),
+    (httpx_bodies, "watch"),
+    (httpx, "_socket"),
+    (httpx_bodies, "_first_byte"),
     (kernel, "look"),
     (phases, "note"),
     (iterators, "stand_in"),

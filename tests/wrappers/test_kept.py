@@ -9,7 +9,7 @@ import llmtrace
 from llmtrace.failopen import internal_errors
 from llmtrace.record import Attempt
 from llmtrace.testing import capture
-from llmtrace.wrappers import phases
+from llmtrace.wrappers.http import phases
 from tests.sse_server import Server
 
 from .answers import chat

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from llmtrace.record import Recording
 from llmtrace.stages import EngineFigures, Reported
-from llmtrace.wrappers.headers import commented, incoming
-from llmtrace.wrappers.server_timing import Entry, entries, write
+from llmtrace.wrappers.headers.exchange import commented, incoming
+from llmtrace.wrappers.headers.server_timing import Entry, entries, write
 
 MS = 1_000_000
 A, B = 'gateway;dur=10;desc="a";hop=aa', 'gateway;dur=3;desc="b";hop=bb'

@@ -19,10 +19,12 @@ from llmtrace.record import Recording
 from llmtrace.rows import Row
 from llmtrace.stages import Reported
 from llmtrace.testing import capture
-from llmtrace.wrappers import aiohttp_bodies, bodies, headers, joining, posts, sse
-from llmtrace.wrappers.comments import line
-from llmtrace.wrappers.posts import model_in
-from llmtrace.wrappers.sse import Events
+from llmtrace.wrappers import joining
+from llmtrace.wrappers.headers import exchange
+from llmtrace.wrappers.headers.comments import line
+from llmtrace.wrappers.http import aiohttp_bodies, httpx_bodies, posts, sse
+from llmtrace.wrappers.http.posts import model_in
+from llmtrace.wrappers.http.sse import Events
 from tests.sse_server import Answer, Request, Server
 
 from . import answers
@@ -553,9 +555,9 @@ def breaks(*_: Any, **__: Any) -> Any:
 
 HOOKS = [
     (posts, "_asked"), (posts, "_parsed"), (posts, "opened"), (posts, "whole"), (posts, "refused"),
-    (posts, "is_stream"), (posts, "View"), (posts, "code"), (headers, "outgoing"),
-    (headers, "answered"), (headers, "retry_after"), (bodies, "watch"),
-    (bodies, "watch_refusal"), (bodies, "Events"), (aiohttp_bodies, "watch"),
+    (posts, "is_stream"), (posts, "View"), (posts, "code"), (exchange, "outgoing"),
+    (exchange, "answered"), (exchange, "retry_after"), (httpx_bodies, "watch"),
+    (httpx_bodies, "watch_refusal"), (httpx_bodies, "Events"), (aiohttp_bodies, "watch"),
     (aiohttp_bodies, "Events"), (aiohttp_bodies, "watch_refusal"), (sse, "Parsed"),
     (Events, "__call__"), (Events, "_line"), (Recording, "opened"), (Recording, "event"),
     (Recording, "boundary"), (Recording, "_row"), (Recording, "attempt"), (joining, "join"),

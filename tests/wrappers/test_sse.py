@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from llmtrace.record import OTHER, PIECE, TEXT
 from llmtrace.rows import Row
-from llmtrace.wrappers import sse
-from llmtrace.wrappers.sse import Events, looks_like_events
+from llmtrace.wrappers.http import sse
+from llmtrace.wrappers.http.sse import Events, looks_like_events
 from tests.recordings import Request
 from tests.sse_server import Answer
 from tests.sse_server import Request as Asked

@@ -1,0 +1,1 @@
+"""How are turns of agents and their tools marked?"""

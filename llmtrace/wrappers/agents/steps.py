@@ -1,0 +1,233 @@
+"""How does a scope stay around a function's own code, and off everybody else's?
+
+A scope is a turn or a tool call. Of a generator each step runs inside it; between two steps, when
+the consumer runs, it is not there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import nullcontext
+from contextvars import Token
+from functools import partial, wraps
+from typing import Any, Protocol
+
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+
+from llmtrace.record import Recording
+from llmtrace.runtime import current
+from llmtrace.wrappers.streams import letgo
+
+
+class Run(Protocol):
+    """A turn or tool call that runs. None of its methods raises.
+
+    Attributes:
+        context: the one its code runs in.
+    """
+
+    context: Context
+
+    def gave(self, item: Any) -> None:
+        """Note one of the items that a generator gives."""
+
+    def returned(self, value: Any) -> None:
+        """End it with what it returned."""
+
+    def failed(self, error: BaseException) -> None:
+        """End it with what it raised."""
+
+
+# Begins a run of a function called with these arguments; `None` where nothing is recorded.
+Begin = Callable[[tuple[Any, ...], dict[str, Any]], Run | None]
+
+
+class inside:  # noqa: N801 - reads as what it is: `with inside(run):`
+    """Make a scope the one that the code inside is in. Of the requests around it none is its.
+
+    The context is kept as the code leaves it, for the next step of the same run.
+    """
+
+    __slots__ = ("_attached", "_run", "_token")
+
+    _attached: Token[Context]
+    _token: Token[Recording | None]
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._token = current.set(None)
+        self._attached = otel_context.attach(self._run.context)
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            current.reset(self._token)
+        except ValueError:  # in another context: a generator's end, or the garbage collector
+            return
+        self._run.context = otel_context.get_current()
+        otel_context.detach(self._attached)
+
+
+def scoped(target: Callable[..., Any], begin: Begin) -> Callable[..., Any]:
+    """Make the function each run of which lies in a scope of its own.
+
+    Frameworks look at what kind of function they are given, so each kind stays its kind.
+
+    Args:
+        target: a function, coroutine function, generator function or async generator function.
+        begin: begins the scope, or returns `None` where nothing is recorded.
+    """
+    if inspect.isgeneratorfunction(target):
+        return _stepped(target, begin)
+    if inspect.isasyncgenfunction(target):
+        return _astepped(target, begin)
+    if inspect.iscoroutinefunction(target):
+
+        @wraps(target)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            run = begin(args, kwargs)
+            answer = _called(run, target, args, kwargs)
+            return await (answer if run is None else _awaited(run, answer))
+
+        return acall
+
+    @wraps(target)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        run = begin(args, kwargs)
+        if run is None:
+            return target(*args, **kwargs)
+        try:
+            with inside(run):
+                result = target(*args, **kwargs)
+        except BaseException as error:
+            run.failed(error)
+            raise
+        if inspect.iscoroutine(result):
+            return _awaited(run, result)
+        run.returned(result)
+        return result
+
+    return call
+
+
+def _called(
+    run: Run | None, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call what runs later; what raises now is that the arguments do not fit."""
+    try:
+        return target(*args, **kwargs)
+    except BaseException as error:
+        if run is not None:
+            run.failed(error)
+        raise
+
+
+async def _awaited(run: Run, answer: Any) -> Any:
+    try:
+        with inside(run):
+            result = await answer
+    except BaseException as error:
+        run.failed(error)
+        raise
+    run.returned(result)
+    return result
+
+
+def _stepped(
+    target: Callable[..., Generator[Any, Any, Any]], begin: Begin
+) -> Callable[..., Generator[Any, Any, Any]]:
+    @wraps(target)
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        run = begin(args, kwargs)
+        source = _called(run, target, args, kwargs)
+        return (yield from source if run is None else _steps(run, source))
+
+    return generate
+
+
+def _steps(run: Run, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    letgo.prepare()
+    advance: Any = source.send
+    given: Any = None
+    while True:
+        try:
+            with inside(run):
+                item = advance(given)
+        except StopIteration as stop:
+            run.returned(stop.value)
+            return stop.value
+        except BaseException as error:
+            run.failed(error)
+            raise
+        run.gave(item)
+        try:
+            given = yield item
+        except GeneratorExit as error:
+            try:
+                with inside(run):
+                    source.close()
+            finally:
+                run.failed(error)
+            raise
+        except BaseException as error:  # noqa: BLE001 - thrown in by the consumer
+            advance, given = source.throw, error
+        else:
+            advance = source.send
+
+
+def _astepped(
+    target: Callable[..., AsyncGenerator[Any, Any]], begin: Begin
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    @wraps(target)
+    async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        run = begin(args, kwargs)
+        source = _called(run, target, args, kwargs)
+        around: Any = nullcontext if run is None else partial(inside, run)
+        run = _Nothing() if run is None else run
+        letgo.prepare()
+        advance: Any = source.asend
+        given: Any = None
+        while True:
+            try:
+                with around():
+                    item = await advance(given)
+            except StopAsyncIteration:
+                run.returned(None)
+                return
+            except BaseException as error:
+                run.failed(error)
+                raise
+            run.gave(item)
+            try:
+                given = yield item
+            except GeneratorExit as error:
+                try:
+                    with around():
+                        await source.aclose()
+                finally:
+                    run.failed(error)
+                raise
+            except BaseException as error:  # noqa: BLE001 - thrown in by the consumer
+                advance, given = source.athrow, error
+            else:
+                advance = source.asend
+
+    return generate
+
+
+class _Nothing:
+    """Stands for a run where nothing is recorded."""
+
+    context = Context()
+
+    def gave(self, item: Any) -> None:
+        """Nothing."""
+
+    def returned(self, value: Any) -> None:
+        """Nothing."""
+
+    def failed(self, error: BaseException) -> None:
+        """Nothing."""

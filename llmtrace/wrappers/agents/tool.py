@@ -1,0 +1,275 @@
+"""How does `@llmtrace.tool` make a span of each call of a function that is an agent's tool?
+
+A function, a coroutine function, a generator or an async generator stays what it is. Requests it
+makes are its children; the turn around it learns when it ran, and whether it had to wait.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar, cast, overload
+
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+
+from llmtrace.content import ARGUMENTS, RESULT, tool_content
+from llmtrace.errors import ConfigError
+from llmtrace.failopen import fails_open, internal_error
+from llmtrace.identity import inside as context_of
+from llmtrace.record import outcome_of
+from llmtrace.rows import Outcome
+from llmtrace.runtime import Runtime, active, current
+from llmtrace.scope import KEY, ToolScope, ToolSeen, TurnScope, live
+from llmtrace.semconv import reserved
+from llmtrace.semconv_table import (
+    EXECUTE_TOOL,
+    PLAIN,
+    TOOL_CALL_ID,
+    TOOL_NAME,
+    TOOL_NEEDS,
+    TOOL_ROUND,
+    TOOL_TYPE,
+)
+from llmtrace.spans import Span, Value
+from llmtrace.wrappers.agents.steps import scoped
+from llmtrace.wrappers.function import Scalar, labels
+from llmtrace.wrappers.streams import letgo
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# A parameter of this name holds the id by which the model asked for the call.
+_CALL_ID: Final = "tool_call_id"
+_LONGEST_ID: Final = 128
+# Items of a generator that later calls are compared with.
+_MOST_ITEMS: Final = 64
+Attribute = Scalar | tuple[str, ...]
+_NAMES: Final = {line.field: line.name for line in PLAIN}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """What a decorator was told of its function."""
+
+    name: str
+    parameters: tuple[str, ...]  # those that can be given by position
+    fields: Mapping[str, Any]
+    attributes: Mapping[str, Attribute]
+
+
+@overload
+def tool(function: F, /) -> F: ...
+@overload
+def tool(*, name: str | None = None, **attributes: Scalar | None) -> Callable[[F], F]: ...
+def tool(function: Any = None, /, *, name: str | None = None, **attributes: Scalar | None) -> Any:
+    """Record each call of a function as a call of an agent's tool.
+
+    Each is a span inside the turn (`llmtrace.turn`) or request around it, and the parent of the
+    requests it makes. Arguments and results are looked at for what of one is in the other, and
+    recorded only if `llmtrace.init` was told to. A parameter named `tool_call_id` is recorded as
+    the id of the call. Without `llmtrace.init` the function runs as if it were not decorated.
+
+    Args:
+        function: when used bare: a function, sync or async, or a generator function, whose call
+            lasts from the first read to the end.
+        name: the tool's name; default: the function's.
+        **attributes: recorded on the span under their own names.
+
+    Raises:
+        ConfigError: at decoration, for something that cannot be decorated or recorded.
+
+    Example:
+        >>> import llmtrace
+        >>> from llmtrace.testing import capture
+        >>> @llmtrace.tool
+        ... def search(query):
+        ...     return f"3 pages about {query}"
+        >>> with capture() as rows, llmtrace.turn("answer"):
+        ...     found = search("tea")
+        >>> found, rows[0].tool_calls
+        ('3 pages about tea', 1)
+    """
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"@llmtrace.tool: name must be a string, not {type(name).__name__}")
+    fields, extra = labels(dict(attributes), "@llmtrace.tool")
+
+    def decorate(target: Any) -> Any:
+        method = isinstance(target, staticmethod | classmethod)
+        if not method and (not callable(target) or inspect.isclass(target)):
+            raise ConfigError(
+                f"@llmtrace.tool decorates functions, not {target!r}; "
+                "write @llmtrace.tool or @llmtrace.tool(name=…)"
+            )
+        return _decorated(target, name, fields, extra)
+
+    return decorate if function is None else decorate(function)
+
+
+def _decorated(
+    target: Any, name: str | None, fields: Mapping[str, Any], attributes: Mapping[str, Attribute]
+) -> Any:
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_decorated(target.__func__, name, fields, attributes))
+    named = name or str(getattr(target, "__name__", type(target).__name__))
+    told = _Tool(named, _parameters(target), fields, attributes)
+
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+        return _begin(told, args, kwargs)
+
+    return scoped(target, begin)
+
+
+def _parameters(target: Any) -> tuple[str, ...]:
+    """Name the parameters that arguments given by position are for, as far as that is known."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):  # of a function in C
+        return ()
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(one.name for one in parameters if one.kind in by_position)
+
+
+def _begin(told: _Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    runtime = active()
+    if runtime is None:
+        return None
+    try:
+        return _Call(runtime, told, _named(told, args, kwargs))
+    except Exception as error:  # noqa: BLE001 - the tool runs unrecorded
+        internal_error("tool", error)
+        return None
+
+
+def _named(told: _Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by name, less the object that a method is of."""
+    given = dict(zip(told.parameters, args, strict=False))
+    if told.parameters[:1] in {("self",), ("cls",)}:
+        given.pop(told.parameters[0], None)
+    if rest := args[len(told.parameters) :]:
+        given["args"] = rest
+    return {**given, **kwargs}
+
+
+class _Call:
+    """One call of a tool while it runs."""
+
+    __slots__ = (
+        "_arguments", "_content", "_ended", "_identity", "_items", "_runtime", "_scope", "_seen",
+        "_start_unix_ns", "_started", "_told", "context",
+    )  # fmt: skip
+
+    def __init__(self, runtime: Runtime, told: _Tool, arguments: dict[str, Any]) -> None:
+        around = live()
+        self._runtime = runtime
+        self._told = told
+        self._ended = False
+        self._items: list[Any] = []
+        self._scope = scope = ToolScope(around)
+        scope.fields |= told.fields
+        scope.attributes |= told.attributes
+        self._start_unix_ns = runtime.wall()
+        self._identity = identity = runtime.open_span(
+            f"{EXECUTE_TOOL} {told.name}", "internal", self._start_unix_ns, _around()
+        )
+        call_id = arguments.get(_CALL_ID)
+        if isinstance(call_id, str):
+            scope.attributes[TOOL_CALL_ID] = call_id[:_LONGEST_ID]
+        self._content: dict[str, str] = {}
+        self._record(ARGUMENTS, arguments)
+        self._seen: list[tuple[TurnScope, ToolSeen]] = []
+        self.context: Context = otel_context.set_value(KEY, scope, identity.context)
+        for turn, depth in () if around is None else around.turns():
+            if not self._seen:
+                scope.attributes |= turn.inherited()
+            seen = turn.tool_begins(told.name, identity.span_id, [*arguments.values()], depth)
+            self._seen.append((turn, seen))
+        self._started = runtime.clock()
+
+    def gave(self, item: Any) -> None:
+        """Note one of the items that a generator gives: all of them are its result."""
+        looked_at = self._seen or self._content
+        if looked_at and len(self._items) < _MOST_ITEMS:
+            self._items.append(item)
+
+    def returned(self, value: Any) -> None:
+        """End it with what it returned."""
+        self._end("success", None, [*self._items, value] if self._items else value)
+
+    def failed(self, error: BaseException) -> None:
+        """End it with what it raised."""
+        outcome, error_type = outcome_of(error)
+        self._end(outcome, error_type, self._items)
+
+    @fails_open("tool")
+    def _end(self, outcome: Outcome, error_type: str | None, result: Any) -> None:
+        if self._ended:
+            return
+        self._ended = self._scope.ended = True
+        duration_ns = max(0, self._runtime.clock() - self._started)
+        for turn, seen in self._seen:
+            turn.tool_ends(seen, outcome, result)
+        self._record(RESULT, result)
+        identity = self._identity
+        span = Span(
+            name=f"{EXECUTE_TOOL} {self._told.name}",
+            trace_id=identity.trace_id,
+            span_id=identity.span_id,
+            parent_span_id=identity.parent_span_id,
+            service=self._runtime.service,
+            start=self._start_unix_ns,
+            duration_ns=duration_ns,
+            attributes=self._attributes(outcome, error_type),
+            error=_error_text(outcome, error_type),
+        )
+        later = letgo.later()
+        if later is None:
+            self._runtime.close_span(identity, span)
+        else:
+            later(cast("Any", span), partial(self._runtime.close_span, identity))
+
+    def _record(self, name: str, value: Any) -> None:
+        """Record arguments or a result, if the user asked for it and the span is written."""
+        policy = self._runtime.content
+        if policy is not None and self._identity.sampled:
+            text = tool_content(policy, value)
+            if text is not None:
+                self._content[name] = text
+
+    def _attributes(self, outcome: Outcome, error_type: str | None) -> dict[str, Value]:
+        scope = self._scope
+        fields = {**self._runtime.labels, **scope.fields, "outcome": outcome}
+        if error_type is not None:
+            fields["error_type"] = error_type
+        out: dict[str, Value] = {
+            name: value for name, value in scope.attributes.items() if not reserved(name)
+        }
+        out |= {_NAMES[key]: value for key, value in fields.items() if key in _NAMES}
+        out |= {
+            _NAMES["operation"]: EXECUTE_TOOL,
+            TOOL_NAME: self._told.name,
+            TOOL_TYPE: "function",
+            **self._content,
+        }
+        for turn, seen in self._seen[:1]:
+            out[_NAMES["agent"]] = turn.recording.info["agent"]
+            out[TOOL_ROUND] = seen.round
+            if seen.needs_spans:
+                out[TOOL_NEEDS] = seen.needs_spans
+        return out
+
+
+def _around() -> Context | None:
+    """Return what holds the call's parent, where that is a request whose span is not current."""
+    recording = current.get()
+    if recording is None or recording.ended or recording.span.span is not None:
+        return None
+    return context_of(recording.span)
+
+
+def _error_text(outcome: Outcome, error_type: str | None) -> str | None:
+    """Say in words that a tool failed; a cancelled one did what its caller asked."""
+    if outcome in {"success", "cancelled"}:
+        return None
+    return f"the tool failed: {error_type}"

@@ -1,0 +1,207 @@
+"""How does `with llmtrace.turn(…)` make one row of all that an agent does to answer once?
+
+As a context manager, sync or async, or as a decorator. Requests and tool calls inside are its
+children; its row says how their times lie in its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+
+from llmtrace.errors import ConfigError
+from llmtrace.failopen import fails_open, internal_error
+from llmtrace.identity import inside as context_of
+from llmtrace.record import Recording
+from llmtrace.rows import TURN, Row
+from llmtrace.runtime import active
+from llmtrace.scope import KEY, TurnScope, live
+from llmtrace.wrappers.agents.steps import inside, scoped
+from llmtrace.wrappers.function import Scalar, labels
+from llmtrace.wrappers.streams import letgo
+from llmtrace.wrappers.streams.cancel import cancelled
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNNAMED: Final = "turn"
+
+
+class turn:  # noqa: N801 - used like a function: `with llmtrace.turn(…):`
+    """Record what is done inside as one turn of an agent: its requests and its tool calls.
+
+    For the function or block that answers once, however many requests that takes. Its row
+    (`operation` is `invoke_agent`) has the stages of all of them, overlap counted once, and the
+    figures of its tools. It never raises: what cannot be recorded is left out and logged.
+
+    Args:
+        name: the agent's, or what it does: a name that few turns do not share.
+        session: id of the conversation it is part of.
+        user: id of whom it is for.
+        tags: of its trace. These three hold for what runs inside, too.
+        **attributes: `route`, `tenant` and attributes of your own, recorded on its span.
+
+    Example:
+        >>> import llmtrace
+        >>> from llmtrace.testing import capture
+        >>> with capture() as rows:
+        ...     with llmtrace.turn("greet", session="s-1"):
+        ...         words = list(llmtrace.wrap(iter(["Hello, ", "world"])))
+        >>> [row.operation for row in rows], rows[1].parts[0].kind
+        (['chat', 'invoke_agent'], 'request')
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        session: str | int | None = None,
+        user: str | int | None = None,
+        tags: Sequence[str] | None = None,
+        **attributes: Scalar | None,
+    ) -> None:
+        self._name = name
+        self._told = {"session": session, "user": user, "tags": tags, **attributes}
+        # One object may be entered by several tasks or threads at a time.
+        self._running: list[tuple[_Turn, inside]] = []
+
+    def __call__(self, function: F) -> F:
+        """Record every call of a function as a turn, whatever kind of function it is."""
+        decorated: F = _decorated(function, self._begin)
+        return decorated
+
+    def __enter__(self) -> None:
+        """Begin the turn."""
+        self._enter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the turn."""
+        self._exit(error)
+
+    async def __aenter__(self) -> None:
+        """Begin the turn."""
+        self._enter()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the turn."""
+        self._exit(error)
+
+    def _begin(self, *_: Any) -> _Turn | None:
+        return _begin(self._name, self._told)
+
+    @fails_open("turn")
+    def _enter(self) -> None:
+        run = self._begin()
+        if run is not None:
+            scope = inside(run)
+            scope.__enter__()
+            letgo.prepare()
+            self._running.append((run, scope))
+
+    @fails_open("turn")
+    def _exit(self, error: BaseException | None) -> None:
+        here = live()
+        mine = [one for one in self._running if one[0].scope is here] or self._running
+        if not mine:  # nothing was recorded
+            return
+        run, scope = ending = mine[-1]
+        self._running.remove(ending)
+        scope.__exit__(None, None, None)
+        if error is None:
+            run.returned(None)
+        else:
+            run.failed(error)
+
+
+def _decorated(target: Any, begin: Callable[..., _Turn | None]) -> Any:
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_decorated(target.__func__, begin))
+    if not callable(target) or inspect.isclass(target):
+        raise ConfigError(f"llmtrace.turn(…) decorates functions, not {target!r}")
+    return scoped(target, begin)
+
+
+def _begin(name: Any, told: dict[str, Any]) -> _Turn | None:
+    runtime = active()
+    if runtime is None:
+        return None
+    try:
+        named = name if isinstance(name, str) and name else _UNNAMED
+        if named is not name:
+            internal_error("turn", f"llmtrace.turn: name must be text, not {type(name).__name__}")
+        fields, attributes = _said(told)
+        above = live()
+        recording = runtime.start({**fields, "operation": TURN, "agent": named})
+        recording.attributes |= attributes
+        return _Turn(recording, TurnScope(recording, runtime.clock, above))
+    except Exception as error:  # noqa: BLE001 - the turn runs unrecorded
+        internal_error("turn", error)
+        return None
+
+
+def _said(told: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Scalar | tuple[str, ...]]]:
+    """Sort what a turn was told into row fields and attributes; what cannot be is left out."""
+    fields: dict[str, Any] = {}
+    attributes: dict[str, Scalar | tuple[str, ...]] = {}
+    for name, value in told.items():
+        try:
+            more, said = labels({name: value}, "llmtrace.turn")
+        except ConfigError as error:
+            internal_error("turn", str(error))
+            continue
+        fields |= more
+        attributes |= said
+    if "session.id" in attributes:
+        attributes["gen_ai.conversation.id"] = attributes["session.id"]
+    return fields, attributes
+
+
+class _Turn:
+    """One turn while it runs."""
+
+    __slots__ = ("_recording", "context", "scope")
+
+    def __init__(self, recording: Recording, scope: TurnScope) -> None:
+        self._recording = recording
+        self.scope = scope
+        self.context: Context = otel_context.set_value(KEY, scope, context_of(recording.span))
+        noted = recording.finished
+
+        def finished(row: Row) -> Row:
+            row = scope.complete(row)
+            return row if noted is None else noted(row)
+
+        recording.finished = finished
+
+    def gave(self, item: Any) -> None:
+        """What a generator gives is its consumer's."""
+
+    def returned(self, value: Any) -> None:
+        """End the turn well, whatever it returned."""
+        del value
+        self._recording.finish("success", later=letgo.later())
+
+    def failed(self, error: BaseException) -> None:
+        """End the turn with what it raised."""
+        later = letgo.later()
+        if later is not None:
+            self._recording.finish("cancelled", later=later)
+        elif isinstance(error, asyncio.CancelledError):
+            cancelled(self._recording, error)
+        else:
+            self._recording.failed(error)

@@ -1,0 +1,1 @@
+"""What do headers tell of gateways, caches and servers?"""

@@ -1,0 +1,1 @@
+"""How are HTTP requests timed, and read where no SDK does?"""

@@ -1,0 +1,224 @@
+"""How does one HTTP attempt split into its network phases, under httpx and httpx2?
+
+While an SDK's call is being recorded, `send` is timed through the `trace` extension of httpcore,
+the live socket is asked for its round trip, and the answer's first byte and its close are noted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Final
+
+from llmtrace.export import langfuse_beside
+from llmtrace.failopen import internal_error
+from llmtrace.record import Attempt, Clock, Recording, type_name
+from llmtrace.runtime import current, entered
+from llmtrace.wrappers.headers import comments, exchange
+from llmtrace.wrappers.http import dns, httpx_bodies, httpx_posts, kernel, phases, posts
+
+_LIBRARIES: Final = ("httpx", "httpx2")
+
+
+def _trace(
+    attempt: Attempt, clock: Clock, extensions: dict[str, Any]
+) -> Callable[[str, Any], None]:
+    theirs = extensions.get("trace")
+
+    def trace(name: str, info: Any) -> None:
+        _note(attempt, clock, (name, info), extensions, theirs)
+        if theirs is not None:
+            theirs(name, info)
+
+    return trace
+
+
+def _atrace(
+    attempt: Attempt, clock: Clock, extensions: dict[str, Any]
+) -> Callable[[str, Any], Awaitable[None]]:
+    theirs = extensions.get("trace")
+
+    async def trace(name: str, info: Any) -> None:
+        _note(attempt, clock, (name, info), extensions, theirs)
+        if theirs is not None:
+            await theirs(name, info)
+
+    return trace
+
+
+def _note(
+    attempt: Attempt, clock: Clock, event: tuple[str, Any], extensions: dict[str, Any], theirs: Any
+) -> None:
+    try:
+        phases.note(attempt, clock, *event)
+        if attempt.sent:
+            # Nothing that follows is of interest: httpcore need not tell us, and saves its time.
+            if theirs is None:
+                extensions.pop("trace", None)
+            else:
+                extensions["trace"] = theirs
+    except Exception as error:  # noqa: BLE001
+        internal_error("http.trace", error)
+
+
+def _begin(request: Any, make_trace: Callable[..., Any]) -> tuple[Recording, Attempt] | None:
+    recording = current.get()
+    if recording is None or not recording.on_the_wire:
+        return None
+    if recording.span.span is not None:
+        langfuse_beside.only_ours(recording.span.span)
+    try:
+        attempt = recording.attempt()
+        attempt.under_way = True
+        # A copy of ours: retries may share the caller's.
+        request.extensions = extensions = dict(request.extensions)
+        extensions["trace"] = make_trace(attempt, recording.clock, extensions)
+    except Exception as error:  # noqa: BLE001
+        internal_error("http", error)
+        return None
+    return recording, attempt
+
+
+def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: bool) -> None:
+    try:
+        attempt.under_way = False
+        attempt.answered = recording.clock()
+        attempt.status = response.status_code
+        network_stream = response.extensions.get("network_stream")
+        if network_stream is not None:
+            kernel.look(attempt, _socket(network_stream))
+        ok = response.is_success
+        # The raw ones: httpx's own look-ups search the whole list for every name.
+        more = exchange.answered(recording, response.headers.raw, ok=ok)
+        if attempt.status >= posts.HTTP_ERROR:
+            attempt.ended = attempt.answered
+            attempt.retry_after = exchange.retry_after(recording)
+        if ok and stream:
+            httpx_bodies.watch(recording, response, comments=more)
+            if more:
+                comments.watch(recording, response)
+    except Exception as error:  # noqa: BLE001
+        internal_error("http", error)
+
+
+def _socket(network_stream: Any) -> Any:
+    try:
+        # anyio's plain TCP stream: asking it the documented way costs dozens of microseconds.
+        return network_stream._stream._raw_socket  # noqa: SLF001
+    except AttributeError:
+        return network_stream.get_extra_info("socket")
+
+
+def _broke(recording: Recording, attempt: Attempt, error: BaseException) -> None:
+    try:
+        attempt.under_way = False
+        attempt.ended, attempt.error = recording.clock(), type_name(error)
+    except Exception as broken:  # noqa: BLE001
+        internal_error("http", broken)
+
+
+def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
+    def attempt(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        begun = _begin(request, _trace)
+        if begun is None:
+            return plain(self, request, *args, **kwargs)
+        try:
+            response = plain(self, request, *args, **kwargs)
+        except BaseException as error:
+            _broke(*begun, error)
+            raise
+        _answered(*begun, response, stream=bool(kwargs.get("stream")))
+        return response
+
+    @wraps(plain)
+    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        call = httpx_posts.begin(client, self, request)
+        if call is None:
+            return attempt(self, request, *args, **kwargs)
+        post, added = call
+        try:
+            with entered(post.recording):
+                response = attempt(self, request, *args, **kwargs)
+        except BaseException as error:
+            posts.failed(post, error)
+            raise
+        finally:
+            httpx_posts.take_back(request, added)
+        httpx_posts.deliver(post, response, stream=bool(kwargs.get("stream")))
+        return response
+
+    return send
+
+
+def _asend(plain: Callable[..., Awaitable[Any]], client: str) -> Callable[..., Awaitable[Any]]:
+    async def attempt(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        begun = _begin(request, _atrace)
+        if begun is None:
+            return await plain(self, request, *args, **kwargs)
+        try:
+            response = await plain(self, request, *args, **kwargs)
+        except BaseException as error:
+            _broke(*begun, error)
+            raise
+        _answered(*begun, response, stream=bool(kwargs.get("stream")))
+        return response
+
+    @wraps(plain)
+    async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        call = httpx_posts.begin(client, self, request)
+        if call is None:
+            return await attempt(self, request, *args, **kwargs)
+        post, added = call
+        try:
+            with entered(post.recording):
+                response = await attempt(self, request, *args, **kwargs)
+        except BaseException as error:
+            posts.failed(post, error)
+            raise
+        finally:
+            httpx_posts.take_back(request, added)
+        httpx_posts.deliver(post, response, stream=bool(kwargs.get("stream")))
+        return response
+
+    return send
+
+
+_users = 0
+_undo: dict[str, Callable[[], None]] = {}
+
+
+def install() -> None:
+    """Time the HTTP attempts of recorded calls from here on; each call needs its `uninstall`."""
+    global _users
+    _users += 1
+    for name in _LIBRARIES:
+        library = sys.modules.get(name)
+        if library is not None and name not in _undo:
+            _undo[name] = _patch(library)
+    if "dns" not in _undo:
+        _undo["dns"] = dns.install()
+
+
+def uninstall() -> None:
+    """Undo one `install`; the last one puts everything back."""
+    global _users
+    _users = max(0, _users - 1)
+    while _users == 0 and _undo:
+        _undo.popitem()[1]()
+
+
+def _patch(library: Any) -> Callable[[], None]:
+    plain, plain_async = library.Client.send, library.AsyncClient.send
+    name = library.__name__
+    ours, ours_async = _send(plain, name), _asend(plain_async, name)
+    library.Client.send, library.AsyncClient.send = ours, ours_async
+
+    def undo() -> None:
+        # Where somebody patched over us since, theirs stays, and ours is passed through.
+        if library.Client.send is ours:
+            library.Client.send = plain
+        if library.AsyncClient.send is ours_async:
+            library.AsyncClient.send = plain_async
+
+    return undo

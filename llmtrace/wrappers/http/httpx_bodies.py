@@ -1,0 +1,232 @@
+"""How is the body of an httpx answer watched, whoever reads it, and the object stays the same?
+
+Its first byte and its close are noted. Where no client parses it, it is timed piece by piece. The
+body of an error is looked at for what the error is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from llmtrace.failopen import internal_error
+from llmtrace.record import NOTHING, Recording
+from llmtrace.wrappers.http import posts
+from llmtrace.wrappers.http.sse import Events
+from llmtrace.wrappers.streams import letgo
+from llmtrace.wrappers.streams.reads import Classify, areads, reads
+
+
+def watch(recording: Recording, response: Any, *, comments: bool = False) -> None:
+    """Note the first byte of a streamed answer, and when it is closed, whoever closes it.
+
+    Args:
+        recording: of the request.
+        response: the answer.
+        comments: whether a gateway may tell its time in the stream.
+    """
+    library = sys.modules[type(response).__module__.partition(".")[0]]
+    kinds = (library.SyncByteStream, library.AsyncByteStream)
+    bases = tuple(base for base in kinds if isinstance(response.stream, base))
+    response.stream = _first_byte(bases)(recording, response, comments)
+    _become(response, _watched, recording)
+    response._llmtrace_let_go = letgo.LetGo(recording)  # noqa: SLF001
+
+
+def watch_refusal(recording: Recording, response: Any) -> None:
+    """End a row when the body of an error has been read, or is closed, or let go."""
+    _become(response, _refused, recording)
+    if not recording.outer:  # else the decorated function ends it, which may try again
+        response._llmtrace_let_go = letgo.LetGo(recording)  # noqa: SLF001
+
+
+def _become(response: Any, watched: Callable[[Any], type[Any]], recording: Recording) -> None:
+    kind: Any = type(response)
+    response.__class__ = watched(kind)
+    response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
+
+
+@lru_cache(maxsize=8)
+def _watched(kind: Any) -> type[Any]:
+    """Make the subclass of a response that says when it is closed.
+
+    A subclass and not an attribute on the instance: that would be a reference cycle, and keep
+    connections of dropped answers open until the garbage collector comes by.
+    """
+
+    class Response(kind):  # type: ignore[misc]
+        def close(self) -> None:
+            try:
+                super().close()
+            finally:
+                letgo.closed(self._llmtrace)
+
+        async def aclose(self) -> None:
+            try:
+                await super().aclose()
+            finally:
+                letgo.closed(self._llmtrace)
+
+    return _named_like(Response, kind)
+
+
+@lru_cache(maxsize=8)
+def _refused(kind: Any) -> type[Any]:
+    """Make the subclass of an error's response that looks at its body once that is read."""
+
+    class Response(kind):  # type: ignore[misc]
+        _llmtrace_reading = False
+
+        def read(self) -> bytes:
+            self._llmtrace_reading = True
+            try:
+                return super().read()  # type: ignore[no-any-return]
+            finally:
+                self._llmtrace_read()
+
+        async def aread(self) -> bytes:
+            self._llmtrace_reading = True
+            try:
+                return await super().aread()  # type: ignore[no-any-return]
+            finally:
+                self._llmtrace_read()
+
+        def close(self) -> None:
+            try:
+                super().close()
+            finally:
+                self._llmtrace_closed()
+
+        async def aclose(self) -> None:
+            try:
+                await super().aclose()
+            finally:
+                self._llmtrace_closed()
+
+        def _llmtrace_read(self) -> None:
+            self._llmtrace_reading = False
+            body = getattr(self, "_content", None)
+            if body is not None:
+                posts.refused_because(self._llmtrace, self.status_code, body)
+            self._llmtrace_closed()
+
+        def _llmtrace_closed(self) -> None:
+            if not self._llmtrace_reading:  # reading closes it before the body is all here
+                letgo.closed(self._llmtrace)
+
+    return _named_like(Response, kind)
+
+
+def _named_like(made: type[Any], kind: type[Any]) -> type[Any]:
+    made.__name__, made.__qualname__ = kind.__name__, kind.__qualname__
+    made.__module__ = kind.__module__
+    return made
+
+
+def _untold(recording: Recording, _piece: bytes) -> int:
+    """Classify a piece of an answer that is no stream: its parts say nothing by themselves."""
+    if recording.first_byte is None:
+        recording.first_byte = recording.mark
+    return NOTHING
+
+
+@lru_cache(maxsize=8)
+def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
+    """Make the byte stream that notes its first chunk and is then out of the way."""
+
+    class FirstByte(*bases):  # type: ignore[misc]
+        def __init__(self, recording: Recording, response: Any, comments: bool) -> None:
+            self._recording = recording
+            self._stream = response.stream
+            self._headers = response.headers
+            self._comments = comments
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._stream, name)
+
+        def _note(self) -> None:
+            try:
+                if self._recording.first_byte is None:
+                    self._recording.first_byte = self._recording.clock()
+            except Exception as error:  # noqa: BLE001
+                internal_error("http", error)
+
+        def _classify(self) -> Classify:
+            try:
+                if self._recording.stream:
+                    encoding = self._headers.get("content-encoding", "")
+                    # Its method: to call that is quicker than to call the object.
+                    return Events(encoding=encoding, comments=self._comments).__call__
+            except Exception as error:  # noqa: BLE001
+                internal_error("http", error)
+            return _untold
+
+        def __iter__(self) -> Iterator[bytes]:
+            if self._recording.raw:
+                return reads(self._recording, iter(self._stream).__next__, self._classify())
+            return self._each()
+
+        def _each(self) -> Iterator[bytes]:
+            chunks = iter(self._stream)
+            for chunk in chunks:
+                self._note()
+                yield chunk
+                break
+            yield from chunks
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            chunks = self._stream.__aiter__()
+            if self._recording.raw:
+                timed = areads(self._recording, chunks.__anext__, self._classify())
+                return _AsyncFirstByte(None, timed, timed, chunks)
+            return _AsyncFirstByte(self._note, chunks, chunks)
+
+        def close(self) -> None:
+            self._stream.close()
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    return FirstByte
+
+
+class _AsyncFirstByte:
+    """Hands out the stream's own awaitables; only the first is looked at.
+
+    It can be closed like the async generator it stands for, since httpx2 does so where it can.
+    """
+
+    __slots__ = ("_close", "_next", "_note")
+
+    def __init__(
+        self, note: Callable[[], None] | None, chunks: AsyncIterator[bytes], *close: Any
+    ) -> None:
+        self._note = note
+        self._next = chunks.__anext__
+        self._close = close
+
+    def __aiter__(self) -> _AsyncFirstByte:
+        return self
+
+    def __anext__(self) -> Awaitable[bytes]:
+        return self._next() if self._note is None else self._first(self._note)
+
+    async def _first(self, note: Callable[[], None]) -> bytes:
+        chunk = await self._next()
+        self._note = None
+        note()
+        return chunk
+
+    async def asend(self, _: None) -> bytes:
+        return await self.__anext__()
+
+    async def athrow(self, *raised: Any) -> bytes:
+        chunk: bytes = await self._close[0].athrow(*raised)
+        return chunk
+
+    async def aclose(self) -> None:
+        for chunks in self._close:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()

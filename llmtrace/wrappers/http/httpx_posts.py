@@ -1,0 +1,100 @@
+"""Which requests of httpx and httpx2 are rows of their own, and how is each begun and handed over?
+
+Those to models, of an instrumented library or client, that no client above records already.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from llmtrace.failopen import internal_error
+from llmtrace.wrappers.headers import exchange
+from llmtrace.wrappers.http import httpx_bodies, posts
+
+_recorded: set[str] = set()  # libraries whose requests are
+_clients: WeakSet[Any] = WeakSet()  # so are those of these clients
+
+
+def records(target: Any) -> bool:
+    """Say whether the requests of a library, by its name, or of one client are recorded."""
+    return target in (_recorded if isinstance(target, str) else _clients)
+
+
+def record(target: Any) -> Callable[[], None]:
+    """Record the requests to models of a library, by its name, or of one client.
+
+    Returns:
+        What undoes it. It does not keep a client alive.
+    """
+    if isinstance(target, str):
+        _recorded.add(target)
+        return partial(_recorded.discard, target)
+    _clients.add(target)
+    reference = weakref.ref(target)
+
+    def undo() -> None:
+        if (alive := reference()) is not None:
+            _clients.discard(alive)
+
+    return undo
+
+
+def begin(client: str, sender: Any, request: Any) -> tuple[posts.Post, tuple[str, ...]] | None:
+    """Begin recording a request, if it asks a model; say which headers were added to it."""
+    if request.method != "POST" or not (client in _recorded or sender in _clients):
+        return None
+    try:
+        url = request.url
+        post = posts.begin(
+            posts.Sent(
+                client=client,
+                method=request.method,
+                host=url.host,
+                server=f"{url.host}:{url.port}" if url.port else url.host,
+                path=url.path,
+                body=getattr(request, "_content", None),
+            )
+        )
+    except Exception as error:  # noqa: BLE001 - the request goes out unrecorded
+        internal_error("http.post", error)
+        return None
+    if post is None:
+        return None
+    added: dict[str, str] = {}
+    try:
+        added = exchange.outgoing(post.recording, request.headers)
+        request.headers.update(added)
+    except Exception as error:  # noqa: BLE001 - the request goes out as it was
+        internal_error("http.post", error)
+    return post, tuple(added)
+
+
+def take_back(request: Any, added: tuple[str, ...]) -> None:
+    """Leave a request as it was: who sends it again sends another row's."""
+    for name in added:
+        request.headers.pop(name, None)
+
+
+def deliver(post: posts.Post, response: Any, *, stream: bool) -> None:
+    """Time from here on how the caller reads what it got, or end the row."""
+    recording = post.recording
+    recording.calling = False
+    try:
+        stream = stream and not hasattr(response, "_content")  # a transport may have it all
+        events = posts.is_stream(response.headers.get("content-type", ""))
+        if not response.is_success:  # a redirect that is not followed is no answer either
+            body = None if stream else response.content
+            posts.refused(post, response.status_code, body, ends=not stream)
+            if stream:
+                httpx_bodies.watch_refusal(recording, response)
+        elif stream:
+            posts.opened(post, events=events)
+        else:
+            posts.whole(post, response.content, events=events)
+    except Exception as error:  # noqa: BLE001
+        internal_error("http.post", error)
+        recording.finish("success")

@@ -1,0 +1,1 @@
+"""How are the OpenAI and Anthropic SDKs recorded, and what do their answers carry?"""

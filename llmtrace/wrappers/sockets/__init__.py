@@ -1,0 +1,1 @@
+"""How are answers over WebSocket and gRPC recorded?"""

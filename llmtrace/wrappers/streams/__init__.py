@@ -1,0 +1,1 @@
+"""How is a stream timed, whatever it is made of, and however it ends?"""
