@@ -1,0 +1,134 @@
+"""How does a command ask a running collector for what it has stored?
+
+`Collector` speaks the read API of `llmtrace collect` (docs/collector.md). It follows nobody
+elsewhere and asks no proxy: the token is for this one server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import IO, Any, Final
+
+from llmtrace.errors import ConfigError, SourceError
+
+DEFAULT_URL: Final = "http://127.0.0.1:4319"
+_TIMEOUT_S: Final = 60.0
+_MOST_BYTES: Final = 64 << 20  # of an answer that is read as a whole
+_MOST_LINE: Final = 1 << 20
+_MOST_SAID: Final = 512
+
+
+class Collector:
+    """A collector at an address.
+
+    Args:
+        url: `http://host:port` or `https://…`.
+        token_file: a file with the token it wants; `None` = it wants none.
+
+    Raises:
+        ConfigError: that is no address, or the file holds no token.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, token_file: Path | None = None) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigError(f"{url!r} is no address of a collector; write {DEFAULT_URL}")
+        if parts.username or parts.password:
+            raise ConfigError("keep secrets out of the address: put a token into a file")
+        self.url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+        self.url = self.url.rstrip("/")
+        self._token = None if token_file is None else read_token(token_file)
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)
+
+    def get(self, path: str, **parameters: object) -> Any:
+        """Return the JSON at an address below /api/v1.
+
+        Raises:
+            SourceError: it does not answer, or not with that.
+        """
+        try:
+            with self._open(path, parameters) as answer:
+                return json.loads(answer.read(_MOST_BYTES))
+        except (ValueError, RecursionError) as error:
+            raise SourceError(f"{self.url}/api/v1/{path}: what came is no JSON") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broke(error) from error
+
+    def lines(self, path: str, **parameters: object) -> Iterator[dict[str, Any]]:
+        """Yield the objects of an answer that has one a line, as they come.
+
+        Raises:
+            SourceError: it does not answer, or its answer breaks off.
+        """
+        try:
+            with self._open(path, parameters) as answer:
+                while line := answer.readline(_MOST_LINE):
+                    value = json.loads(line)
+                    if isinstance(value, dict):
+                        yield value
+        except (ValueError, RecursionError) as error:
+            raise SourceError(f"{self.url}/api/v1/{path}: the answer breaks off") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broke(error) from error
+
+    def _open(self, path: str, parameters: Mapping[str, object]) -> IO[bytes]:
+        given = {name: value for name, value in parameters.items() if value is not None}
+        query = urllib.parse.urlencode(given)
+        address = f"{self.url}/api/v1/{path}" + (f"?{query}" if query else "")
+        request = urllib.request.Request(address)  # noqa: S310 - http or https, see `__init__`
+        if self._token is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        try:
+            opened: IO[bytes] = self._opener.open(request, timeout=_TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise SourceError(self._refused(error)) from None
+        return opened
+
+    def _refused(self, error: urllib.error.HTTPError) -> str:
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            return f"{self.url} wants a token; put it into a file and give --token-file"
+        said = error.read(_MOST_SAID).decode("utf-8", "replace")
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            said = json.loads(said)["error"]
+        return f"{self.url} answered {error.code}: {said}".rstrip(": ")
+
+    def _broke(self, error: Exception) -> SourceError:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLError):
+            return SourceError(f"{self.url}: TLS failed: {reason}")
+        return SourceError(
+            f"no collector answers at {self.url} ({reason}); start one with `llmtrace collect`, "
+            "or say where it is"
+        )
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file.
+
+    Raises:
+        ConfigError: there is none in it.
+    """
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot read the token: {error}") from error
+    if not (token and token.isascii() and token.isprintable()):
+        raise ConfigError(f"{path} holds no token: it is not one line of text")
+    return token
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows nobody elsewhere."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None

@@ -1,0 +1,255 @@
+"""How do rows get from a file into columns, fast, and whatever the file holds?
+
+`rows.jsonl`, `rows.jsonl.gz` or `rows.parquet`. JSON lines are parsed in blocks: by pyarrow where
+it is installed and a block holds nothing odd, line by line otherwise, with the same result.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, Floats, as_ids, short
+from llmtrace.errors import DataError, SourceError, missing_extra
+
+Progress = Callable[[str, float], None]  # what is being done, and how much of it, 0 to 1
+
+_BLOCK_BYTES: Final = 16 << 20
+_LINE_BYTES: Final = 1 << 20
+_PLAIN_LINE: Final = 1 << 16
+_DEPTH: Final = 64  # of brackets: no row nests deeper, and a parser may recurse
+_MOST_ROWS: Final = 50_000_000
+
+
+def read_columns(path: Path, progress: Progress | None = None) -> Columns:
+    """Read rows: `.parquet`, else JSON lines, gzipped if the name ends in `.gz`.
+
+    What is no row is counted in the columns' `warnings`.
+
+    Raises:
+        SourceError: the file cannot be read.
+        DataError: it holds lines, and none of them is a row.
+    """
+    builder = Builder()
+    report = progress or _silent
+    if path.suffix == ".parquet":
+        _read_parquet(path, builder, report)
+    else:
+        for rows in blocks(path, report):
+            _add_json(rows, builder)
+            if builder.n > _MOST_ROWS:
+                builder.kept_out[f"file: more than {_MOST_ROWS} rows, the rest"] += 1
+                break
+    if not builder.n and builder.kept_out:
+        what = "; ".join(f"{what} ({count})" for what, count in builder.kept_out.items())
+        raise DataError(f"{path}: holds no row of llmtrace: {what}")
+    return builder.done()
+
+
+def write_columns(path: Path, columns: Columns) -> None:
+    """Write rows as JSON lines, gzipped if the name ends in `.gz`."""
+    with gzip.open(path, "wb", 6) if path.suffix == ".gz" else path.open("wb") as file:
+        for flat in columns.to_dicts():
+            file.write(json.dumps(flat, ensure_ascii=False, separators=(",", ":")).encode())
+            file.write(b"\n")
+
+
+def blocks(path: Path, progress: Progress | None = None) -> Iterator[bytes]:
+    """Yield a file's whole lines, many at once; an overlong line is cut, and so will not parse.
+
+    Raises:
+        SourceError: the file cannot be read, or is not what its name says.
+    """
+    report = progress or _silent
+    try:
+        size = path.stat().st_size or 1
+        with path.open("rb") as raw:
+            file: BufferedIOBase = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            rest = b""
+            while block := file.read(_BLOCK_BYTES):
+                report(f"reading {path.name}", min(1.0, raw.tell() / size))
+                lines, newline, tail = block.rpartition(b"\n")
+                if newline:
+                    yield rest + lines + newline
+                    rest = tail
+                else:
+                    rest += tail
+                rest = rest[: _LINE_BYTES + 1]
+            if rest:
+                yield rest
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{path}: cannot read it: {error}") from error
+
+
+def objects(block: bytes) -> Iterator[dict[str, Any] | None]:
+    """Yield each line's JSON object; `None` for a line that is none. Empty lines do not count."""
+    for line in block.split(b"\n"):
+        if line.strip():
+            yield _object(line)
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    if len(line) > _LINE_BYTES or _too_deep(line):
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _too_deep(line: bytes) -> bool:
+    return line.count(b"[") + line.count(b"{") > _DEPTH and _depth(line) > _DEPTH
+
+
+def _depth(line: bytes) -> int:
+    deepest = depth = 0
+    for byte in line:
+        depth += (byte in b"[{") - (byte in b"]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _add_json(block: bytes, builder: Builder) -> None:
+    if _add_json_fast(block, builder):
+        return
+    rows = []
+    for flat in objects(block):
+        if flat is None:
+            builder.kept_out["line: not a row"] += 1
+        else:
+            rows.append(flat)
+    builder.add(rows)
+
+
+def _add_json_fast(block: bytes, builder: Builder) -> bool:
+    """Add a block through pyarrow; say whether that was possible."""
+    try:
+        import pyarrow as pa
+        from pyarrow import json as pa_json
+    except ImportError:
+        return False
+    # What pyarrow reads differently, or by a recursion of its own, goes line by line.
+    odd = b"\\u" in block or any(
+        len(line) > _PLAIN_LINE or _too_deep(line) for line in block.split(b"\n")
+    )
+    if odd:
+        return False
+    kinds = {name: pa.bool_() if name in FLAGS else pa.float64() for name in NUMBERS}
+    kinds |= dict.fromkeys((*WORDS, *IDS), pa.string())
+    schema = pa.schema([("start", pa.int64()), *kinds.items()])
+    try:
+        block.decode()  # pyarrow takes any bytes for text
+        table = pa_json.read_json(
+            pa.BufferReader(block),
+            pa_json.ReadOptions(block_size=_LINE_BYTES),
+            pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except (pa.ArrowException, UnicodeDecodeError, ValueError):
+        return False
+    if table["start"].null_count:
+        return False
+    start = table["start"].to_numpy()
+    if start.size and (start.min() <= 0 or start.max() > 2**63 - 1025):
+        return False
+    add_table(table, builder)
+    return True
+
+
+def add_table(table: Any, builder: Builder) -> None:
+    """Add a pyarrow table that holds a column `start` and any of the columns of a row."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = table.num_rows
+    present = set(table.column_names)
+
+    def number(name: str) -> Floats:
+        if name not in present:
+            return np.full(rows, np.nan)
+        column = table[name]
+        try:
+            values = pc.cast(column, pa.float64(), safe=False)
+        except pa.ArrowException:
+            builder.kept_out[f"{name}: not a number"] += rows - column.null_count
+            return np.full(rows, np.nan)
+        found: Floats = values.to_numpy(zero_copy_only=False).astype(np.float64)
+        odd = int(np.isnan(found).sum()) - column.null_count
+        if odd:
+            builder.kept_out[f"{name}: not a number"] += odd
+        return found
+
+    def text(name: str) -> Any | None:
+        if name not in present:
+            return None
+        column = table[name]
+        if pa.types.is_dictionary(column.type):
+            column = pc.cast(column, column.type.value_type)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            return column
+        builder.kept_out[f"{name}: not text"] += rows - column.null_count
+        return None
+
+    def word(name: str) -> tuple[NDArray[np.int32], Sequence[str]]:
+        column = text(name)
+        if column is None:
+            return np.full(rows, -1, np.int32), ()
+        coded = column.combine_chunks().dictionary_encode()
+        if isinstance(coded, pa.ChunkedArray):
+            coded = coded.combine_chunks()
+        names = [short(name) for name in coded.dictionary.to_pylist()]
+        codes = pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False).astype(np.int32)
+        # Shortened, two words may have become one, and an empty one is an unknown one.
+        merged: dict[str, int] = {}
+        new = [merged.setdefault(name, len(merged)) if name else -1 for name in names]
+        return np.array([*new, -1], np.int32)[codes], tuple(merged)
+
+    def identity(name: str) -> NDArray[np.bytes_]:
+        column = text(name)
+        return as_ids([None] * rows if column is None else column.to_pylist())
+
+    builder.add_arrays(table["start"].to_numpy().astype(np.int64), number, word, identity)
+
+
+def _read_parquet(path: Path, builder: Builder, report: Progress) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyarrow import parquet
+    except ImportError:
+        raise missing_extra("reading rows.parquet", "triage", "pyarrow") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            wanted = ["start", *NUMBERS, *WORDS, *IDS]
+            columns = [name for name in wanted if name in file.schema_arrow.names]
+            total = file.metadata.num_rows or 1
+            for batch in file.iter_batches(1 << 18, columns=columns):
+                table = pa.Table.from_batches([batch])
+                if "start" not in columns:
+                    builder.kept_out["row: no usable start"] += table.num_rows
+                    continue
+                starts = pc.cast(table["start"], pa.int64(), safe=False)
+                usable = pc.fill_null(pc.greater(starts, 0), fill_value=False)
+                odd = table.num_rows - (pc.sum(usable).as_py() or 0)
+                if odd:
+                    builder.kept_out["row: no usable start"] += odd
+                table = table.set_column(table.column_names.index("start"), "start", starts)
+                add_table(table.filter(usable), builder)
+                report(f"reading {path.name}", min(1.0, builder.n / total))
+                if builder.n > _MOST_ROWS:
+                    builder.kept_out[f"file: more than {_MOST_ROWS} rows, the rest"] += 1
+                    break
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{path}: cannot read it: {error}") from error
+
+
+def _silent(_what: str, _share: float) -> None:
+    pass

@@ -1,0 +1,359 @@
+"""How do a million rows lie in memory so that arithmetic over them is fast?
+
+One numpy array a field: `Columns`. Whatever may stand in a row (text where a number belongs, NaN,
+time that runs backwards) is kept out and counted: a field becomes unknown, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.rows import Row
+from llmtrace.stages import STAGES
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+# Durations in seconds, as `Row.as_dict` names them.
+SECONDS: Final = (
+    "ttft_s", "tpot_s", "e2e_s",
+    *(f"{stage}_s" for stage in STAGES), "unattributed_s",
+    "ttft_arrival_s", "held_before_s", "held_after_s", "retry_s", "max_gap_s",
+    "answered_s", "first_byte_s", "last_content_s", "first_chunk_frontend_s",
+    "network_client_wait_s", "network_dns_s", "network_connect_s", "network_tls_s",
+    "network_handshake_s", "network_send_s", "network_rtt_s",
+    "tool_wall_s", "tool_serial_s", "tool_critical_path_s", "tool_serial_loss_s",
+)  # fmt: skip
+COUNTS: Final = (
+    "prompt_tokens", "cached_tokens", "output_tokens", "chunks", "burst_chunks", "attempts",
+    "http_status", "preemptions", "spec_drafted", "spec_accepted", "tool_calls",
+)  # fmt: skip
+FLAGS: Final = ("stream", "cache_hit", "nested")
+NUMBERS: Final = (*SECONDS, *COUNTS, *FLAGS, "weight")
+WORDS: Final = (
+    "service", "operation", "model", "provider", "server", "route", "tenant", "region", "replica",
+    "version", "gateway", "client", "outcome", "finish_reason", "error_type",
+    *(f"{stage}_source" for stage in STAGES),
+)  # fmt: skip
+# Different in every row: bytes beside each other, not a dictionary of names.
+IDS: Final = ("request_id", "trace_id", "span_id")
+
+_LONGEST_S: Final = 366 * 86_400.0  # no request lasts a year
+_MOST_COUNT: Final = 2.0**53
+_MOST_WEIGHT: Final = 1e9
+_MOST_NS: Final = 2**63 - 1
+_WORD_LENGTH: Final = 256
+_ID_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A column of text: `names[codes[i]]` is row i's word, and a code of -1 is an unknown one."""
+
+    codes: NDArray[np.int32]
+    names: tuple[str, ...]
+
+    def where(self, *names: str) -> Mask:
+        """Return which rows hold one of these words."""
+        codes = [self.names.index(name) for name in names if name in self.names]
+        return np.isin(self.codes, codes)
+
+    def word(self, index: int) -> str | None:
+        """Return one row's word; `None` = unknown."""
+        code = int(self.codes[index])
+        return None if code < 0 else self.names[code]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows, a column each field. All columns are there, and as long as `n`.
+
+    Attributes:
+        n: how many rows.
+        start: unix nanoseconds of each row's start.
+        numbers: by the names in `NUMBERS`; durations in seconds, flags 0 or 1; NaN = unknown.
+        words: by the names in `WORDS`.
+        ids: by the names in `IDS`, as UTF-8; empty = unknown.
+        warnings: what was kept out while reading, for people.
+    """
+
+    n: int
+    start: NDArray[np.int64]
+    numbers: Mapping[str, Floats]
+    words: Mapping[str, Words]
+    ids: Mapping[str, NDArray[np.bytes_]]
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return self.n
+
+    def take(self, which: NDArray[Any] | slice) -> Columns:
+        """Return the rows of a mask, at these indices, or of a slice (which copies nothing)."""
+        if not isinstance(which, slice) and which.dtype == np.bool_ and which.all():
+            return self
+        start = self.start[which]
+        return replace(
+            self,
+            n=len(start),
+            start=start,
+            numbers={name: column[which] for name, column in self.numbers.items()},
+            words={name: Words(w.codes[which], w.names) for name, w in self.words.items()},
+            ids={name: column[which] for name, column in self.ids.items()},
+        )
+
+    def within(self, start_s: float, end_s: float) -> Columns:
+        """Return the rows that started from `start_s` on and before `end_s`, unix seconds."""
+        low, high = _to_ns(start_s), _to_ns(end_s)
+        if (self.start[1:] >= self.start[:-1]).all():
+            first, last = np.searchsorted(self.start, (low, high))
+            return self.take(slice(int(first), int(last)))
+        return self.take((self.start >= low) & (self.start < high))
+
+    @property
+    def weights(self) -> Floats:
+        """How many requests each row stands for; 1 where nobody said."""
+        weight = self.numbers["weight"]
+        return np.where(np.isnan(weight), 1.0, weight)
+
+    def id(self, name: str, index: int) -> str | None:
+        """Return one row's id as text; `None` = unknown."""
+        return bytes(self.ids[name][index]).decode("utf-8", "replace") or None
+
+    def to_dicts(self) -> Iterator[dict[str, Any]]:
+        """Yield each row as flat keys, unknown ones left out, as `from_dicts` reads them."""
+        for i in range(self.n):
+            flat: dict[str, Any] = {"start": int(self.start[i])}
+            for name, column in self.numbers.items():
+                value = float(column[i])
+                if value == value:  # noqa: PLR0124 - not NaN
+                    flat[name] = _plain(name, value)
+            for name, words in self.words.items():
+                if (word := words.word(i)) is not None:
+                    flat[name] = word
+            for name in self.ids:
+                if (text := self.id(name, i)) is not None:
+                    flat[name] = text
+            yield flat
+
+
+def empty() -> Columns:
+    """Return columns of no rows."""
+    return Builder().done()
+
+
+def from_dicts(rows: Iterable[Mapping[str, Any]]) -> Columns:
+    """Make columns of flat rows: `Row.as_dict`, a line of `rows.jsonl`, a result of a query."""
+    builder = Builder()
+    builder.add(rows)
+    return builder.done()
+
+
+def from_rows(rows: Iterable[Row]) -> Columns:
+    """Make columns of rows."""
+    return from_dicts(row.as_dict() for row in rows)
+
+
+def concatenate(parts: Sequence[Columns]) -> Columns:
+    """Return all rows of these, in this order."""
+    if not parts:
+        return empty()
+    words = {}
+    for name in WORDS:
+        codes: dict[str, int] = {}
+        column = [_recode(part.words[name], codes) for part in parts]
+        words[name] = Words(np.concatenate(column), tuple(codes))
+    return Columns(
+        n=sum(part.n for part in parts),
+        start=np.concatenate([part.start for part in parts]),
+        numbers={name: np.concatenate([p.numbers[name] for p in parts]) for name in NUMBERS},
+        words=words,
+        ids={name: np.concatenate([p.ids[name] for p in parts]) for name in IDS},
+        warnings=tuple(dict.fromkeys(line for part in parts for line in part.warnings)),
+    )
+
+
+def _recode(words: Words, codes: dict[str, int]) -> NDArray[np.int32]:
+    """Translate codes to those of a common dictionary, which grows by what is new."""
+    new = [codes.setdefault(name, len(codes)) for name in words.names]
+    return np.array([*new, -1], np.int32)[words.codes]
+
+
+class Builder:
+    """Rows on their way into columns, block by block, and the count of what was kept out."""
+
+    def __init__(self) -> None:
+        self.kept_out: Counter[str] = Counter()
+        self._start: list[NDArray[np.int64]] = []
+        self._numbers: dict[str, list[Floats]] = {name: [] for name in NUMBERS}
+        self._codes: dict[str, list[NDArray[np.int32]]] = {name: [] for name in WORDS}
+        self._names: dict[str, dict[str, int]] = {name: {} for name in WORDS}
+        self._ids: dict[str, list[NDArray[np.bytes_]]] = {name: [] for name in IDS}
+        self.n = 0
+
+    def add(self, rows: Iterable[Mapping[str, Any]], block: int = 65_536) -> None:
+        """Add flat rows; those that say no time of their start cannot be placed, and are not."""
+        kept: list[Mapping[str, Any]] = []
+        for row in rows:
+            kept.append(row)
+            if len(kept) == block:
+                self._add_block(kept)
+                kept = []
+        if kept:
+            self._add_block(kept)
+
+    def _add_block(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        starts = [_whole(row.get("start")) for row in rows]
+        if None in starts:
+            self.kept_out["row: no usable start"] += starts.count(None)
+            rows = [row for row, start in zip(rows, starts, strict=True) if start is not None]
+        self.add_arrays(
+            np.array([start for start in starts if start is not None], np.int64),
+            lambda name: self._number_column(name, rows),
+            lambda name: self._word_column(name, rows),
+            lambda name: self._id_column(name, rows),
+        )
+
+    def add_arrays(
+        self,
+        start: NDArray[np.int64],
+        number: Callable[[str], Floats],
+        word: Callable[[str], tuple[NDArray[np.int32], Sequence[str]]],
+        identity: Callable[[str], NDArray[np.bytes_]],
+    ) -> None:
+        """Add a block given column by column; numbers out of bounds become unknown.
+
+        Args:
+            start: unix nanoseconds.
+            number: gives the column of a name in `NUMBERS`, NaN where unknown.
+            word: gives the codes (-1 = unknown) and names of a name in `WORDS`.
+            identity: gives the column of a name in `IDS`.
+        """
+        self.n += len(start)
+        self._start.append(start)
+        for name in NUMBERS:
+            self._numbers[name].append(self._bounded(name, number(name)))
+        for name in WORDS:
+            codes, names = word(name)
+            self._codes[name].append(_recode(Words(codes, tuple(names)), self._names[name]))
+        for name in IDS:
+            self._ids[name].append(identity(name))
+
+    def _bounded(self, name: str, column: Floats) -> Floats:
+        low, high = bounds(name)
+        with np.errstate(invalid="ignore"):
+            bad = (column < low) | (column > high)
+        if bad.any():
+            self.kept_out[f"{name}: out of bounds"] += int(bad.sum())
+            column = np.where(bad, np.nan, column)
+        return column
+
+    def _number_column(self, name: str, rows: Sequence[Mapping[str, Any]]) -> Floats:
+        flag = name in FLAGS
+        column = np.full(len(rows), np.nan)
+        for i, row in enumerate(rows):
+            value = row.get(name)
+            if value is None:
+                continue
+            if isinstance(value, int | float) and (flag or not isinstance(value, bool)):
+                try:
+                    column[i] = value
+                except OverflowError:
+                    column[i] = np.inf
+                if column[i] == column[i]:  # not NaN
+                    continue
+            self.kept_out[f"{name}: not a number"] += 1
+        return column
+
+    def _word_column(
+        self, name: str, rows: Sequence[Mapping[str, Any]]
+    ) -> tuple[NDArray[np.int32], Sequence[str]]:
+        names: dict[str, int] = {}
+        codes = np.full(len(rows), -1, np.int32)
+        for i, row in enumerate(rows):
+            value = row.get(name)
+            if isinstance(value, str):
+                if value:
+                    codes[i] = names.setdefault(short(value), len(names))
+            elif value is not None:
+                self.kept_out[f"{name}: not text"] += 1
+        return codes, tuple(names)
+
+    def _id_column(self, name: str, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.bytes_]:
+        column: list[str] = []
+        for row in rows:
+            value = row.get(name)
+            if not isinstance(value, str):
+                if value is not None:
+                    self.kept_out[f"{name}: not text"] += 1
+                value = ""
+            column.append(value)
+        return as_ids(column)
+
+    def done(self) -> Columns:
+        """Return everything added."""
+        return Columns(
+            n=self.n,
+            start=_joined(self._start, np.int64),
+            numbers={name: _joined(parts, np.float64) for name, parts in self._numbers.items()},
+            words={
+                name: Words(_joined(parts, np.int32), tuple(self._names[name]))
+                for name, parts in self._codes.items()
+            },
+            ids={name: _joined(parts, "S1") for name, parts in self._ids.items()},
+            warnings=tuple(
+                f"{what}: {count} kept out" for what, count in sorted(self.kept_out.items())
+            ),
+        )
+
+
+def as_ids(values: Sequence[str | None]) -> NDArray[np.bytes_]:
+    """Return ids side by side, as UTF-8; what is longer than 64 bytes is cut."""
+    encoded = [(value or "").encode("utf-8", "replace")[:_ID_BYTES] for value in values]
+    return np.array(encoded, np.bytes_) if encoded else np.empty(0, "S1")
+
+
+def bounds(name: str) -> tuple[float, float]:
+    """Return the least and the most that a number may be to be believed."""
+    if name in FLAGS:
+        return 0.0, 1.0
+    if name in COUNTS:
+        return 0.0, _MOST_COUNT
+    if name == "weight":
+        return 1e-9, _MOST_WEIGHT
+    return 0.0, _LONGEST_S
+
+
+def short(word: str) -> str:
+    """Return a word as it is kept: not too long, and writable as UTF-8."""
+    return word[:_WORD_LENGTH].encode("utf-8", "replace").decode("utf-8")
+
+
+def _joined(parts: list[NDArray[Any]], kind: Any) -> NDArray[Any]:
+    if len(parts) == 1:
+        return parts[0]
+    joined = np.concatenate(parts) if parts else np.empty(0, kind)
+    parts.clear()  # a column is in memory twice, but never all of them
+    return joined
+
+
+def _whole(value: object) -> int | None:
+    """Read unix nanoseconds; a float that lost its last digits is still a time."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 < value <= _MOST_NS - 1024 else None
+
+
+def _to_ns(seconds: float) -> int:
+    return int(min(max(seconds, -9e9), 9e9) * 1e9)
+
+
+def _plain(name: str, value: float) -> float | bool:
+    if name in FLAGS:
+        return bool(value)
+    return int(value) if name in COUNTS and value.is_integer() else value

@@ -1,0 +1,44 @@
+"""What does a request at the p95 consist of?
+
+The Harrell-Davis estimate of a quantile is a weighted mean of all ordered values; the same weights
+over a stage's times give that stage's part in it, and the parts add up.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmtrace.columns import Floats
+from llmtrace.triage.parts import PARTS
+
+
+def anatomy(value: Floats, parts: Floats, q: float, at: float) -> dict[str, float]:
+    """Return the seconds of each part in a request at the quantile; they come to `at`.
+
+    Args:
+        value: a metric of many requests.
+        parts: a column each of `PARTS`, adding up to `value`.
+        q: between 0 and 1.
+        at: the quantile as reported, which the smoother estimate is scaled to.
+    """
+    order = np.argsort(value, kind="stable")
+    weights = harrell_davis(len(value), q)
+    found = weights @ parts[order]
+    total = float(found.sum())
+    if total > 0:
+        found = found * (at / total)
+    return {name: float(found[i]) for i, name in enumerate(PARTS) if found[i] != 0}
+
+
+def harrell_davis(n: int, q: float) -> Floats:
+    """Return the weights of ordered values, smallest first: a beta density, adding up to 1.
+
+    Example:
+        >>> harrell_davis(3, 0.5).round(3)
+        array([0.262, 0.476, 0.262])
+    """
+    a, b = (n + 1) * q - 1, (n + 1) * (1 - q) - 1
+    share = (np.arange(n) + 0.5) / n
+    logs = a * np.log(share) + b * np.log1p(-share)
+    weights: Floats = np.exp(logs - logs.max())
+    return weights / weights.sum()

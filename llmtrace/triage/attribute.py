@@ -1,0 +1,236 @@
+"""What does a change of a p95 consist of: the workload, each stage, their going together?
+
+Both windows are weighted to a common mix of the same work, half way between theirs. What that does
+to each p95 is the mix; what is left between them is the same work taking longer, and is divided by
+swapping stages (`shapley.py`). The parts come to the change exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.columns import Floats
+from llmtrace.triage.chance import quantile
+from llmtrace.triage.parts import PARTS
+from llmtrace.triage.shapley import Index, Staged, staged, swap
+from llmtrace.triage.workload import Codes
+
+NAMES: Final = ("mix", *PARTS, "co_occurrence")
+
+_BLOCK_S: Final = (10.0, 60.0)
+_BLOCKS: Final = 24
+_SMALL: Final = 4_000
+_MOST_RESAMPLED: Final = 6_000
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """One window's requests of a metric, sorted once however often they are drawn from.
+
+    Attributes:
+        start: unix nanoseconds.
+        value: the metric, seconds.
+        weight: how many requests each row stands for.
+        cell: of the same work, as the other window's; -1 = of none.
+        staged: what the metric consists of, a column each of `PARTS`.
+        by_value: in ascending order of the metric.
+        by_cell: the same, cell by cell; those of no cell are left out.
+    """
+
+    start: NDArray[np.int64]
+    value: Floats
+    weight: Floats
+    cell: Codes
+    staged: Staged
+    by_value: Index
+    by_cell: Index
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+
+def requests(
+    start: NDArray[np.int64], value: Floats, parts: Floats, weight: Floats, cell: Codes
+) -> Requests:
+    """Make requests ready to be compared; the order they come in does not matter."""
+    by_value = np.lexsort((start, value))
+    in_cells = by_value[np.argsort(cell[by_value], kind="stable")]
+    return Requests(
+        start=start,
+        value=value,
+        weight=weight,
+        cell=cell,
+        staged=staged(parts, start, value),
+        by_value=by_value,
+        by_cell=in_cells[cell[in_cells] >= 0],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """A change of a quantile, in parts.
+
+    Attributes:
+        before, after: the quantile, seconds.
+        seconds: by `NAMES`; they come to `after - before`.
+        effective_n: how many equally weighted requests the windows weigh as much as, at least.
+    """
+
+    before: float
+    after: float
+    seconds: Floats
+    effective_n: float
+
+    @property
+    def delta(self) -> float:
+        """By how much the quantile moved."""
+        return self.after - self.before
+
+    @property
+    def same_work(self) -> float:
+        """How much of it is the same work taking longer."""
+        return float(self.seconds[1:].sum())
+
+
+def attribute(
+    before: Requests, after: Requests, q: float, drawn: tuple[Floats, Floats] | None = None
+) -> Attribution | None:
+    """Divide the change of a quantile; `None` where the windows have no work in common.
+
+    Args:
+        before: requests.
+        after: the requests to compare them with, in the same cells.
+        q: between 0 and 1.
+        drawn: how many times each request of either counts; once, if not given.
+    """
+    sides = (before, after)
+    weights = [
+        one.weight if drawn is None else one.weight * drawn[i] for i, one in enumerate(sides)
+    ]
+    low, high = (_quantile(one, weight, q) for one, weight in zip(sides, weights, strict=True))
+    common = _to_common_mix(sides, weights)
+    if common is None:
+        return None
+    (index_b, effective_b), (index_a, effective_a) = common
+    at_b, at_a = quantile(before.value[index_b], q), quantile(after.value[index_a], q)
+    found = swap(before.staged, after.staged, (index_b, index_a), q)
+    mix = (at_b - low) + (high - at_a)
+    seconds = np.array([mix, *found.stages, found.together])
+    # Parts are added up in another order than values: a few units in the last place.
+    seconds[-1] += (high - low) - seconds.sum()
+    return Attribution(low, high, seconds, min(effective_b, effective_a))
+
+
+def _quantile(one: Requests, weight: Floats, q: float) -> float:
+    """Return the smallest value that a share `q` of the weight does not exceed."""
+    reached = np.cumsum(weight[one.by_value])
+    rank = int(np.searchsorted(reached, q * reached[-1] * (1 - 1e-12)))
+    return float(one.value[one.by_value[min(rank, len(one) - 1)]])
+
+
+def _to_common_mix(
+    sides: tuple[Requests, Requests], weights: list[Floats]
+) -> tuple[tuple[Index, float], tuple[Index, float]] | None:
+    """Choose rows of both windows so that cells have the same share in both.
+
+    Rows are taken at even steps through each cell, in order of their value, so that what is
+    chosen has the distribution of the weighted rows, and no chance enters.
+    """
+    count = int(max(one.cell.max(initial=-1) for one in sides)) + 1
+    shares = [
+        np.bincount(one.cell[one.by_cell], weight[one.by_cell], minlength=count)
+        for one, weight in zip(sides, weights, strict=True)
+    ]
+    both = (shares[0] > 0) & (shares[1] > 0)
+    if not both.any():
+        return None
+    shares = [np.where(both, share, 0.0) / share[both].sum() for share in shares]
+    target = (shares[0] + shares[1]) / 2
+    chosen = []
+    for one, own, share in zip(sides, weights, shares, strict=True):
+        ratio = np.divide(target, share, out=np.zeros(count), where=both)
+        weight = ratio[one.cell[one.by_cell]] * own[one.by_cell]
+        reached = np.cumsum(weight)
+        used = int(np.count_nonzero(weight))
+        size = used * (2 if used < _SMALL else 1)
+        steps = (np.arange(size) + 0.5) * (reached[-1] / size)
+        place = np.minimum(np.searchsorted(reached, steps), len(reached) - 1)
+        effective = float(reached[-1] ** 2 / (weight**2).sum())
+        chosen.append((one.by_cell[place], effective))
+    return chosen[0], chosen[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Bootstrap intervals of an attribution: 95 %, by `NAMES`, and of three sums."""
+
+    low: Floats
+    high: Floats
+    delta: tuple[float, float]
+    same_work: tuple[float, float]
+
+
+def bootstrap(
+    before: Requests,
+    after: Requests,
+    q: float,
+    found: Attribution,
+    *,
+    times: int,
+    seed: int,
+    progress: Callable[[float], None],
+) -> Spread | None:
+    """Return how much an attribution would vary with other requests of the same kind.
+
+    Blocks of 10 to 60 s are drawn anew from each window, since requests close in time share fate.
+    Windows of more than 6,000 rows are thinned first, which makes the intervals wider than need
+    be, never narrower. `None` where no draw could be attributed.
+    """
+    rng = np.random.default_rng(seed)
+    sides = [_thin(one) for one in (before, after)]
+    blocks = [_blocks(one) for one in sides]
+    draws = []
+    for i in range(times):
+        counts = []
+        for block in blocks:
+            n = int(block[-1]) + 1
+            counts.append(np.bincount(rng.integers(0, n, n), minlength=n)[block].astype(float))
+        drawn = attribute(sides[0], sides[1], q, (counts[0], counts[1]))
+        if drawn is not None:
+            draws.append(drawn.seconds)
+        progress((i + 1) / times)
+    if len(draws) < max(times // 2, 2):
+        return None
+    table = np.array(draws)
+    sums = np.column_stack([table, table.sum(axis=1), table[:, 1:].sum(axis=1)])
+    at = np.array([*found.seconds, found.delta, found.same_work])
+    # Draws say how far off one may be, not where the middle is: centre them on what was found.
+    off = np.quantile(sums, (0.025, 0.975), axis=0) - np.median(sums, axis=0)
+    low, high = at + off[0], at + off[1]
+    return Spread(
+        low=low[:-2], high=high[:-2],
+        delta=(float(low[-2]), float(high[-2])),
+        same_work=(float(low[-1]), float(high[-1])),
+    )  # fmt: skip
+
+
+def _thin(one: Requests) -> Requests:
+    step = -(-len(one) // _MOST_RESAMPLED)
+    order = np.lexsort((one.value, one.start))
+    kept = order[::step]
+    return requests(
+        one.start[kept], one.value[kept], one.staged.parts[kept], one.weight[kept], one.cell[kept]
+    )
+
+
+def _blocks(one: Requests) -> Index:
+    """Return each request's block of time; blocks without requests do not count."""
+    t = (one.start - one.start[0]) / 1e9
+    width = min(max(float(t[-1]) / _BLOCKS, _BLOCK_S[0]), _BLOCK_S[1])
+    _, block = np.unique((t // width).astype(np.int64), return_inverse=True)
+    return block.astype(np.intp)

@@ -1,0 +1,133 @@
+"""Which of 26 causes do the evidence's figures speak for?
+
+One rule a cause, each of its own mechanism; a rule's docstring is its runbook. No rule knows of
+another: which cause is behind which effect is said in one table, `BEHIND`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from llmtrace.triage.causes import caches, clients, load, machines, wires, work
+from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.patterns import cache_fell_first
+from llmtrace.triage.result import NAMED, Finding, Point
+from llmtrace.triage.scoring import with_points
+
+Rule = Callable[[Evidence], Finding]
+
+# In the order ties are shown in: what people ask for before queues, causes before their effects.
+RULES: Final[Mapping[str, Rule]] = {
+    rule.__name__: rule
+    for rule in (
+        machines.engine_down,
+        wires.idle_timeout,
+        wires.rate_limit_retries,
+        wires.midstream_errors,
+        clients.client_gate,
+        clients.serial_tools,
+        clients.slow_renderer,
+        wires.proxy_buffering,
+        work.long_prompts,
+        work.longer_outputs,
+        machines.gpu_throttle,
+        caches.low_spec_acceptance,
+        caches.prefix_cache_collapse,
+        load.kv_exhaustion,
+        machines.engine_paused,
+        machines.cold_start,
+        work.head_of_line,
+        caches.lora_slots,
+        caches.kv_transfer,
+        load.replica_imbalance,
+        machines.frontend_cpu,
+        wires.network_path,
+        wires.gateway_overhead,
+        load.queue_saturation,
+        load.batch_size,
+        clients.client_give_ups,
+    )
+}
+
+_BUSY: Final = (
+    "long_prompts", "longer_outputs", "gpu_throttle", "low_spec_acceptance",
+    "prefix_cache_collapse", "kv_exhaustion", "engine_paused", "engine_down", "cold_start",
+    "head_of_line", "replica_imbalance", "lora_slots", "kv_transfer",
+)  # fmt: skip
+# What may be the mere effect of what. Requests queue behind everything that is slow.
+BEHIND: Final[Mapping[str, tuple[str, ...]]] = {
+    "queue_saturation": _BUSY,
+    "batch_size": (*_BUSY, "queue_saturation"),
+    "kv_exhaustion": (
+        "prefix_cache_collapse", "engine_down", "gpu_throttle", "cold_start", "head_of_line",
+        "engine_paused", "replica_imbalance",
+    ),
+    "replica_imbalance": ("gpu_throttle", "engine_down", "cold_start", "engine_paused"),
+    "frontend_cpu": ("head_of_line", "engine_paused", "cold_start", "gpu_throttle"),
+    "engine_paused": ("engine_down", "cold_start", "head_of_line"),
+    "cold_start": ("engine_down",),
+    "prefix_cache_collapse": ("engine_down", "cold_start", "kv_exhaustion", "queue_saturation"),
+    "midstream_errors": ("engine_down", "idle_timeout"),
+    "rate_limit_retries": ("engine_down",),
+    "head_of_line": ("engine_paused", "long_prompts"),
+    "client_give_ups": tuple(name for name in RULES if name != "client_give_ups"),
+}  # fmt: skip
+# Seen in how requests end, whatever becomes of their latency.
+BY_OUTCOME: Final = frozenset(
+    {"engine_down", "idle_timeout", "midstream_errors", "client_give_ups", "rate_limit_retries"}
+)
+_IS_BEHIND: Final = -6
+_NOTHING_MOVED: Final = -10
+_RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled_out": 4}
+
+
+def causes(evidence: Evidence) -> list[Finding]:
+    """Return what the evidence says of every cause, the best supported first."""
+    found = {name: rule(evidence) for name, rule in RULES.items()}
+    found = {name: _if_moved(evidence, one) for name, one in found.items()}
+    found = {name: _behind(evidence, one, found) for name, one in found.items()}
+    order = list(RULES)
+    return sorted(
+        found.values(), key=lambda one: (_RANK[one.status], -one.score, order.index(one.id))
+    )
+
+
+def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
+    """Take points off causes of slowness where nothing got slower."""
+    if finding.id in BY_OUTCOME or finding.status not in NAMED or evidence.moved:
+        return finding
+    return with_points(finding, [Point("no metric moved beyond its usual unrest", _NOTHING_MOVED)])
+
+
+def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) -> Finding:
+    """Take points off what another cause, well supported, would bring about by itself."""
+    if finding.status not in NAMED:
+        return finding
+    if finding.id in ("queue_saturation", "batch_size") and evidence.more_load:
+        return finding  # there is more of it to do: that needs no other cause
+    behind = [
+        found[name]
+        for name in BEHIND.get(finding.id, ())
+        if found[name].status in ("confirmed", "likely")
+        and not _came_first(evidence, finding, name)
+    ]
+    if not behind:
+        return finding
+    first = max(behind, key=lambda one: one.score)
+    return with_points(finding, [Point(f"would follow from {first.id} by itself", _IS_BEHIND)])
+
+
+def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:
+    """Return whether what may be an effect was there before its cause could have been.
+
+    A full cache evicts prefixes, and prefixes that are no longer shared fill the cache.
+    """
+    pressure = ("kv_exhaustion", "queue_saturation")
+    if finding.id == "prefix_cache_collapse" and other in pressure:
+        return cache_fell_first(evidence) is True
+    if finding.id == "kv_exhaustion" and other == "prefix_cache_collapse":
+        return cache_fell_first(evidence) is not True
+    if finding.id == "queue_saturation" and other == "prefix_cache_collapse":
+        return cache_fell_first(evidence) is not True
+    return False

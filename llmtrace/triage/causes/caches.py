@@ -1,0 +1,232 @@
+"""Does something that used to save work no longer do so, or have to be fetched first?"""
+
+from __future__ import annotations
+
+from llmtrace.triage.causes import words as say
+from llmtrace.triage.causes.advice import flags
+from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.result import Finding
+from llmtrace.triage.samples import Moved
+from llmtrace.triage.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.shifts import Shift
+
+_DROP = 0.08
+_FALLS_TO = 0.75
+
+
+def prefix_cache_collapse(e: Evidence) -> Finding:
+    """Prompts that the prefix cache used to serve are computed again.
+
+    Looks like:
+        Fewer cached tokens a request at the same prompt length; hits over queries falls. Prefill
+        per computed token is what it was, there are only more to compute. Other requests' streams
+        slow down as well: on a real vLLM more than prefill itself. Often after a deploy: a time
+        stamp in the system prompt, a new template, a router that scatters prefixes.
+
+    Confirm:
+            sum(rate(llmtrace_engine_prefix_cache_hits_tokens_total[5m]))
+              / sum(rate(llmtrace_engine_prefix_cache_queries_tokens_total[5m]))
+            histogram_quantile(0.95,
+              sum by (le) (rate(llmtrace_stage_duration_seconds_bucket{stage="prefill"}[5m])))
+
+    Now:
+        Fix what changed: roll the template or the routing back. Diff the first kilobyte of two
+        prompts of the same route.
+
+    Later:
+        Keep what varies at the end of the prompt; route by prefix; give the cache room; watch the
+        hit ratio like an SLO.
+    """
+    ratio = e.ratio("prefix_hits", "prefix_queries")
+    worst = e.worst_ratio("prefix_hits", "prefix_queries")
+    rows = e.row("cached_share")
+    tokens, prompts = e.row("cached_tokens"), e.row("prompt_tokens")
+    per_token = e.at_same("prefill_s", "computed_tokens")
+    cached = None if tokens is None or not tokens.before_mean else (
+        tokens.after_mean / tokens.before_mean)  # fmt: skip
+    by_rows = None if rows is None else _fell(rows.before_mean, rows.after_mean)
+    by_signals = None if ratio is None else _fell(ratio.before, ratio.after)
+    if by_signals is False and worst is not None and _fell(worst.before, worst.after):
+        by_signals, ratio = True, worst
+    less = by_rows if cached is None else (bool(by_rows) or bool(by_signals)) and cached <= 0.85
+    known = by_rows is not None or by_signals is not None
+    deploys = e.events("deploy", "config")
+    off = e.fact("prefix_caching") is False
+    text = "; ".join([say.ratio("prefix hits", ratio), _mean_text("cached tokens", tokens)])
+    lines = [
+        gate(e.gate("prefill", "queue", "first_chunk", "decode", "unattributed"),
+             say.durations("prefill", e.row("prefill_s")), "the engine's prefill time"),
+        required((bool(by_signals) if less is None else less) if known else None, text,
+                 "the engines' counters `prefix_hits` and `prefix_queries`, or cached tokens of "
+                 "each request (vLLM: `--enable-prompt-tokens-details`)"),
+        proof((by_rows is not False) and (by_signals is not False) and known and less is not False,
+              "every source that counts the cache says so"),
+        support(None if prompts is None else not prompts.rose(24.0, 0.15),
+                say.amounts("prompt tokens", prompts)),
+        support(None if per_token is None else 0.7 <= per_token <= 1.3,
+                f"prefill per computed token: {say.amount(per_token or 0)} times what it was"),
+        support(bool(deploys) if known else None,
+                "changed shortly before: " + "; ".join(one.text for one in deploys)),
+        support(off if known else None, "prefix caching is off"),
+        against(None if prompts is None or cached is None else
+                prompts.rose(24.0, 0.15) and cached > 0.9,
+                "prompts got longer, and as many tokens of each are cached as before"),
+    ]  # fmt: skip
+    action = "Fix what broke the shared prefix: roll back the template or the routing."
+    return judge("prefix_cache_collapse", lines, action + flags(e, "prefix_cache_collapse"))
+
+
+def low_spec_acceptance(e: Evidence) -> Finding:
+    """Drafted tokens are rejected, so speculation costs more than it saves.
+
+    Looks like:
+        Accepted over drafted falls, time per token rises at the same batch. Below about 40 %
+        accepted, speculation is slower than none. Another model, temperature or subject does it.
+
+    Confirm:
+            sum(rate(llmtrace_engine_spec_decode_accepted_tokens_total[5m]))
+              / sum(rate(llmtrace_engine_spec_decode_drafted_tokens_total[5m]))
+
+    Now:
+        Fix: shorten the draft, or turn speculation off. Reroute traffic that the drafter does not
+        know (another language, code) to replicas without it.
+
+    Later:
+        Train or choose the drafter on today's traffic; turn speculation off above a batch size.
+    """
+    ratio = e.ratio("spec_accepted", "spec_drafted")
+    worst = e.worst_ratio("spec_accepted", "spec_drafted")
+    rows = e.row("acceptance")
+    off = e.fact("spec_decode") in (False, "", "off", "none")
+    by_signals = None if ratio is None else _fell(ratio.before, ratio.after, 0.05, 0.85)
+    if by_signals is False and worst is not None and _fell(worst.before, worst.after, 0.1, 0.8):
+        by_signals, ratio = True, worst
+    by_rows = None if rows is None else _fell(rows.before_mean, rows.after_mean, 0.05, 0.85)
+    told = [one for one in (by_signals, by_rows) if one is not None]
+    holds = any(told) if told else (False if off else None)
+    text = say.ratio("draft tokens accepted", ratio)
+    if ratio is None and rows is not None:
+        text = (f"draft tokens accepted, mean {say.percent(rows.before_mean)} → "
+                f"{say.percent(rows.after_mean)}")  # fmt: skip
+    running = e.gauge("running")
+    lines = [
+        gate(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s")),
+             "output tokens per request"),
+        required(holds, text, "the engines' counters `spec_accepted` and `spec_drafted`"),
+        proof(all(told) if told else None, "what counts draft tokens agrees"),
+        support(None if running is None else not running.rose(2.0, 0.3),
+                say.gauge("requests running", running)),
+    ]  # fmt: skip
+    action = "Fix: shorten the draft or turn speculation off; it pays above about 40 % accepted."
+    return judge("low_spec_acceptance", lines, action + flags(e, "low_spec_acceptance"))
+
+
+def kv_transfer(e: Evidence) -> Finding:
+    """Requests wait for KV blocks to come from another tier or another engine.
+
+    Looks like:
+        `queue` is up while the engine reports requests *deferred*, not short of capacity; all
+        models alike. Offloading to memory or disk, or prefill and decode on separate engines.
+
+    Confirm:
+            sum by (instance) (llmtrace_engine_requests_waiting_by_reason{reason="deferred"})
+            sum by (instance) (rate(llmtrace_engine_external_prefix_cache_hits_tokens_total[5m]))
+        And the connector's own transfer times and failures.
+
+    Now:
+        Reroute round the slow link or tier; or fall back to computing prompts locally.
+
+    Later:
+        Fix the network between the engines; alert on transfer time and on expired requests.
+    """
+    deferred, share = _deferred(e)
+    slow, calm, known = _models(e)
+    some = bool(slow) and bool(calm)
+    lines = [
+        gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
+             "the engine's queue time per request"),
+        required(None if deferred is None else _more(deferred),
+                 say.gauge("requests deferred", deferred),
+                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
+        proof(None if share is None or not known else share >= 0.5 and not some,
+              f"{say.percent(share or 0)} of those that wait are deferred, of every model",
+              "the rows' `model`, to tell it from adapters that wait for a slot"),
+        support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
+        against(some, _models_text(slow, calm), strongly=True),
+    ]  # fmt: skip
+    action = "Reroute round the slow KV tier or link, or compute prompts locally until it is well."
+    return judge("kv_transfer", lines, action + flags(e, "kv_transfer"))
+
+
+def lora_slots(e: Evidence) -> Finding:
+    """More adapters are asked for than fit at once, so their requests wait for a slot.
+
+    Looks like:
+        `queue` is up for some models (adapters) and not for others on the same engine; the engine
+        reports requests deferred.
+
+    Confirm:
+            sum by (instance) (llmtrace_engine_requests_waiting_by_reason{reason="deferred"})
+            histogram_quantile(0.95,
+              sum by (le, model) (rate(llmtrace_stage_duration_seconds_bucket{stage="queue"}[5m])))
+        On vLLM, `vllm:lora_requests_info` lists the adapters that run and wait.
+
+    Now:
+        Rebalance: send each adapter to its own replicas, so that fewer share one.
+
+    Later:
+        Raise the number of slots; pin the adapters that are always asked for; merge the largest.
+    """
+    deferred, share = _deferred(e)
+    slow, calm, known = _models(e)
+    lines = [
+        gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
+             "the engine's queue time per request"),
+        required(bool(slow) and bool(calm) if known else None, _models_text(slow, calm),
+                 "the rows' `model`"),
+        required(None if deferred is None else _more(deferred),
+                 say.gauge("requests deferred", deferred),
+                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
+        support(None if share is None else share >= 0.4,
+                f"{say.percent(share or 0)} of those that wait are deferred"),
+    ]  # fmt: skip
+    action = "Rebalance: give each adapter replicas of its own, or more slots."
+    return judge("lora_slots", lines, action + flags(e, "lora_slots"))
+
+
+def _fell(before: float, after: float, drop: float = _DROP, to: float = _FALLS_TO) -> bool:
+    return before - after >= drop and after <= to * before
+
+
+def _mean_text(label: str, found: Shift | None) -> str:
+    if found is None:
+        return f"{label} a request: not reported"
+    return (
+        f"{label} a request, mean {say.amount(found.before_mean)} → {say.amount(found.after_mean)}"
+    )
+
+
+def _deferred(e: Evidence) -> tuple[Moved | None, float | None]:
+    """Return the gauge of deferred requests, and their share of all that wait, after."""
+    deferred, waiting = e.gauge("waiting_deferred"), e.gauge("waiting")
+    if deferred is None or waiting is None:
+        return deferred, None
+    part = sum(float(s.value.sum()) for s in deferred.after.values())
+    whole = sum(float(s.value.sum()) for s in waiting.after.values())
+    return deferred, part / whole if whole > 0 else None
+
+
+def _more(waiting: Moved) -> bool:
+    return waiting.rose(0.3, 0.3) or waiting.grew(0.1, 0.5)
+
+
+def _models(e: Evidence) -> tuple[list[str], list[str], bool]:
+    """Return the models whose queue grew, those whose did not, and whether rows tell the model."""
+    words = e.after.rows.words["model"]
+    slow, calm = e.uneven("model", "queue_s") or ([], [])
+    return slow, calm, bool((words.codes >= 0).any())
+
+
+def _models_text(slow: list[str], calm: list[str]) -> str:
+    return (f"models that wait more: {', '.join(slow[:5]) or 'all alike'}; "
+            f"as before: {', '.join(calm[:5]) or 'none'}")  # fmt: skip

@@ -1,0 +1,191 @@
+"""Is it the client itself: its pool, its screen, its tools, its patience?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmtrace.triage.causes import words as say
+from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.result import Finding
+from llmtrace.triage.scoring import against, gate, judge, proof, required, support
+
+
+def slow_renderer(e: Evidence) -> Finding:
+    """The consumer takes its time between chunks: painting, parsing, writing elsewhere.
+
+    Looks like:
+        `render` carries the change; the server had finished earlier. One client version or
+        browser, as a rule.
+
+    Confirm:
+            histogram_quantile(0.95,
+              sum by (le, service) (
+                rate(llmtrace_stage_duration_seconds_bucket{stage="render"}[5m])))
+        In the browser: long animation frames while an answer streams, and which script they name.
+
+    Now:
+        Roll back the client; or render in batches of about 50 ms instead of at every chunk.
+
+    Later:
+        Parse markdown incrementally, virtualise long answers, read streams in a task of their own.
+    """
+    own, tools = e.row("render_own_s"), e.row("tool_wall_s")
+    more_tools = None if tools is None or own is None else (
+        tools.after_mean - tools.before_mean > own.after_mean - own.before_mean)  # fmt: skip
+    local = (e.local("client", "render_s") or e.local("version", "render_s")
+             or e.local("service", "render_s"))  # fmt: skip
+    decode = e.row("decode_s")
+    lines = [
+        gate(e.gate("render"), say.durations("render", e.row("render_s")),
+             "the time the consumer held the stream"),
+        required(None if own is None else own.rose(0.005),
+                 say.durations("render, tools left out", own), "the consumer's time"),
+        proof(None if own is None else own.rose(0.005) and not more_tools
+              and e.carried("render") >= 0.5,
+              f"render holds {say.percent(e.carried('render'))} of the time added after the first "
+              "chunk"),
+        support(None if local is None else True, f"only {local}"),
+        support(None if decode is None else not decode.rose(0.02),
+                "the server was not slower: " + say.durations("decode", decode)),
+        against(more_tools, say.durations("tools", tools), strongly=True),
+    ]  # fmt: skip
+    where = f" It is {local}." if local else ""
+    action = f"Fix the client: render in batches of about 50 ms, or roll it back.{where}"
+    return judge("slow_renderer", lines, action)
+
+
+def serial_tools(e: Evidence) -> Finding:
+    """Tool calls that do not need each other's results run one after another.
+
+    Looks like:
+        A turn's tools take as long as all of them together, far more than their dependencies
+        demand. More calls a turn than before, or calls that used to overlap.
+
+    Confirm:
+        Rows of turns: `tool_serial_s` is near `tool_wall_s`, `tool_critical_path_s` far below.
+        `llmtrace waterfall` of a slow turn shows them end to end.
+
+    Now:
+        Fix: run independent calls together (the row says how much that saves), with a time-out.
+
+    Later:
+        Ask the model for parallel tool calls; cache what tools return. Calls that use another's
+        result have to wait: do not force them.
+    """
+    wall, waste = e.turn("tool_wall_s"), e.turn("tool_waste_s")
+    calls, path = e.turn("tool_calls"), e.turn("tool_critical_path_s")
+    overlapped = (
+        None if wall is None or path is None else wall.after_mean <= 1.15 * path.after_mean
+    )
+    part = None if wall is None or waste is None else (
+        waste.after_mean / wall.after_mean if wall.after_mean > 0 else 0.0)  # fmt: skip
+    lines = [
+        gate(None if wall is None else wall.rose(0.02), say.durations("tools, a turn", wall),
+             "tool figures of turns (`llmtrace.tool`, `llmtrace.turn`)"),
+        required(None if waste is None else waste.rose(0.02),
+                 say.durations("waited for calls that could have overlapped", waste),
+                 "`tool_wall_s` and `tool_critical_path_s` of turns"),
+        proof(None if part is None else part >= 0.3 and not overlapped,
+              f"{say.percent(part or 0)} of the tools' time could be saved by overlapping"),
+        support(None if calls is None else calls.rose(0.5), say.amounts("calls a turn", calls)),
+        support(e.gate("render"), say.durations("render", e.row("render_s"))),
+        against(overlapped, "tools overlap as far as they can: one is slow itself"),
+    ]  # fmt: skip
+    action = "Fix: run the independent tool calls of a turn together, each with a time-out."
+    return judge("serial_tools", lines, action)
+
+
+def client_gate(e: Evidence) -> Finding:
+    """Requests wait in the client for a connection or a semaphore before they are sent.
+
+    Looks like:
+        `network.client_wait` is up; the server sees nothing unusual, or even less load. More
+        concurrency in one client than its pool allows.
+
+    Confirm:
+        Rows: `network_client_wait_s`. In the client: pool size (httpx: 100 connections by default,
+        20 kept alive), semaphores, thread pools.
+
+    Now:
+        Raise the client's pool or semaphore; rebalance work over more clients. It is not the
+        server.
+
+    Later:
+        Record when work was meant to start, so that waiting at home is seen; cap concurrency where
+        the engine's limit is, not lower.
+    """
+    wait, whole = e.row("network_client_wait_s"), e.row("network_s")
+    local = e.local("client", "network_client_wait_s") or e.local(
+        "service", "network_client_wait_s"
+    )
+    running = e.gauge("running")
+    part = None
+    if wait is not None and whole is not None:
+        grown = max(whole.after_mean - whole.before_mean, 1e-9)
+        part = (wait.after_mean - wait.before_mean) / grown
+    lines = [
+        gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
+        required(None if wait is None else wait.rose(0.005),
+                 say.durations("wait for a connection of one's own pool", wait),
+                 "`network_client_wait_s` (HTTP client hooks)"),
+        proof(None if part is None else part >= 0.5,
+              f"it is {say.percent(min(part or 0, 1))} of what the network stage grew by"),
+        support(None if running is None else not running.rose(2.0, 0.2),
+                "the engines are not busier: " + say.gauge("running", running)),
+        support(None if local is None else True, f"only {local}"),
+    ]  # fmt: skip
+    action = "Fix the client: raise its pool or semaphore. It is not the server."
+    return judge("client_gate", lines, action)
+
+
+def client_give_ups(e: Evidence) -> Finding:
+    """Clients cancel more of their requests before these are answered.
+
+    Looks like:
+        The share of outcome `cancelled` rises. What is left looks *better*: those who waited
+        longest are gone from the percentiles, and vLLM counts none of them.
+
+    Confirm:
+            sum by (outcome) (rate(llmtrace_requests_total[5m]))
+            1 - sum(rate(llmtrace_engine_e2e_seconds_count[5m]))
+              / sum(rate(llmtrace_engine_ttft_seconds_count[5m]))
+
+    Now:
+        Look at what they waited for before they left, then mend that. Read p95 together with the
+        share of give-ups until then.
+
+    Later:
+        Put give-ups into the objective: a request that was given up on is not a fast one. Cancel
+        upstream too, so that engines do not finish what nobody reads.
+    """
+    gone = e.outcome("cancelled")
+    waited_b, waited = _patience(e)
+    whole = e.row("e2e_s")
+    typical = None if whole is None else whole.before_p50
+    fewer = None if whole is None else whole.after_p95 <= whole.before_p95
+    early = e.share("cancelled before the first chunk",
+                    lambda side: side.where("outcome", "cancelled")
+                    & ~np.isfinite(side.number("ttft_s")))  # fmt: skip
+    lines = [
+        gate(gone.rose(0.01, 5), f"cancelled: {gone}"),
+        required(gone.rose(0.01, 5), f"cancelled: {gone}"),
+        proof(gone.after >= 0.03 and gone.after >= 2 * gone.before + 0.02,
+              f"cancelled {say.percent(gone.before)} → {say.percent(gone.after)}"),
+        support(None if waited is None or typical is None else waited <= typical,
+                f"they left after {say.seconds(waited or 0)} (median; before: "
+                f"{say.seconds(waited_b) if waited_b is not None else 'none'})"),
+        support(fewer, "what is left looks better: " + say.durations("end to end", whole)),
+        support(early.rose(0.005, 3), f"before anything came: {early}"),
+    ]  # fmt: skip
+    action = "Fix what they waited for; until then read p95 together with the share of give-ups."
+    return judge("client_give_ups", lines, action)
+
+
+def _patience(e: Evidence) -> tuple[float | None, float | None]:
+    """Return the median wait of those who cancelled, before and after."""
+    found = []
+    for side in (e.before, e.after):
+        waited = side.number("e2e_s")[side.where("outcome", "cancelled")]
+        waited = waited[np.isfinite(waited)]
+        found.append(float(np.median(waited)) if len(waited) else None)
+    return found[0], found[1]

@@ -1,0 +1,339 @@
+"""Is more asked of the engines than they take, or more of one of them than of the others?"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from llmtrace.columns import Mask
+from llmtrace.triage.causes import words as say
+from llmtrace.triage.causes.advice import flags
+from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.patterns import restarted, starts
+from llmtrace.triage.result import Finding
+from llmtrace.triage.samples import Moved
+from llmtrace.triage.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.sides import Side
+
+_FULL_KV = 0.93
+_CALM_KV = 0.8
+
+
+def queue_saturation(e: Evidence) -> Finding:
+    """More requests come than the engines take on at once, so they wait in the scheduler.
+
+    Looks like:
+        `queue` carries the change; prefill and time per token at the same batch stay. Requests
+        wait in the engine for minutes on end while as many run as `max_num_seqs` (or the token
+        budget of a step) allows. KV cache is not full. Everybody is hit.
+
+    Confirm:
+            sum by (instance) (llmtrace_engine_requests_waiting)
+            sum by (instance) (llmtrace_engine_requests_running)
+            sum(rate(llmtrace_requests_total[5m]))
+        Running must sit at its limit while waiting is above 0. If running is well below it, look
+        at [KV exhaustion](kv_exhaustion.md); if only one instance waits, at
+        [replica imbalance](replica_imbalance.md).
+
+    Now:
+        Add capacity: start replicas. Until they are up, shed what need not be answered now
+        (batch jobs, retries), at the gateway or at the engine's door.
+
+    Later:
+        Scale on waiting requests or queue time, not on GPU utilisation, which reads 100 % long
+        before. Set a limit at the door, so that overload is a fast 503 and not a slow answer.
+    """
+    waiting = _capacity_waiting(e)
+    running, kv = e.gauge("running"), e.gauge("kv_usage")
+    at_limit, limit = _at_limit(e, running)
+    full = kv is not None and _highest(kv) >= _FULL_KV
+    load = _load(e)
+    tokens = e.rate("tokens_in")
+    waits = None if waiting is None else waiting.rose(0.5, 0.3) or waiting.grew(0.1, 0.5)
+    first = say.durations("time to first chunk", e.row("ttft_s"))
+    # Waiting for the running step is in no queue: it is where more load shows first.
+    grown = bool(e.more_load and e.up("ttft_s") and e.gate("queue", "prefill", "first_chunk"))
+    lines = [
+        gate(e.gate("queue") or grown, say.durations("queue", e.row("queue_s")) if not grown
+             else f"more is asked of each engine, and {first}",
+             "the engine's queue time per request"),
+        required((waits or grown) if waits is not None else (True if grown else None),
+                 say.gauge("requests waiting for capacity", waiting),
+                 "the engines' gauge `waiting`"),
+        proof(at_limit or (e.more_load and full), limit),
+        support(e.more_load, load),
+        support(None if tokens is None else tokens.rose(50.0, 0.2),
+                say.gauge("prompt tokens a second", tokens)),
+        against(full and not e.more_load and not at_limit,
+                say.gauge("KV usage", kv) + ", running is below its limit, and no more is asked"),
+        against(_preempted(e) and not e.more_load,
+                say.counted("preemptions", e.counted("preemptions"))),
+        against(_one_waits(e, waiting), "one instance waits while the others do not"),
+    ]  # fmt: skip
+    action = "Add capacity: start replicas; until they are up, shed or defer what can wait."
+    return judge("queue_saturation", lines, action + flags(e, "queue_saturation"))
+
+
+def kv_exhaustion(e: Evidence) -> Finding:
+    """The KV cache is full: requests wait for blocks, and running ones are put back.
+
+    Looks like:
+        KV usage near 1, preemptions counted, requests waiting although fewer run than
+        `max_num_seqs` allows. vLLM counts a preempted request's second wait as `decode`; on a real
+        one most of it showed as `queue`, with running far below its limit.
+
+    Confirm:
+            max by (instance) (llmtrace_engine_kv_cache_usage_ratio)
+            sum by (instance) (rate(llmtrace_engine_preemptions_total[5m]))
+        Preemptions are the proof. Usage near 1 alone is what a well-used engine looks like.
+
+    Now:
+        Add capacity, or lower the number of sequences, so that those that run can finish. Cap
+        `max_tokens` where answers run away.
+
+    Later:
+        Give the cache more room (GPU memory share, FP8 KV, tensor parallelism), and admit by
+        tokens and not by requests. KV bytes a token = 2 x layers x KV heads x head size x bytes an
+        element: work out how many requests of today's lengths fit.
+    """
+    kv, running = e.gauge("kv_usage"), e.gauge("running")
+    preemptions = e.counted("preemptions")
+    at_limit, limit = _at_limit(e, running)
+    rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
+    full = None if kv is None else _highest(kv) >= _FULL_KV
+    gap = e.row("gap_per_token")
+    lines = [
+        gate(e.gate("queue", "decode", "first_chunk", "prefill"),
+             say.durations("queue", e.row("queue_s")) + "; "
+             + say.durations("decode", e.row("decode_s")),
+             "the engine's queue time, or decode times"),
+        required(full, say.gauge("KV usage", kv), "the engines' gauge `kv_usage`"),
+        proof(_preempted(e), say.counted("preemptions", preemptions),
+              "the engines' counter `preemptions`"),
+        support(rows.rose(0.01) if e.tells("preemptions") else None,
+                f"requests preempted: {rows}"),
+        support(None if kv is None else kv.rose(0.1), "KV usage is up"),
+        support(None if at_limit is None else not at_limit and bool(e.up("queue_s")),
+                f"requests wait though the batch is not full: {limit}"),
+        support(None if gap is None else gap.rose(2.0),
+                say.amounts("longest gap, in tokens", gap)),
+        against(e.more_load and bool(full), f"more is asked: {_load(e)}"),
+        against(at_limit and not _preempted(e), f"the batch is full, not the cache: {limit}"),
+        against(None if kv is None or preemptions is None else
+                _highest(kv) < _CALM_KV and preemptions[1] == 0,
+                "KV usage below 80 % and no preemptions", strongly=True),
+    ]  # fmt: skip
+    action = "Add capacity, or lower the batch so that what runs can finish; cap `max_tokens`."
+    return judge("kv_exhaustion", lines, action + flags(e, "kv_exhaustion"))
+
+
+def batch_size(e: Evidence) -> Finding:
+    """More requests share each decode step, so every token takes longer; nobody queues.
+
+    Looks like:
+        Time per token is up and follows `running` along the same line as before; the queue is
+        short. Volume grew, at the same mix.
+
+    Confirm:
+            sum by (instance) (llmtrace_engine_requests_running)
+            histogram_quantile(0.95, sum by (le) (rate(llmtrace_tpot_seconds_bucket[5m])))
+        Plot one over the other: points of today must lie on the line of last week. Above it, look
+        at [GPU throttling](gpu_throttle.md) or [speculation](low_spec_acceptance.md).
+
+    Now:
+        Rebalance or add capacity; or cap the batch, and let some wait instead.
+
+    Later:
+        Choose the batch limit from the time per token that users were promised.
+    """
+    running = e.gauge("running")
+    curve = e.on_curve()
+    clock = e.gauge("gpu_sm_clock_mhz")
+    acceptance = e.ratio("spec_accepted", "spec_drafted")
+    lines = [
+        gate(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s")),
+             "output tokens per request"),
+        required(None if running is None else running.rose(1.0, 0.2),
+                 say.gauge("requests running", running), "the engines' gauge `running`"),
+        support(None if curve is None else curve <= 1.3,
+                f"time per token is {say.amount(curve or 0)} times what this batch explains"),
+        required(e.more_load or bool(e.events("config", "scale")), _load(e)),
+        support(_flat(e, "queue_s"), say.durations("queue", e.row("queue_s"))),
+        against(bool(e.gate("queue")) or bool(e.up("ttft_s")),
+                say.durations("time to first chunk too: it", e.row("ttft_s"))),
+        against(None if curve is None else curve > 1.6,
+                f"time per token is {say.amount(curve or 0)} times what this batch explains"),
+        against(None if clock is None else clock.fell(30.0), say.gauge("SM clock, MHz", clock),
+                strongly=True),
+        against(None if acceptance is None else acceptance.after < 0.8 * acceptance.before,
+                say.ratio("draft tokens accepted", acceptance)),
+        against(_longer(e), say.amounts("output tokens", e.row("output_tokens"))),
+    ]  # fmt: skip
+    action = "Rebalance or add capacity; or cap the batch, if waiting is better than slow tokens."
+    return judge("batch_size", lines, action + flags(e, "batch_size"))
+
+
+def replica_imbalance(e: Evidence) -> Finding:
+    """One replica gets more than its share, and its requests wait while others idle.
+
+    Looks like:
+        The same traffic as ever, slow on one replica only. It runs and queues more than the
+        others. Routing changed, sticky sessions piled up, or a hot prefix draws everybody.
+
+    Confirm:
+            sum by (instance) (llmtrace_engine_requests_running)
+            sum by (instance) (llmtrace_engine_requests_waiting)
+            sum by (instance) (rate(llmtrace_engine_prompt_tokens_total[5m]))
+        The slow replica must get more. If it gets its share and is slow all the same, it is ill:
+        look at [GPU throttling](gpu_throttle.md).
+
+    Now:
+        Rebalance: take the replica out for a minute, or lower its weight; check the router's
+        policy and its view of who is healthy.
+
+    Later:
+        Route by least waiting requests (or by prefix with a limit on load), never by connection.
+    """
+    share = _share_of_one(e)
+    running, waiting = _apart(e, "running"), _apart(e, "waiting")
+    local = e.local("replica", "ttft_s") or e.local("replica", "tpot_s")
+    clock = e.gauge("gpu_sm_clock_mhz")
+    several = len(e.instances) > 1
+    apart = [one for one in (running, waiting) if one is not None]
+    known = share is not None or bool(apart)
+    uneven = (share is not None and share[1]) or any(one[1] for one in apart)
+    told = "; ".join(
+        text
+        for text in (share and share[0], running and running[0], waiting and waiting[0])
+        if text
+    )
+    lines = [
+        gate(several and (bool(e.moved) or bool(apart)),
+             f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
+        required(uneven if known else None, told or "load by replica: not reported",
+                 "the rows' `replica`, or `running` and `waiting` by instance"),
+        proof(None if share is None else share[1] and bool(share[2]), share[0] if share else ""),
+        support(None if local is None else True, f"slow on {local}"),
+        support(not e.more_requests, say.rates("requests overall", *e.request_rate)),
+        support(None if waiting is None else waiting[1], waiting[0] if waiting else ""),
+        against(None if clock is None else clock.fell(30.0), say.gauge("SM clock, MHz", clock),
+                strongly=True),
+        against(bool(e.events("scale")), "the number of engines was changed"),
+        against(bool(restarted(e)), "an engine was restarted: the others took its share"),
+        against(bool(starts(e)) and not restarted(e), "an engine has just started"),
+        against(None if local is not None or not e.tells("ttft_s") else
+                bool(e.moved) and _all_rose(e), "all replicas got slower"),
+    ]  # fmt: skip
+    action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
+    return judge("replica_imbalance", lines, action)
+
+
+def _capacity_waiting(e: Evidence) -> Moved | None:
+    return e.gauge("waiting")
+
+
+def _load(e: Evidence) -> str:
+    each = e.load_per_engine
+    text = say.rates("requests", *e.request_rate)
+    return text if each is None else f"{text}, to each engine {say.rates('', *each).strip()}"
+
+
+def _preempted(e: Evidence) -> bool | None:
+    """Return whether so many requests are put back that a p95 can feel it."""
+    counted = e.counted("preemptions")
+    if counted is None:
+        return None
+    before, after = counted
+    scaled = before * e.after.window.seconds / max(e.before.window.seconds, 1e-9)
+    felt = max(3.0, 0.005 * len(e.after))
+    return after >= felt and after >= 2 * scaled + 2
+
+
+def _highest(moved: Moved) -> float:
+    """Return the highest p95 of any instance in the window after."""
+    found = [float(np.percentile(s.value, 95)) for s in moved.after.values() if len(s.value)]
+    return max(found, default=0.0)
+
+
+def _at_limit(e: Evidence, running: Moved | None) -> tuple[bool | None, str]:
+    """Return whether any instance runs as many as it may, and say so."""
+    if running is None:
+        return None, "requests running: not reported"
+    found = None
+    for name, series in running.after.items():
+        limit = e.number_fact("max_num_seqs", name) or e.number_fact("max_num_seqs")
+        if limit and len(series.value):
+            highest = float(np.percentile(series.value, 90))
+            if found is None or highest / limit > found[0]:
+                found = (highest / limit, name, highest, limit)
+    if found is None:
+        return None, "the engines' limit (`max_num_seqs`) is not known"
+    filled, name, highest, limit = found
+    text = f"{name} runs {say.amount(highest)} of at most {say.amount(limit)}"
+    return filled >= 0.95, text
+
+
+def _one_waits(e: Evidence, waiting: Moved | None) -> bool | None:
+    if waiting is None or len(e.instances) < 2:
+        return None
+    apart = _apart(e, "waiting")
+    return apart is not None and apart[1]
+
+
+def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:
+    """Say whether one instance stands out in a gauge as it did not before."""
+    moved = e.gauge(signal)
+    if moved is None or len(moved.after) < 2:
+        return None
+    means = [{name: float(s.value.mean()) for name, s in side.items() if len(s.value)}
+             for side in (moved.before, moved.after)]  # fmt: skip
+    if min(len(one) for one in means) < 2:
+        return None
+    name = max(means[1], key=lambda one: means[1][one])
+    stands = []
+    for one in means:
+        rest = [value for who, value in one.items() if who != name]
+        stands.append((one.get(name, 0.0) + 1) / (float(np.median(rest)) + 1))
+    text = (
+        f"{signal} on {name}: {say.amount(stands[0])} → {say.amount(stands[1])} times the others'"
+    )
+    return text, stands[1] >= 1.5 and stands[1] >= 1.35 * stands[0]
+
+
+def _share_of_one(e: Evidence) -> tuple[str, bool, bool] | None:
+    """Say whether one replica's share of the requests grew: text, whether, whether by far."""
+    words = [side.rows.words["replica"] for side in (e.before, e.after)]
+    names = sorted({words[1].names[c] for c in np.unique(words[1].codes[words[1].codes >= 0])})
+    if len(names) < 2:
+        return None
+    shares = {name: e.share(f"replica {name}", partial(_on, replica=name)) for name in names}
+    name = max(shares, key=lambda one: shares[one].after - shares[one].before)
+    found = shares[name]
+    if not found.before_k:
+        return None
+    grown = found.after - found.before
+    alike = [one for one in shares.values() if one.after - one.before >= 0.5 * grown]
+    grew = found.rose(0.04) and found.after >= 1.2 * found.before and len(alike) == 1
+    far = grew and found.after >= 1.35 * found.before
+    return f"{name} gets {found} of the requests", grew, far
+
+
+def _on(side: Side, replica: str) -> Mask:
+    return side.where("replica", replica)
+
+
+def _all_rose(e: Evidence) -> bool:
+    metric = e.moved[0]
+    found = e.uneven("replica", metric)
+    return found is not None and not found[1]
+
+
+def _flat(e: Evidence, name: str) -> bool | None:
+    rose = e.up(name)
+    return None if rose is None else not rose
+
+
+def _longer(e: Evidence) -> bool | None:
+    found = e.row("output_tokens")
+    return None if found is None else found.rose(8.0, 0.2)

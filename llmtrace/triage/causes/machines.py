@@ -1,0 +1,447 @@
+"""Is a machine or a process ill, asleep, gone, or only just there?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmtrace.columns import Floats, Mask
+from llmtrace.triage.causes import words as say
+from llmtrace.triage.causes.advice import flags
+from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.patterns import (
+    Fresh,
+    Silence,
+    broken,
+    fresh,
+    overlap,
+    restarted,
+    silences,
+    starts,
+)
+from llmtrace.triage.result import Finding
+from llmtrace.triage.samples import Moved
+from llmtrace.triage.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.sides import Side
+
+# NVML: idle, clocks set by somebody, sync boost and display clocks are no throttling.
+_HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
+_ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
+
+
+def gpu_throttle(e: Evidence) -> Finding:
+    """A GPU runs slower than it should: heat, power, or a fault.
+
+    Looks like:
+        Prefill per token and time per token rise together at the same load, usually on one
+        replica. The clock falls, a throttle reason is set, or an XID error appears.
+
+    Confirm:
+            min by (instance, gpu) (llmtrace_gpu_sm_clock_hertz)
+              / max by (instance, gpu) (llmtrace_gpu_sm_clock_max_hertz)
+            max by (instance, reason) (llmtrace_gpu_throttled)
+            increase(llmtrace_gpu_xid_errors_total[1h])
+        On the node: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER`.
+
+    Now:
+        Reroute: drain the node, then look at cooling, power caps and the kernel log.
+
+    Later:
+        Export throttle reasons (dcgm-exporter leaves them out by default); alert on clock over its
+        maximum while the GPU is busy.
+    """
+    clock, temp, power = (
+        e.gauge(name) for name in ("gpu_sm_clock_mhz", "gpu_temp_c", "gpu_power_w")
+    )
+    held = _throttled(e)
+    xid = _new_xid(e)
+    slower = _lowest_ratio(clock)
+    fell = None if clock is None else clock.fell(30.0, 0.08) or slower <= 0.85
+    told = [one for one in (fell, held, xid) if one is not None]
+    curve, prefill = e.on_curve(), e.at_same("prefill_s", "computed_tokens")
+    local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
+    text = say.gauge("SM clock, MHz", clock)
+    lines = [
+        gate(e.gate("decode", "prefill", "queue", "first_chunk", "unattributed"),
+             say.durations("time per token", e.row("tpot_s")), "stages of requests"),
+        required(any(told) if told else None, text,
+                 "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
+        proof(bool(held and fell) or bool(xid) if told else None, _throttle_text(e, held, xid)),
+        support(held if told else None, "a throttle reason is set that was not"),
+        support(None if curve is None else curve >= 1.15,
+                f"time per token is {say.amount(curve or 0)} times what the batch explains"),
+        support(None if prefill is None else prefill >= 1.15,
+                f"prefill at the same length: {say.amount(prefill or 0)} times what it was"),
+        support(None if local is None or clock is None else
+                clock.instances.get(local.value) is not None
+                and clock.instances[local.value].fell(30.0), f"slow on {local}, whose clock fell"),
+        support(None if temp is None else temp.rose(5.0, 0.05),
+                say.gauge("temperature, °C", temp)),
+        support(None if power is None or not fell else power.fell(20.0, 0.1),
+                say.gauge("power, W", power)),
+    ]  # fmt: skip
+    action = "Reroute: drain the node whose clock fell, then look at cooling, power caps and XIDs."
+    return judge("gpu_throttle", lines, action)
+
+
+def cold_start(e: Evidence) -> Finding:
+    """Requests went to an engine that had only just started.
+
+    Looks like:
+        Slow first chunks in the first minutes of a replica's life (loading, compiling, graph
+        capture, an empty cache), getting better by themselves; other replicas are as ever. Behind
+        a gateway without a readiness gate the wait shows in `first_chunk`.
+
+    Confirm:
+            time() - max by (instance) (process_start_time_seconds)
+        And the engine's log: what it did before it said it was ready.
+
+    Now:
+        Reroute until it is warm: mark it unready, send it a few requests of every shape yourself.
+
+    Later:
+        Gate readiness on a real answer and not on a port; keep compiled kernels on a volume; keep
+        a minimum of replicas, and scale up ahead of the hour at which it is always needed.
+    """
+    started = starts(e)
+    again = restarted(e)
+    found = fresh(e, started)
+    failures = e.outcome("error", "truncated", "timeout")
+    events = e.events("scale", "deploy")
+    known = e.has("started") or any("started" in f for f in e.facts.instances.values())
+    slower = None if found is None else found.fresh >= 1.4 * found.other
+    names = ", ".join(sorted(started)) or "no engine"
+    since = _fast_until(e, min(started.values(), default=0.0))
+    all_again = len(again) >= max(2, 0.6 * len(e.instances))
+    lines = [
+        gate(e.gate("network", "gateway", *_ENGINE_STAGES) or e.up("tpot_s"),
+             say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
+        required(bool(started) if known or started else None,
+                 f"{names} started shortly before or in the window",
+                 "when each engine started: the gauge `started`, or `started` in the facts"),
+        proof(None if found is None else bool(slower) and found.slow_share >= 0.35,
+              _fresh_text(found)),
+        support(None if found is None else bool(slower) and found.early >= 1.25 * found.late,
+                "it gets better: median of the first half "
+                f"{say.seconds(found.early if found else 0)}, of the second "
+                f"{say.seconds(found.late if found else 0)}"),
+        support(bool(events) if started else None,
+                "; ".join(f"{one.kind}: {one.text}" for one in events)),
+        proof(None if not started else all_again and not failures.rose(0.003, 3, 2.0),
+              f"most engines were restarted: {names}"),
+        support(None if not started else since,
+                "requests were as fast as ever until then"),
+        against(None if not started or since is None else not since,
+                "requests were slow before the first of them started", strongly=True),
+        against(None if found is None or all_again else found.fresh < 1.15 * found.other,
+                _fresh_text(found)),
+        against(bool(again) and failures.rose(0.003, 3, 2.0),
+                f"requests failed with it: {failures}"),
+    ]  # fmt: skip
+    action = "Reroute until it is warm; send it warm-up requests before it is called ready."
+    return judge("cold_start", lines, action + flags(e, "cold_start"))
+
+
+def engine_paused(e: Evidence) -> Finding:
+    """An engine stood still and went on: put to sleep, updating weights, or stuck.
+
+    Looks like:
+        For a while nothing leaves a replica though requests are open; then all of them go on at
+        once. No failures, no restart. Who arrived in it waited the rest of it: in `first_chunk`,
+        because a stopped engine does not see them come.
+
+    Confirm:
+            min by (instance) (llmtrace_engine_awake)
+            sum by (instance) (rate(llmtrace_engine_generation_tokens_total[1m]))
+        Tokens at 0 while requests run; the engine's log at that minute.
+
+    Now:
+        Reroute while it sleeps: take it out of the router before its weights are swapped.
+
+    Later:
+        Fix the schedule of updates; have the router watch `awake`.
+    """
+    asleep = e.gauge("sleep")
+    slept = None if asleep is None else any((s.value > 0).any() for s in asleep.after.values())
+    before, quiet = silences(e)
+    usual = before.seconds if before else 0.0
+    long = _stood_still(quiet, before)
+    stopped = _stopped(e)
+    told = [one for one in (slept, long, stopped) if one is not None]
+    gap = e.row("max_gap_s")
+    again = restarted(e)
+    long_ones = overlap(e)
+    lines = [
+        gate(e.gate(*_ENGINE_STAGES) if e.moved else bool(gap and gap.rose(0.2)),
+             say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
+        required(any(told) if told else None, _silence_text(quiet, usual),
+                 "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
+        proof(slept, "the engine said that it was asleep"),
+        support(long, _silence_text(quiet, usual)),
+        support(stopped, "no tokens came out while requests were running"),
+        support(None if gap is None else gap.rose(0.2), say.durations("longest gap", gap)),
+        against(bool(again), f"{', '.join(again)} was restarted", strongly=True),
+        against(None if quiet is None or slept else quiet.prompt is not None,
+                f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "
+                "in it", strongly=True),
+        against(None if long_ones is None or slept else
+                long_ones.slow_during >= 0.6 and long_ones.lift >= 1.5,
+                "slow requests came while long prompts were worked on"),
+    ]  # fmt: skip
+    action = "Reroute while it sleeps: take an engine out of the router before pausing it."
+    return judge("engine_paused", lines, action)
+
+
+def engine_down(e: Evidence) -> Finding:
+    """An engine process died or was restarted while requests were on it.
+
+    Looks like:
+        Connection errors and 5xx from one replica, streams cut together at one instant, a new
+        start time. The others take its load, and may queue for it.
+
+    Confirm:
+            min by (instance) (llmtrace_target_up)
+            changes(process_start_time_seconds[30m])
+        And the last lines of the engine's log: out of memory, CUDA error, a fatal exception.
+
+    Now:
+        Reroute: take it out of the router; add capacity for its share before it is back.
+
+    Later:
+        Fix what killed it. Let clients resume or retry what had not begun; health checks that
+        look at answers, not at ports.
+    """
+    again = restarted(e)
+    failed = e.share("failed", _failed)
+    _, cut = broken(e)
+    gone = _vanished(e)
+    facts = e.facts.instances.values()
+    known = e.has("started") or e.has("running") or any("started" in one for one in facts)
+    local = _errors_at(e)
+    server = e.share("5xx", lambda side: side.number("http_status") >= 500)
+    refused = e.share("connect", _refused)
+    lines = [
+        gate(failed.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
+             .rose(0.003, 3, 2.0), f"failed requests: {failed}"),
+        required(bool(again or gone) if known else None,
+                 f"{', '.join([*again, *(g for g in gone if g not in again)]) or 'no engine'} "
+                 "was restarted or fell silent",
+                 "when each engine started: the gauge `started`"),
+        proof(bool(again) and failed.rose(0.003, 3, 2.0),
+              "the start time moved, and requests failed"),
+        support(cut.together >= 0.4 and cut.n >= 3,
+                f"of {cut.n} cut streams {say.percent(cut.together)} ended together"),
+        support(server.rose(0.003, 2, 2.0) or refused.rose(0.003, 2, 2.0),
+                f"5xx: {server}; refused: {refused}"),
+        support(None if local is None else local[1], local[0] if local else ""),
+        against(cut.n >= 5 and cut.alike >= 0.7 and cut.together < 0.3,
+                "what was cut had been silent for the same time"),
+    ]  # fmt: skip
+    action = "Reroute round the engine that went down and add capacity for its share; then fix it."
+    return judge("engine_down", lines, action)
+
+
+def frontend_cpu(e: Evidence) -> Finding:
+    """The engine's front end (HTTP, template, tokeniser, output) is short of CPU.
+
+    Looks like:
+        Time to first chunk is up, queue and prefill are not; the front end's own time is, and its
+        process uses a whole core. The GPU has time to spare. Time per token becomes uneven.
+
+    Confirm:
+            llmtrace_engine_frontend_mean_seconds
+            rate(process_cpu_seconds_total[1m])
+        Front-end time alone is no proof: on a real vLLM the wait for the running step is in it.
+
+    Now:
+        Add capacity: more front-end processes, or cores for them.
+
+    Later:
+        Fix what costs: logprobs, huge JSON, a slow tokeniser; leave two cores and one a GPU free.
+    """
+    frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
+    rows = e.row("first_chunk_frontend_s")
+    told = [
+        one
+        for one in (
+            None if frontend is None else frontend.rose(0.005, 0.3),
+            None if rows is None else rows.rose(0.005, 0.3),
+        )
+        if one is not None
+    ]
+    busy = None if cpu is None else cpu.rose(0.1) and _typical(cpu) >= 0.75
+    more = None if cpu is None else cpu.rose(0.2, 1.0)
+    idle = None if cpu is None else not cpu.rose(0.1)
+    before, quiet = silences(e)
+    stalls = _stood_still(quiet, before)
+    found = overlap(e)
+    waiting = e.gauge("waiting")
+    lines = [
+        gate(e.gate("first_chunk", "unattributed"),
+             say.durations("first chunk", e.row("first_chunk_s")),
+             "the engine's queue and prefill times"),
+        required(any(told) if told else None,
+                 say.durations("the engine's front end", rows) if rows is not None
+                 else say.gauge("front-end seconds", frontend),
+                 "`frontend_time` of the engines, or of each request"),
+        proof(busy, say.gauge("cores used by the API server", cpu),
+              "`api_cpu`: cores used by the API server"),
+        support(more, say.gauge("cores used by the API server", cpu)),
+        support(not (e.up("queue_s") or e.up("prefill_s")) if e.row("queue_s") else None,
+                "queue and prefill did not move: " + say.durations("queue", e.row("queue_s"))),
+        support(None if waiting is None else not waiting.rose(1.0), "nothing waits in the engine"),
+        against(idle, say.gauge("cores used by the API server", cpu)),
+        against(stalls, _silence_text(quiet, before.seconds if before else 0.0)),
+        against(None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5,
+                "slow requests came while long prompts were worked on"),
+    ]  # fmt: skip
+    action = "Add capacity to the front end: more API server processes, or cores for them."
+    return judge("frontend_cpu", lines, action + flags(e, "frontend_cpu"))
+
+
+def _fast_until(e: Evidence, t: float) -> bool | None:
+    """Return whether the window's requests from before a time are no slower than before."""
+    ttft = e.after.number("ttft_s")[e.after.t < t]
+    before = e.before.number("ttft_s")
+    ttft, before = ttft[np.isfinite(ttft)], before[np.isfinite(before)]
+    if len(ttft) < 20 or len(before) < 20:
+        return None if len(ttft) else True
+    return bool((ttft > np.percentile(before, 95)).mean() <= 0.2)
+
+
+def _typical(moved: Moved) -> float:
+    found = [float(np.median(s.value)) for s in moved.after.values() if len(s.value)]
+    return max(found, default=0.0)
+
+
+def _lowest_ratio(moved: Moved | None) -> float:
+    """Return the lowest a gauge fell to on any instance, over what it was there."""
+    found = [1.0]
+    for name, after in (moved.after if moved else {}).items():
+        before = moved.before.get(name) if moved else None
+        if before is not None and len(before.value) >= 3 and len(after.value) >= 3:
+            found.append(float(np.median(after.value) / max(np.median(before.value), 1e-9)))
+    return min(found)
+
+
+def _throttled(e: Evidence) -> bool | None:
+    """Return whether a throttle reason was set clearly more often than before, anywhere."""
+    moved = e.gauge("gpu_throttle")
+    if moved is None:
+        return None
+    every = np.concatenate([s.value for s in (*moved.before.values(), *moved.after.values())])
+    flag = bool(np.isin(every, (0.0, 1.0)).all())
+
+    def held(values: Floats) -> float:
+        bits = values > 0 if flag else (values.astype(np.int64) & ~_HARMLESS) != 0
+        return float(bits.mean()) if len(bits) else 0.0
+
+    return any(
+        held(after.value) >= held(moved.before[name].value) + 0.2
+        for name, after in moved.after.items()
+    )
+
+
+def _new_xid(e: Evidence) -> bool | None:
+    moved = e.gauge("gpu_xid")
+    if moved is None:
+        return None
+    return any(
+        bool((after.value > 0).any())
+        and not set(after.value[after.value > 0]) <= set(moved.before[name].value)
+        for name, after in moved.after.items()
+    )
+
+
+def _throttle_text(e: Evidence, held: bool | None, xid: bool | None) -> str:
+    parts = [say.gauge("SM clock, MHz", e.gauge("gpu_sm_clock_mhz"))]
+    if held:
+        parts.append("a throttle reason is set")
+    if xid:
+        parts.append("a new XID error")
+    return "; ".join(parts)
+
+
+def _fresh_text(found: Fresh | None) -> str:
+    if found is None:
+        return "too few requests to an engine that had just started"
+    return (
+        f"p75 to first chunk within {say.seconds(found.within)} of the start "
+        f"{say.seconds(found.fresh)} ({found.n} requests), others {say.seconds(found.other)}"
+    )
+
+
+def _silence_text(found: Silence | None, usual: float) -> str:
+    if found is None:
+        return "no span in which requests came and nothing left"
+    where = f"{found.instance}: " if found.instance else ""
+    return (
+        f"{where}nothing came out for {say.seconds(found.seconds)} though {found.arrivals} "
+        f"requests came and {found.streams} answers were under way (longest before: "
+        f"{say.seconds(usual)})"
+    )
+
+
+def _stood_still(quiet: Silence | None, before: Silence | None) -> bool | None:
+    """Return whether an engine gave nothing for far longer than it ever does."""
+    if quiet is None:
+        return None
+    usual = before.seconds if before is not None and before.whole is not False else 0.0
+    return False if quiet.seconds < max(0.8, 3.0 * usual) else quiet.whole
+
+
+def _stopped(e: Evidence) -> bool | None:
+    """Return whether an engine gave no tokens between two samples while requests were running."""
+    rates, running = e.rates("tokens_out"), e.series("running")
+    known = False
+    for name, rate in rates.items():
+        after = rate.within(e.after.window)
+        gauge = running.get(name)
+        if gauge is None or len(after.t) < 3 or not len(gauge.t):
+            continue
+        known = True
+        before = rate.within(e.before.window).value
+        if len(before) and (before == 0).mean() > 0.02:
+            continue
+        open_ = np.interp(after.t, gauge.t, gauge.value)
+        if ((after.value == 0) & (open_ >= 1)).any():
+            return True
+    return False if known else None
+
+
+def _failed(side: Side) -> Mask:
+    return side.where("outcome", "error", "truncated", "timeout")
+
+
+def _refused(side: Side) -> Mask:
+    words = ("connect", "refused", "reset", "protocol")
+    names = side.rows.words["error_type"].names
+    return side.where("error_type", *(n for n in names if any(w in n.lower() for w in words)))
+
+
+def _errors_at(e: Evidence) -> tuple[str, bool] | None:
+    """Say whether failures are of one replica."""
+    words = e.after.rows.words["replica"]
+    failed = _failed(e.after)
+    codes = words.codes[failed & (words.codes >= 0)]
+    if len(codes) < 4 or len(np.unique(words.codes[words.codes >= 0])) < 2:
+        return None
+    counts = np.bincount(codes)
+    at = int(np.argmax(counts))
+    part = float(counts[at] / len(codes))
+    text = f"{say.percent(part)} of the failures are on {words.names[at]}"
+    return text, part >= 0.7
+
+
+def _vanished(e: Evidence) -> list[str]:
+    """Return engines whose samples stop, or pause for several intervals, in the window after."""
+    found = []
+    window = e.after.window
+    for name, series in e.series("running").items():
+        before = series.within(e.before.window).t
+        if len(before) < 5:
+            continue
+        usual = float(np.median(np.diff(before)))
+        marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
+        if np.diff(marks).max() > max(4 * usual, 20.0):
+            found.append(name)
+    return found

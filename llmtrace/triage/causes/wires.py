@@ -1,0 +1,394 @@
+"""Is time lost, or are streams broken, between the client and the engine?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmtrace.columns import Mask
+from llmtrace.triage.causes import words as say
+from llmtrace.triage.causes.advice import flags
+from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.patterns import broken, restarted
+from llmtrace.triage.result import Finding
+from llmtrace.triage.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.sides import Side
+
+_PHASES = {
+    "rtt": "round trip",
+    "dns": "DNS",
+    "connect": "TCP connect",
+    "tls": "TLS",
+    "handshake": "handshake",
+    "send": "sending",
+}
+_TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
+
+
+def network_path(e: Evidence) -> Finding:
+    """The way to the server got longer: routing, region, DNS, lost connection reuse.
+
+    Looks like:
+        `network` is up without a wait for a connection of one's own pool, often from one region
+        or client only. Round trip, connect or TLS says which part. Engines are as ever.
+
+    Confirm:
+            histogram_quantile(0.95,
+              sum by (le, region) (
+                rate(llmtrace_stage_duration_seconds_bucket{stage="network"}[5m])))
+        From a client of the slow cohort: `mtr` to the server, `curl -w` with its time figures.
+        A proxy that ends TCP hides what lies behind it: its delay shows as `first_chunk`.
+
+    Now:
+        Reroute: pin the region, undo the DNS or load balancer change, keep connections alive.
+
+    Later:
+        Watch round trips per client region and server region; keep traffic within a region.
+    """
+    path = e.row("network_path_s")
+    phases = {name: e.row(f"network_{part}_s") for part, name in _PHASES.items()}
+    longer = {
+        name: one
+        for name, one in phases.items()
+        if one is not None and (one.rose(0.003) or (one.after_mean - one.before_mean >= 0.01
+                                and one.over_z >= 4))
+    }  # fmt: skip
+    known = [one for one in phases.values() if one is not None]
+    wait, whole = e.row("network_client_wait_s"), e.row("network_s")
+    waits = None
+    if wait is not None and whole is not None:
+        grown = whole.after_mean - whole.before_mean
+        waits = wait.after_mean - wait.before_mean >= 0.5 * grown
+    local = e.local("region", "network_s") or e.local("client", "network_s")
+    lines = [
+        gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
+        required(None if path is None else path.rose(0.005),
+                 say.durations("network without one's own pool", path),
+                 "the network's phases (HTTP client hooks)"),
+        proof(bool(longer) if known else None,
+              "; ".join(say.durations(name, one) for name, one in longer.items())),
+        support(e.carried("network") >= 0.5,
+                f"network holds {say.percent(e.carried('network'))} of the time added"),
+        support(None if local is None else True, f"only {local}"),
+        support(_engine_flat(e), "queue and prefill did not move"),
+        against(waits, say.durations("wait for one's own pool", wait), strongly=True),
+    ]  # fmt: skip
+    where = f" It is {local}." if local else ""
+    action = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
+    return judge("network_path", lines, action + where)
+
+
+def gateway_overhead(e: Evidence) -> Finding:
+    """The gateway itself takes longer: CPU, auth, guardrails, a database.
+
+    Looks like:
+        The gateway's own time is up, with no more attempts than before; engines behind it are as
+        ever.
+
+    Confirm:
+            histogram_quantile(0.95,
+              sum by (le) (rate(llmtrace_stage_duration_seconds_bucket{stage="gateway"}[5m])))
+            histogram_quantile(0.95,
+              sum by (le) (rate(llmtrace_gateway_overhead_seconds_bucket[5m])))
+
+    Now:
+        Add capacity to the gateway, or roll back its last change; take guardrails off the path
+        of streams that do not need them.
+
+    Later:
+        Profile it under load; cache authorisation; give guardrails a time-out.
+    """
+    own = e.row("gateway_once_s")
+    whole = e.row("gateway_s")
+    retried = e.share("retried", _retried)
+    local = e.local("gateway", "gateway_s")
+    limited = _limited(e)
+    lines = [
+        gate(e.gate("gateway"), say.durations("gateway", whole),
+             "the gateway's own time (Server-Timing, its headers, or our middleware)"),
+        required(None if own is None else own.rose(0.005),
+                 say.durations("gateway, of requests sent once", own),
+                 "the gateway's own time"),
+        proof(None if own is None or whole is None else
+              own.after_mean - own.before_mean >= 0.6 * (whole.after_mean - whole.before_mean),
+              f"it is the gateway's own time; more than one attempt: {retried}"),
+        support(e.carried("gateway") >= 0.5,
+                f"the gateway holds {say.percent(e.carried('gateway'))} of the time added"),
+        support(_engine_flat(e), "queue and prefill did not move"),
+        support(None if local is None else True, f"only {local}"),
+        against(retried.rose(0.03) and bool(limited), f"more than one attempt: {retried}"),
+    ]  # fmt: skip
+    action = "Add capacity to the gateway or roll back its last change; then profile it."
+    return judge("gateway_overhead", lines, action)
+
+
+def rate_limit_retries(e: Evidence) -> Finding:
+    """Requests are turned away and sent again; the backoff is what users wait for.
+
+    Looks like:
+        More attempts a request, 429 or 503 on the way, time in `gateway` (failed attempts and
+        backoff count there). Often one tenant or key.
+
+    Confirm:
+            sum by (reason) (rate(llmtrace_engine_requests_rejected_total[5m]))
+        Rows: `attempts > 1`, `retry_s`, and `tries` with each status. Which tenant?
+
+    Now:
+        Raise the quota, or rebalance over keys; honour Retry-After; add jitter to the backoff.
+
+    Later:
+        Shed at the client before the provider does; hedge carefully: retries are load too.
+    """
+    retried = e.share("retried", _retried)
+    wait = e.row("retry_s")
+    limited = _limited(e)
+    many = e.rate("gateway_429")
+    rejected = e.counted("rejected")
+    turned = None if rejected is None else rejected[1] >= 5 and rejected[1] >= 2 * rejected[0]
+    counter = None if many is None else many.rose(0.01, 0.5) or _began(e, "gateway_429")
+    seen = [one for one in (limited, counter, turned) if one is not None]
+    local = e.local("tenant", "retry_s")
+    again = restarted(e)
+    knows = bool(np.isfinite(e.after.number("attempts")).any())
+    statuses = e.share("429", _status_limited)
+    lines = [
+        gate((e.gate("gateway", "network") or bool(limited) or bool(e.moved) or retried.rose(0.02))
+             if knows else None, f"more than one attempt: {retried}", "attempts of each request"),
+        required((retried.rose(0.01) or statuses.rose(0.01)) if knows else None,
+                 f"more than one attempt: {retried}; 429 or 503: {statuses}",
+                 "attempts of each request"),
+        proof(any(seen) if seen else None,
+              f"429 or 503: {statuses}; gateway: "
+              + say.counted("429", e.counted("gateway_429")),
+              "the gateway's counter of 429, or the status of each try"),
+        support(None if wait is None else wait.after_mean > 2 * wait.before_mean + 0.005,
+                say.durations("failed attempts and backoff", wait)),
+        support(None if local is None else True, f"only {local}"),
+        support(e.gate("gateway"), say.durations("gateway", e.row("gateway_s"))),
+        against(bool(again), f"{', '.join(again)} was restarted"),
+    ]  # fmt: skip
+    action = "Raise the quota or rebalance over keys; honour Retry-After, and add jitter."
+    return judge("rate_limit_retries", lines, action)
+
+
+def proxy_buffering(e: Evidence) -> Finding:
+    """Something on the way gathers chunks, and hands them on in bursts.
+
+    Looks like:
+        The first chunk comes late, the rest all but at once: `first_chunk` up, time per token
+        *down*, chunks in bursts, end to end as ever. Compression of event streams does it, and
+        buffering, depending on how the server writes.
+
+    Confirm:
+        `curl -N` through the proxy and past it, side by side, and with `accept-encoding: gzip`.
+            histogram_quantile(0.5,
+              sum by (le) (rate(llmtrace_inter_chunk_gap_seconds_bucket[5m])))
+
+    Now:
+        Fix the proxy: nginx `proxy_buffering off; gzip off; proxy_http_version 1.1` for
+        `text/event-stream`, or `X-Accel-Buffering: no` from upstream.
+
+    Later:
+        A synthetic stream through every proxy, alarming when the first chunk comes with the last.
+    """
+    per_token = e.row("wait_per_token_s")
+    bursts, chunks = e.row("burst_share"), e.row("chunks_per_token")
+    whole, first = e.row("e2e_s"), e.row("ttft_s")
+    faster = None
+    if per_token is not None:
+        clearly = per_token.after_mean <= 0.75 * per_token.before_mean
+        faster = per_token.fell(0.0005, 0.15) or clearly
+    bursty = None if bursts is None else (
+        bursts.after_mean - bursts.before_mean >= 0.15)  # fmt: skip
+    fewer = None if chunks is None else chunks.after_mean <= 0.75 * chunks.before_mean
+    told = [one for one in (faster, bursty, fewer) if one is not None]
+    said = []
+    if per_token is not None:
+        said.append(say.durations("waited per token", per_token))
+    if bursts is not None:
+        said.append(f"chunks that came at once, mean {say.percent(bursts.before_mean)} → "
+                    f"{say.percent(bursts.after_mean)}")  # fmt: skip
+    later = None if first is None or whole is None else (
+        first.rose(0.01)
+        and whole.after_p50 - whole.before_p50 <= 0.5 * max(first.change, 0.0) + 0.01)  # fmt: skip
+    decode = e.row("decode_s")
+    local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
+    lines = [
+        gate(e.gate("first_chunk", "unattributed", "gateway", "network"),
+             say.durations("first chunk", e.row("first_chunk_s")),
+             "time to first chunk by stages"),
+        required(any(told) if told else None, "; ".join(said) or "chunks: not reported",
+                 "output tokens and chunks of each request"),
+        proof(None if bursty is None else bursty and bool(faster),
+              "; ".join(said), "which chunks came at once (`burst_chunks`)"),
+        support(later, say.durations("end to end", whole) + "; "
+                + say.durations("first chunk", first)),
+        support(_engine_flat(e), "queue and prefill did not move"),
+        support(None if decode is None else decode.after_mean <= 0.6 * decode.before_mean,
+                say.durations("decode", decode)),
+        support(None if local is None else True, f"only {local}"),
+        against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
+    ]  # fmt: skip
+    action = (
+        "Fix the proxy: no buffering and no compression for `text/event-stream` "
+        "(nginx: `proxy_buffering off; gzip off`, or `X-Accel-Buffering: no` from upstream)."
+    )
+    return judge("proxy_buffering", lines, action)
+
+
+def idle_timeout(e: Evidence) -> Finding:
+    """Something on the way cuts streams that have been silent for a fixed time.
+
+    Looks like:
+        Streams end without a finish reason, after the same silence each time (30, 60, 100 s ...),
+        however long they had run. The engine counts no failure.
+
+    Confirm:
+            sum by (outcome) (rate(llmtrace_requests_total[5m]))
+        Rows with outcome `truncated`: `max_gap_s` sits at one value. Then look for that value in
+        the configuration of every hop: nginx `proxy_read_timeout`, load balancer idle time-out.
+
+    Now:
+        Fix: raise the idle time-out of that hop, or send comments to keep the stream alive.
+
+    Later:
+        Heartbeats shorter than the shortest idle time-out on the way; let clients resume.
+    """
+    cut = e.share("broken", _broken)
+    before, found = broken(e)
+    idle = found.idle
+    known = found.n == 0 or idle is not None or found.alike > 0 or _gaps_known(e.after)
+    constant = idle is not None and found.alike >= 0.6 and found.n >= 4
+    usual = idle is not None and any(abs(idle - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S)
+    text = (
+        f"of {found.n} cut streams {say.percent(found.alike)} had been silent for "
+        f"{say.seconds(idle)} ({before.n} cut before)" if idle is not None
+        else f"{found.n} cut streams, after no common silence"
+    )  # fmt: skip
+    lines = [
+        gate(cut.rose(0.002, 4, 2.5), f"cut, timed out or failed: {cut}"),
+        required(constant if known else None, text,
+                 "the longest gap of each stream, the silence before the cut included"),
+        proof(constant and found.alike >= 0.75 and found.e2e_alike <= 0.7 * found.alike,
+              "the silence is always the same, the length of the streams is not"),
+        support(usual, f"{say.seconds(idle or 0)} is a usual setting"),
+        support(not restarted(e), "no engine was restarted"),
+        against(found.together >= 0.5 and found.n >= 4, "they ended at the same instant"),
+        against(constant and found.e2e_alike >= 0.95 * found.alike and _started_late(e),
+                "the whole length is as constant: a deadline, and not an idle time-out"),
+    ]  # fmt: skip
+    action = (
+        f"Fix: find the hop with an idle time-out of {say.seconds(idle)} and raise it, or keep "
+        "streams alive with comments." if idle is not None
+        else "Fix: raise the idle time-out, or keep streams alive with comments."
+    )  # fmt: skip
+    return judge("idle_timeout", lines, action + flags(e, "idle_timeout"))
+
+
+def midstream_errors(e: Evidence) -> Finding:
+    """Streams break after their first chunk, at no fixed silence.
+
+    Looks like:
+        Outcomes `truncated` or `error` with content already delivered; some are sent again, and
+        their prompt computed twice. An error event inside a 200, or a connection that just ends.
+
+    Confirm:
+            sum by (outcome) (rate(llmtrace_requests_total[5m]))
+            sum by (reason) (rate(llmtrace_engine_requests_finished_total[5m]))
+        The engine's log at the `request_id` of a broken row.
+
+    Now:
+        Reroute away from the replica or version the broken rows share; roll back.
+
+    Later:
+        Let clients resume, or retry what is idempotent; fix the engine.
+    """
+    cut = e.share("broken after the first chunk", _broken_midstream)
+    resent = e.share(
+        "stream sent again", lambda side: _retried(side) & (side.number("chunks") > 0)
+    )
+    _, found = broken(e)
+    again = restarted(e)
+    local = _where_broken(e)
+    finished = e.counted("finished", reason="error")
+    counted = None if finished is None else finished[1] >= 3 and finished[1] >= 2 * finished[0]
+    decode = e.row("decode_s")
+    retries = resent.rose(0.01) and decode is not None and decode.over > 0.07
+    idle = found.idle is not None and found.alike >= 0.6 and found.n >= 4
+    lines = [
+        gate(cut.rose(0.002, 3) or retries,
+             f"broken after the first chunk: {cut}; sent again: {resent}"),
+        required(cut.rose(0.002, 3) or retries, f"broken after the first chunk: {cut}"),
+        proof(counted, "the engines count: " + say.counted("finished with an error", finished)),
+        support(not idle and found.n >= 4,
+                "they had been silent for all sorts of times before they broke"),
+        support(not again, "no engine was restarted"),
+        support(found.together < 0.3, "they broke one by one"),
+        support(None if local is None else True, local or ""),
+        against(idle and found.together < 0.4,
+                f"they had all been silent for {say.seconds(found.idle or 0)}", strongly=True),
+        against(bool(again), f"{', '.join(again)} was restarted"),
+    ]  # fmt: skip
+    action = "Reroute away from what the broken streams share, roll back; then fix the engine."
+    return judge("midstream_errors", lines, action)
+
+
+def _engine_flat(e: Evidence) -> bool | None:
+    rose = [one for one in (e.up("queue_s"), e.up("prefill_s")) if one is not None]
+    return not any(rose) if rose else None
+
+
+def _retried(side: Side) -> Mask:
+    return side.number("attempts") > 1
+
+
+def _status_limited(side: Side) -> Mask:
+    words = ("429", "rate_limit", "ratelimit", "overloaded")
+    names = side.rows.words["error_type"].names
+    named = side.where("error_type", *(n for n in names if any(w in n.lower() for w in words)))
+    return named | np.isin(side.number("http_status"), (429, 503))
+
+
+def _limited(e: Evidence) -> bool | None:
+    statuses = e.share("429", _status_limited)
+    if statuses.after_k == 0 and not np.isfinite(e.after.number("http_status")).any():
+        return None
+    # Retries that worked leave the last status, 200: their absence here says nothing.
+    return True if statuses.rose(0.005, 3) else None
+
+
+def _began(e: Evidence, signal: str) -> bool:
+    counted = e.counted(signal)
+    return counted is not None and counted[1] >= 5 and counted[1] >= 2 * counted[0]
+
+
+def _broken(side: Side) -> Mask:
+    return side.where("outcome", "truncated", "timeout", "error")
+
+
+def _broken_midstream(side: Side) -> Mask:
+    return side.where("outcome", "truncated", "error") & np.isfinite(side.number("ttft_s"))
+
+
+def _gaps_known(side: Side) -> bool:
+    return bool(np.isfinite(side.number("max_gap_s")[_broken(side)]).any())
+
+
+def _started_late(e: Evidence) -> bool:
+    """Return whether cut streams had delivered something, so that gap and length can differ."""
+    return bool(np.isfinite(e.after.number("ttft_s")[_broken(e.after)]).mean() > 0.5)
+
+
+def _where_broken(e: Evidence) -> str | None:
+    """Say which replica or version most broken streams share, beyond its traffic."""
+    broken = _broken_midstream(e.after)
+    for column in ("replica", "version", "gateway", "model"):
+        words = e.after.rows.words[column]
+        codes = words.codes[broken & (words.codes >= 0)]
+        if len(codes) < 5:
+            continue
+        at = int(np.bincount(codes).argmax())
+        part = float((codes == at).mean())
+        traffic = float((words.codes == at).mean())
+        if part >= 0.7 and part >= 1.5 * traffic:
+            return f"{say.percent(part)} of them are {column}={words.names[at]}"
+    return None

@@ -1,0 +1,102 @@
+"""How are figures said, so that an engineer can argue with them?"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from llmtrace.triage.evidence import Ratio
+from llmtrace.triage.samples import Moved
+from llmtrace.triage.shifts import Shift
+
+_MS: Final = 1e-3
+
+
+def seconds(value: float) -> str:
+    """Say a duration: `0.4 ms`, `120 ms`, `2.41 s`.
+
+    Example:
+        >>> seconds(0.0123), seconds(2.414), seconds(61.2)
+        ('12 ms', '2.41 s', '61 s')
+    """
+    if not math.isfinite(value):
+        return "?"
+    if abs(value) < 10 * _MS:
+        return f"{value / _MS:.2g} ms"
+    if abs(value) < 1:
+        return f"{value / _MS:.0f} ms"
+    return f"{value:.2f} s" if abs(value) < 10 else f"{value:.0f} s"
+
+
+def amount(value: float) -> str:
+    """Say a number without a unit, three digits of it.
+
+    Example:
+        >>> amount(12345.6), amount(3.14159), amount(0.0)
+        ('12,346', '3.14', '0')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percent(value: float) -> str:
+    """Say a share.
+
+    Example:
+        >>> percent(0.4213)
+        '42 %'
+    """
+    return f"{100 * value:.0f} %"
+
+
+def durations(label: str, shift: Shift | None) -> str:
+    """Say how a duration moved, median and p95."""
+    if shift is None:
+        return f"{label}: not reported"
+    return (
+        f"{label} p50 {seconds(shift.before_p50)} → {seconds(shift.after_p50)}, "
+        f"p95 {seconds(shift.before_p95)} → {seconds(shift.after_p95)}"
+    )
+
+
+def amounts(label: str, shift: Shift | None, unit: str = "") -> str:
+    """Say how a number moved, median and p95."""
+    if shift is None:
+        return f"{label}: not reported"
+    unit = f" {unit}" if unit else ""
+    return (
+        f"{label} p50 {amount(shift.before_p50)} → {amount(shift.after_p50)}{unit}, "
+        f"p95 {amount(shift.before_p95)} → {amount(shift.after_p95)}{unit}"
+    )
+
+
+def gauge(label: str, moved: Moved | None) -> str:
+    """Say how a signal moved in the fleet, and where most if that differs."""
+    if moved is None:
+        return f"{label}: not reported"
+    text = amounts(label, moved.fleet) if moved.fleet else f"{label}: too few samples"
+    most = moved.most(lambda shift: shift.change)
+    if most is not None and len(moved.instances) > 1 and moved.fleet is not None:
+        name, shift = most
+        if shift.change > 1.5 * max(moved.fleet.change, 0.0):
+            text += f"; most on {name}: p50 {amount(shift.before_p50)} → {amount(shift.after_p50)}"
+    return text
+
+
+def ratio(label: str, found: Ratio | None) -> str:
+    """Say how a ratio of counters moved."""
+    if found is None:
+        return f"{label}: not reported"
+    where = f" on {found.instance}" if found.instance else ""
+    return f"{label} {percent(found.before)} → {percent(found.after)}{where}"
+
+
+def counted(label: str, found: tuple[float, float] | None) -> str:
+    """Say how often a counter counted in each window."""
+    if found is None:
+        return f"{label}: not reported"
+    return f"{label}: {amount(found[0])} → {amount(found[1])} in the window"
+
+
+def rates(label: str, before: float, after: float) -> str:
+    """Say how a rate a second moved."""
+    return f"{label} {amount(before)} → {amount(after)} a second"

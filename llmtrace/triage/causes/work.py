@@ -1,0 +1,239 @@
+"""Is it what people ask for that changed?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmtrace.triage.causes import words as say
+from llmtrace.triage.causes.advice import flags
+from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.patterns import Overlap, long_from, overlap
+from llmtrace.triage.result import Finding
+from llmtrace.triage.scoring import against, gate, judge, proof, required, support
+
+_MOST_LONG = 0.15
+
+
+def long_prompts(e: Evidence) -> Finding:
+    """Prompts got longer, and computing them takes the time it always took.
+
+    Looks like:
+        Prompt tokens are up; prefill per token is what it was. The slow requests are the long
+        ones. The verdict is `workload`: the system does what it did.
+
+    Confirm:
+            sum(rate(llmtrace_tokens_total{type="input"}[5m]))
+              / sum(rate(llmtrace_requests_total[5m]))
+        Compare TTFT within a class of prompt length: it must not have moved.
+
+    Now:
+        Find who sends them (tenant, route) and whether it is meant. Reroute long prompts to
+        replicas of their own, or cap them at the gateway.
+
+    Later:
+        Cap history and retrieved documents; compress prompts; make prefixes stable, so that the
+        cache serves them; give long prompts a budget of their own.
+    """
+    tokens = e.row("prompt_tokens")
+    per_token = e.at_same("prefill_s", "computed_tokens")
+    mix = e.mix_share("ttft_s", "prompt_tokens")
+    slow = _slow_are_long(e)
+    others = _ordinary_rise(e)
+    tenant = e.local("tenant", "prompt_tokens") or e.local("route", "prompt_tokens")
+    lines = [
+        gate(_first_chunk_later(e), say.durations("time to first chunk", e.row("ttft_s")),
+             "time to first chunk"),
+        required(None if tokens is None else tokens.rose(16.0, 0.08),
+                 say.amounts("prompt tokens", tokens), "prompt tokens per request"),
+        proof(None if slow is None else slow >= 0.5,
+              f"of the slow requests {say.percent(slow or 0)} have a prompt longer than 90 % had"),
+        support(None if mix is None else mix >= 0.4,
+                f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"),
+        support(None if per_token is None else 0.7 <= per_token <= 1.3,
+                f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
+        support(None if tenant is None else True, f"longer prompts come from {tenant}"),
+        against(None if others is None else others >= 0.5,
+                f"prompts of ordinary length got slower too: {say.percent(min(others or 0, 1))} "
+                "of the rise"),
+        against(None if slow is None else slow < 0.2,
+                f"only {say.percent(slow or 0)} of the slow requests have a long prompt"),
+        against(None if per_token is None else per_token > 1.8,
+                f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
+    ]  # fmt: skip
+    action = "Reroute or cap long prompts; find who sends them. The system is as fast as it was."
+    return judge("long_prompts", lines, action + flags(e, "long_prompts"))
+
+
+def longer_outputs(e: Evidence) -> Finding:
+    """Answers got longer, at the same time per token.
+
+    Looks like:
+        Output tokens and end-to-end time are up, time to first chunk and per token are not. The
+        verdict is `workload`.
+
+    Confirm:
+            sum(rate(llmtrace_tokens_total{type="output"}[5m]))
+              / sum(rate(llmtrace_requests_total[5m]))
+            histogram_quantile(0.5, sum by (le) (rate(llmtrace_tpot_seconds_bucket[5m])))
+
+    Now:
+        Find what asks for longer answers: a prompt's wording, a model, reasoning turned on, stop
+        sequences lost. Cap `max_tokens`.
+
+    Later:
+        Budget by tokens: an end-to-end target without a length is a target for other people's
+        prompts.
+    """
+    tokens, per_token = e.row("output_tokens"), e.row("tpot_s")
+    mix = e.mix_share("e2e_s", "output_tokens")
+    slower = None if per_token is None else per_token.ratio
+    volume = e.row("ttft_s")
+    lines = [
+        gate(e.gate("decode"), say.durations("decode", e.row("decode_s")), "decode times"),
+        required(None if tokens is None else tokens.rose(8.0, 0.15),
+                 say.amounts("output tokens", tokens), "output tokens per request"),
+        proof(None if mix is None else mix >= 0.6,
+              f"answer lengths alone explain {say.percent(min(mix or 0, 1))} of the change"),
+        support(None if slower is None else slower <= 1.15,
+                say.durations("time per token", per_token)),
+        support(None if volume is None else not volume.rose(0.01),
+                say.durations("time to first chunk", volume)),
+        against(None if slower is None else slower >= 1.5,
+                say.durations("time per token", per_token)),
+    ]  # fmt: skip
+    action = (
+        "Cap `max_tokens`, and find what asks for longer answers. Tokens come as fast as ever."
+    )
+    return judge("longer_outputs", lines, action)
+
+
+def head_of_line(e: Evidence) -> Finding:
+    """A few very long prompts hold up everybody else while they are computed.
+
+    Looks like:
+        Most slow requests are short, and arrived on a replica while a prompt many times longer
+        was being worked on. Streams in progress stall at the same moment. On a real vLLM the wait
+        for the running step is in no figure of the engine's: it lands in `first_chunk`.
+
+    Confirm:
+            histogram_quantile(0.99, sum by (le) (rate(llmtrace_engine_step_tokens_bucket[5m])))
+            histogram_quantile(0.99,
+              sum by (le) (rate(llmtrace_inter_chunk_gap_seconds_bucket[5m])))
+        Steps as large as the token budget, and a gap's p99 far from its p50.
+
+    Now:
+        Reroute very long prompts to a replica of their own; or cap their length at the gateway.
+
+    Later:
+        Keep chunked prefill on, with a smaller budget a step; separate prefill from decode.
+    """
+    found = overlap(e)
+    slow = _slow_are_long(e, few=True)
+    blocks = _big_steps(e)
+    others = _ordinary_rise(e)
+    waits = e.gate("queue", "prefill", "first_chunk", "decode", "unattributed")
+    lines = [
+        gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
+        required(_held_up(e, found), _overlap_text(found),
+                 "prompt tokens per request"),
+        proof(None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5
+              and found.long_n > 1.5 * _scaled(e, found.long_before) + 2,
+              f"of the slow short requests {say.percent(found.slow_during if found else 0)} came "
+              f"then, of all {say.percent(found.all_during if found else 0)}"),
+        support(None if slow is None else slow <= 0.35,
+                f"only {say.percent(slow or 0)} of the slow requests are long themselves"),
+        support(None if others is None else others >= 0.5,
+                "prompts of ordinary length got slower"),
+        support(blocks[0], blocks[1]),
+        support(None if found is None or not found.tpot_during or not found.tpot_outside else
+                found.tpot_during >= 1.25 * found.tpot_outside,
+                "time per token of short requests whose answer ran then is up too"),
+        against(None if found is None else found.long_share > _MOST_LONG,
+                f"{say.percent(found.long_share if found else 0)} of all prompts are that long"),
+    ]  # fmt: skip
+    action = "Reroute very long prompts to a replica of their own, or cap them."
+    return judge("head_of_line", lines, action + flags(e, "head_of_line"))
+
+
+def _held_up(e: Evidence, found: Overlap | None) -> bool | None:
+    if found is None:
+        limit = long_from(e)
+        if limit is None or not e.tells("prompt_tokens"):
+            return None
+        # There are long ones all the time: nobody is left to compare with.
+        return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False
+    return found.during >= 1.4 * found.outside and found.slow_during >= 0.3
+
+
+def _overlap_text(found: Overlap | None) -> str:
+    if found is None:
+        return "no short requests that arrived while a far longer prompt was worked on"
+    return (
+        f"{found.long_n} prompts of {say.amount(found.tokens)} tokens or more "
+        f"({found.long_before} before); short requests that arrived while one was worked on: "
+        f"p90 to first chunk {say.seconds(found.during)}, the others {say.seconds(found.outside)}"
+    )
+
+
+def _scaled(e: Evidence, before: float) -> float:
+    return before * e.after.window.seconds / max(e.before.window.seconds, 1e-9)
+
+
+def _big_steps(e: Evidence) -> tuple[bool | None, str]:
+    """Return whether a long prompt is computed in one step, by the facts."""
+    chunked = e.fact("chunked_prefill")
+    if chunked is False:
+        return True, "chunked prefill is off"
+    budget, longest = e.number_fact("max_num_batched_tokens"), e.number_fact("max_model_len")
+    if budget is None or longest is None:
+        return None, ""
+    return budget >= longest, (
+        f"a step may take {say.amount(budget)} tokens, a prompt {say.amount(longest)}"
+    )
+
+
+def _ordinary_rise(e: Evidence) -> float | None:
+    """Return the rise of the p95 to first chunk, of prompts with no more to compute
+    than 80 % had before.
+
+    As a share of everybody's; `None` where that did not rise.
+    """
+    whole = e.row("ttft_s")
+    tokens = e.before.number("computed_tokens")
+    tokens = tokens[np.isfinite(tokens)]
+    if whole is None or not len(tokens) or whole.after_p95 <= whole.before_p95:
+        return None
+    limit = float(np.percentile(tokens, 80))
+    ends = []
+    for side in (e.before, e.after):
+        ttft = side.number("ttft_s")[side.number("computed_tokens") <= limit]
+        ttft = ttft[np.isfinite(ttft)]
+        if len(ttft) < 20:
+            return None
+        ends.append(float(np.percentile(ttft, 95)))
+    return (ends[1] - ends[0]) / (whole.after_p95 - whole.before_p95)
+
+
+def _slow_are_long(e: Evidence, *, few: bool = False) -> float | None:
+    """Return the share of the slow requests whose prompt is longer than 90 % were before.
+
+    Args:
+        e: the evidence.
+        few: count only prompts several times the median as long, the head of a line.
+    """
+    name = "computed_tokens" if few else "prompt_tokens"
+    before, after = e.before.number(name), e.after.number(name)
+    ttft_b, ttft = e.before.number("ttft_s"), e.after.number("ttft_s")
+    known = before[np.isfinite(before)]
+    if not len(known) or not np.isfinite(ttft_b).any():
+        return None
+    limit = float(np.percentile(known, 90))
+    if few:
+        limit = max(1.3 * limit, 5 * float(np.median(known)))
+    slow = (ttft > np.nanpercentile(ttft_b, 95)) & np.isfinite(after)
+    return float((after[slow] > limit).mean()) if slow.sum() >= 10 else None
+
+
+def _first_chunk_later(e: Evidence) -> bool | None:
+    found = e.up("ttft_s")
+    return e.up("e2e_s") if found is None else found

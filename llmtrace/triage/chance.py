@@ -1,0 +1,223 @@
+"""Could chance alone have done that?
+
+Exact small-sample answers about counts (binomial, Fisher), how far clustering in time stretches
+them, and how many discoveries may be believed out of many tries (Benjamini and Hochberg).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from llmtrace.columns import Floats, Mask
+
+_WIDTHS_S: Final = (15.0, 30.0, 60.0, 120.0, 300.0)
+_FEWEST_BINS: Final = 10
+_FEWEST_STRETCHES: Final = 4
+_LEAST_EXPECTED: Final = 0.25
+_TAIL: Final = 0.025
+_CLOSE: Final = 1e-12
+_STEPS: Final = 10_000
+
+
+def quantile(values: Floats, q: float, weights: Floats | None = None) -> float:
+    """Return the smallest value that a share `q` of the weight does not exceed: nearest rank.
+
+    Example:
+        >>> quantile(np.array([3.0, 1.0, 2.0, 4.0]), 0.5)
+        2.0
+    """
+    if weights is None or np.ptp(weights) == 0:
+        rank = max(math.ceil(len(values) * q - 1e-9), 1) - 1
+        return float(np.partition(values, rank)[rank])
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    rank = int(np.searchsorted(reached, q * reached[-1] * (1 - 1e-12)))
+    return float(values[order[min(rank, len(values) - 1)]])
+
+
+def quantile_bounds(values: Floats, q: float, design: float = 1.0) -> tuple[float | None, ...]:
+    """Return the order statistics that hold the true quantile with 95 % confidence.
+
+    Exact for independent requests; `design` counts fewer of them where they share fate. `None`
+    where there are too few for a bound.
+    """
+    n = len(values)
+    effective = max(int(n / max(design, 1.0)), 1)
+    low, high = _ranks(effective, q)
+    ordered = np.sort(values)
+
+    def at(rank: int | None, up: bool) -> float | None:
+        if rank is None:
+            return None
+        # A rank of the effective count, as a share, is a rank of the whole.
+        place = (
+            math.ceil(rank / effective * n) if up else math.floor((rank - 1) / effective * n) + 1
+        )
+        return float(ordered[min(max(place, 1), n) - 1])
+
+    return at(low, up=False), at(high, up=True)
+
+
+@lru_cache(maxsize=1024)
+def _ranks(n: int, q: float) -> tuple[int | None, int | None]:
+    """Return the ranks whose values leave 2.5 % on either side; `None` = no such rank."""
+    spread = 6 * math.sqrt(n * q * (1 - q)) + 6
+    first, last = max(math.floor(n * q - spread), 0), min(math.ceil(n * q + spread), n)
+    k = np.arange(first, last + 1)
+    below = np.cumsum(np.exp(_log_choose(n, k) + k * math.log(q) + (n - k) * math.log1p(-q)))
+    under = np.flatnonzero(below <= _TAIL)
+    over = np.flatnonzero(below >= 1 - _TAIL)
+    low = int(k[under[-1]]) + 1 if under.size else None
+    high = int(k[over[0]]) + 1 if over.size and k[over[0]] + 1 <= n else None
+    return low, high
+
+
+def share_bounds(k: float, n: float) -> tuple[float, float]:
+    """Return the exact 95 % interval (Clopper and Pearson) of a share of `k` in `n`."""
+    if n <= 0:
+        return 0.0, 1.0
+    low = 0.0 if k <= 0 else _inverse_beta(_TAIL, k, n - k + 1)
+    high = 1.0 if k >= n else _inverse_beta(1 - _TAIL, k + 1, n - k)
+    return low, high
+
+
+def more_than(k1: float, n1: float, k2: float, n2: float) -> float:
+    """Return the chance of a share as high as `k1` of `n1` if it truly were that of `k2` of `n2`.
+
+    Fisher's exact test, one-sided. Counts may be fractions of requests, where requests that share
+    fate count for less than one: they are rounded so that the test errs to caution.
+    """
+    n1, n2 = math.floor(n1), math.floor(n2)
+    k1, k2 = min(math.floor(k1), n1), min(math.ceil(k2), n2)
+    if n1 < 1 or n2 < 1 or k1 < 1:
+        return 1.0
+    drawn = k1 + k2
+    k = np.arange(k1, min(drawn, n1) + 1)
+    logs = _log_choose(n1, k) + _log_choose(n2, drawn - k)
+    total = _log_choose(n1 + n2, np.array([drawn]))[0]
+    return float(min(np.exp(logs - total).sum(), 1.0))
+
+
+def binomial_tail(k: float, n: float, p: float) -> float:
+    """Return the chance of `k` or more out of `n` at probability `p`."""
+    if k <= 0:
+        return 1.0
+    if k > n or p <= 0:
+        return 0.0
+    return _beta(p, k, n - k + 1) if p < 1 else 1.0
+
+
+def clustered(t: Floats, slow: Mask, window_s: float | None = None) -> float:
+    """Return how many times more the slow requests vary by time than if each were independent.
+
+    The index of dispersion of their counts in bins of 15 s to 5 min, whichever is most: at least
+    1. So many requests say as much as one independent one.
+
+    Args:
+        t: unix seconds.
+        slow: whether each request was slow.
+        window_s: the length of a window these are compared with. What stretches as long as it do
+            by themselves, as load comes and goes, is no news either.
+    """
+    if len(t) == 0 or slow.all() or not slow.any():
+        return 1.0
+    most = max(_dispersion(t, slow, width, _FEWEST_BINS) for width in _WIDTHS_S)
+    if window_s is not None:
+        for width in (window_s, window_s / 2):
+            most = max(most, _dispersion(t, slow, width, _FEWEST_STRETCHES))
+    return most
+
+
+def _dispersion(t: Floats, slow: Mask, width: float, fewest: int) -> float:
+    """Return the variance of counts in bins over that of independent requests; 1 if untold."""
+    p = float(slow.mean())
+    start, span = float(t.min()), float(np.ptp(t))
+    bins = round(span / width)
+    if not fewest <= bins <= len(t):
+        return 1.0
+    place = np.minimum(((t - start) / span * bins).astype(np.int64), bins - 1)
+    n = np.bincount(place, minlength=bins)
+    k = np.bincount(place, slow, minlength=bins)
+    used = n > 0
+    free = int(used.sum()) - 1
+    if free < fewest - 1 or n[used].mean() * p < _LEAST_EXPECTED:
+        return 1.0
+    chi = (k[used] - n[used] * p) ** 2 / (n[used] * p * (1 - p))
+    # A variance of few bins is itself a guess, and may as well be too low.
+    return float(chi.sum()) / free * (1 + 2 / free)
+
+
+def false_discovery(p_values: Sequence[float]) -> list[float]:
+    """Return each test's q: the share of false ones among those at least as certain.
+
+    Example:
+        >>> false_discovery([0.01, 0.5, 0.02])
+        [0.03, 0.5, 0.03]
+    """
+    n = len(p_values)
+    q = [1.0] * n
+    least = 1.0
+    for rank, i in reversed(list(enumerate(np.argsort(p_values, kind="stable"), 1))):
+        least = min(least, p_values[i] * (n / rank))
+        q[int(i)] = least
+    return q
+
+
+_log_factorials = np.zeros(1)
+
+
+def _log_choose(n: int, k: np.typing.NDArray[np.int64]) -> Floats:
+    global _log_factorials
+    if len(_log_factorials) <= n:
+        numbers = np.arange(1, max(2 * len(_log_factorials), n + 1), dtype=np.float64)
+        _log_factorials = np.concatenate([[0.0], np.cumsum(np.log(numbers))])
+    table: Floats = _log_factorials
+    inside = (k >= 0) & (k <= n)
+    k = np.clip(k, 0, n)
+    return np.where(inside, table[n] - table[k] - table[n - k], -np.inf)
+
+
+def _inverse_beta(p: float, a: float, b: float) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _beta(middle, a, b) < p:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _beta(x: float, a: float, b: float) -> float:
+    """Return the regularised incomplete beta function, by its continued fraction (Lentz)."""
+    if x <= 0:
+        return 0.0
+    if x >= 1:
+        return 1.0
+    if x > (a + 1) / (a + b + 2):
+        return 1.0 - _beta(1 - x, b, a)
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+        + a * math.log(x) + b * math.log1p(-x)
+    ) / a  # fmt: skip
+    tiny = 1e-300
+    c, d = 1.0, 1.0 / max(1.0 - (a + b) * x / (a + 1), tiny)
+    f = d
+    for m in range(1, _STEPS):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1.0 + numerator * d
+            d = 1.0 / (d if abs(d) > tiny else tiny)
+            c = 1.0 + numerator / c
+            c = c if abs(c) > tiny else tiny
+            f *= c * d
+        if abs(c * d - 1.0) < _CLOSE:
+            break
+    return front * f

@@ -1,0 +1,228 @@
+"""Whose requests are slow beyond their share?
+
+For every value of every attribute: how many requests are slow, less how many would be, given what
+they ask for and how that value fared before. What passes an exact test, false discoveries
+controlled, must also explain the change: without it, the p95 comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.columns import Columns, Floats, Mask
+from llmtrace.triage.chance import binomial_tail, false_discovery, quantile
+from llmtrace.triage.parts import Values, slow
+from llmtrace.triage.result import Cohort
+from llmtrace.triage.workload import Cells, Codes
+
+ATTRIBUTES: Final = (
+    "replica", "region", "tenant", "route", "model", "version", "client", "gateway", "provider",
+    "server", "service", "operation",
+)  # fmt: skip
+_MOST_VALUES: Final = 50
+_FEWEST: Final = 30
+_FEWEST_SLOW: Final = 5
+_NEARLY_ALL: Final = 0.95
+_FALSE: Final = 0.05
+_BEYOND_SHARE: Final = 0.1
+_BEATS_PARENTS: Final = 0.1
+_EXPLAINS: Final = 0.25
+_PARENTS: Final = 6
+_SHOWN: Final = 5
+_PRIOR: Final = 10.0  # requests' worth of belief that a cell is like all others
+_PRIOR_SLOW: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Requests of one window: whether each is slow, the chance of it, and its attributes."""
+
+    slow: Mask
+    chance: Floats
+    codes: dict[str, Codes]
+    value: Floats  # infinite where it was cut short, having been slow already
+
+    def __len__(self) -> int:
+        return len(self.slow)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    attributes: tuple[tuple[str, int], ...]
+    n: int
+    slow: int
+    excess_share: float
+    traffic_share: float
+    p_value: float
+
+    @property
+    def score(self) -> float:
+        """How far beyond its share of the traffic: 0 for one that carries its own."""
+        return self.excess_share - self.traffic_share
+
+
+def find_cohorts(
+    rows: tuple[Columns, Columns],
+    both: tuple[Values, Values],
+    cells: Cells,
+    threshold: float,
+    q: float,
+    design: float,
+) -> tuple[Cohort, ...]:
+    """Return what the slow requests have in common, the clearest first; empty = not localised.
+
+    Args:
+        rows: of the windows before and after.
+        both: the metric of those rows.
+        cells: of the same work, of those that tell the metric.
+        threshold: above which a request is slow: the p95 before.
+        q: the quantile that `threshold` is.
+        design: how many requests say as much as one independent one.
+    """
+    before, after = _sides(rows, both, cells, threshold, q)
+    excess = float(after.slow.sum() - after.chance.sum())
+    if excess < _FEWEST_SLOW or not len(before):
+        return ()
+    singles = [
+        one
+        for name in ATTRIBUTES
+        for value in _values(after.codes[name])
+        if (one := _candidate(((name, value),), before, after, excess, design))
+    ]
+    parents = sorted(singles, key=lambda one: -one.score)[:_PARENTS]
+    tried = singles + list(_pairs(parents, singles, before, after, excess, design))
+    kept = []
+    for one, false in zip(tried, false_discovery([c.p_value for c in tried]), strict=True):
+        if false > _FALSE or one.score < _BEYOND_SHARE:
+            continue
+        without = _without(one, before, after, q)
+        if without is not None:
+            kept.append((one, false, without))
+    kept.sort(key=lambda found: (-round(found[0].score, 3), len(found[0].attributes), found[1]))
+    words = rows[1].words
+    return tuple(
+        Cohort(
+            attributes={name: words[name].names[code] for name, code in one.attributes},
+            excess_share=one.excess_share,
+            traffic_share=one.traffic_share,
+            p95_without=without,
+            n=one.n,
+            slow=one.slow,
+            q=false,
+        )
+        for one, false, without in kept[:_SHOWN]
+    )
+
+
+def _sides(
+    rows: tuple[Columns, Columns],
+    both: tuple[Values, Values],
+    cells: Cells,
+    threshold: float,
+    q: float,
+) -> tuple[_Side, _Side]:
+    flags, found_cells, values = [], [], []
+    codes: list[dict[str, Codes]] = []
+    for columns, one, cell in zip(rows, both, (cells.before, cells.after), strict=True):
+        index, above = slow(one, threshold)
+        flags.append(above)
+        by_row = np.full(len(columns), -1, np.int64)
+        by_row[one.index] = cell
+        found_cells.append(by_row[index])
+        value = np.full(len(columns), np.inf)
+        value[one.index] = one.value
+        values.append(value[index])
+        codes.append({name: columns.words[name].codes[index] for name in ATTRIBUTES})
+    chance = _chance(flags[0], found_cells[0], cells.count, 1 - q)
+    sides = [_Side(flags[i], chance[found_cells[i]], codes[i], values[i]) for i in (0, 1)]
+    return sides[0], sides[1]
+
+
+def _chance(above: Mask, cell: Codes, count: int, usual: float) -> Floats:
+    """Return each cell's share of slow requests before; the last is of requests of no cell."""
+    inside = cell >= 0
+    n = np.bincount(cell[inside], minlength=count)
+    k = np.bincount(cell[inside], above[inside], minlength=count)
+    return np.append((k + usual * _PRIOR) / (n + _PRIOR), usual)
+
+
+def _values(codes: Codes) -> list[int]:
+    counts = np.bincount(codes[codes >= 0])
+    if (counts >= _FEWEST).sum() == 0:
+        return []
+    order = np.argsort(-counts, kind="stable")[:_MOST_VALUES]
+    return [int(i) for i in order if _FEWEST <= counts[i] < _NEARLY_ALL * len(codes)]
+
+
+def _candidate(
+    attributes: tuple[tuple[str, int], ...],
+    before: _Side,
+    after: _Side,
+    excess: float,
+    design: float,
+) -> _Candidate | None:
+    mine, was = _mask(attributes, after), _mask(attributes, before)
+    n, k = int(mine.sum()), int(after.slow[mine].sum())
+    if n < _FEWEST or k < _FEWEST_SLOW or n >= _NEARLY_ALL * len(after):
+        return None
+    # What was slow of this value before, against what its work would make one expect.
+    usual = (before.slow[was].sum() + _PRIOR_SLOW) / (before.chance[was].sum() + _PRIOR_SLOW)
+    expected = float(after.chance[mine].sum() * usual)
+    others = float(after.chance[~mine].sum())
+    total = int(after.slow.sum())
+    p = binomial_tail(
+        int(k / design), int(total / design), expected / max(expected + others, 1e-12)
+    )
+    return _Candidate(
+        attributes=attributes,
+        n=n,
+        slow=k,
+        excess_share=(k - expected) / excess,
+        traffic_share=n / len(after),
+        p_value=p,
+    )
+
+
+def _pairs(
+    parents: list[_Candidate],
+    singles: list[_Candidate],
+    before: _Side,
+    after: _Side,
+    excess: float,
+    design: float,
+) -> Iterator[_Candidate]:
+    """Yield pairs of values that stand out more than either alone."""
+    seen = set()
+    for one in parents:
+        for other in singles:
+            pair = tuple(sorted(one.attributes + other.attributes))
+            if one.attributes[0][0] == other.attributes[0][0] or pair in seen:
+                continue
+            seen.add(pair)
+            found = _candidate(pair, before, after, excess, design)
+            if found and found.score >= max(one.score, other.score) + _BEATS_PARENTS:
+                yield found
+
+
+def _mask(attributes: tuple[tuple[str, int], ...], side: _Side) -> NDArray[np.bool_]:
+    mask = np.ones(len(side), bool)
+    for name, code in attributes:
+        mask &= side.codes[name] == code
+    return mask
+
+
+def _without(one: _Candidate, before: _Side, after: _Side, q: float) -> float | None:
+    """Return the p95 after of all others, if their change is clearly less; else `None`."""
+    rest_b, rest_a = (side.value[~_mask(one.attributes, side)] for side in (before, after))
+    if not rest_b.size or not rest_a.size:
+        return None
+    change = quantile(after.value, q) - quantile(before.value, q)
+    without = quantile(rest_a, q)
+    if change <= 0 or without - quantile(rest_b, q) > (1 - _EXPLAINS) * change:
+        return None
+    return round(without, 9) if np.isfinite(without) else None

@@ -1,0 +1,256 @@
+"""What does `llmtrace triage` do, from its options to its exit status?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TextIO
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from llmtrace.case import Case, Window, read_case, write_case
+from llmtrace.collector_api import Collector
+from llmtrace.columns import WORDS, Mask
+from llmtrace.errors import ConfigError, DataError
+from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.result import Result, Verdict, as_json
+from llmtrace.triage.screen import screen
+from llmtrace.triage.sources import from_collector
+
+# Exit statuses beside those every command has: what a script wants to know.
+MOVED: Final = 10
+CANNOT_TELL: Final = 11
+_STATUS: Final[Mapping[Verdict, int]] = {
+    "no_change": 0,
+    "workload": MOVED,
+    "regression": MOVED,
+    "mixed": MOVED,
+    "new_workload": MOVED,
+    "not_enough_data": CANNOT_TELL,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a triage is asked to do beside reading its data.
+
+    Attributes:
+        settings: windows, metric, resampling.
+        filters: by row field (`model`, `route`, `tenant`, ...), the words a row may have.
+        explain: print every line of evidence.
+        as_json: print JSON instead of a screen.
+        html: write a page there.
+        save: write the case there.
+    """
+
+    settings: Settings
+    filters: Mapping[str, tuple[str, ...]]
+    explain: bool = False
+    as_json: bool = False
+    html: Path | None = None
+    save: Path | None = None
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the command of these options; return its exit status."""
+    now = time.time()
+    asked = Asked(
+        settings=Settings(
+            before=None if options.before is None else window(options.before, now),
+            after=None if options.after is None else window(options.after, now),
+            at=None if options.at is None else time_of(options.at, now),
+            metric=options.metric,
+            bootstrap=options.bootstrap,
+        ),
+        filters=_filters(options.where),
+        explain=options.explain,
+        as_json=options.json,
+        html=options.html,
+        save=options.save,
+    )
+    progress = Steps(sys.stderr)
+    try:
+        return run(_case(options, asked, now, progress), asked, sys.stdout, progress)
+    finally:
+        progress.done()
+
+
+def _case(options: argparse.Namespace, asked: Asked, now: float, progress: Steps) -> Case:
+    """Read what the options say is to be looked at."""
+    if options.case is not None:
+        return read_case(options.case, progress.report)
+    collector = Collector(options.url, options.token_file)
+    return from_collector(
+        collector, span(asked.settings, options.last, now), progress.report, asked.filters
+    )
+
+
+def span(settings: Settings, last: str, now: float) -> Window:
+    """Return how much has to be read for what is to be compared.
+
+    Args:
+        settings: the windows, if they were given.
+        last: how long back otherwise, as `6h`.
+        now: unix seconds.
+
+    Raises:
+        ConfigError: `last` is no stretch of time.
+    """
+    named = [one for one in (settings.before, settings.after) if one is not None]
+    back = now - time_of(f"-{last}", now)
+    if back <= 0:
+        raise ConfigError(f"--last {last}: write how long back to look, as 6h or 90m")
+    if len(named) == 2:  # noqa: PLR2004 - both
+        return Window(min(one.start for one in named), max(one.end for one in named))
+    end = max([settings.at or 0.0, *(one.end for one in named)]) or now
+    start = min([end, *(one.start for one in named)]) - back
+    return Window(start, min(now, end + back / 4) if settings.at else end)
+
+
+def _filters(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    filters: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        name, equals, word = text.partition("=")
+        if not (equals and name and word):
+            raise ConfigError(f"--where {text}: write NAME=VALUE, as model=llama-3")
+        filters[name] = (*filters.get(name, ()), word)
+    return filters
+
+
+def run(case: Case, asked: Asked, out: TextIO, progress: Steps) -> int:
+    """Triage a case, print what was found, and return the exit status.
+
+    Raises:
+        ConfigError: a filter names no field, or windows contradict each other.
+        DataError: no row is left.
+        SourceError: a file cannot be written.
+    """
+    case = keep(case, asked.filters)
+    if asked.save is not None:
+        write_case(asked.save, case)
+    result = triage(case, asked.settings, progress.report)
+    progress.done()
+    if asked.html is not None:
+        from llmtrace.triage.page import write_page
+
+        write_page(asked.html, result, case)
+    show(result, asked, out)
+    return _STATUS[result.verdict]
+
+
+def show(result: Result, asked: Asked, out: TextIO) -> None:
+    """Print a result, as a screen or as JSON."""
+    if asked.as_json:
+        json.dump(as_json(result), out, indent=2, allow_nan=False)
+        out.write("\n")
+        return
+    console = Console(file=out)
+    console.print(screen(result, explain=asked.explain))
+    for what, path in (("page", asked.html), ("case", asked.save)):
+        if path is not None:
+            console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
+
+
+def keep(case: Case, filters: Mapping[str, tuple[str, ...]]) -> Case:
+    """Keep the rows whose words are among those asked for.
+
+    Raises:
+        ConfigError: a filter names no field of words.
+        DataError: no row is left.
+    """
+    rows = case.rows
+    for name, words in filters.items():
+        if name not in WORDS:
+            raise ConfigError(f"--where {name}=...: rows are filtered by {', '.join(WORDS)}")
+        mask: Mask = rows.words[name].where(*words)
+        if not np.any(mask):
+            had = ", ".join(rows.words[name].names[:10]) or "nothing: it is not reported"
+            raise DataError(f"--where {name}={','.join(words)}: no row has it; rows have {had}")
+        rows = rows.take(mask)
+    return replace(case, rows=rows)
+
+
+def window(text: str, at: float) -> Window:
+    """Read a window: two times, `START/END`, each unix seconds, ISO 8601, or `-30m` before `at`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    start, slash, end = text.partition("/")
+    if not slash:
+        raise ConfigError(f"{text!r} is no window: write START/END, as 10:00/10:30 or -2h/-30m")
+    found = Window(time_of(start, at), time_of(end, at))
+    if found.seconds <= 0:
+        raise ConfigError(f"{text!r}: the window does not end after it starts")
+    return found
+
+
+def time_of(text: str, at: float) -> float:
+    """Read a time: unix seconds, ISO 8601 (local if it names no zone), `HH:MM`, `-30m`, `now`.
+
+    Args:
+        text: the time.
+        at: what times before now, and times without a day, are counted from; unix seconds.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    from datetime import datetime
+
+    text = text.strip()
+    if text in {"", "now"}:
+        return at
+    if text[0] in "+-" and text[-1] in _UNITS:
+        try:
+            return at + float(text[:-1]) * _UNITS[text[-1]]
+        except ValueError:
+            pass
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        if len(text) <= len("00:00:00") and ":" in text:
+            day = datetime.fromtimestamp(at).astimezone().date()
+            text = f"{day.isoformat()}T{text}"
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is no time: write 14:30, 2026-01-31T14:30, -30m, or unix seconds"
+        ) from None
+
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class Steps:
+    """Progress on a terminal, one line a step; nothing where nobody looks."""
+
+    def __init__(self, err: TextIO) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=Console(file=err),
+            transient=True,
+            disable=not err.isatty(),
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._bar.start()
+
+    def report(self, what: str, share: float) -> None:
+        """Say how far one step is, from 0 to 1."""
+        if what not in self._tasks:
+            self._tasks[what] = self._bar.add_task(what, total=1.0)
+        self._bar.update(self._tasks[what], completed=share)
+
+    def done(self) -> None:
+        """Take the progress off the terminal."""
+        self._bar.stop()

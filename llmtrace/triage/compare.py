@@ -1,0 +1,162 @@
+"""Did the p95 of a metric move beyond chance, and from what to what?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from llmtrace.case import Window
+from llmtrace.columns import Columns
+from llmtrace.quantiles import least_values
+from llmtrace.triage.chance import clustered, more_than, quantile, quantile_bounds, share_bounds
+from llmtrace.triage.parts import Values, slow
+from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
+
+FLOOR_S: Final[dict[Metric, float]] = {"ttft": 0.005, "tpot": 0.0005, "e2e": 0.01, "render": 0.005}
+_LEAST_RELATIVE: Final = 0.1
+_ALSO: Final = (0.5, 0.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A metric in both windows.
+
+    Attributes:
+        change: for the result.
+        design: how many requests say as much as one independent one, before and after.
+        threshold: the p95 before, above which a request counts as slow; NaN = not known.
+    """
+
+    change: Change
+    design: tuple[float, float]
+    threshold: float
+
+
+def compare(
+    rows: tuple[Columns, Columns],
+    windows: tuple[Window, Window],
+    both: tuple[Values, Values],
+    q: float,
+    certain: float,
+) -> Compared:
+    """Compare a metric in two windows.
+
+    That more than the expected share now lies above the p95 before (or, of a fall, that before
+    more lay above the p95 after) is tested by Fisher's exact test, for as many independent
+    requests as clustering leaves. The same is asked at the p50 and the p80, where these moved the
+    same way: where few requests lie near the p95, it moves far with little to show for it. And the
+    move must matter: 10 %, and a floor.
+
+    Args:
+        rows: of the windows before and after.
+        windows: when those were.
+        both: the metric of those rows.
+        q: the quantile, 0.95.
+        certain: the chance of a false alarm to stay below.
+    """
+    before, after = both
+    metric = before.metric
+    fewest = least_values(q)
+    if not len(before) or not len(after):
+        sides = [_side(one, w, q, 1.0) for one, w in zip(both, windows, strict=True)]
+        change = Change(
+            metric=metric, before=sides[0], after=sides[1], delta_s=None, share_above=None,
+            share_above_ci=NO_BOUNDS, p_value=None, significant=False,
+        )  # fmt: skip
+        return Compared(change, (1.0, 1.0), math.nan)
+    low, high = (quantile(one.value, q, one.weight) for one in both)
+    seconds = (windows[0].seconds, windows[1].seconds)
+    up = _share_above(rows, both, low, seconds)
+    k, n, design_a = up.after
+    side_b = _side(before, windows[0], q, up.before[2])
+    side_a = _side(after, windows[1], q, design_a)
+    delta = high - low
+    p_value = _p_value(rows, both, q, seconds)
+    matters = _matters(metric, low, high)
+    told = min(len(before), len(after)) >= fewest
+    change = Change(
+        metric=metric,
+        before=side_b,
+        after=side_a,
+        delta_s=_ns(high) - _ns(low),
+        share_above=k / n if n else None,
+        share_above_ci=share_bounds(k / design_a, n / design_a),
+        p_value=p_value,
+        significant=bool(told and matters and p_value < certain),
+    )
+    return Compared(change, (up.before[2], design_a), low)
+
+
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """How many of how many are above a threshold, and their design effect."""
+
+    before: tuple[int, int, float]
+    after: tuple[int, int, float]
+
+
+def _share_above(
+    rows: tuple[Columns, Columns],
+    both: tuple[Values, Values],
+    threshold: float,
+    seconds: tuple[float, float],
+) -> _Above:
+    counted = []
+    for columns, one, other_s in zip(rows, both, reversed(seconds), strict=True):
+        index, above = slow(one, threshold)
+        design = clustered(columns.start[index] / 1e9, above, other_s)
+        counted.append((int(above.sum()), len(above), design))
+    return _Above(counted[0], counted[1])
+
+
+def _p_value(
+    rows: tuple[Columns, Columns],
+    both: tuple[Values, Values],
+    q: float,
+    seconds: tuple[float, float],
+) -> float:
+    """Return the chance of a change as clear as this, of those in the direction of the p95's."""
+    turned = ((rows[1], rows[0]), (both[1], both[0]), (seconds[1], seconds[0]))
+    rises = quantile(both[1].value, q, both[1].weight) >= quantile(
+        both[0].value, q, both[0].weight
+    )
+    one_rows, one, lengths = (rows, both, seconds) if rises else turned
+    least = 1.0
+    for share in (*_ALSO, q):
+        low, high = (quantile(side.value, share, side.weight) for side in one)
+        if share == q or _matters(both[0].metric, low, high) and high > low:
+            least = min(least, _p(_share_above(one_rows, one, low, lengths)))
+    return min(1.0, 2 * least * (1 + len(_ALSO)))  # either direction, at each of the shares
+
+
+def _matters(metric: Metric, low: float, high: float) -> bool:
+    return abs(high - low) >= max(FLOOR_S[metric], _LEAST_RELATIVE * min(low, high))
+
+
+def _p(found: _Above) -> float:
+    (k0, n0, d0), (k1, n1, d1) = found.before, found.after
+    d1 = max(d1, d0)
+    return more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
+
+
+def _side(one: Values, window: Window, q: float, design: float) -> Side:
+    if not len(one):
+        return Side(window=window, n=0, p50=None, p95=None)
+    bounds = quantile_bounds(one.value, q, design)
+    ci: Bounds = (_rounded(bounds[0]), _rounded(bounds[1]))
+    return Side(
+        window=window,
+        n=len(one),
+        p50=_ns(quantile(one.value, 0.5, one.weight)),
+        p95=_ns(quantile(one.value, q, one.weight)),
+        p95_ci=ci,
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else _ns(value)
+
+
+def _ns(value: float) -> float:
+    return round(value, 9)

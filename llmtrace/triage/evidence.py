@@ -1,0 +1,514 @@
+"""What do rows, signals and facts say happened between two windows?
+
+`Evidence` answers the questions that rules of causes ask: did a stage move, did a gauge, did a
+counter's rate, where, and among which requests? Every answer is measured or `None`: a signal that
+nobody reported is not a signal that stayed at 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+
+from llmtrace.case import Event, Facts, Signals, Window
+from llmtrace.columns import Columns, Floats, Mask
+from llmtrace.rows import TURN
+from llmtrace.triage.samples import Moved, Series, gauges, moved, rates
+from llmtrace.triage.shifts import (
+    FEWEST,
+    Share,
+    Shift,
+    matched,
+    reweighted_p95,
+    share,
+    shift,
+)
+from llmtrace.triage.sides import Side
+
+METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
+TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "unattributed")
+
+# What matters at all, in seconds: below, nobody is paged.
+FLOOR_S: Final[Mapping[str, float]] = {"tpot_s": 0.0005}
+_FLOOR_S: Final = 0.005
+
+_MOST_VALUES: Final = 24  # of a column, when looking where something is
+_ELSEWHERE: Final = 0.35  # the rest moves by less than this share, or it is not local
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One counter over another, before and after: hits over queries, accepted over drafted."""
+
+    before: float
+    after: float
+    instance: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """One value of a column whose rows rose by more than everybody else's."""
+
+    column: str
+    value: str
+    inside: Shift
+    outside: Shift | None
+    traffic: float
+
+    def __str__(self) -> str:
+        return f"{self.column}={self.value} ({100 * self.traffic:.0f} % of requests)"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Both windows of an incident, and what is known beside them.
+
+    Attributes:
+        metric: the row's field the triage is about (`ttft_s`, ...); `None` = whichever moved.
+        contributions: seconds by stage, `mix` and `co_occurrence`, where they were worked out.
+    """
+
+    before: Side
+    after: Side
+    signals: Signals
+    facts: Facts
+    turns: tuple[Side, Side]
+    metric: str | None = None
+    contributions: Mapping[str, float] = field(default_factory=dict)
+    _kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, key: Any, make: Callable[[], _T]) -> _T:
+        """Return what `make` makes, made once for each key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return cast("_T", self._kept[key])
+
+    # --- rows -------------------------------------------------------------------------------
+
+    def row(self, name: str) -> Shift | None:
+        """Compare a field of the requests; `None` where too few rows know it."""
+        return self.once(("row", name), lambda: self._row(name, None))
+
+    def row_where(self, name: str, column: str, word: str) -> Shift | None:
+        """Compare a field among the requests with this word."""
+
+        def compare() -> Shift | None:
+            return self._row(
+                name, (self.before.where(column, word), self.after.where(column, word))
+            )
+
+        return self.once(("row", name, column, word), compare)
+
+    def _row(self, name: str, masks: tuple[Mask, Mask] | None) -> Shift | None:
+        sides = []
+        for i, side in enumerate((self.before, self.after)):
+            values, t = side.some(side.number(name)), side.some(side.t)
+            if masks is not None:
+                inside = side.some(masks[i])
+                values, t = values[inside], t[inside]
+            sides += [values, t]
+        return shift(*sides)
+
+    def turn(self, name: str) -> Shift | None:
+        """Compare a field of the turns, or of requests where they hold the tools themselves."""
+
+        def compare() -> Shift | None:
+            before, after = self.turns
+            return shift(before.number(name), before.t, after.number(name), after.t)
+
+        return self.once(("turn", name), compare)
+
+    def at_same(self, name: str, by: str) -> float | None:
+        """Return a field's ratio, after over before, between requests alike in another field."""
+
+        def compare() -> float | None:
+            both = (self.before, self.after)
+            b, b_by, a, a_by = (side.some(side.number(one)) for side in both for one in (name, by))
+            return matched(b, b_by, a, a_by)
+
+        return self.once(("same", name, by), compare)
+
+    def share(self, name: str, mask: Callable[[Side], Mask]) -> Share:
+        """Count what a mask holds of in both windows; `name` tells masks apart."""
+        return self.once(("share", name), lambda: share(mask(self.before), mask(self.after)))
+
+    def outcome(self, *outcomes: str) -> Share:
+        """Count requests that ended so."""
+        return self.share(" ".join(outcomes), lambda side: side.where("outcome", *outcomes))
+
+    def tells(self, name: str) -> bool:
+        """Return whether rows after know this field at all."""
+        return self.after.known(name)
+
+    @property
+    def request_rate(self) -> tuple[float, float]:
+        """Requests a second, before and after."""
+        before, after = (
+            float(side.rows.weights.sum()) / max(side.window.seconds, 1e-9)
+            for side in (self.before, self.after)
+        )
+        return before, after
+
+    @cached_property
+    def more_requests(self) -> bool:
+        """Whether clearly more requests come than before, beyond their usual unrest."""
+        before, after = self.request_rate
+        return after >= 1.15 * before and self._count_z() >= 4.0  # noqa: PLR2004
+
+    @cached_property
+    def load_per_engine(self) -> tuple[float, float] | None:
+        """Requests a second to a typical engine, before and after; `None` = no row names one."""
+        rates = []
+        for side in (self.before, self.after):
+            codes = side.rows.words["replica"].codes
+            counts = np.bincount(codes[codes >= 0])
+            counts = counts[counts >= FEWEST]
+            if not len(counts):
+                return None
+            rates.append(float(np.median(counts)) / max(side.window.seconds, 1e-9))
+        return rates[0], rates[1]
+
+    @cached_property
+    def more_load(self) -> bool:
+        """Whether a typical engine is asked clearly more: more requests, or fewer engines."""
+        each = self.load_per_engine
+        if each is None:
+            return self.more_requests
+        counts = [rate * side.window.seconds for rate, side in
+                  zip(each, (self.before, self.after), strict=True)]  # fmt: skip
+        error = math.sqrt(1 / counts[0] + 1 / counts[1])
+        return each[1] >= 1.15 * each[0] and math.log(each[1] / each[0]) >= 3 * error
+
+    def _count_z(self) -> float:
+        """Standard errors between the counts, by the unrest of quarters of a minute or so."""
+        rates = []
+        for side in (self.before, self.after):
+            width = max(side.window.seconds / 24, 5.0)
+            bins = max(int(side.window.seconds / width), 2)
+            counts = np.histogram(side.t, bins, (side.window.start, side.window.end))[0]
+            rates.append(counts * bins / side.window.seconds)
+        b, a = rates
+        error = math.sqrt(
+            max(float(b.var()) / len(b), float(b.mean()) / self.before.window.seconds)
+            + max(float(a.var()) / len(a), 1e-12)
+        )
+        return float(a.mean() - b.mean()) / max(error, 1e-12)
+
+    # --- what moved -------------------------------------------------------------------------
+
+    def up(self, name: str, floor: float | None = None, relative: float = 0.1) -> bool | None:
+        """Return whether a field of the requests rose; `None` = not known."""
+        found = self.row(name)
+        if found is None:
+            return None
+        return found.rose(FLOOR_S.get(name, _FLOOR_S) if floor is None else floor, relative)
+
+    def gate(self, *stages: str) -> bool | None:
+        """Return whether one of these stages rose and carries part of what the users felt.
+
+        `None` where none of them is reported.
+        """
+        known = [stage for stage in stages if self.row(f"{stage}_s") is not None]
+        if not known:
+            return None
+        return any(self._felt(stage) for stage in known)
+
+    def _felt(self, stage: str) -> bool:
+        """Return whether a stage rose for many, or by so much for some that the mean shows it."""
+        found, carried = self.row(f"{stage}_s"), self.carried(stage)
+        if found is None:
+            return False
+        return (found.rose(_FLOOR_S) and carried >= 0.1) or (  # noqa: PLR2004
+            found.grew(_FLOOR_S) and carried >= 0.3  # noqa: PLR2004
+        )
+
+    def carried(self, stage: str) -> float:
+        """Return the share of all added time that one stage holds, by means; 0 to 1.
+
+        Means add up, percentiles do not. Stages that got shorter count as nothing. Time to the
+        first chunk and time after it are weighed apart: outputs are long, and would drown it.
+        """
+        first = stage in TTFT_STAGES
+        group = TTFT_STAGES if first else ("decode", "render")
+        shares = [_share_of(stage, {one: self._added(one) for one in group})]
+        if first and stage in self.contributions:
+            # Of the p95 itself, where an attribution was made; what is per token is no share.
+            shares.append(_share_of(stage, {one: self.contributions.get(one, 0) for one in group}))
+        return max(shares)
+
+    def _added(self, stage: str) -> float:
+        found = self.row(f"{stage}_s")
+        return 0.0 if found is None else found.after_mean - found.before_mean
+
+    @cached_property
+    def moved(self) -> tuple[str, ...]:
+        """The metrics that rose."""
+        return tuple(name for name in METRICS if self.up(name))
+
+    @cached_property
+    def enough(self) -> bool:
+        """Whether there are rows enough to compare at all."""
+        return min(len(self.before), len(self.after)) >= 3 * FEWEST
+
+    def mix_share(self, name: str, by: str) -> float | None:
+        """Return how much of a field's p95 rise is that requests differ in another field.
+
+        Rows before are weighted to how often their half octave of `by` is asked for after. `None`
+        where the p95 did not rise, or too much of what is asked for was never asked before.
+        """
+        return self.once(("mix", name, by), lambda: self._mix_share(name, by))
+
+    def _mix_share(self, name: str, by: str) -> float | None:
+        found = self.row(name)
+        if found is None or found.after_p95 <= found.before_p95:
+            return None
+        before, after = self.before, self.after
+        expected = reweighted_p95(
+            before.some(before.number(name)),
+            before.some(before.number(by)),
+            after.some(after.number(by)),
+        )
+        if expected is None:
+            return None
+        return (expected - found.before_p95) / (found.after_p95 - found.before_p95)
+
+    def on_curve(self) -> float | None:
+        """Return time per token after over what the batch size explains by itself.
+
+        A line of time per token over `running` is fitted before; 1 = as fast as ever for a batch
+        of this size. `None` where nothing is known of either, or batches never differed.
+        """
+        return self.once("curve", self._on_curve)
+
+    def _on_curve(self) -> float | None:
+        both = (self.before, self.after)
+        batches = [side.some(self._batch(side)) for side in both]
+        times = [side.some(side.number("tpot_s")) for side in both]
+        known = [np.isfinite(b) & np.isfinite(t) for b, t in zip(batches, times, strict=True)]
+        if min(mask.sum() for mask in known) < 3 * FEWEST:
+            return None
+        batch, time = batches[0][known[0]], times[0][known[0]]
+        if batch.std() < 0.08 * max(float(batch.mean()), 1.0):
+            return None
+        cells = [np.median(np.c_[batch, time][part], axis=0)
+                 for part in np.array_split(np.argsort(batch, kind="stable"), 8)]  # fmt: skip
+        x, y = np.array(cells).T
+        slope, base = np.polyfit(x, y, 1)
+        expected = base + max(slope, 0.0) * float(np.median(batches[1][known[1]]))
+        return float(np.median(times[1][known[1]])) / expected if expected > 0 else None
+
+    def _batch(self, side: Side) -> Floats:
+        """Requests running where and when each row was answered, from the gauge."""
+        words = side.rows.words["replica"]
+        middle = side.t + side.number("ttft_s") + side.number("decode_s") / 2
+        found = np.full(len(side), np.nan)
+        for name, series in self.series("running").items():
+            here = words.where(name) if name in words.names else words.codes < 0
+            inside = series.within(side.window)
+            if len(inside.t) >= 2 and here.any():  # noqa: PLR2004
+                found[here] = np.interp(middle[here], inside.t, inside.value)
+        return found
+
+    # --- where ------------------------------------------------------------------------------
+
+    def local(self, column: str, name: str) -> Local | None:
+        """Return the one value of a column whose requests rose while the others' did not."""
+        return self.once(("local", column, name), lambda: self._local(column, name))
+
+    def _local(self, column: str, name: str) -> Local | None:
+        values = self._values(column)
+        if len(values) < 2:  # noqa: PLR2004 - with one value there is no elsewhere
+            return None
+        found = None
+        for value in values:
+            inside = self.row_where(name, column, value)
+            floor = FLOOR_S.get(name, _FLOOR_S)
+            if inside is None or not inside.rose(floor):
+                continue
+            if found is None or inside.change > found[1].change:
+                found = (value, inside)
+        if found is None:
+            return None
+        value, inside = found
+        masks = ~self.before.where(column, value), ~self.after.where(column, value)
+        outside = self._row(name, masks)
+        if outside is None or max(outside.change, 0.0) > _ELSEWHERE * inside.change:
+            return None
+        traffic = float(self.after.where(column, value).mean())
+        return Local(column, value, inside, outside, traffic)
+
+    def uneven(self, column: str, name: str) -> tuple[list[str], list[str]] | None:
+        """Return the values of a column whose requests rose in this field, and those that did not.
+
+        `None` where fewer than two values have requests enough.
+        """
+
+        def compare() -> tuple[list[str], list[str]] | None:
+            values = self._values(column)
+            found = {value: self.row_where(name, column, value) for value in values}
+            known = {value: one for value, one in found.items() if one is not None}
+            if len(known) < 2:  # noqa: PLR2004
+                return None
+            most = max(one.change for one in known.values())
+            floor = FLOOR_S.get(name, _FLOOR_S)
+            rose = [v for v, one in known.items() if one.rose(floor)]
+            calm = [v for v, one in known.items() if one.change <= max(floor, 0.2 * most)]
+            return rose, calm
+
+        return self.once(("uneven", column, name), compare)
+
+    def _values(self, column: str) -> list[str]:
+        words = self.after.rows.words[column]
+        counts = np.bincount(words.codes[words.codes >= 0], minlength=len(words.names))
+        order = np.argsort(-counts, kind="stable")[:_MOST_VALUES]
+        return [words.names[i] for i in order if counts[i] >= FEWEST]
+
+    # --- signals ----------------------------------------------------------------------------
+
+    def has(self, signal: str) -> bool:
+        """Return whether any instance reported this signal in the window after."""
+        return any(len(one.within(self.after.window).t) for one in self.series(signal).values())
+
+    def gauge(self, signal: str) -> Moved | None:
+        """Compare a gauge; `None` where nobody reports it."""
+        return self.once(("gauge", signal), lambda: self._both(self.series(signal)))
+
+    def rate(self, signal: str, **labels: str) -> Moved | None:
+        """Compare a counter's rate a second; `None` where nobody reports it."""
+        key = ("rate", signal, *sorted(labels.items()))
+        return self.once(key, lambda: self._both(self.rates(signal, **labels)))
+
+    def counted(self, signal: str, **labels: str) -> tuple[float, float] | None:
+        """Return how often a counter counted before and after, all instances together."""
+        found = list(self.rates(signal, **labels).values())
+        if not found:
+            return None
+        return self._grown(found, self.before.window), self._grown(found, self.after.window)
+
+    def _grown(self, every: Sequence[Series], window: Window) -> float:
+        """Mean rate times the window's length: samples at its edges do not count twice."""
+        total = 0.0
+        for one in every:
+            inside = one.within(window).value
+            if len(inside):
+                total += float(inside.mean()) * window.seconds
+        return total
+
+    def ratio(self, above: str, below: str, least: float = 20.0) -> Ratio | None:
+        """Return one counter's growth over another's, of the fleet; `None` = not reported."""
+        return self.once(("ratio", above, below), lambda: self._ratio(above, below, least, None))
+
+    def worst_ratio(self, above: str, below: str, least: float = 20.0) -> Ratio | None:
+        """Return the ratio of the instance where it fell most."""
+        names = set(self.rates(above)) & set(self.rates(below))
+        found = [self._ratio(above, below, least, name) for name in sorted(names)]
+        known = [one for one in found if one is not None]
+        return min(known, key=lambda one: one.after - one.before, default=None)
+
+    def _ratio(self, above: str, below: str, least: float, instance: str | None) -> Ratio | None:
+        both = []
+        for window in (self.before.window, self.after.window):
+            sums = []
+            for name in (above, below):
+                chosen = [one for who, one in self.rates(name).items() if instance in (None, who)]
+                sums.append(self._grown(chosen, window))
+            if sums[1] < least:
+                return None
+            both.append(sums[0] / sums[1])
+        return Ratio(both[0], both[1], instance)
+
+    def series(self, signal: str) -> Mapping[str, Series]:
+        """Return a gauge's samples by instance."""
+        return self.once(("series", signal), lambda: gauges(self.signals, signal))
+
+    def rates(self, signal: str, **labels: str) -> Mapping[str, Series]:
+        """Return a counter's rates by instance; a counter that falls was reset to 0."""
+        key = ("rates", signal, *sorted(labels.items()))
+        return self.once(key, lambda: rates(self.signals, signal, labels))
+
+    def _both(self, series: Mapping[str, Series]) -> Moved | None:
+        return moved(series, self.before.window, self.after.window)
+
+    # --- facts ------------------------------------------------------------------------------
+
+    @cached_property
+    def instances(self) -> tuple[str, ...]:
+        """Every engine that a row, a signal of engines or the facts name."""
+        names = set(self.facts.instances)
+        for side in (self.before, self.after):
+            words = side.rows.words["replica"]
+            names.update(words.names[i] for i in np.unique(words.codes[words.codes >= 0]))
+        names.update(self.series("running"))
+        return tuple(sorted(names))
+
+    def fact(self, name: str, instance: str | None = None) -> Any:
+        """Return a fact of one instance, or the one that all instances share; `None` = unknown."""
+        if instance is not None:
+            return self.facts.instances.get(instance, {}).get(name)
+        values = [facts.get(name) for facts in self.facts.instances.values()]
+        known = [value for value in values if value is not None]
+        return known[0] if known and all(value == known[0] for value in known) else None
+
+    def number_fact(self, name: str, instance: str | None = None) -> float | None:
+        """Return a fact that must be a number."""
+        value = self.fact(name, instance)
+        return float(value) if isinstance(value, int | float) and value is not True else None
+
+    def events(self, *kinds: str) -> Sequence[Event]:
+        """Return what was done from shortly before the window after, on."""
+        since = max(self.before.window.end - 60, self.after.window.start - 900)
+        return [
+            event
+            for event in self.facts.events
+            if since <= event.t < self.after.window.end and (not kinds or event.kind in kinds)
+        ]
+
+
+def _share_of(stage: str, added: Mapping[str, float]) -> float:
+    total = sum(max(one, 0.0) for one in added.values())
+    return max(added.get(stage, 0.0), 0.0) / total if total > 0 else 0.0
+
+
+def gather(
+    rows: Columns,
+    signals: Signals,
+    facts: Facts,
+    before: Window,
+    after: Window,
+    *,
+    metric: str | None = None,
+    contributions: Mapping[str, float] | None = None,
+) -> Evidence:
+    """Lay out a case for the rules; nothing is computed before a rule asks.
+
+    Args:
+        rows: all of the case; those in neither window are left out.
+        signals: of the same time.
+        facts: of the engines.
+        before: the window to compare with.
+        after: the window in question.
+        metric: `ttft`, `tpot` or `e2e`; `None` = whichever moved.
+        contributions: signed seconds by stage, where an attribution was made.
+    """
+    sides, turns = [], []
+    for window in (before, after):
+        inside = rows.within(window.start, window.end)
+        turn = inside.words["operation"].where(TURN)
+        with_tools = np.isfinite(inside.numbers["tool_wall_s"])
+        sides.append(Side(inside.take(~turn) if not turn.all() else inside, window))
+        turns.append(Side(inside.take(turn | with_tools), window))
+    return Evidence(
+        before=sides[0],
+        after=sides[1],
+        signals=signals,
+        facts=facts,
+        turns=(turns[0], turns[1]),
+        metric=None if metric is None else f"{metric}_s",
+        contributions=dict(contributions or {}),
+    )

@@ -1,0 +1,76 @@
+"""How did requests end before and after, and do more of them fail than chance allows?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from llmtrace.columns import Columns, Mask
+from llmtrace.rows import OUTCOMES, TURN
+from llmtrace.triage.chance import clustered, more_than
+from llmtrace.triage.result import Outcomes
+
+FAILED: Final = ("error", "truncated", "timeout")
+_CERTAIN: Final = 0.001
+_LEAST: Final = 0.01  # share of requests: fewer failures more are no incident
+
+
+def failed_mask(rows: Columns) -> Mask:
+    """Return which requests failed; one that its caller gave up did not."""
+    return rows.words["outcome"].where(*FAILED)
+
+
+def compare_outcomes(before: Columns, after: Columns) -> Outcomes:
+    """Compare how requests ended; turns of agents are no requests, and left out."""
+    sides = [rows.take(~rows.words["operation"].where(TURN)) for rows in (before, after)]
+    failed, cancelled = (
+        [rows.words["outcome"].where(*names) for rows in sides]
+        for names in (FAILED, ("cancelled",))
+    )
+    p_failed, p_cancelled = (_rise(sides, masks) for masks in (failed, cancelled))
+    shares = [float(mask.mean()) if len(mask) else None for mask in failed]
+    given_up = [float(mask.mean()) if len(mask) else None for mask in cancelled]
+    return Outcomes(
+        before=_count(sides[0]),
+        after=_count(sides[1]),
+        failed_before=shares[0],
+        failed_after=shares[1],
+        p_value=p_failed,
+        significant=_matters(p_failed, shares),
+        cancelled_before=given_up[0],
+        cancelled_after=given_up[1],
+        gave_up=_matters(p_cancelled, given_up),
+    )
+
+
+def _rise(sides: list[Columns], masks: list[Mask]) -> float | None:
+    if not all(len(mask) for mask in masks):
+        return None
+    design = max(
+        clustered(rows.start / 1e9, mask) for rows, mask in zip(sides, masks, strict=True)
+    )
+    # An outage is one cluster: however it is counted, many failures where there were none are more.
+    design = min(design, max(float(masks[1].sum()) / 8, 1.0))
+    (k0, n0), (k1, n1) = ((mask.sum() / design, len(mask) / design) for mask in masks)
+    return more_than(k1, n1, k0, n0)
+
+
+def _matters(p_value: float | None, shares: list[float | None]) -> bool:
+    low, high = shares
+    if p_value is None or low is None or high is None:
+        return False
+    return p_value < _CERTAIN and high - low >= _LEAST
+
+
+def _count(rows: Columns) -> dict[str, int]:
+    words = rows.words["outcome"]
+    counts = np.bincount(words.codes[words.codes >= 0], minlength=len(words.names))
+    found = {words.names[i]: int(counts[i]) for i in np.flatnonzero(counts)}
+    if unknown := int((words.codes < 0).sum()):
+        found["unknown"] = unknown
+    return dict(sorted(found.items(), key=lambda item: _rank(item[0])))
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return (OUTCOMES.index(name) if name in OUTCOMES else len(OUTCOMES), name)

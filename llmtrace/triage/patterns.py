@@ -1,0 +1,428 @@
+"""What do rows show together that no single row shows?
+
+Short prompts that arrive while a long one is worked on; an engine from which nothing comes for a
+while; streams that are all cut after the same silence; requests to an engine that has just
+started. Rows of one client are placed by its own clock, and only against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.columns import Floats, Mask
+from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.shifts import FEWEST
+from llmtrace.triage.sides import Side
+
+_LONG_TO_MEDIAN: Final = 5.0
+_LONG_TO_P90: Final = 1.3
+_FEWEST_ARRIVALS: Final = 4
+_BAND: Final = 0.06
+_BAND_S: Final = 0.3
+_SHORTEST_IDLE_S: Final = 3.0
+_FRESH_S: Final = 150.0
+_LOOKED_AT: Final = 8
+_ROLLING: Final = 20
+_ROOM: Final = 0.8
+_STALLED: Final = 0.7
+_FEWEST_STREAMS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Short prompts in the window after, by whether a long one was being worked on.
+
+    Attributes:
+        tokens: from how many tokens on to be computed a prompt counts as long.
+        long_n: long prompts after; `long_before`: before.
+        during, outside: p90 of the time to first chunk, of short prompts that arrived then.
+        tpot_during, tpot_outside: median time per token of short ones whose answer then ran.
+        slow_during: of the slow short ones, the share that arrived during; `all_during`: of all.
+    """
+
+    tokens: float
+    long_n: int
+    long_before: int
+    long_share: float
+    victims: int
+    during: float
+    outside: float
+    tpot_during: float | None
+    tpot_outside: float | None
+    slow_during: float
+    all_during: float
+
+    @property
+    def lift(self) -> float:
+        """How much likelier a slow short prompt is to have met a long one than any short one."""
+        return self.slow_during / self.all_during if self.all_during else 0.0
+
+
+def long_from(e: Evidence) -> float | None:
+    """Return from how many tokens to compute on a prompt is several times an ordinary one."""
+    tokens = e.before.number("computed_tokens")
+    tokens = tokens[np.isfinite(tokens)]
+    if len(tokens) < FEWEST:
+        return None
+    return max(
+        _LONG_TO_MEDIAN * float(np.median(tokens)),
+        _LONG_TO_P90 * float(np.percentile(tokens, 90)),
+    )
+
+
+def overlap(e: Evidence) -> Overlap | None:
+    """Look for short prompts behind long ones; `None` where there are no long ones, or too few."""
+    return e.once("overlap", lambda: _overlap(e))
+
+
+def _overlap(e: Evidence) -> Overlap | None:
+    tokens_b, tokens = e.before.number("computed_tokens"), e.after.number("computed_tokens")
+    limit = long_from(e)
+    if limit is None or len(tokens) < 3 * FEWEST:
+        return None
+    long = tokens >= limit
+    short = tokens < limit
+    ttft, t = e.after.number("ttft_s"), e.after.t
+    busy_until = t + np.where(np.isfinite(ttft), ttft, e.after.number("e2e_s"))
+    busy = e.after, long, busy_until
+    arrived = _during(busy, t, t)
+    known = short & np.isfinite(ttft)
+    during, outside = known & arrived, known & ~arrived
+    if long.sum() < 3 or during.sum() < FEWEST or outside.sum() < FEWEST:  # noqa: PLR2004
+        return None
+    before = e.before.number("ttft_s")[tokens_b < limit]
+    p95 = float(np.nanpercentile(before, 95)) if np.isfinite(before).any() else np.inf
+    slow = known & (ttft > p95)
+    ran = _during(busy, busy_until, e.after.ends)
+    return Overlap(
+        tokens=limit,
+        long_n=int(long.sum()),
+        long_before=int((tokens_b >= limit).sum()),
+        long_share=float(long.mean()),
+        victims=int((slow & arrived).sum()),
+        during=float(np.percentile(ttft[during], 90)),
+        outside=float(np.percentile(ttft[outside], 90)),
+        tpot_during=_median(e.after.number("tpot_s"), short & ran),
+        tpot_outside=_median(e.after.number("tpot_s"), short & ~ran),
+        slow_during=float(during[slow].mean()) if slow.any() else 0.0,
+        all_during=float(during.sum() / known.sum()),
+    )
+
+
+def _during(busy: tuple[Side, Mask, Floats], of: Floats, to: Floats) -> Mask:
+    """Return which rows' span `of`..`to` meets the work on a long row on the same replica.
+
+    Args:
+        busy: the rows, which of them are long, and until when each was worked on.
+        of: when each row's span begins.
+        to: when it ends.
+    """
+    side, long, until = busy
+    codes = side.rows.words["replica"].codes
+    met = np.zeros(len(side), bool)
+    for code in np.unique(codes[long]):
+        here = codes == code
+        spans = long & here & np.isfinite(until)
+        begins, ends = _union(side.t[spans], until[spans])
+        if not len(begins):
+            continue
+        # The last span that began before this row's own end must reach beyond its start.
+        last = np.searchsorted(begins, to[here], side="right") - 1
+        met[here] = (last >= 0) & (ends[np.maximum(last, 0)] > of[here])
+    return met
+
+
+def _union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """Merge spans that meet; in order."""
+    order = np.argsort(start)
+    start, reach = start[order], np.maximum.accumulate(end[order]) if len(end) else end
+    first = np.ones(len(start), bool)
+    first[1:] = start[1:] > reach[:-1]
+    last = np.flatnonzero(np.append(first[1:], True)) if len(start) else np.empty(0, np.int64)
+    return start[first], reach[last]
+
+
+def _median(values: Floats, mask: Mask) -> float | None:
+    chosen = values[mask]
+    chosen = chosen[np.isfinite(chosen)]
+    return float(np.median(chosen)) if len(chosen) >= FEWEST else None
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A span in which requests came to an engine and nothing left it.
+
+    Attributes:
+        arrivals: requests that came and waited in it.
+        streams: answers that were under way all through it, of which the longest gap is known.
+        stalled: the share of those whose longest gap is as long as the silence; `None` = none.
+        prompt: tokens of a prompt that takes as long to compute, and was; `None` = there was none.
+    """
+
+    instance: str | None
+    start: float
+    seconds: float
+    arrivals: int
+    streams: int
+    stalled: float | None
+    prompt: float | None
+
+    @property
+    def whole(self) -> bool | None:
+        """Whether the engine stood still, and did not only begin nothing new."""
+        return None if self.stalled is None else self.stalled >= _STALLED
+
+
+def silences(e: Evidence) -> tuple[Silence | None, Silence | None]:
+    """Return the longest silence before and after."""
+    return e.once("silences", lambda: (silence(e.before), silence(e.after)))
+
+
+def silence(side: Side) -> Silence | None:
+    """Return the longest span without a first chunk or an end, though requests were open.
+
+    One in which answers under way stood still as well is preferred to a longer one in which they
+    went on.
+    """
+    words = side.rows.words["replica"]
+    known = np.unique(words.codes[words.codes >= 0])
+    per_token = side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1)
+    per_token = per_token[np.isfinite(per_token)]
+    speed = float(np.median(per_token)) if len(per_token) else 0.0
+    found: list[Silence] = []
+    for code in known if len(known) else np.unique(words.codes):
+        name = words.names[code] if code >= 0 else None
+        found += _silences(side, words.codes == code, name, speed)
+    return max(
+        found,
+        key=lambda one: (one.whole is not False and one.prompt is None, one.seconds),
+        default=None,
+    )
+
+
+def _silences(side: Side, here: Mask, name: str | None, speed: float) -> Iterator[Silence]:
+    """Yield the longest spans of one engine without a sign, longest first."""
+    t, ends = side.t[here], side.ends[here]
+    first, gap = t + side.number("ttft_s")[here], side.number("max_gap_s")[here]
+    tokens = side.number("computed_tokens")[here]
+    signs = np.concatenate([first, ends])
+    signs = np.sort(signs[np.isfinite(signs)])
+    if len(signs) < FEWEST:
+        return
+    arrivals = np.sort(t)
+    came = np.searchsorted(arrivals, signs[1:]) - np.searchsorted(arrivals, signs[:-1])
+    width = np.where(came >= _FEWEST_ARRIVALS, np.diff(signs), 0.0)
+    for at in np.argsort(-width, kind="stable")[:_LOOKED_AT]:
+        if not width[at]:
+            return
+        low, high = signs[at], signs[at + 1]
+        # Who was computed in it: came before its end, and got a first token around it.
+        near = (t < high) & (first >= low) & (first <= high + 0.5 * width[at] + 0.5)
+        giants = tokens[near & (tokens * speed >= 0.4 * width[at])]
+        through = (first <= low) & (ends >= high) & np.isfinite(gap)
+        yield Silence(
+            instance=name,
+            start=float(low),
+            seconds=float(width[at]),
+            arrivals=int(came[at]),
+            streams=int(through.sum()),
+            stalled=(
+                float((gap[through] >= 0.8 * width[at]).mean())
+                if through.sum() >= _FEWEST_STREAMS
+                else None
+            ),
+            prompt=float(giants.max()) if len(giants) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Streams that ended without being finished, in one window.
+
+    Attributes:
+        n: how many.
+        idle: the silence before the cut that most of them share, seconds; `None` = too few known.
+        alike: the share of them whose silence is within a few percent of it.
+        e2e_alike: the share whose whole length lies as close together.
+        together: the share that ended within half a second of two others.
+    """
+
+    n: int
+    idle: float | None
+    alike: float
+    e2e_alike: float
+    together: float
+
+
+def broken(e: Evidence) -> tuple[Cuts, Cuts]:
+    """Look at what was cut before and after."""
+    return e.once("cuts", lambda: (cuts(e.before), cuts(e.after)))
+
+
+def cuts(side: Side) -> Cuts:
+    """Look at what was cut, timed out or failed after the request was on its way."""
+    ended = side.where("outcome", "truncated", "timeout", "error")
+    status = side.number("http_status")
+    ended &= ~((status >= 400) & (status != 504))  # noqa: PLR2004 - 504: a proxy waited in vain
+    gap = np.where(
+        np.isfinite(side.number("ttft_s")), side.number("max_gap_s"), side.number("e2e_s")
+    )[ended]
+    gap = gap[np.isfinite(gap)]
+    idle, alike = _common(gap)
+    ends = np.sort(side.ends[ended])
+    together = (ends[2:] - ends[:-2] <= 0.5) if len(ends) > 2 else np.zeros(0, bool)  # noqa: PLR2004
+    near = np.zeros(len(ends), bool)
+    for i in range(3):
+        near[i : i + len(together)] |= together
+    return Cuts(
+        n=int(ended.sum()),
+        idle=idle,
+        alike=alike,
+        e2e_alike=_common(side.number("e2e_s")[ended])[1],
+        together=float(near.mean()) if len(near) else 0.0,
+    )
+
+
+def _common(values: Floats) -> tuple[float | None, float]:
+    """Return the value most others are close to, and the share that is."""
+    values = np.sort(values[np.isfinite(values)])
+    if len(values) < 4:  # noqa: PLR2004
+        return None, 0.0
+    reach = np.searchsorted(values, values * (1 + _BAND) + _BAND_S, side="right")
+    counts = reach - np.arange(len(values))
+    counts = np.where(values >= _SHORTEST_IDLE_S, counts, 0)
+    at = int(np.argmax(counts))
+    if not counts[at]:
+        return None, 0.0
+    return float(np.median(values[at : reach[at]])), float(counts[at] / len(values))
+
+
+def starts(e: Evidence) -> Mapping[str, float]:
+    """Return when engines started that did so shortly before or in the window after."""
+    return e.once("starts", lambda: _starts(e))
+
+
+def _starts(e: Evidence) -> Mapping[str, float]:
+    since, until = e.after.window.start - 2 * _FRESH_S, e.after.window.end
+    found: dict[str, float] = {}
+    for name, series in e.series("started").items():
+        fresh = series.value[(series.value >= since) & (series.value < until)]
+        if len(fresh):
+            found[name] = float(fresh.max())
+    for name, facts in e.facts.instances.items():
+        value = facts.get("started")
+        if isinstance(value, int | float) and since <= value < until:
+            found.setdefault(name, float(value))
+    for name, t in _first_seen(e).items():
+        found.setdefault(name, t)
+    return found
+
+
+def _first_seen(e: Evidence) -> Mapping[str, float]:
+    """Return since when replicas are seen that rows or gauges did not know before, but others."""
+    seen: list[dict[str, float]] = []
+    for side in (e.before, e.after):
+        first: dict[str, float] = {}
+        words = side.rows.words["replica"]
+        for code in np.unique(words.codes[words.codes >= 0]):
+            first[words.names[code]] = float(side.t[words.codes == code].min())
+        for name, series in e.series("running").items():
+            times = series.within(side.window).t
+            if len(times):
+                first[name] = min(first.get(name, np.inf), float(times[0]))
+        seen.append(first)
+    before, after = seen
+    return {name: t for name, t in after.items() if before and name not in before}
+
+
+def restarted(e: Evidence) -> Mapping[str, float]:
+    """Return when engines started again that were running before."""
+    known_before = set()
+    for name, series in e.series("started").items():
+        if len(series.within(e.before.window).t):
+            known_before.add(name)
+    words = e.before.rows.words["replica"]
+    known_before.update(words.names[c] for c in np.unique(words.codes[words.codes >= 0]))
+    return {name: t for name, t in starts(e).items() if name in known_before}
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Time to first chunk on engines that had just started, and on all others or later.
+
+    Attributes:
+        within: how long after the start counts as fresh, seconds.
+        early, late: medians of the first and the second half of the fresh requests, by time.
+    """
+
+    instances: tuple[str, ...]
+    within: float
+    n: int
+    fresh: float
+    other: float
+    early: float
+    late: float
+    slow_share: float
+
+
+def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
+    """Compare requests to engines that had just started with the rest; `None` = too few."""
+    words = e.after.rows.words["replica"]
+    ttft, t = e.after.number("ttft_s"), e.after.t
+    known = np.isfinite(ttft)
+    if known.sum() < 3 * FEWEST or not started:
+        return None
+    age = np.full(len(t), np.inf)
+    for name, at in started.items():
+        here = words.where(name) if (words.codes >= 0).any() else np.ones(len(t), bool)
+        age = np.where(here, t - at, age)
+    young = known & (age <= _FRESH_S) & (age > -60)  # noqa: PLR2004 - it waited for the start
+    if young.sum() < FEWEST or (known & ~young).sum() < FEWEST:
+        return None
+    order = np.argsort(t[young])
+    halves = np.array_split(ttft[young][order], 2)
+    before = e.before.number("ttft_s")
+    p95 = float(np.nanpercentile(before, 95)) if np.isfinite(before).any() else np.inf
+    slow = known & (ttft > p95)
+    return Fresh(
+        instances=tuple(started),
+        within=_FRESH_S,
+        n=int(young.sum()),
+        fresh=float(np.percentile(ttft[young], 75)),
+        other=float(np.percentile(ttft[known & ~young], 75)),
+        early=float(np.median(halves[0])),
+        late=float(np.median(halves[1])),
+        slow_share=float(young[slow].mean()) if slow.any() else 0.0,
+    )
+
+
+def cache_fell_first(e: Evidence) -> bool | None:
+    """Return whether prefixes are missed while the KV cache has room: nothing evicted them.
+
+    `None` where it cannot be told, also because the cache was full all along.
+    """
+    return e.once("cache fell first", lambda: _cache_fell_first(e))
+
+
+def _cache_fell_first(e: Evidence) -> bool | None:
+    share, usual = e.after.number("cached_share"), e.before.number("cached_share")
+    usage = e.series("kv_usage")
+    if not usage or not np.isfinite(usual).any():
+        return None
+    words = e.after.rows.words["replica"]
+    most = np.full(len(e.after), np.nan)  # of the samples on either side of a row's start
+    for name, series in usage.items():
+        here = words.where(name) if name in words.names else words.codes < 0
+        after = series.within(e.after.window)
+        if len(after.t) >= 2 and here.any():  # noqa: PLR2004
+            at = np.searchsorted(after.t, e.after.t[here])
+            beside = [after.value[np.clip(at + k, 0, len(after.t) - 1)] for k in (-1, 0)]
+            most[here] = np.where(at > 0, np.maximum(*beside), np.nan)
+    calm = (most < _ROOM) & np.isfinite(share)
+    if calm.sum() < _ROLLING:
+        return None
+    return bool(share[calm].mean() <= 0.75 * np.nanmean(usual))

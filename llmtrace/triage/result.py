@@ -1,0 +1,305 @@
+"""What does a triage say, for people and for programs?
+
+`Result` and its parts, and `as_json`: the object `llmtrace triage --json` prints, described by
+docs/triage-result.schema.json. Unknown is `None`. Durations are seconds, times unix seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Final, Literal, get_args
+
+from llmtrace.case import Window
+
+Verdict = Literal[
+    "no_change",  # the p95 did not move beyond chance
+    "workload",  # it moved because people asked for something else
+    "regression",  # it moved for the same work
+    "mixed",  # both
+    "new_workload",  # too much of what is asked now was never asked before
+    "not_enough_data",
+]
+VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
+
+Metric = Literal["ttft", "tpot", "e2e", "render"]
+
+Status = Literal["confirmed", "likely", "possible", "ruled_out", "unknown"]
+STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+NAMED: Final[frozenset[Status]] = frozenset({"confirmed", "likely", "possible"})
+
+CAUSES: Final = (
+    "queue_saturation", "kv_exhaustion", "long_prompts", "longer_outputs", "head_of_line",
+    "prefix_cache_collapse", "cold_start", "network_path", "gateway_overhead",
+    "rate_limit_retries", "proxy_buffering", "low_spec_acceptance", "batch_size", "gpu_throttle",
+    "slow_renderer", "serial_tools", "idle_timeout", "midstream_errors", "client_gate",
+    "frontend_cpu", "kv_transfer", "lora_slots", "replica_imbalance", "engine_paused",
+    "engine_down", "client_give_ups",
+)  # fmt: skip
+
+Bounds = tuple[float | None, float | None]
+NO_BOUNDS: Final[Bounds] = (None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """The metric in one of the two windows.
+
+    Attributes:
+        window: from when to when; `None` where there are no rows.
+        n: requests that tell the metric, those cut short before they could included.
+        p95_ci: where the true p95 lies with 95 % confidence; `None` where n is too small to say.
+    """
+
+    window: Window | None
+    n: int
+    p50: float | None
+    p95: float | None
+    p95_ci: Bounds = NO_BOUNDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What one part adds to the change: `mix`, a stage, `unattributed` or `co_occurrence`.
+
+    `ci` is a 95 % block-bootstrap interval; `significant` says that it leaves 0 out.
+    """
+
+    name: str
+    seconds: float
+    ci: Bounds = NO_BOUNDS
+    significant: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
+    """Requests of one kind that are slow beyond their share.
+
+    Attributes:
+        attributes: what they have in common.
+        excess_share: of the requests that are slow beyond expectation, how many are these.
+        traffic_share: of all requests, how many are these.
+        p95_without: the p95 of all others.
+        n: how many requests these are.
+        slow: how many of them are slower than the p95 before.
+        q: chance of a false discovery, Benjamini and Hochberg.
+    """
+
+    attributes: Mapping[str, str]
+    excess_share: float
+    traffic_share: float
+    p95_without: float | None
+    n: int
+    slow: int
+    q: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One line of evidence, and what it counts in decibans: for the cause if positive."""
+
+    text: str
+    points: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What the evidence says of one cause; `score` is the sum of the points, in decibans."""
+
+    id: str
+    status: Status
+    score: int = 0
+    evidence: tuple[Point, ...] = ()
+    against: tuple[Point, ...] = ()
+    missing: tuple[str, ...] = ()
+    action: str = ""
+    runbook: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One watched metric before and after: whether its p95 moved beyond chance.
+
+    `share_above` is the share of requests now slower than the p95 before (5 % expected), with
+    its 95 % interval, widened for requests that share fate.
+    """
+
+    metric: Metric
+    before: Side
+    after: Side
+    delta_s: float | None
+    share_above: float | None
+    share_above_ci: Bounds
+    p_value: float | None
+    significant: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """How requests ended, before and after, by outcome; shares of all requests.
+
+    Attributes:
+        failed_before, failed_after: share of errors, truncations and time-outs.
+        significant: that share rose beyond chance.
+        cancelled_before, cancelled_after: share of requests their caller gave up.
+        gave_up: that share rose beyond chance.
+    """
+
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    failed_before: float | None
+    failed_after: float | None
+    p_value: float | None
+    significant: bool
+    cancelled_before: float | None
+    cancelled_after: float | None
+    gave_up: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Onset:
+    """When it began, and when it ended (`None` = it lasts), with the error in seconds."""
+
+    start: float
+    end: float | None
+    error_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How much was asked for in a window: requests and tokens a second, typical lengths."""
+
+    requests_per_s: float | None
+    prompt_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    prompt_tokens_p50: float | None
+    prompt_tokens_p95: float | None
+    output_tokens_p50: float | None
+    output_tokens_p95: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """What a request at the p95 consists of, by stage; the stages come to the p95."""
+
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A fit over many requests of an engine that reports nothing: never part of a sum.
+
+    TTFT = base + per_token * uncached prompt tokens, fitted on each window by itself; prefill is
+    `per_token` times the tokens. Seconds a token, with 95 % intervals; `fit` is R squared.
+    """
+
+    what: Literal["prefill"]
+    source: Literal["estimated"]
+    n: int
+    per_token_s: float
+    per_token_ci: Bounds
+    base_s: float
+    fit: float
+    prefill_p50_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """The estimate in both windows; `None` where it cannot be made."""
+
+    before: Estimate | None
+    after: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How far the data carry the verdict.
+
+    Attributes:
+        n: requests compared, before and after.
+        coverage: of the typical request's time, the share that stages are known for.
+        censored: requests cut short before the metric could be told, before and after.
+        clustered: how many times more the slow requests vary by the minute than they would if
+            they were independent; intervals are widened for it.
+        duplicates: rows left out because they were there already.
+        unmatched_share: of the requests now, those of a kind that was never seen before.
+        effective_n: requests before, after weighting them to the mix of now.
+        matched_on: what "the same work" was taken to mean.
+        sampled: the share of rows looked at, below 1 only beyond a limit (docs/triage.md).
+        warnings: for people.
+    """
+
+    n: tuple[int, int]
+    coverage: float | None
+    censored: tuple[int, int]
+    clustered: float | None
+    duplicates: int = 0
+    unmatched_share: float | None = None
+    effective_n: float | None = None
+    matched_on: tuple[str, ...] = ()
+    sampled: float = 1.0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a triage found.
+
+    Attributes:
+        reason: the verdict in one sentence, with its figures.
+        metric: what moved; `None` where no row tells any.
+        delta_s: p95 after less p95 before.
+        significant: whether that is beyond chance.
+        contributions: `mix`, the stages, `co_occurrence`: they come to `delta_s` exactly.
+        localised: whether the slow requests are of a kind: `cohorts`.
+        causes: what may have caused it, the best supported first.
+        exemplars: trace ids nearest to the p95, `slow` (after) and `normal` (before).
+        changes: all metrics looked at.
+        moved: which of them, and `errors` and `cancelled`, moved beyond chance.
+        settle: what data would settle what is open.
+    """
+
+    verdict: Verdict
+    reason: str
+    metric: Metric | None
+    quantile: float
+    before: Side
+    after: Side
+    delta_s: float | None
+    significant: bool
+    contributions: tuple[Contribution, ...]
+    cohorts: tuple[Cohort, ...]
+    localised: bool
+    causes: tuple[Finding, ...]
+    exemplars: Mapping[str, tuple[str, ...]]
+    quality: Quality
+    changes: tuple[Change, ...] = ()
+    moved: tuple[str, ...] = ()
+    outcomes: Outcomes | None = None
+    onset: Onset | None = None
+    load: Mapping[str, Load] = field(default_factory=dict)
+    anatomy: Anatomy | None = None
+    estimates: Estimates | None = None
+    settle: tuple[str, ...] = ()
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Return the object `--json` prints: plain values, and no number that JSON has not."""
+    plain: dict[str, Any] = _plain(result)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Window):
+        return [value.start, value.end]
+    if is_dataclass(value):
+        return {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value

@@ -1,0 +1,181 @@
+"""What did each instance report, by time, of one signal?
+
+Gauges as sampled; counters as their rate between two samples. The collector's own names of signals
+are understood beside those of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.case import Signals, Window
+from llmtrace.columns import Floats, Mask
+from llmtrace.triage.shifts import Shift, shift
+
+# The collector's names of signals that the contract of a case names otherwise, and their factor.
+_ALIASES: Final[Mapping[str, tuple[str, float]]] = {
+    "tokens_in": ("prompt_tokens", 1.0),
+    "tokens_out": ("generation_tokens", 1.0),
+    "gpu_util": ("gpu_utilization", 1.0),
+    "gpu_sm_clock_mhz": ("gpu_sm_clock", 1e-6),
+    "gpu_power_w": ("gpu_power", 1.0),
+    "gpu_temp_c": ("gpu_temperature", 1.0),
+    "gpu_throttle": ("gpu_throttled", 1.0),
+    "gpu_xid": ("gpu_last_xid", 1.0),
+}
+_MOST: Final = 1e17  # nothing that engines and GPUs count comes to more
+# Several ranks of an engine, or reasons: these add up. Of GPUs of a replica the worst counts.
+_SUMMED: Final = frozenset({"running", "waiting", "waiting_deferred"})
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One signal of one instance, by time. Of a counter: its rate between two samples."""
+
+    t: Floats
+    value: Floats
+
+    def within(self, window: Window) -> Series:
+        """Return what lies in a window."""
+        inside = (self.t >= window.start) & (self.t < window.end)
+        return Series(self.t[inside], self.value[inside])
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A signal in both windows, by instance.
+
+    Attributes:
+        fleet: all instances' samples taken together: what a typical engine did.
+        instances: each instance on its own, where both windows hold enough samples.
+        after: the samples of the window after, by instance, however few.
+    """
+
+    fleet: Shift | None
+    instances: Mapping[str, Shift]
+    before: Mapping[str, Series]
+    after: Mapping[str, Series]
+
+    def most(self, of: Callable[[Shift], float]) -> tuple[str, Shift] | None:
+        """Return the instance with the highest `of`, and its shift."""
+        if not self.instances:
+            return None
+        return max(self.instances.items(), key=lambda item: (of(item[1]), item[0]))
+
+    def rose(self, floor: float, relative: float = 0.1) -> bool:
+        """Return whether the fleet or any one instance is up."""
+        every = [*self.instances.values(), *([self.fleet] if self.fleet else [])]
+        return any(one.rose(floor, relative) for one in every)
+
+    def grew(self, floor: float, relative: float = 0.1) -> bool:
+        """Return whether the mean of the fleet or of any one instance is up."""
+        every = [*self.instances.values(), *([self.fleet] if self.fleet else [])]
+        return any(one.grew(floor, relative) for one in every)
+
+    def fell(self, floor: float, relative: float = 0.1) -> bool:
+        """Return whether the fleet or any one instance is down."""
+        every = [*self.instances.values(), *([self.fleet] if self.fleet else [])]
+        return any(one.fell(floor, relative) for one in every)
+
+
+def gauges(signals: Signals, signal: str) -> dict[str, Series]:
+    """Return a gauge's samples by instance."""
+    chosen, factor = _chosen(signals, signal)
+    if signal == "sleep" and not chosen.any():
+        awake = gauges(signals, "awake")
+        return {name: Series(one.t, 1.0 - one.value) for name, one in awake.items()}
+    if signal == "waiting_deferred" and not chosen.any():
+        deferred = [labels.get("reason") == "deferred" for labels in signals.label_sets]
+        chosen = signals.signal.where("waiting_by_reason")
+        chosen &= np.array(deferred, bool)[signals.labels] if deferred else False
+    found = {}
+    for name, inside in _by_instance(signals, chosen):
+        t, value = signals.t[inside], signals.value[inside] * factor
+        times, where = np.unique(t, return_inverse=True)
+        if len(times) < len(t):
+            if signal in _SUMMED:
+                merged = np.bincount(where, value).astype(np.float64)
+            else:
+                merged = np.full(len(times), -np.inf)
+                np.maximum.at(merged, where, value)
+            t, value = times, merged
+        found[name] = Series(t, value)
+    return found
+
+
+def rates(signals: Signals, signal: str, labels: Mapping[str, str]) -> dict[str, Series]:
+    """Return a counter's rates a second by instance; one that falls was reset to 0.
+
+    Args:
+        signals: of the case.
+        signal: the counter.
+        labels: which of its series; all, if empty.
+    """
+    chosen, factor = _chosen(signals, signal)
+    fits = [labels.items() <= dict(one).items() for one in signals.label_sets]
+    if labels and fits:
+        chosen = chosen & np.array(fits, bool)[signals.labels]
+    found = {}
+    for name, inside in _by_instance(signals, chosen):
+        parts = []
+        for code in np.unique(signals.labels[inside]):
+            one = inside[signals.labels[inside] == code]
+            t, value = signals.t[one], signals.value[one] * factor
+            width, grown = np.diff(t), np.diff(value)
+            grown = np.where(grown < 0, value[1:], grown)
+            ok = width > 0
+            parts.append(Series(t[1:][ok], grown[ok] / width[ok]))
+        found[name] = _added_up(parts)
+    return found
+
+
+def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved | None:
+    """Compare a signal between two windows; `None` where nobody reports it after."""
+    sides = [
+        {name: one.within(window) for name, one in series.items()} for window in (before, after)
+    ]
+    if not any(len(one.t) for one in sides[1].values()):
+        return None
+    instances = {}
+    for name in series:
+        b, a = sides[0][name], sides[1][name]
+        found = shift(b.value, b.t, a.value, a.t)
+        if found is not None:
+            instances[name] = found
+    every = [
+        np.concatenate([getattr(one, part) for one in side.values()])
+        for side in sides
+        for part in ("value", "t")
+    ]
+    return Moved(shift(*every), instances, sides[0], sides[1])
+
+
+def _chosen(signals: Signals, signal: str) -> tuple[Mask, float]:
+    believable = np.abs(signals.value) <= _MOST
+    chosen = signals.signal.where(signal) & believable
+    if chosen.any() or signal not in _ALIASES:
+        return chosen, 1.0
+    other, factor = _ALIASES[signal]
+    return signals.signal.where(other) & believable, factor
+
+
+def _by_instance(signals: Signals, chosen: Mask) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    index = np.flatnonzero(chosen)
+    codes = signals.instance.codes[index]
+    for code in np.unique(codes):
+        yield signals.instance.names[code], index[codes == code]
+
+
+def _added_up(parts: Sequence[Series]) -> Series:
+    """Add rates of several label sets, by the time of their sample."""
+    if len(parts) == 1:
+        return parts[0]
+    t = np.concatenate([part.t for part in parts])
+    value = np.concatenate([part.value for part in parts])
+    times, where = np.unique(t, return_inverse=True)
+    return Series(times, np.bincount(where, value, minlength=len(times)).astype(np.float64))

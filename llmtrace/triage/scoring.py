@@ -1,0 +1,137 @@
+"""What do lines of evidence for one cause come to?
+
+Each line holds, does not hold, or cannot be told. Points are decibans (10 log10 of a likelihood
+ratio), so they add up; every weight is in one table, and every line keeps its points, so that an
+engineer can argue with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from llmtrace.triage.result import Finding, Point, Status
+
+Kind = Literal["gate", "required", "proof", "support", "against", "strongly_against"]
+
+# Points if a line holds, and if it is known not to hold.
+WEIGHTS: Final[dict[Kind, tuple[int, int]]] = {
+    "gate": (0, -10),  # what users felt lies where this cause would put it
+    "required": (6, -10),  # without it the cause cannot be
+    "proof": (10, 0),  # a counter or mark that is the cause
+    "support": (3, 0),
+    "against": (-6, 0),
+    "strongly_against": (-10, 0),
+}
+CONFIRMED: Final = 13
+LIKELY: Final = 7
+POSSIBLE: Final = 3
+RULED_OUT: Final = -6
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of evidence.
+
+    Attributes:
+        holds: `None` = cannot be told, which is never a no.
+        text: the figures, true whether it holds or not.
+        settle: what data would tell, where it cannot be told.
+    """
+
+    kind: Kind
+    holds: bool | None
+    text: str
+    settle: str = ""
+
+
+def gate(holds: bool | None, text: str, settle: str = "") -> Line:
+    """Say whether what users felt lies where this cause would put it."""
+    return Line("gate", holds, text, settle)
+
+
+def required(holds: bool | None, text: str, settle: str = "") -> Line:
+    """Say whether something is so without which the cause cannot be."""
+    return Line("required", holds, text, settle)
+
+
+def proof(holds: bool | None, text: str, settle: str = "") -> Line:
+    """Say whether a counter or a mark that is the cause itself was seen."""
+    return Line("proof", holds, text, settle)
+
+
+def support(holds: bool | None, text: str, settle: str = "") -> Line:
+    """Say whether something is so that this cause would make likely."""
+    return Line("support", holds, text, settle)
+
+
+def against(holds: bool | None, text: str, *, strongly: bool = False) -> Line:
+    """Say whether something is so that does not go with this cause."""
+    return Line("strongly_against" if strongly else "against", holds, text)
+
+
+def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
+    """Add up the lines for one cause.
+
+    A gate or a requirement that fails rules out. One that cannot be told leaves the cause
+    `unknown`, whatever else speaks for it, unless a proof stands in for it.
+    """
+    points: list[Point] = []
+    score = 0
+    missing: list[str] = []
+    open_, proved, failed = False, False, False
+    for line in lines:
+        if line.holds is None:
+            if line.settle:
+                missing.append(line.settle)
+            open_ = open_ or line.kind in ("gate", "required")
+            continue
+        counts = WEIGHTS[line.kind][0 if line.holds else 1]
+        score += counts
+        if line.kind in ("gate", "required") and not line.holds:
+            failed = True
+        proved = proved or (line.kind == "proof" and line.holds)
+        if counts or (line.holds and line.kind == "gate"):
+            points.append(Point(line.text, counts))
+    return Finding(
+        id=cause,
+        status=_status(score, failed=failed, unknown=open_ and not proved),
+        score=score,
+        evidence=tuple(p for p in points if p.points >= 0),
+        against=tuple(p for p in points if p.points < 0),
+        missing=tuple(dict.fromkeys(missing)),
+        action=action,
+        runbook=f"docs/runbooks/{cause}.md",
+    )
+
+
+def with_points(finding: Finding, extra: Iterable[Point]) -> Finding:
+    """Return a finding with further points, and the status that goes with them now."""
+    extra = tuple(extra)
+    score = finding.score + sum(point.points for point in extra)
+    status: Status = finding.status
+    if status in ("confirmed", "likely", "possible") or score <= RULED_OUT:
+        status = _status(score, failed=False, unknown=False)
+    return Finding(
+        id=finding.id,
+        status=status,
+        score=score,
+        evidence=finding.evidence + tuple(p for p in extra if p.points >= 0),
+        against=finding.against + tuple(p for p in extra if p.points < 0),
+        missing=finding.missing,
+        action=finding.action,
+        runbook=finding.runbook,
+    )
+
+
+def _status(score: int, *, failed: bool, unknown: bool) -> Status:
+    if failed or score <= RULED_OUT:
+        return "ruled_out"
+    if unknown:
+        return "unknown"
+    if score >= CONFIRMED:
+        return "confirmed"
+    if score >= LIKELY:
+        return "likely"
+    return "possible" if score >= POSSIBLE else "unknown"

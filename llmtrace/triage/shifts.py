@@ -1,0 +1,269 @@
+"""Did a quantity change between two windows, by how much, and is that more than its usual unrest?
+
+Requests of one batch share their fate, so spread is taken between blocks of time, not between
+requests: what a quiet window does by itself, from one block to the next, is the yardstick.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+FEWEST: Final = 8  # values a side; fewer say nothing of a distribution
+TAIL: Final = 0.05
+_MOST_BLOCKS: Final = 24
+_PER_BLOCK: Final = 12
+_MAD_TO_SIGMA: Final = 1.4826
+_MEDIAN_ERROR: Final = 1.2533  # a median is this much less sure than a mean
+_SURE: Final = 3.5  # dozens of quantities are looked at: three sigmas happen on quiet days
+_RELATIVE: Final = 0.1
+_TAIL_TIMES: Final = 1.5  # a p95 is less sure than a median
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """One quantity before and after.
+
+    Attributes:
+        z: change of the median, in standard errors from the unrest between blocks of time.
+        over: share of the values after that lie above the p95 before; 0.05 = as ever.
+        over_z: how far `over` is from 0.05, in standard errors, clustering counted in.
+        mean_z: change of the mean, in standard errors from the unrest between blocks of time.
+    """
+
+    before_n: int
+    after_n: int
+    before_p50: float
+    after_p50: float
+    before_p95: float
+    after_p95: float
+    before_mean: float
+    after_mean: float
+    z: float
+    over: float
+    over_z: float
+    mean_z: float
+
+    @property
+    def change(self) -> float:
+        """What the median changed by, or the p95 where that is more: signed."""
+        return max(self.after_p50 - self.before_p50, self.after_p95 - self.before_p95, key=abs)
+
+    @property
+    def ratio(self) -> float:
+        """Median after over median before; infinite from nothing to something."""
+        if self.before_p50 == 0:
+            return math.inf if self.after_p50 > 0 else 1.0
+        return self.after_p50 / self.before_p50
+
+    def rose(self, floor: float, relative: float = _RELATIVE) -> bool:
+        """Return whether the middle or the tail is up, beyond chance and by what matters.
+
+        Args:
+            floor: the least change worth a word, in the quantity's unit.
+            relative: the least change worth a word, as a share of what was before.
+        """
+        middle = self.after_p50 - self.before_p50
+        tail = self.after_p95 - self.before_p95
+        return (self.z >= _SURE and middle >= max(floor, relative * abs(self.before_p50))) or (
+            self.over_z >= _SURE
+            and tail >= max(floor, _TAIL_TIMES * relative * abs(self.before_p95))
+        )
+
+    def grew(self, floor: float, relative: float = _RELATIVE) -> bool:
+        """Return whether the mean is up: for counts that are mostly 0, and for rare long waits."""
+        more = self.after_mean - self.before_mean
+        return self.mean_z >= _SURE and more >= max(floor, relative * abs(self.before_mean))
+
+    def fell(self, floor: float, relative: float = _RELATIVE) -> bool:
+        """Return whether the middle is down, beyond chance and by what matters."""
+        middle = self.before_p50 - self.after_p50
+        return self.z <= -_SURE and middle >= max(floor, relative * abs(self.before_p50))
+
+
+def shift(
+    before: Floats, before_t: Floats, after: Floats, after_t: Floats, *, least_spread: float = 0.0
+) -> Shift | None:
+    """Compare a quantity between two windows; `None` where too little is known of either.
+
+    Args:
+        before: values, NaN = unknown.
+        before_t: when, seconds; as long as `before`.
+        after: as `before`.
+        after_t: as `before_t`.
+        least_spread: spread between blocks that is assumed at least: for quantities that are
+            all but constant while nothing is wrong.
+    """
+    before, before_t = _known(before, before_t)
+    after, after_t = _known(after, after_t)
+    if len(before) < FEWEST or len(after) < FEWEST:
+        return None
+    b50, b95 = np.percentile(before, (50, 95))
+    a50, a95 = np.percentile(after, (50, 95))
+    blocks_b, blocks_a = _blocks(before, before_t), _blocks(after, after_t)
+    medians = np.array([np.median(block) for block in blocks_b])
+    spread = max(_mad(medians), 0.02 * abs(float(b50)), least_spread, 1e-12)
+    error = spread * _MEDIAN_ERROR * math.sqrt(1 / len(blocks_b) + 1 / len(blocks_a))
+    over = float(np.mean(after > b95))
+    return Shift(
+        before_n=len(before),
+        after_n=len(after),
+        before_p50=float(b50),
+        after_p50=float(a50),
+        before_p95=float(b95),
+        after_p95=float(a95),
+        before_mean=float(before.mean()),
+        after_mean=float(after.mean()),
+        z=float(a50 - b50) / error,
+        over=over,
+        over_z=_over_z(over, len(before), len(after), [block > b95 for block in blocks_b]),
+        mean_z=_mean_z(blocks_b, blocks_a, least_spread),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of how many, before and after."""
+
+    before_k: int
+    before_n: int
+    after_k: int
+    after_n: int
+
+    @property
+    def before(self) -> float:
+        """The share before; 0 of none."""
+        return self.before_k / self.before_n if self.before_n else 0.0
+
+    @property
+    def after(self) -> float:
+        """The share after; 0 of none."""
+        return self.after_k / self.after_n if self.after_n else 0.0
+
+    @property
+    def z(self) -> float:
+        """Standard errors between the two shares, pooled and with a half added to each count."""
+        if not self.before_n or not self.after_n:
+            return 0.0
+        pooled = (self.before_k + self.after_k + 1) / (self.before_n + self.after_n + 2)
+        error = math.sqrt(pooled * (1 - pooled) * (1 / self.before_n + 1 / self.after_n))
+        return (self.after - self.before) / error
+
+    def rose(self, floor: float, fewest: int = 5, sure: float = 3.5) -> bool:
+        """Return whether there is more of it, beyond chance, by `floor` and `fewest` cases.
+
+        Args:
+            floor: the least rise of the share worth a word.
+            fewest: cases after.
+            sure: standard errors; fewer will do where other evidence says the same.
+        """
+        return self.after_k >= fewest and self.z >= sure and self.after - self.before >= floor
+
+    def __str__(self) -> str:
+        return (
+            f"{100 * self.before:.1f} → {100 * self.after:.1f} % "
+            f"({self.before_k:,} of {self.before_n:,} → {self.after_k:,} of {self.after_n:,})"
+        )
+
+
+def share(before: Mask, after: Mask) -> Share:
+    """Count a mask in both windows."""
+    return Share(int(before.sum()), len(before), int(after.sum()), len(after))
+
+
+def matched(
+    before: Floats, before_by: Floats, after: Floats, after_by: Floats, *, fewest: int = 8
+) -> float | None:
+    """Return the ratio of a quantity, after over before, between rows alike in another.
+
+    Rows are put into half octaves of `by`; the medians within each are compared, and the log
+    ratios averaged by how many rows are there afterwards. `None` where no half octave has
+    `fewest` rows on both sides.
+    """
+    ratios, weights = [], []
+    cells_b, cells_a = _half_octaves(before, before_by), _half_octaves(after, after_by)
+    for cell in np.intersect1d(cells_b, cells_a):
+        if cell < 0:
+            continue
+        low, high = before[cells_b == cell], after[cells_a == cell]
+        if min(len(low), len(high)) < fewest:
+            continue
+        b50, a50 = float(np.median(low)), float(np.median(high))
+        if b50 > 0 and a50 > 0:
+            ratios.append(math.log(a50 / b50))
+            weights.append(len(high))
+    return math.exp(float(np.average(ratios, weights=weights))) if ratios else None
+
+
+def reweighted_p95(
+    before: Floats, before_by: Floats, after_by: Floats, *, fewest: int = 8
+) -> float | None:
+    """Return the p95 before, had requests been spread over another field as they are after.
+
+    `None` where under 70 % of the rows after are of a half octave that was seen before.
+    """
+    cells_b = _half_octaves(before, before_by)
+    cells_a = _half_octaves(after_by, after_by)
+    cells_a = cells_a[cells_a >= 0]
+    values, weights, met = [], [], 0
+    for cell in np.unique(cells_a):
+        here = cells_b == cell
+        wanted = int((cells_a == cell).sum())
+        if here.sum() < fewest:
+            continue
+        met += wanted
+        values.append(before[here])
+        weights.append(np.full(int(here.sum()), wanted / here.sum()))
+    if not values or met < 0.7 * len(cells_a):
+        return None
+    value, weight = np.concatenate(values), np.concatenate(weights)
+    order = np.argsort(value)
+    reached = np.cumsum(weight[order]) / weight.sum()
+    return float(value[order][np.searchsorted(reached, 1 - TAIL)])
+
+
+def _half_octaves(values: Floats, by: Floats) -> NDArray[np.int64]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        cells = np.floor(2 * np.log2(by + 1))
+    return np.where(np.isfinite(cells) & np.isfinite(values), cells, -1).astype(np.int64)
+
+
+def _known(values: Floats, t: Floats) -> tuple[Floats, Floats]:
+    known = np.isfinite(values)
+    return values[known], t[known]
+
+
+def _blocks(values: Floats, t: Floats) -> list[Floats]:
+    """Cut values into blocks of equal count, in order of time."""
+    count = min(max(len(values) // _PER_BLOCK, 2), _MOST_BLOCKS)
+    return np.array_split(values[np.argsort(t, kind="stable")], count)
+
+
+def _mad(values: Floats) -> float:
+    return _MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
+
+
+def _mean_z(before: list[Floats], after: list[Floats], least_spread: float) -> float:
+    means = [np.array([block.mean() for block in blocks]) for blocks in (before, after)]
+    variance = sum(float(one.var(ddof=1)) / len(one) for one in means)
+    more = float(means[1].mean() - means[0].mean())
+    least = max(0.01 * abs(float(means[0].mean())), least_spread, 1e-9)
+    return more / max(math.sqrt(variance), least)
+
+
+def _over_z(over: float, before_n: int, after_n: int, blocks: list[Mask]) -> float:
+    counts = np.array([block.sum() for block in blocks], float)
+    sizes = np.array([len(block) for block in blocks], float)
+    expected = sizes * counts.sum() / sizes.sum()
+    clustered = 1.0
+    if len(counts) > 2 and expected.sum() > 0:  # noqa: PLR2004
+        clustered = max(float(np.mean((counts - expected) ** 2 / np.maximum(expected, 0.5))), 1.0)
+    error = math.sqrt(TAIL * (1 - TAIL) * clustered * (1 / after_n + 1 / before_n))
+    return (over - TAIL) / error

@@ -1,0 +1,137 @@
+"""What do the rows of one window say, field by field?
+
+`Side.number` gives the fields of a row, and those that follow from several of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.case import Window
+from llmtrace.columns import Columns, Floats, Mask
+
+_ENOUGH: Final = 40_000  # more of them make a p95 no surer than its own unrest
+_T = TypeVar("_T", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The rows of one window."""
+
+    rows: Columns
+    window: Window
+    _kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __len__(self) -> int:
+        return self.rows.n
+
+    @cached_property
+    def t(self) -> Floats:
+        """When each row started, unix seconds."""
+        return self.rows.start / 1e9
+
+    @cached_property
+    def _some(self) -> NDArray[np.int64] | None:
+        if self.rows.n <= _ENOUGH:
+            return None
+        # Not every n-th: balancers deal requests out in turn.
+        drawn = np.random.default_rng(1).choice(self.rows.n, _ENOUGH, replace=False)
+        return np.sort(drawn)
+
+    def some(self, column: NDArray[_T]) -> NDArray[_T]:
+        """Return a column for as many rows as percentiles need: the same ones each time."""
+        return column if self._some is None else column[self._some]
+
+    def number(self, name: str) -> Floats:
+        """Return a column of the row, or one of `DERIVED`; NaN = unknown."""
+        if name not in DERIVED:
+            return self.rows.numbers[name]
+        if name not in self._kept:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                self._kept[name] = DERIVED[name](self)
+        found: Floats = self._kept[name]
+        return found
+
+    def known(self, name: str) -> bool:
+        """Return whether any row knows this."""
+        return bool(np.isfinite(self.number(name)).any())
+
+    def where(self, column: str, *words: str) -> Mask:
+        """Return which rows hold one of these words."""
+        return self.rows.words[column].where(*words)
+
+    @property
+    def ends(self) -> Floats:
+        """When each row was over, unix seconds, as its own client saw it."""
+        return self.t + self.number("e2e_s")
+
+
+def _or_zero(values: Floats) -> Floats:
+    return np.nan_to_num(values, nan=0.0)
+
+
+def _uncached(side: Side) -> Floats:
+    return np.maximum(side.number("prompt_tokens") - side.number("cached_tokens"), 0.0)
+
+
+def _computed(side: Side) -> Floats:
+    """Prompt tokens that had to be computed; all of them where nobody told of a cache."""
+    prompt, cached = side.number("prompt_tokens"), side.number("cached_tokens")
+    return np.maximum(prompt - _or_zero(cached), 0.0)
+
+
+def _network_path(side: Side) -> Floats:
+    """The network itself: neither our own pool's wait nor attempts that failed."""
+    path = side.number("network_s") - _or_zero(side.number("network_client_wait_s"))
+    once = ~(side.number("attempts") > 1)
+    return np.where(once, np.maximum(path, 0.0), np.nan)
+
+
+def _gateway_once(side: Side) -> Floats:
+    """The gateway's own time where nothing was sent twice."""
+    return np.where(~(side.number("attempts") > 1), side.number("gateway_s"), np.nan)
+
+
+def _render_own(side: Side) -> Floats:
+    own = side.number("render_s") - _or_zero(side.number("tool_wall_s"))
+    return np.maximum(own, 0.0)
+
+
+def _tool_waste(side: Side) -> Floats:
+    """What a turn waited for tools beyond what their dependencies demand."""
+    return np.maximum(side.number("tool_wall_s") - side.number("tool_critical_path_s"), 0.0)
+
+
+def _wait_per_token(side: Side) -> Floats:
+    tokens = side.number("output_tokens")
+    return np.where(tokens > 1, side.number("decode_s") / (tokens - 1), np.nan)
+
+
+def _over(above: str, below: str, least: float = 1.0) -> Callable[[Side], Floats]:
+    def divide(side: Side) -> Floats:
+        denominator = side.number(below)
+        return np.where(denominator >= least, side.number(above) / denominator, np.nan)
+
+    return divide
+
+
+DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
+    "uncached_tokens": _uncached,
+    "computed_tokens": _computed,
+    "cached_share": _over("cached_tokens", "prompt_tokens"),
+    "network_path_s": _network_path,
+    "gateway_once_s": _gateway_once,
+    "render_own_s": _render_own,
+    "tool_waste_s": _tool_waste,
+    "wait_per_token_s": _wait_per_token,
+    "acceptance": _over("spec_accepted", "spec_drafted"),
+    "burst_share": _over("burst_chunks", "chunks", 4.0),
+    "chunks_per_token": _over("chunks", "output_tokens", 4.0),
+    "gap_per_token": _over("max_gap_s", "tpot_s", 0.0),
+}

@@ -1,0 +1,58 @@
+"""How did a metric go over time, in few enough points to draw?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.columns import Columns, Floats
+from llmtrace.triage.parts import values
+from llmtrace.triage.result import Metric
+from llmtrace.triage.spike import bins_for
+
+_FEWEST: Final = 5  # requests in a bin, or its percentiles say nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Percentiles of a metric, bin by bin; NaN where a bin holds too few requests.
+
+    Attributes:
+        t: the middle of each bin, unix seconds.
+        p50, p95: seconds.
+        n: requests in each bin.
+        failed: share of requests that failed or were cut short.
+    """
+
+    metric: Metric
+    t: Floats
+    p50: Floats
+    p95: Floats
+    n: Floats
+    failed: Floats
+
+
+def timeline(rows: Columns, metric: Metric) -> Timeline | None:
+    """Make the timeline of all rows; `None` if there are too few."""
+    told = values(rows, metric)
+    at = rows.start / 1e9
+    bins = bins_for(told.t)
+    if bins is None:
+        return None
+    count = len(bins.edges) - 1
+    where = np.clip(np.searchsorted(bins.edges, told.t, "right") - 1, 0, count - 1)
+    p50, p95 = np.full(count, np.nan), np.full(count, np.nan)
+    order = np.argsort(where, kind="stable")
+    borders = np.searchsorted(where[order], np.arange(count + 1))
+    for i in range(count):
+        inside = told.value[order[borders[i] : borders[i + 1]]]
+        if len(inside) >= _FEWEST:
+            p50[i], p95[i] = np.quantile(inside, (0.5, 0.95))
+    n, _ = np.histogram(at, bins.edges)
+    bad = rows.words["outcome"].where("error", "truncated", "timeout")
+    broken, _ = np.histogram(at[bad], bins.edges)
+    failed = broken / np.maximum(n, 1)
+    middle = bins.edges[:-1] + bins.width / 2
+    return Timeline(metric, middle, p50, p95, n.astype(float), failed)

@@ -1,0 +1,141 @@
+"""Did the workload change, or the system, or both, or nothing, or can nobody tell?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from llmtrace.triage.attribute import Attribution, Spread
+from llmtrace.triage.result import Change, Outcomes, Verdict
+
+NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
+_COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
+_CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A verdict and its reason, in one sentence."""
+
+    verdict: Verdict
+    reason: str
+
+
+def judge(
+    change: Change,
+    found: Attribution | None,
+    spread: Spread | None,
+    outcomes: Outcomes,
+    unmatched: float,
+    fewest: int,
+) -> Judged:
+    """Give the verdict.
+
+    Args:
+        change: of the metric in question.
+        found: its parts; `None` = the windows have no work in common.
+        spread: their intervals; `None` = not worked out.
+        outcomes: how requests ended.
+        unmatched: share of the requests now of a kind never seen before.
+        fewest: requests that a window needs for its p95 to have an interval.
+    """
+    broken = _broken(outcomes)
+    if min(change.before.n, change.after.n) < fewest:
+        if broken:
+            return Judged("regression", broken)
+        return Judged(
+            "not_enough_data",
+            f"{change.before.n:,} requests before and {change.after.n:,} after tell "
+            f"{change.metric}; a p95 needs {fewest} in each to have an interval.",
+        )
+    if not change.significant:
+        if broken:
+            return Judged("regression", broken)
+        hidden = _hidden(change, found, spread)
+        if hidden is not None:
+            return hidden
+        return Judged("no_change", f"{_moved(change)}: not beyond chance.")
+    if unmatched > NEW_SHARE or found is None:
+        return Judged(
+            "new_workload",
+            f"{_moved(change)}, and {100 * unmatched:.0f} % of the requests are of a kind never "
+            "seen before: there is nothing to compare them with.",
+        )
+    verdict = _kind(found, spread)
+    mix, same = float(found.seconds[0]), found.same_work
+    words = {
+        "workload": f"{_moved(change)}; what is asked for accounts for {_ms(mix)} of it.",
+        "regression": f"{_moved(change)}; the same work takes {_ms(same)} longer."
+        if same > 0
+        else f"{_moved(change)}; the same work takes {_ms(-same)} less.",
+        "mixed": f"{_moved(change)}: {_ms(mix)} from what is asked for, {_ms(same)} for the same "
+        "work.",
+    }
+    return Judged(verdict, words[verdict])
+
+
+def _kind(found: Attribution, spread: Spread | None) -> Verdict:
+    """Say which part of a real change is large enough, and beyond chance, to count."""
+    shares = {"mix": float(found.seconds[0]), "same": found.same_work}
+    sure = {"mix": True, "same": True}
+    if spread is not None:
+        sure["mix"] = _leaves_zero_out((float(spread.low[0]), float(spread.high[0])))
+        sure["same"] = _leaves_zero_out(spread.same_work)
+    large = {name: abs(part) >= _COUNTS * abs(found.delta) for name, part in shares.items()}
+    counts = {name: large[name] and sure[name] for name in shares}
+    if not any(counts.values()):
+        counts = {name: abs(part) >= abs(found.delta) * 2 / 3 for name, part in shares.items()}
+    if counts["mix"] and counts["same"]:
+        return "mixed"
+    if counts["mix"]:
+        return "workload"
+    return "regression" if counts["same"] else "mixed"
+
+
+def _hidden(change: Change, found: Attribution | None, spread: Spread | None) -> Judged | None:
+    """Return a verdict where workload and system moved in opposite directions, unseen in the sum."""
+    if found is None or spread is None:
+        return None
+    mix, same = float(found.seconds[0]), found.same_work
+    sure = _leaves_zero_out((float(spread.low[0]), float(spread.high[0]))) and _leaves_zero_out(
+        spread.same_work
+    )
+    if not sure or mix * same >= 0 or min(abs(mix), abs(same)) < _CANCELS * found.before:
+        return None
+    return Judged(
+        "mixed",
+        f"{_moved(change)}, but {_ms(mix)} from what is asked for and {_ms(same)} for the same "
+        "work cancel out.",
+    )
+
+
+def _broken(outcomes: Outcomes) -> str | None:
+    if outcomes.significant:
+        low, high = outcomes.failed_before or 0.0, outcomes.failed_after or 0.0
+        return f"{100 * high:.1f} % of requests fail, and {100 * low:.1f} % did before."
+    if outcomes.gave_up:
+        low, high = outcomes.cancelled_before or 0.0, outcomes.cancelled_after or 0.0
+        return f"{100 * high:.1f} % of callers give up, and {100 * low:.1f} % did before."
+    return None
+
+
+def _leaves_zero_out(bounds: tuple[float, float]) -> bool:
+    return bounds[0] > 0 or bounds[1] < 0
+
+
+def _moved(change: Change) -> str:
+    low, high = change.before.p95 or 0.0, change.after.p95 or 0.0
+    return f"{change.metric} p95 {_ms(low)} → {_ms(high)}"
+
+
+def _ms(seconds: float) -> str:
+    """Write a duration as people read it.
+
+    Example:
+        >>> _ms(1.25), _ms(0.0421), _ms(0.00312)
+        ('1.25 s', '42 ms', '3.1 ms')
+    """
+    size = abs(seconds)
+    if size >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.0f} ms" if size >= 0.01 else f"{seconds * 1e3:.1f} ms"  # noqa: PLR2004

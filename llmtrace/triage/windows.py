@@ -1,0 +1,161 @@
+"""Which window is the incident, and with which one before it should it be compared?
+
+What the caller says is taken as said. What is left open is found: the spike in the rows, and for
+it the quiet stretch before, with a gap between them so that a date off by seconds spoils neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.case import Window
+from llmtrace.columns import Columns, Floats
+from llmtrace.triage.outcomes import failed_mask
+from llmtrace.triage.parts import METRICS, Values
+from llmtrace.triage.result import Metric
+from llmtrace.triage.spike import CERTAIN, Spike, bins_for, find_failures, find_slow
+
+_LONGER: Final = 8.0  # times the incident that the window before may be long
+_HOUR_S: Final = 3600.0
+_DAY_S: Final = 86_400.0
+_ENOUGH: Final = 200
+_AT_S: Final = (300.0, 900.0, 1800.0)
+_QUIET_SHARE: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The windows to compare, and how they were come by.
+
+    Attributes:
+        found: the spike, where the windows were searched for and one was there.
+        searched: whether they were; then chance had many tries, and must be trusted less.
+    """
+
+    before: Window
+    after: Window
+    found: Spike | None
+    searched: bool
+    warnings: tuple[str, ...] = ()
+
+
+def choose(
+    rows: Columns,
+    values: Callable[[Metric], Values],
+    *,
+    before: Window | None,
+    after: Window | None,
+    at: float | None,
+    metric: Metric | None,
+) -> Chosen:
+    """Choose the windows.
+
+    Args:
+        rows: by start.
+        values: a metric of these rows.
+        before, after: as the caller wants them; `None` = to be found.
+        at: a time inside the incident, unix seconds.
+        metric: the metric the spike is looked for in; `None` = any, and failures.
+    """
+    if before is not None and after is not None:
+        return Chosen(before, after, None, searched=False)
+    t = rows.start / 1e9
+    if after is not None:
+        found, warnings = _before(t, after, 0.0)
+        return Chosen(found, after, None, searched=False, warnings=warnings)
+    since = None if before is None else before.end
+    spike = _search(rows, values, since, at, metric)
+    end = float(t[-1]) + 1e-3 if len(t) else 1.0
+    warnings: tuple[str, ...] = ()
+    if spike is not None:
+        after = Window(spike.start, spike.end or end)
+        guard = spike.bin_s
+    elif before is not None:
+        after, guard = Window(before.end, max(end, before.end + 1)), 0.0
+    elif at is not None:
+        after, guard = _around(t, at), 0.0
+        warnings = ("no spike stands out at this time; the time around it is compared",)
+    else:
+        first = float(t[0]) if len(t) else 0.0
+        after, guard = Window(end - _QUIET_SHARE * (end - first), end), 0.0
+        warnings = ("no spike stands out; the last fifth is compared with what was before",)
+    if before is None:
+        before, more = _before(t, after, guard)
+        warnings += more
+    return Chosen(before, after, spike, searched=True, warnings=warnings)
+
+
+def _search(
+    rows: Columns,
+    values: Callable[[Metric], Values],
+    since: float | None,
+    at: float | None,
+    metric: Metric | None,
+) -> Spike | None:
+    """Find the most certain spike of any metric; one of first tokens or tokens goes first."""
+    best: Spike | None = None
+    bins = bins_for(rows.start / 1e9)
+    if bins is None:
+        return None
+    if since is not None:
+        at = max(since, at or since)
+    for name in METRICS if metric is None else (metric,):
+        one = values(name)
+        t = np.concatenate([one.t, one.censored_t])
+        order = np.argsort(t, kind="stable")
+        value = np.concatenate([one.value, one.at_least])[order]
+        if not len(t):
+            continue
+        spike = find_slow(t[order], value, bins, at)
+        # A longer answer is a longer e2e: of two as certain, the metric that says more is taken.
+        if spike is not None and (best is None or spike.score > 1.5 * best.score):
+            best = spike
+    if metric is None:
+        spike = find_failures(rows.start / 1e9, failed_mask(rows), bins, at)
+        if spike is not None and (best is None or spike.score > 1.5 * best.score):
+            best = spike
+    if best is None or best.score < CERTAIN:
+        return None
+    if since is not None and best.start < since:
+        return Spike(since, best.end, best.bin_s, best.score)
+    return best
+
+
+def _before(t: Floats, after: Window, guard: float) -> tuple[Window, tuple[str, ...]]:
+    """Choose the quiet window: the hours before, else the same hours a day or a week ago."""
+    end = after.start - guard
+    wanted = min(_ENOUGH, max(_count(t, after), 1))
+    long = max(_LONGER * after.seconds, _HOUR_S)
+    first = float(t[0]) if len(t) else end
+    near = Window(max(end - long, first), end) if end > first else None
+    if near is not None and _count(t, near) >= wanted:
+        return near, ()
+    for days in (1, 7):
+        back = Window(after.start - days * _DAY_S, after.end - days * _DAY_S)
+        if _count(t, back) >= wanted:
+            return back, (f"too few requests just before: compared with {days} d earlier",)
+    all_before = Window(first, end) if end > first else None
+    if all_before is not None and _count(t, all_before) >= wanted:
+        return all_before, ()
+    last = float(t[-1]) + 1e-3 if len(t) else after.end
+    later = Window(after.end + guard, min(last, after.end + guard + long))
+    if later.seconds > 0 and _count(t, later) >= wanted:
+        return later, ("nothing quiet before: compared with what came afterwards",)
+    return all_before or Window(after.start - long, after.start), ()
+
+
+def _around(t: Floats, at: float) -> Window:
+    for half in _AT_S:
+        window = Window(at - half, at + half)
+        if _count(t, window) >= _ENOUGH:
+            break
+    return window
+
+
+def _count(t: Floats, window: Window) -> int:
+    low, high = np.searchsorted(t, (window.start, window.end))
+    return int(high - low)

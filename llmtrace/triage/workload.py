@@ -1,0 +1,234 @@
+"""Which requests ask for the same work, and how much of what is asked now is new?
+
+Workload is what the client asked for: model, operation, route, region, tenant, prompt and output
+lengths. Requests are put into cells of the same work, as fine as both windows can fill; what the
+system made of it (cache hits, replica, retries, batch) is never part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.columns import Columns, Floats, Mask
+from llmtrace.triage.result import Metric
+
+Codes = NDArray[np.int64]
+
+FEWEST: Final = 20  # rows a cell has of the window that has more of it
+_FEWEST_OF_LESS: Final = 8  # and of the other
+_MOST_CELLS: Final = 512
+_MOST_KEYS: Final = 1 << 40
+# Dropped from the end where a cell would have too few rows.
+_KINDS: Final = ("model", "operation", "route", "region", "tenant")
+_ALWAYS: Final = frozenset({"model", "operation"})
+_SHIFTED: Final = 4.0  # standard deviations of chi square: the kinds' shares are not as they were
+_LENGTHS: Final[dict[Metric, tuple[str, ...]]] = {
+    "ttft": ("prompt_tokens",),
+    "tpot": ("output_tokens", "prompt_tokens"),
+    "e2e": ("output_tokens", "prompt_tokens"),
+    "render": ("output_tokens",),
+}
+_NEW: Final = 5  # rows that would be expected of what is all but missing
+_HARDLY: Final = 0.1
+_STEPS_AN_OCTAVE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Requests by what they ask for.
+
+    Attributes:
+        before, after: each row's cell; -1 = of a kind the other window has none of.
+        count: how many cells there are.
+        matched_on: what tells them apart.
+        new: kinds that are there after and were not before, with their share of requests.
+    """
+
+    before: Codes
+    after: Codes
+    count: int
+    matched_on: tuple[str, ...]
+    new: tuple[tuple[str, float], ...]
+
+    @property
+    def unmatched_share(self) -> float:
+        """Share of the requests after that are of no cell."""
+        return float((self.after < 0).mean()) if len(self.after) else 0.0
+
+
+def cells(
+    sides: tuple[Columns, Columns],
+    index: tuple[NDArray[np.intp], NDArray[np.intp]],
+    metric: Metric,
+    fewest: int = FEWEST,
+) -> Cells:
+    """Put requests into cells of the same work; exchanging the windows changes nothing.
+
+    Args:
+        sides: the rows of the windows before and after, of one table.
+        index: which of them tell the metric.
+        metric: decides which lengths matter.
+        fewest: rows that a cell has of the window that has more of it.
+    """
+    n = len(index[0])
+    is_after = np.arange(n + len(index[1])) >= n
+
+    def column(name: str) -> Floats:
+        both = [rows.numbers[name][i] for rows, i in zip(sides, index, strict=True)]
+        return np.concatenate(both)
+
+    def codes(name: str) -> Codes:
+        both = [rows.words[name].codes[i] for rows, i in zip(sides, index, strict=True)]
+        return np.concatenate(both).astype(np.int64)
+
+    kinds = {name: codes(name) for name in _KINDS}
+    kinds = {name: found for name, found in kinds.items() if found.size and np.ptp(found) > 0}
+    lengths = {name: np.log2(column(name) + 1) for name in _LENGTHS[metric]}
+    lengths = {
+        name: np.nan_to_num(found, nan=-1.0)
+        for name, found in lengths.items()
+        if not np.isnan(found).all()
+    }
+
+    left = np.ones(len(is_after), bool)
+    new: list[tuple[str, float]] = []
+    for name, found in kinds.items():
+        appeared, gone = _only_in_one(found, is_after)
+        left &= ~np.isin(found, [*appeared, *gone])
+        for code in appeared:
+            word = "unknown" if code < 0 else sides[0].words[name].names[code]
+            new.append((f"{name}={word}", _share(found == code, is_after)))
+    for name, column in lengths.items():
+        steps = np.maximum(np.floor(column * _STEPS_AN_OCTAVE), -1).astype(np.int64)
+        appeared, gone = _only_in_one(steps, is_after)
+        left &= ~np.isin(steps, [*appeared, *gone])
+        mine = np.isin(steps, appeared) & is_after
+        if mine.any():
+            low, high = (2 ** float(bound(column[mine])) - 1 for bound in (np.min, np.max))
+            new.append((f"{name} {low:,.0f} to {high:,.0f}", _share(mine, is_after)))
+
+    cell = np.full(len(is_after), -1, np.int64)
+    count = 0
+    # What is asked for as often as before cannot explain a change, and costs finer lengths.
+    names = [n for n in kinds if n in _ALWAYS or _shifted(kinds[n][left], is_after[left])]
+    used: set[str] = set()
+    for depth in range(len(names), -1, -1):
+        for group in _groups([kinds[name] for name in names[:depth]], np.flatnonzero(left)):
+            if not _fills(int(is_after[group].sum()), len(group), fewest):
+                continue
+            left[group] = False
+            used.update(names[:depth])
+            for leaf in _leaves(group, lengths, is_after, fewest, used):
+                cell[leaf] = count
+                count += 1
+    return Cells(
+        before=cell[:n],
+        after=cell[n:],
+        count=count,
+        matched_on=tuple(name for name in (*_KINDS, *lengths) if name in used),
+        new=tuple(sorted(new, key=lambda kind: (-kind[1], kind[0]))),
+    )
+
+
+def _only_in_one(codes: Codes, is_after: Mask) -> tuple[list[int], list[int]]:
+    """Return the codes that one window all but lacks, though the other makes one expect some.
+
+    Returns:
+        Those that appeared, and those that are gone.
+    """
+    sizes = (int((~is_after).sum()), int(is_after.sum()))
+    if min(sizes) == 0:
+        return [], []
+    counts = _counts(codes, is_after)
+    found = []
+    for here, there in ((1, 0), (0, 1)):
+        expected = counts[here] * sizes[there] / sizes[here]
+        lacks = (counts[there] <= _HARDLY * expected) & (counts[there] < _FEWEST_OF_LESS)
+        lacks &= (expected >= _NEW) & (counts[here] >= _NEW)
+        found.append([int(i) - 1 for i in np.flatnonzero(lacks)])
+    return found[0], found[1]
+
+
+def _fills(after: int, size: int, fewest: int) -> bool:
+    """Return whether a cell has enough rows of both windows."""
+    less, more = sorted((after, size - after))
+    return more >= fewest and less * FEWEST >= _FEWEST_OF_LESS * fewest
+
+
+def _shifted(codes: Codes, is_after: Mask) -> bool:
+    """Return whether words are used in other shares than before, beyond chance."""
+    table = np.array(_counts(codes, is_after))
+    table = table[:, table.any(axis=0)]
+    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / max(table.sum(), 1.0)
+    free = table.shape[1] - 1
+    chi = float(((table - expected) ** 2 / np.maximum(expected, 1.0)).sum())
+    return bool(chi > free + _SHIFTED * np.sqrt(2 * free))
+
+
+def _counts(codes: Codes, is_after: Mask) -> list[Floats]:
+    """Return how often each code is there before and after; the first is of -1, the unknown."""
+    size = int(codes.max(initial=-1)) + 2
+    return [
+        np.bincount(codes[mask] + 1, minlength=size).astype(np.float64)
+        for mask in (~is_after, is_after)
+    ]
+
+
+def _share(mask: Mask, is_after: Mask) -> float:
+    return float(mask[is_after].mean())
+
+
+def _groups(codes: list[Codes], index: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+    """Yield the rows of each combination of codes."""
+    if not index.size:
+        return
+    key = np.zeros(len(index), np.int64)
+    for column in codes:
+        key = key * (int(column.max()) + 2) + column[index] + 1
+        if int(key.max()) > _MOST_KEYS:
+            _, key = np.unique(key, return_inverse=True)
+    order = np.argsort(key, kind="stable")
+    edges = np.flatnonzero(np.diff(key[order])) + 1
+    yield from np.split(index[order], edges)
+
+
+def _leaves(
+    group: NDArray[np.intp],
+    lengths: dict[str, Floats],
+    is_after: Mask,
+    fewest: int,
+    used: set[str],
+) -> Iterator[NDArray[np.intp]]:
+    """Cut a group in halves by length for as long as both windows fill both halves."""
+    after = is_after[group]
+    smaller = after if 2 * int(after.sum()) <= len(group) else ~after
+    if len(group) > len(is_after) // _MOST_CELLS:
+        for name in _by_difference(group, lengths, after):
+            column = lengths[name][group]
+            low = ~(column > np.median(column[smaller]))
+            sizes = [
+                int(m.sum()) for m in (low & after, low & ~after, ~low & after, ~low & ~after)
+            ]
+            if min(sizes) >= fewest:
+                used.add(name)
+                yield from _leaves(group[low], lengths, is_after, fewest, used)
+                yield from _leaves(group[~low], lengths, is_after, fewest, used)
+                return
+    yield group
+
+
+def _by_difference(group: NDArray[np.intp], lengths: dict[str, Floats], after: Mask) -> list[str]:
+    """Return the lengths, the one that differs most between the windows first."""
+    scores = {}
+    for name, column in lengths.items():
+        values = column[group]
+        spread = float(values.std())
+        if spread > 0:
+            apart = abs(float(values[after].mean()) - float(values[~after].mean()))
+            scores[name] = apart / spread
+    return sorted(scores, key=lambda name: -scores[name])

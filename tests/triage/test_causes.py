@@ -1,0 +1,80 @@
+"""Does every rule know its cause, a near miss of it, and what it cannot tell?
+
+The incidents are made by hand, by mechanism, and owe nothing to the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from llmtrace.triage.causes import RULES
+from llmtrace.triage.result import CAUSES
+
+from . import hand_made
+from .incidents import Incident, quiet
+
+SURE = {"confirmed", "likely"}
+Made = Callable[[], Incident]
+
+
+POSITIVE: dict[str, Made] = {name: getattr(hand_made, name) for name in CAUSES}
+NEAR: dict[str, Made] = {name: getattr(hand_made, f"{name}_near") for name in CAUSES}
+# What these two are seen in, outcomes, every row has.
+ALWAYS_KNOWN = ("midstream_errors", "client_give_ups")
+MISSING: dict[str, Made] = {
+    name: getattr(hand_made, f"{name}_missing") for name in CAUSES if name not in ALWAYS_KNOWN
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_cause_is_named_first(cause):
+    """The textbook incident of a cause puts it on top, with its evidence and what to do."""
+    found = POSITIVE[cause]().findings()
+    first = next(iter(found.values()))
+
+    assert first.id == cause, report(found)
+    assert first.status in SURE, report(found)
+    assert first.evidence
+    assert first.action
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_near_miss_is_not_taken_for_it(cause):
+    """What only resembles a cause does not name it with confidence."""
+    found = NEAR[cause]().findings()
+
+    assert found[cause].status not in SURE, report(found)
+
+
+@pytest.mark.parametrize("cause", MISSING)
+def test_what_is_not_reported_leaves_it_unknown(cause):
+    """Without the data it rests on, a cause is unknown, and says what would settle it."""
+    found = MISSING[cause]().findings()
+
+    assert found[cause].status == "unknown", report(found)
+    assert found[cause].missing
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_quiet_day_names_nothing(seed):
+    """Nothing is wrong, and no cause is said to be likely."""
+    found = quiet(seed).findings()
+
+    assert not [one.id for one in found.values() if one.status in SURE], report(found)
+
+
+def test_every_cause_of_the_contract_has_a_rule():
+    """The rules are those of the contract, and no others."""
+    assert sorted(RULES) == sorted(CAUSES)
+
+
+def report(found) -> str:
+    """Say what was found, for a failure's message."""
+    lines = []
+    for one in list(found.values())[:5]:
+        lines.append(f"{one.status} {one.id} {one.score}")
+        lines += [f"    {p.points:+} {p.text}" for p in (*one.evidence, *one.against)]
+        lines += [f"    ? {text}" for text in one.missing]
+    return "\n" + "\n".join(lines)

@@ -1,0 +1,113 @@
+"""Is a spike found where it is, dated, and not found where there is none?
+
+p95 ____________/‾‾‾‾‾‾\\__________
+             start     end
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llmtrace.triage.spike import (
+    CERTAIN,
+    bins_for,
+    date_change,
+    find_failures,
+    find_slow,
+)
+
+HOURS = 2 * 3600.0
+
+
+def series(seed=1, n=6000, factor=1.0, begin=0.6, end=0.8):
+    """Make requests over two hours whose metric is higher for a while."""
+    r = np.random.default_rng(seed)
+    t = np.sort(r.uniform(0, HOURS, n))
+    value = np.exp(r.normal(0, 0.5, n))
+    return t, value * np.where((t >= begin * HOURS) & (t < end * HOURS), factor, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("factor", [1.5, 3.0])
+def test_a_spike_is_found_with_its_start_and_its_end(seed, factor):
+    """To within a bin or two."""
+    t, value = series(seed, factor=factor)
+    bins = bins_for(t)
+    found = find_slow(t, value, bins)
+
+    assert found.score > CERTAIN
+    assert found.start == pytest.approx(0.6 * HOURS, abs=3 * bins.width)
+    assert found.end == pytest.approx(0.8 * HOURS, abs=3 * bins.width)
+
+
+def test_a_spike_that_lasts_has_no_end():
+    """It goes on to the last request."""
+    t, value = series(1, factor=2.0, end=1.0)
+
+    assert find_slow(t, value, bins_for(t)).end is None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_quiet_series_has_none(seed):
+    """The best stretch of noise stays below what counts."""
+    t, value = series(seed)
+    found = find_slow(t, value, bins_for(t))
+
+    assert found is None or found.score < CERTAIN
+
+
+def test_of_two_spikes_the_one_asked_for_is_found():
+    """`at` points at the smaller one."""
+    t, value = series(1, factor=4.0)
+    value = value * np.where((t > 0.2 * HOURS) & (t < 0.3 * HOURS), 2.0, 1.0)
+
+    found = find_slow(t, value, bins_for(t), at=0.25 * HOURS)
+
+    assert found.start == pytest.approx(0.2 * HOURS, abs=120)
+    assert found.end == pytest.approx(0.3 * HOURS, abs=120)
+
+
+def test_failures_are_found():
+    """A tenth of requests fail for a while."""
+    t, _ = series(1)
+    r = np.random.default_rng(5)
+    inside = (t > 0.5 * HOURS) & (t < 0.6 * HOURS)
+    failed = r.random(len(t)) < np.where(inside, 0.2, 0.01)
+
+    found = find_failures(t, failed, bins_for(t))
+
+    assert found.score > CERTAIN
+    assert found.start == pytest.approx(0.5 * HOURS, abs=120)
+
+
+@pytest.mark.parametrize("n", [0, 1, 50])
+def test_too_few_requests_have_no_bins(n):
+    """Nothing is looked for in them."""
+    assert bins_for(np.arange(float(n))) is None
+
+
+def test_requests_of_one_moment_have_no_bins():
+    """A series needs time."""
+    assert bins_for(np.zeros(1000)) is None
+
+
+def test_a_change_is_dated_to_the_request():
+    """And how far off that may be is told."""
+    r = np.random.default_rng(1)
+    t = np.sort(r.uniform(0, 1000, 4000))
+    slow = r.random(4000) < np.where(t > 600, 0.4, 0.05)
+
+    dated, error = date_change(t, slow, 500, 700)
+
+    assert dated == pytest.approx(600, abs=10)
+    assert abs(dated - 600) <= 3 * error + 1
+
+
+def test_where_nothing_rises_there_is_no_date():
+    """Fewer slow requests are no onset."""
+    t = np.arange(1000.0)
+    slow = t < 500
+
+    assert date_change(t, slow, 400, 600) is None
+    assert date_change(t, slow, 2000, 3000) is None
