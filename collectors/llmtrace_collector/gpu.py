@@ -91,6 +91,11 @@ class GpuReader:
         with suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
+    @property
+    def count(self) -> int:
+        """How many GPUs are read."""
+        return len(self._gpus)
+
     def read(self) -> tuple[Measured, ...]:
         """Return what every GPU is doing now. What the driver refuses is counted in `refused`."""
         measured = []

@@ -1,0 +1,381 @@
+"""What runs when one runs `llmtrace collect`?
+
+One process: receivers into a spool, the spool into the store, engines' and GPUs' pages read, all
+of it served. What is acknowledged is on disk by then, so that ending at any moment loses none of
+it; an orderly end stores it as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+
+from llmtrace import __version__
+from llmtrace.errors import SourceError
+from llmtrace.export.aggregate import Aggregate
+from llmtrace.export.prometheus import PrometheusSink
+from llmtrace_collector import banner
+from llmtrace_collector.config import Address, Config, as_yaml, exposed, load, secret, tls
+from llmtrace_collector.expose import TargetMetrics
+from llmtrace_collector.gpu import GpuReader
+from llmtrace_collector.logs import logging_to
+from llmtrace_collector.profile import builtin_profiles, load_profiles
+from llmtrace_collector.receive import (
+    HttpAccess,
+    HttpServer,
+    Ingest,
+    Intake,
+    ReceiveLimits,
+    Spool,
+    own_metrics,
+    routes,
+    start_grpc,
+)
+from llmtrace_collector.receive.counters import Received
+from llmtrace_collector.recorder import Recorder
+from llmtrace_collector.scrape import Scraper
+from llmtrace_collector.serve.access import hosts_for
+from llmtrace_collector.serve.api import Api
+from llmtrace_collector.serve.app import make_app
+from llmtrace_collector.serve.looking import Looking
+from llmtrace_collector.serve.metrics import Own, Samples
+from llmtrace_collector.settings import Key
+from llmtrace_collector.store.opening import open_store
+from llmtrace_collector.tally import Tally
+from llmtrace_collector.unwanted import Unwanted
+
+logger = logging.getLogger("llmtrace.collector")
+
+# Of the time there is for an orderly end, the share that storing what is spooled may take.
+_FOR_STORING: Final = 0.6
+_GRPC_GRACE_S: Final = 2.0
+_HURRIED: Final = 130
+_SAME_WISH_S: Final = 0.3
+_WEB_CONNECTIONS: Final = 1_000
+
+
+def run(
+    file: Path | None,
+    flags: Mapping[Key, Any],
+    *,
+    check: bool = False,
+    print_config: bool = False,
+) -> None:
+    """Collect until a signal ends it: the command `llmtrace collect`.
+
+    Raises:
+        ConfigError: a setting is wrong, or a port, folder or certificate cannot be had.
+        SourceError: the store does not answer.
+    """
+    config = load(file, flags)
+    if print_config:
+        sys.stdout.write(as_yaml(config))
+        return
+    if check:
+        where = "the defaults" if file is None else str(file)
+        sys.stdout.write(f"{where}: nothing wrong\n")
+        return
+    with logging_to(None, config.log.format, config.log.level):
+        asyncio.run(collect(config))
+
+
+@dataclass(slots=True)
+class State:
+    """How far this process is; read by whoever asks whether it is ready."""
+
+    ready: bool = False
+    stopping: bool = False
+
+    def why_not(self, spool: Spool) -> str | None:
+        """Return why it should get nothing now, in words; `None` = it may."""
+        if self.stopping:
+            return "stopping"
+        if not self.ready:
+            return "starting"
+        if spool.disk_bytes >= spool.limits.disk_bytes:
+            return "the spool is full: the store does not take what came"
+        return None
+
+
+async def collect(config: Config, *, told: Callable[[banner.Places], None] | None = None) -> None:
+    """Run everything until SIGTERM or SIGINT, then end in order. A second signal ends it at once.
+
+    Args:
+        config: checked.
+        told: called once everything is up, with where it listens.
+
+    Raises:
+        ConfigError: a port, folder or certificate cannot be had.
+        SourceError: the store does not answer.
+    """
+    for words in exposed(config):
+        logger.warning("%s", words)
+    stop = asyncio.Event()
+    with _signals(stop):
+        async with running(config) as places:
+            banner.show(config, places, sys.stderr)
+            logger.info("ready")
+            if told is not None:
+                told(places)
+            await stop.wait()
+            logger.info("stopping: what is spooled is stored first; once more ends at once")
+    logger.info("stopped")
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[banner.Places]:
+    """Run everything while the block runs, and end it in order. Yield where it listens.
+
+    Raises:
+        ConfigError: a port, folder or certificate cannot be had.
+        SourceError: the store does not answer.
+    """
+    began = time.monotonic()
+    state = State()
+    context_of = tls(config)
+    async with AsyncExitStack() as last:
+        store = await asyncio.to_thread(open_store, config.store_place, keep=config.store.keep())
+        last.callback(store.close)
+        limits = config.receive.limits()
+        spool = Spool(
+            config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes
+        )
+        last.push_async_callback(asyncio.to_thread, spool.close)
+        ingest = Ingest(spool, store)
+        intake = Intake(spool, limits)
+        gpus = last.enter_context(_gpus(config.scrape.gpu))
+        profiles = config.scrape.profiles
+        scraper = await last.enter_async_context(
+            Scraper(
+                config.scrape.sources(),
+                config.scrape.settings(),
+                builtin_profiles() if profiles is None else load_profiles(profiles),
+            )
+        )
+        machine = socket.gethostname()
+        recorder = Recorder(
+            store,
+            scraper.states,
+            None if gpus is None else gpus.read,
+            machine=machine,
+            interval_s=config.scrape.interval,
+        )
+        aggregate = Aggregate(thresholds_s=config.budget.thresholds_s())
+        tally = Tally(
+            store, aggregate, settle_s=config.metrics.settle, without=config.metrics.without
+        )
+        registry = CollectorRegistry()
+        sink = PrometheusSink(
+            budget_seconds=config.budget.allocations_s(), registry=registry, aggregate=aggregate
+        )
+        last.callback(sink.close)
+        registry.register(TargetMetrics(scraper.states, None if gpus is None else gpus.read))
+        registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
+        unwanted = Unwanted(secret(config.receive.token_file), limits.body_bytes)
+        registry.register(Own(lambda: _of_collector(began, recorder, tally, unwanted)))
+        looking = Looking(
+            store,
+            config.budget,
+            states=scraper.states,
+            local=None if gpus is None else gpus.read,
+            ingest=ingest,
+            spool=spool,
+            intake=intake,
+            machine=machine,
+            began=began,
+        )
+        places = banner.Places(gpus=0 if gpus is None else gpus.count, tls=context_of is not None)
+        web = _web(config, registry, Api(store, looking), lambda: state.why_not(spool))
+        if web is not None:
+            await web.start()
+            last.push_async_callback(web.stop)
+            places.web = _at(config.listen.web, web.port)
+            looking.places = places
+        # From here on the order of ending matters: senders first, then what they sent.
+        last.push_async_callback(_drain, ingest, config)
+        ingest.start()
+        await _receive(config, intake, unwanted, places, last)
+        for job in (recorder.run(), *([tally.run()] if config.metrics.requests else [])):
+            last.push_async_callback(_end, asyncio.create_task(job))
+        state.ready = True
+        last.callback(_mark_stopping, state)
+        looking.places = places
+        yield places
+
+
+def _mark_stopping(state: State) -> None:
+    state.stopping = True
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def _drain(ingest: Ingest, config: Config) -> None:
+    """Store what was acknowledged."""
+    stored = await asyncio.to_thread(ingest.stop, config.stop_after * _FOR_STORING)
+    if not stored:
+        logger.warning(
+            "the store did not take all in time; the rest is in %s for the next start",
+            config.data / "spool",
+        )
+
+
+@contextmanager
+def _gpus(wanted: str) -> Iterator[GpuReader | None]:
+    with ExitStack() as kept:
+        reader = None
+        if wanted != "off":
+            try:
+                reader = kept.enter_context(GpuReader())
+            except SourceError as error:
+                if wanted == "on":
+                    raise
+                logger.debug("%s", error)
+        yield reader
+
+
+def _at(wanted: Address | None, port: int) -> Address:
+    return Address(wanted.host if wanted else "127.0.0.1", port)
+
+
+def _web(
+    config: Config,
+    registry: CollectorRegistry,
+    api: Api,
+    why_not_ready: Callable[[], str | None],
+) -> HttpServer | None:
+    at = config.listen.web
+    if at is None:
+        return None
+    hosts = hosts_for(at, config.access.hosts)
+    app = make_app(
+        registry,
+        api.mount(),
+        why_not_ready,
+        token=secret(config.access.token_file),
+        hosts=None if hosts is None else frozenset(hosts),
+    )
+    return HttpServer(
+        app,
+        at.host,
+        at.port,
+        ReceiveLimits(connections=_WEB_CONNECTIONS),
+        Received(),
+        certificate=config.access.certificate,
+        key=config.access.key,
+    )
+
+
+async def _receive(
+    config: Config,
+    intake: Intake,
+    unwanted: Unwanted,
+    places: banner.Places,
+    last: AsyncExitStack,
+) -> None:
+    token = secret(config.receive.token_file)
+    if (at := config.listen.otlp_http) is not None:
+        access = HttpAccess(token=token, origins=frozenset(config.receive.origins))
+        server = HttpServer(
+            Starlette(routes=[*routes(intake, access), *unwanted.routes()]),
+            at.host,
+            at.port,
+            intake.limits,
+            intake.counted,
+            certificate=config.access.certificate,
+            key=config.access.key,
+        )
+        await server.start()
+        last.push_async_callback(server.stop)
+        places.otlp_http = _at(at, server.port)
+    if (at := config.listen.otlp_grpc) is not None:
+        credentials = None
+        if config.access.certificate is not None and config.access.key is not None:
+            pair = config.access.key.read_bytes(), config.access.certificate.read_bytes()
+            credentials = grpc.ssl_server_credentials([pair])
+        grpc_server, port = await start_grpc(intake, str(at), token=token, credentials=credentials)
+        grpc_server.add_generic_rpc_handlers(unwanted.handlers())
+        last.push_async_callback(grpc_server.stop, _GRPC_GRACE_S)
+        places.otlp_grpc = _at(at, port)
+
+
+def _of_collector(
+    began: float, recorder: Recorder, tally: Tally, unwanted: Unwanted
+) -> Iterator[tuple[str, str, str, Samples]]:
+    yield (
+        "llmtrace_collector_info", "Which collector this is.", "gauge",
+        [({"version": __version__}, 1)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_up_seconds", "Since this process began.", "gauge",
+        [({}, time.monotonic() - began)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_signals", "Samples of signals, by what became of them.", "counter",
+        [({"state": "stored"}, recorder.written), ({"state": "dropped"}, recorder.dropped)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_rows_counted", "Rows counted into the request metrics.", "counter",
+        [({}, tally.rows)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_rows_late",
+        "Rows that changed after they were counted, and stay counted as they were.", "counter",
+        [({}, tally.late)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_rows_unread", "Rows that could not be counted.", "counter",
+        [({}, tally.unread)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_unwanted_requests",
+        "OTLP requests of metrics and logs, which are taken and dropped.", "counter",
+        [({"kind": kind}, count) for kind, count in dict(unwanted.requests).items()],
+    )  # fmt: skip
+
+
+@contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set the event at the first signal; leave at once at the second."""
+    loop = asyncio.get_running_loop()
+    heard_at = 0.0
+
+    def heard() -> None:
+        nonlocal heard_at
+        now = loop.time()
+        # Programs that run us often signal us and our whole group: one wish, heard twice.
+        if stop.is_set() and now - heard_at < _SAME_WISH_S:
+            return
+        heard_at = now
+        if stop.is_set():
+            # All that was acknowledged is in the spool: the next start finds it.
+            sys.stderr.write("llmtrace collect: ended at once\n")
+            sys.stderr.flush()
+            os._exit(_HURRIED)
+        stop.set()
+
+    wanted: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+    for one in wanted:
+        loop.add_signal_handler(one, heard)
+    try:
+        yield
+    finally:
+        for one in wanted:
+            loop.remove_signal_handler(one)

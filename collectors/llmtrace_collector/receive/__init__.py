@@ -1,0 +1,29 @@
+"""How do spans and beacons get from whoever sends them into the store, each of them once?
+
+Checked and appended to a spool, acknowledged, and stored from there: `Intake` takes what `routes`
+(HTTP) and `start_grpc` bring into a `Spool`, and `Ingest` empties that into a store.
+"""
+
+from llmtrace_collector.receive.access import HttpAccess
+from llmtrace_collector.receive.ingest import Ingest, IngestSettings
+from llmtrace_collector.receive.intake import Intake
+from llmtrace_collector.receive.limits import ReceiveLimits, SpoolLimits
+from llmtrace_collector.receive.listen import HttpServer
+from llmtrace_collector.receive.otlp_grpc import start_grpc
+from llmtrace_collector.receive.otlp_http import routes
+from llmtrace_collector.receive.own import own_metrics
+from llmtrace_collector.receive.spool import Spool
+
+__all__ = [
+    "HttpAccess",
+    "HttpServer",
+    "Ingest",
+    "IngestSettings",
+    "Intake",
+    "ReceiveLimits",
+    "Spool",
+    "SpoolLimits",
+    "own_metrics",
+    "routes",
+    "start_grpc",
+]

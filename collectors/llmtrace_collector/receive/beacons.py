@@ -1,0 +1,67 @@
+"""How does what a browser tells get among the spans?
+
+A beacon becomes the span that `llmtrace.browser.Middleware` would have made of it, the root of the
+page's trace, so that the join finds the same thing whichever way it came.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+
+from llmtrace.browser.asgi import page_span
+from llmtrace.browser.beacon import read_beacon
+from llmtrace.errors import DataError
+from llmtrace.export.wire import encode_span
+from llmtrace.semconv_table import SCOPE
+from llmtrace_collector.receive.refusal import RefusedError
+
+SERVICE: Final = "browser"
+
+
+def beacon_request(body: bytes, now_ns: int, service: str = SERVICE) -> bytes:
+    """Make the OTLP request that a beacon is.
+
+    Args:
+        body: the beacon.
+        now_ns: unix nanoseconds by this machine's clock; the page's own is not believed.
+        service: that the span says it is of.
+
+    Raises:
+        RefusedError: `bad_data`: it is no beacon.
+    """
+    try:
+        beacon = read_beacon(body)
+    except DataError as error:
+        raise RefusedError("bad_data", str(error)) from None
+    span = page_span(beacon, service, now_ns - beacon.age_ns)
+    scope = ScopeSpans.FromString(encode_span(span))
+    scope.scope.CopyFrom(InstrumentationScope(name=SCOPE))
+    name = KeyValue(key="service.name", value=AnyValue(string_value=service))
+    resource = ResourceSpans(resource=Resource(attributes=[name]), scope_spans=[scope])
+    return ExportTraceServiceRequest(resource_spans=[resource]).SerializeToString()
+
+
+class Allowance:
+    """So many a second, and no more."""
+
+    def __init__(self, per_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = self._left = per_s
+        self._monotonic = monotonic
+        self._at = monotonic()
+
+    def one(self) -> bool:
+        """Say whether one more may be had, and take it."""
+        now = self._monotonic()
+        self._left = min(max(1.0, self._per_s), self._left + (now - self._at) * self._per_s)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

@@ -1,0 +1,127 @@
+"""Are these bytes an OTLP trace request, and which of its spans can be stored?
+
+Parsed by the generated messages, which are thrown away: what is stored are the sender's own bytes,
+unless a span has to be left out. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from llmtrace_collector.receive.limits import ReceiveLimits
+from llmtrace_collector.receive.refusal import RefusedError
+
+_TRACE_ID: Final = 16
+_SPAN_ID: Final = 8
+_NO_TRACE: Final = bytes(_TRACE_ID)
+_NO_SPAN: Final = bytes(_SPAN_ID)
+
+_WORDS: Final = {
+    "ids": "a trace id is 16 bytes, a span id 8, and neither all zero",
+    "attributes": "more attributes than are taken (receive.attributes)",
+    "span_bytes": "a span larger than is taken (receive.span_bytes)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A request that can be stored.
+
+    Attributes:
+        payload: an `ExportTraceServiceRequest`.
+        spans: in it.
+        refused: spans that were left out, by why.
+    """
+
+    payload: bytes
+    spans: int
+    refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def words(self) -> str:
+        """What the sender is told of the spans left out."""
+        return "; ".join(f"{count} refused: {_WORDS[why]}" for why, count in self.refused.items())
+
+
+def check(body: bytes, limits: ReceiveLimits) -> Checked:
+    """Read a request and say what of it can be stored.
+
+    Args:
+        body: `ExportTraceServiceRequest`, as bytes.
+        limits: what a span may be.
+
+    Raises:
+        RefusedError: `bad_data`: the bytes are no such request.
+    """
+    try:
+        request = ExportTraceServiceRequest.FromString(body)
+    except DecodeError:
+        raise RefusedError("bad_data", "the body is not an OTLP trace request") from None
+    return check_request(request, body, limits)
+
+
+def check_request(
+    request: ExportTraceServiceRequest, body: bytes, limits: ReceiveLimits
+) -> Checked:
+    """Say what of a request that was read can be stored; see `check`."""
+    if body and not request.resource_spans:
+        # Other bytes often pass for fields that nobody knows.
+        raise RefusedError("bad_data", "the body holds no resource spans")
+    spans = 0
+    wrong: list[tuple[ScopeSpans, int, str]] = []
+    for resource, scope in _scopes(request):
+        over = (
+            len(resource.resource.attributes) > limits.attributes
+            or len(scope.scope.attributes) > limits.attributes
+        )
+        judge = _Judge(limits, sizes=len(body) > limits.span_bytes)
+        for place, span in enumerate(scope.spans):
+            spans += 1
+            why = "attributes" if over else judge.wrong(span)
+            if why is not None:
+                wrong.append((scope, place, why))
+    if not wrong:
+        return Checked(body, spans)
+    for scope, place, _ in reversed(wrong):
+        del scope.spans[place]
+    refused = Counter(why for _, _, why in wrong)
+    return Checked(request.SerializeToString(), spans - len(wrong), refused)
+
+
+def _scopes(request: ExportTraceServiceRequest) -> Iterator[tuple[ResourceSpans, ScopeSpans]]:
+    for resource in request.resource_spans:
+        for scope in resource.scope_spans:
+            yield resource, scope
+
+
+class _Judge:
+    """Says what is wrong with a span; runs for each one, so it looks at as little as it can."""
+
+    __slots__ = ("_attributes", "_sizes", "_span_bytes")
+
+    def __init__(self, limits: ReceiveLimits, *, sizes: bool) -> None:
+        self._attributes = limits.attributes
+        self._sizes = sizes
+        self._span_bytes = limits.span_bytes
+
+    def wrong(self, span: Span) -> str | None:
+        trace_id, span_id = span.trace_id, span.span_id
+        if (
+            len(trace_id) != _TRACE_ID
+            or len(span_id) != _SPAN_ID
+            or trace_id == _NO_TRACE
+            or span_id == _NO_SPAN
+        ):
+            return "ids"
+        if len(span.attributes) > self._attributes:
+            return "attributes"
+        if self._sizes and span.ByteSize() > self._span_bytes:
+            return "span_bytes"
+        return None

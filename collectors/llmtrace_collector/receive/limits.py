@@ -1,0 +1,112 @@
+"""How much is taken from a sender nobody vouches for, and how much is kept at a time?
+
+Every bound has a default that an ordinary application never meets. What is over one is refused
+with an answer that says so, and counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import inf
+from typing import Final, Literal
+
+from llmtrace.errors import ConfigError
+
+MIB: Final = 1 << 20
+
+Sync = Literal["always", "interval", "never"]
+SYNCS: Final = ("always", "interval", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiveLimits:
+    """What one request may be, and how many may be under way.
+
+    Attributes:
+        body_bytes: of one request as it comes over the wire.
+        inflated_bytes: of one request after decompression.
+        json_bytes: of one request in JSON, which takes some 20 times as much to read.
+        json_depth: of JSON's objects and lists in one another.
+        attributes: of one span, one resource, one scope.
+        span_bytes: of one span with all it holds.
+        memory_bytes: of all requests between their first byte and the spool.
+        connections: open at a time, HTTP; and requests under way at a time, gRPC.
+        head_s: for a request's headers, from the connection or the last answer's end.
+        body_s: for a request's body.
+        idle_s: how long a connection may do nothing between requests.
+        beacons_per_s: browsers' beacons, of all pages together.
+        retry_after_s: what a sender is asked to wait when it may try again.
+    """
+
+    body_bytes: int = 8 * MIB
+    inflated_bytes: int = 8 * MIB
+    json_bytes: int = 4 * MIB
+    json_depth: int = 32
+    attributes: int = 256
+    span_bytes: int = 1 * MIB
+    memory_bytes: int = 128 * MIB
+    connections: int = 10_000
+    head_s: float = 10.0
+    body_s: float = 30.0
+    idle_s: float = 75.0
+    beacons_per_s: float = 500.0
+    retry_after_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Check them.
+
+        Raises:
+            ConfigError: one is out of range.
+        """
+        _above_zero("receive", self)
+        for name in ("body_bytes", "inflated_bytes"):
+            if getattr(self, name) > self.memory_bytes:
+                raise ConfigError(
+                    f"receive.{name}: {getattr(self, name)} is more than receive.memory_bytes, "
+                    f"{self.memory_bytes}: no such request could ever be taken"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolLimits:
+    """How the spool keeps what was acknowledged until it is stored.
+
+    Attributes:
+        sync: when the disk is made to have what was written. `always`: before each
+            acknowledgement, for all that came together at once. `interval`: every `sync_s`.
+            `never`: when the operating system pleases. The death of this process loses nothing
+            under any of them; a power failure loses nothing, `sync_s`, or some 30 s.
+        sync_s: between two of `interval`, in seconds.
+        segment_bytes: after which a new file is begun.
+        disk_bytes: of all files together. Above, senders are asked to come back later.
+        free_bytes: to leave on the disk.
+    """
+
+    sync: Sync = "interval"
+    sync_s: float = 1.0
+    segment_bytes: int = 64 * MIB
+    disk_bytes: int = 4096 * MIB
+    free_bytes: int = 256 * MIB
+
+    def __post_init__(self) -> None:
+        """Check them.
+
+        Raises:
+            ConfigError: one is out of range.
+        """
+        if self.sync not in SYNCS:
+            raise ConfigError(f"spool.sync: {self.sync!r} must be one of {', '.join(SYNCS)}")
+        _above_zero("spool", self, but=("sync", "free_bytes"))
+        if self.free_bytes < 0:
+            raise ConfigError(f"spool.free_bytes: {self.free_bytes!r} must be 0 or more")
+        if self.segment_bytes > self.disk_bytes:
+            raise ConfigError(
+                f"spool.segment_bytes: {self.segment_bytes} is more than spool.disk_bytes, "
+                f"{self.disk_bytes}"
+            )
+
+
+def _above_zero(what: str, limits: ReceiveLimits | SpoolLimits, but: tuple[str, ...] = ()) -> None:
+    for name in (field.name for field in fields(limits)):
+        if name not in but and not 0 < getattr(limits, name) < inf:
+            raise ConfigError(f"{what}.{name}: {getattr(limits, name)!r} must be above 0")

@@ -1,0 +1,206 @@
+"""How does an HTTP server outlive senders that connect and say nothing, or too little?
+
+uvicorn with what it leaves to a proxy in front: a bound on open connections, and a time in which a
+request's headers have to be there. Bodies are timed where they are read (`otlp_http`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from math import ceil
+from pathlib import Path
+from typing import Any, Final, Self
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from llmtrace.errors import ConfigError
+from llmtrace_collector.receive.counters import Received
+from llmtrace_collector.receive.limits import ReceiveLimits
+
+_BACKLOG: Final = 2048
+_GRACE_S: Final = 5
+
+
+class HttpServer:
+    """Serves an ASGI application from `start` to `stop`, in the running event loop.
+
+    Args:
+        app: the application; it gets no lifespan events.
+        host: to listen on.
+        port: likewise; 0 for any that is free.
+        limits: of connections and their pace.
+        counted: where connections are counted.
+        certificate: PEM, for TLS; `key` likewise.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        limits: ReceiveLimits,
+        counted: Received,
+        *,
+        certificate: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
+        self._where = host, port
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http=_bounded(limits, counted),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                backlog=_BACKLOG,
+                timeout_keep_alive=ceil(limits.idle_s),
+                timeout_graceful_shutdown=_GRACE_S,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+        self.port = port
+
+    async def start(self) -> Self:
+        """Listen.
+
+        Raises:
+            ConfigError: nobody can listen there, or the certificate is none.
+        """
+        host, port = self._where
+        try:
+            self._server.config.load()
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"cannot read the certificate or its key: {error}; both are PEM files"
+            ) from None
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # With its protocol named: asyncio sends without delay only where it is.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+        except OSError as error:
+            listener.close()
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; give another port, "
+                "or stop what uses it"
+            ) from None
+        self.port = int(listener.getsockname()[1])
+        self._serving = asyncio.create_task(self._server.serve([listener]))
+        listening = asyncio.create_task(self._server.listening.wait())
+        await asyncio.wait({self._serving, listening}, return_when=asyncio.FIRST_COMPLETED)
+        listening.cancel()
+        if self._serving.done():
+            await self._serving
+        return self
+
+    async def stop(self) -> None:
+        """Let requests under way end, within some seconds, and close all connections."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets=sockets)
+        self.listening.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever runs the process."""
+        yield
+
+
+def _bounded(limits: ReceiveLimits, counted: Received) -> type[HttpToolsProtocol]:
+    busy = (
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n"
+        f"Retry-After: {ceil(limits.retry_after_s)}\r\n\r\n"
+    ).encode()
+
+    class Bounded(HttpToolsProtocol):
+        """One connection."""
+
+        _waiting: asyncio.TimerHandle | None = None
+        _is_counted = False
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if counted.connections >= limits.connections:
+                self._drop("too_many", busy)
+                return
+            counted.connections += 1
+            self._is_counted = True
+            self._await_head()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._head_came()
+            if self._is_counted:
+                counted.connections -= 1
+                self._is_counted = False
+            super().connection_lost(exc)
+            self._unset_keepalive_if_required()
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            with _counting(counted, "bad_http", self.transport.is_closing):
+                super().data_received(data)
+            if (
+                self._waiting is None
+                and (self.cycle is None or self.cycle.response_complete)
+                and self.timeout_keep_alive_task is None
+                and not self.transport.is_closing()
+            ):
+                self._await_head()  # a piece of the next request's
+
+        def on_headers_complete(self) -> None:
+            self._head_came()
+            super().on_headers_complete()
+
+        def _await_head(self) -> None:
+            self._waiting = self.loop.call_later(limits.head_s, self._drop, "slow_head")
+
+        def _head_came(self) -> None:
+            if self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
+
+        def _drop(self, reason: str, answer: bytes = b"") -> None:
+            self._waiting = None
+            if self.transport.is_closing():
+                return
+            counted.dropped_connections[reason] += 1
+            if answer:
+                self.transport.write(answer)
+            self.transport.close()
+
+    return Bounded
+
+
+@contextmanager
+def _counting(counted: Received, reason: str, closed: Callable[[], bool]) -> Iterator[None]:
+    """Count it if a connection was closed for what came over it."""
+    was = closed()
+    with suppress(UnicodeError):  # uvicorn reads some of a request as ASCII, whatever it is
+        yield
+    if closed() and not was:
+        counted.dropped_connections[reason] += 1

@@ -1,0 +1,141 @@
+"""How are OTLP requests taken over gRPC?
+
+`TraceService/Export` with the bytes as they come: they are checked, and kept as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.code_pb2 import Code  # type: ignore[import-untyped]
+from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
+
+from llmtrace.errors import ConfigError
+from llmtrace_collector.receive.access import check_token
+from llmtrace_collector.receive.intake import Intake
+from llmtrace_collector.receive.limits import ReceiveLimits
+from llmtrace_collector.receive.refusal import RefusedError
+
+SERVICE: Final = "opentelemetry.proto.collector.trace.v1.TraceService"
+_TAKEN: Final = ExportTraceServiceResponse().SerializeToString()
+_MS: Final = 1000
+
+
+async def start_grpc(
+    intake: Intake,
+    address: str,
+    *,
+    token: str | None = None,
+    credentials: grpc.ServerCredentials | None = None,
+) -> tuple[grpc.aio.Server, int]:
+    """Serve, until the returned server's `stop(grace)`.
+
+    Args:
+        intake: takes what comes.
+        address: as `127.0.0.1:4317`; port 0 for any that is free.
+        token: that a sender shows as `authorization: Bearer …`; `None` = none is needed.
+        credentials: for TLS, from `grpc.ssl_server_credentials`; `None` = no TLS.
+
+    Returns:
+        The server, and the port it listens on.
+
+    Raises:
+        ConfigError: nobody can listen there.
+    """
+    server = grpc.aio.server(
+        options=_options(intake.limits), maximum_concurrent_rpcs=intake.limits.connections
+    )
+    export = grpc.unary_unary_rpc_method_handler(_exporter(intake, token))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(SERVICE, {"Export": export}),)
+    )
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError:
+        port = 0
+    if not port:
+        await server.stop(None)
+        raise ConfigError(
+            f"receive.grpc: cannot listen on {address}: in use, or not of this machine"
+        )
+    await server.start()
+    return server, port
+
+
+def _options(limits: ReceiveLimits) -> list[tuple[str, Any]]:
+    return [
+        ("grpc.max_receive_message_length", limits.body_bytes),
+        ("grpc.max_metadata_size", 16 << 10),
+        ("grpc.max_concurrent_streams", 100),  # of one connection
+        ("grpc.server_handshake_timeout_ms", int(limits.head_s * _MS)),
+        # Whoever went away without a word is found out, and the connection closed.
+        ("grpc.keepalive_time_ms", int(limits.idle_s * _MS)),
+        ("grpc.keepalive_timeout_ms", int(limits.head_s * _MS)),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10 * _MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_connection_idle_ms", 10 * int(limits.idle_s * _MS)),
+        ("grpc.so_reuseport", 0),  # or a second collector would take half of what comes
+    ]
+
+
+def _exporter(
+    intake: Intake, token: str | None
+) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Awaitable[bytes]]:
+    async def export(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        try:
+            check_token(_authorization(context), token)
+            with intake.weighing() as weight:
+                intake.weigh(weight, len(body))
+                async with asyncio.timeout(intake.limits.body_s):
+                    checked = await intake.take("grpc", body)
+        except RefusedError as error:
+            refusal = error
+        except TimeoutError:
+            refusal = RefusedError("overloaded", "this took too long; come back later")
+        else:
+            if not checked.refused:
+                return _TAKEN
+            partial = ExportTracePartialSuccess(
+                rejected_spans=checked.refused.total(), error_message=checked.words
+            )
+            return ExportTraceServiceResponse(partial_success=partial).SerializeToString()
+        intake.refuse("grpc", refusal)
+        await _abort(context, refusal, intake.limits.retry_after_s)
+        raise AssertionError  # `abort` always raises
+
+    return export
+
+
+def _authorization(context: grpc.aio.ServicerContext[bytes, bytes]) -> str | None:
+    given = (v for k, v in context.invocation_metadata() or () if k == "authorization")
+    return next(map(str, given), None)
+
+
+async def _abort(
+    context: grpc.aio.ServicerContext[bytes, bytes], refusal: RefusedError, retry_after_s: float
+) -> None:
+    answer = refusal.answer
+    if answer.again:
+        wait = Duration()
+        wait.FromNanoseconds(int(retry_after_s * 1e9))
+        detail = AnyMessage()
+        detail.Pack(RetryInfo(retry_delay=wait))
+        status = Status(
+            code=Code.Value(answer.code), message=refusal.words, details=[detail]
+        ).SerializeToString()
+        context.set_trailing_metadata((("grpc-status-details-bin", status),))
+    await context.abort(grpc.StatusCode[answer.code], refusal.words)

@@ -1,0 +1,261 @@
+"""How are OTLP requests and beacons taken over HTTP?
+
+Routes for any Starlette application: `POST /v1/traces` in protobuf or JSON, compressed or not, and
+`POST /v1/beacons`. Every answer is one that an OTLP exporter knows what to do with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from math import ceil
+from typing import Final, NamedTuple
+
+from google.protobuf.message import Message
+from google.rpc.code_pb2 import Code  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
+from starlette.datastructures import Headers
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from llmtrace.browser.beacon import MOST_BYTES
+from llmtrace_collector.receive.access import HttpAccess, check_token
+from llmtrace_collector.receive.beacons import Allowance, beacon_request
+from llmtrace_collector.receive.check import Checked
+from llmtrace_collector.receive.intake import Intake, Weight
+from llmtrace_collector.receive.limits import MIB
+from llmtrace_collector.receive.otlp_json import to_json
+from llmtrace_collector.receive.refusal import RefusedError
+
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+_TAKEN: Final = ExportTraceServiceResponse().SerializeToString()
+# Of a body that is too large so much is read and let go, so that its sender hears the answer.
+_PATIENCE: Final = 64 * MIB
+
+
+class _Body(NamedTuple):
+    """How one kind of request is read.
+
+    Attributes:
+        way: as counters name it.
+        headers: that a page may send along.
+    """
+
+    way: str
+    headers: str
+
+
+_SPANS: Final = _Body("http", "authorization, content-type, content-encoding")
+_BEACONS: Final = _Body("beacon", "content-type")
+
+
+def routes(intake: Intake, access: HttpAccess | None = None) -> list[Route]:
+    """Return the routes of everything that is taken over HTTP."""
+    access = access or HttpAccess()
+    methods = ["POST", "OPTIONS"]
+    beacons = Allowance(intake.limits.beacons_per_s)
+    return [
+        Route("/v1/traces", _Endpoint(intake, access, _SPANS, _Traces(intake)), methods=methods),
+        Route(
+            "/v1/beacons",
+            _Endpoint(intake, access, _BEACONS, _Beacons(intake, access, beacons)),
+            methods=methods,
+        ),
+    ]
+
+
+class _Reply(NamedTuple):
+    status: int
+    kind: str
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+Take = Callable[[Headers, Receive, Weight], Awaitable[_Reply]]
+
+
+class _Endpoint:
+    """Answers one address: asks who it is, takes what they bring, says what came of it."""
+
+    def __init__(self, intake: Intake, access: HttpAccess, body: _Body, take: Take) -> None:
+        self._intake = intake
+        self._access = access
+        self._body = body
+        self._take = take
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        allowed = self._access.welcome(origin, headers.get("host"))
+        if scope["method"] == "OPTIONS":
+            reply = _Reply(204 if allowed else 403, "text/plain", b"")
+        else:
+            try:
+                self._admit(headers, welcome=origin is None or allowed is not None)
+                with self._intake.weighing() as weight:
+                    async with asyncio.timeout(self._intake.limits.body_s + 30):
+                        reply = await self._take(headers, receive, weight)
+            except RefusedError as error:
+                reply = self._refused(headers, error)
+            except TimeoutError:
+                reply = self._refused(
+                    headers, RefusedError("overloaded", "this took too long; come back later")
+                )
+        await _respond(send, reply, () if allowed is None else _cors(allowed, self._body.headers))
+
+    def _admit(self, headers: Headers, *, welcome: bool) -> None:
+        if not welcome:
+            raise RefusedError("origin", "pages of this origin may not send here")
+        if self._body is _SPANS:
+            check_token(headers.get("authorization"), self._access.token)
+
+    def _refused(self, headers: Headers, error: RefusedError) -> _Reply:
+        self._intake.refuse(self._body.way, error)
+        answer = error.answer
+        more: list[tuple[bytes, bytes]] = []
+        if answer.again:
+            seconds = ceil(self._intake.limits.retry_after_s)
+            more.append((b"retry-after", str(seconds).encode()))
+        if error.reason == "unauthenticated":
+            more.append((b"www-authenticate", b"Bearer"))
+        if error.reason in {"too_large", "too_slow"}:
+            more.append((b"connection", b"close"))  # there may be more of it on the way
+        if self._body is _BEACONS:
+            return _Reply(answer.status, "text/plain", error.words.encode(), tuple(more))
+        kind = JSON if _media_type(headers) == JSON else PROTOBUF
+        status = Status(code=Code.Value(answer.code), message=error.words)
+        return _Reply(answer.status, kind, _encoded(status, kind), tuple(more))
+
+
+class _Traces:
+    """Takes spans."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    async def __call__(self, headers: Headers, receive: Receive, weight: Weight) -> _Reply:
+        limits = self._intake.limits
+        kind = _media_type(headers)
+        if kind not in {PROTOBUF, JSON}:
+            raise RefusedError("media_type", f"Content-Type must be {PROTOBUF} or {JSON}")
+        encoding = headers.get("content-encoding", "identity")
+        most = min(limits.body_bytes, limits.json_bytes) if kind == JSON else limits.body_bytes
+        body = await _read(headers, receive, self._intake, weight, most)
+        if encoding != "identity":
+            body = await self._intake.unpack(weight, body, encoding)
+        checked = await self._intake.take("http", body, json=kind == JSON)
+        return _Reply(200, kind, _accepted(checked, kind))
+
+
+class _Beacons:
+    """Takes what pages tell."""
+
+    def __init__(self, intake: Intake, access: HttpAccess, allowance: Allowance) -> None:
+        self._intake = intake
+        self._access = access
+        self._allowance = allowance
+
+    async def __call__(self, headers: Headers, receive: Receive, weight: Weight) -> _Reply:
+        body = await _read(headers, receive, self._intake, weight, MOST_BYTES)
+        if not self._allowance.one():
+            raise RefusedError("overloaded", "too many beacons")
+        request = beacon_request(body, self._intake.wall(), self._access.beacon_service)
+        await self._intake.take("beacon", request)
+        return _Reply(204, "text/plain", b"")
+
+
+async def _read(
+    headers: Headers, receive: Receive, intake: Intake, weight: Weight, most: int
+) -> bytes:
+    """Read a body.
+
+    Raises:
+        RefusedError: it is too large or too slow, or the sender left.
+    """
+    try:
+        async with asyncio.timeout(intake.limits.body_s):
+            return await _read_on(headers, receive, intake, weight, most)
+    except TimeoutError:
+        raise RefusedError("too_slow", f"the body took {intake.limits.body_s:g} s") from None
+
+
+async def _read_on(
+    headers: Headers, receive: Receive, intake: Intake, weight: Weight, most: int
+) -> bytes:
+    told = headers.get("content-length", "")
+    length = int(told) if told.isdecimal() else None
+    if length is not None and length <= most:
+        intake.weigh(weight, length)
+    refusal: RefusedError | None = None
+    if length is not None and length > most:
+        refusal = RefusedError("too_large", f"a body has at most {most} bytes")
+        if length > max(_PATIENCE, most) or "100-continue" in headers.get("expect", "").lower():
+            raise refusal
+    pieces: list[bytes] = []
+    size = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise RefusedError("too_slow", "the sender left before the end")
+        piece = message.get("body", b"")
+        more = message.get("more_body", False)
+        size += len(piece)
+        if refusal is None and size > most:
+            refusal = RefusedError("too_large", f"a body has at most {most} bytes")
+            pieces.clear()
+        if refusal is not None:
+            if size > max(_PATIENCE, most):
+                break
+            continue
+        if length is None:
+            intake.weigh(weight, len(piece))
+        pieces.append(piece)
+    if refusal is not None:
+        raise refusal
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _media_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _accepted(checked: Checked, kind: str) -> bytes:
+    if not checked.refused:
+        return _TAKEN if kind == PROTOBUF else b"{}"
+    partial = ExportTracePartialSuccess(
+        rejected_spans=checked.refused.total(), error_message=checked.words
+    )
+    return _encoded(ExportTraceServiceResponse(partial_success=partial), kind)
+
+
+def _encoded(message: Message, kind: str) -> bytes:
+    return to_json(message) if kind == JSON else message.SerializeToString()
+
+
+def _cors(origin: str, headers: str) -> Iterable[tuple[bytes, bytes]]:
+    told: Mapping[str, str] = {
+        "access-control-allow-origin": origin,
+        "access-control-allow-methods": "POST",
+        "access-control-allow-headers": headers,
+        "access-control-max-age": "86400",
+        "vary": "origin",
+    }
+    return [(name.encode(), value.encode("latin-1")) for name, value in told.items()]
+
+
+_NO_CONTENT: Final = 204
+
+
+async def _respond(send: Send, reply: _Reply, more: Iterable[tuple[bytes, bytes]]) -> None:
+    headers = [*reply.headers, *more]
+    if reply.status != _NO_CONTENT:
+        headers.append((b"content-type", reply.kind.encode()))
+        headers.append((b"content-length", str(len(reply.body)).encode()))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})

@@ -1,0 +1,1 @@
+"""What the collector answers: `/metrics`, the read API, the live page, and whether it is well."""

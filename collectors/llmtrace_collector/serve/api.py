@@ -1,0 +1,259 @@
+"""What can be read of the store over HTTP, and in which form?
+
+Everything a program needs that would otherwise open the store: this process alone may. Results are
+bounded, and streamed where they are large. docs/collector.md describes each address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+
+from llmtrace.errors import DataError, LlmtraceError
+from llmtrace_collector.serve import arrow, asking
+from llmtrace_collector.serve.addresses import ADDRESSES
+from llmtrace_collector.serve.asking import QuestionError
+from llmtrace_collector.serve.events import read_events
+from llmtrace_collector.serve.looking import Looking
+from llmtrace_collector.store import Store, StoreError, read
+
+logger = logging.getLogger("llmtrace.collector")
+
+NDJSON: Final = "application/x-ndjson"
+T = TypeVar("T")
+Answer = Callable[[Request], Awaitable[Response]]
+
+_TIME: Final = frozenset({"start", "end"})
+_FILTERS: Final = frozenset(read.FILTERS)
+_MOST_ROWS: Final = 5_000_000
+_DEFAULT_ROWS: Final = 10_000
+_MOST_SIGNALS: Final = 20_000_000
+_MOST_LISTED: Final = 10_000
+_MOST_SLOW: Final = 1_000
+_MOST_MINUTES: Final = 60 * 24 * 31
+# Rows handed on at a time: large enough that threads cost little, small enough to begin soon.
+_AT_ONCE: Final = 1_000
+_QUERIES: Final = 4
+_PATIENCE_S: Final = 10.0
+_MOST_BODY: Final = 1 << 20
+
+
+class Api:
+    """The read API. So many queries run at a time; who waits too long is asked to come again.
+
+    Args:
+        store: that is read.
+        looking: makes the live view.
+        wall: unix seconds.
+    """
+
+    def __init__(
+        self, store: Store, looking: Looking, *, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._looking = looking
+        self._wall = wall
+        self._room = asyncio.Semaphore(_QUERIES)
+
+    def mount(self) -> Mount:
+        """Return its routes, below /api/v1."""
+        return Mount(
+            "/api/v1",
+            routes=[
+                Route("/", self._answering(self._index)),
+                Route("/rows", self._answering(self._rows)),
+                Route("/signals", self._answering(self._signals)),
+                Route("/facts", self._answering(self._facts)),
+                Route("/events", self._answering(self._events), methods=["GET"]),
+                Route("/events", self._answering(self._tell), methods=["POST"]),
+                Route("/stages", self._answering(self._stages)),
+                Route("/traces/{trace_id}", self._answering(self._trace)),
+                Route("/slowest", self._answering(self._slowest)),
+                Route("/coverage", self._answering(self._coverage)),
+                Route("/live", self._answering(self._live)),
+            ],
+        )
+
+    def _answering(self, answer: Answer) -> Answer:
+        async def safely(request: Request) -> Response:
+            try:
+                response = await answer(request)
+            except QuestionError as error:
+                return _error(400, str(error))
+            except DataError as error:
+                return _error(400, str(error))
+            except TimeoutError:
+                return _error(503, "too many questions at once", {"Retry-After": "5"})
+            except StoreError as error:
+                logger.warning("a question could not be answered: %s", error)
+                return _error(503, "the store does not answer", {"Retry-After": "5"})
+            except LlmtraceError as error:
+                return _error(500, str(error))
+            response.headers["Cache-Control"] = "no-store"
+            response.headers["X-Content-Type-Options"] = "nosniff"
+            return response
+
+        return safely
+
+    async def _index(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"addresses": {path: words for path, _, words in ADDRESSES}})
+
+    async def _rows(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        asking.known(given, _TIME | _FILTERS | {"limit", "after"})
+        when = asking.between(given, self._wall())
+        limit = asking.number(given, "limit", _DEFAULT_ROWS, _MOST_ROWS)
+        after = asking.cursor(given.get("after"))
+        filters = asking.texts(given, _FILTERS)
+
+        def ask() -> Iterator[Mapping[str, Any]]:
+            return read.rows(
+                self._store, when.start_ns, when.end_ns, filters, limit=limit, after=after
+            )
+
+        return await self._stream(request, ask, "rows")
+
+    async def _signals(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        asking.known(given, _TIME | {"instance", "signal", "limit"})
+        when = asking.between(given, self._wall())
+        limit = asking.number(given, "limit", _MOST_SIGNALS, _MOST_SIGNALS)
+        named = asking.texts(given, frozenset({"instance", "signal"}))
+
+        def ask() -> Iterator[Mapping[str, Any]]:
+            found = read.signals(self._store, when.start_ns, when.end_ns, **named)
+            return islice(found, limit)
+
+        return await self._stream(request, ask, "signals")
+
+    async def _facts(self, request: Request) -> Response:
+        asking.known(request.query_params, frozenset({"at"}))
+        given = dict(request.query_params)
+        at = asking.moment(given.get("at"), "at", self._wall())
+        return JSONResponse(await self._ask(lambda: read.facts(self._store, at)))
+
+    async def _events(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        asking.known(given, _TIME | {"limit"})
+        when = asking.between(given, self._wall())
+        limit = asking.number(given, "limit", _MOST_LISTED, _MOST_LISTED)
+        found = await self._ask(
+            lambda: [*islice(read.events(self._store, when.start_ns, when.end_ns), limit)]
+        )
+        return JSONResponse({"events": found})
+
+    async def _tell(self, request: Request) -> Response:
+        # A web page of somebody else's can send text and forms here unasked, but not this.
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return _error(415, "send events as Content-Type: application/json")
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_BODY:
+                return _error(413, f"more than {_MOST_BODY} bytes of events", close=True)
+        events = read_events(bytes(body), round(self._wall() * 1e9))
+        await self._ask(lambda: self._store.insert_events(events))
+        return JSONResponse({"stored": len(events)}, 201)
+
+    async def _stages(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        asking.known(given, _TIME | _FILTERS | {"step"})
+        when = asking.between(given, self._wall())
+        step = asking.number(given, "step", 60, 86_400)
+        if (when.end_ns - when.start_ns) / 1e9 / step > _MOST_MINUTES:
+            raise QuestionError(f"step: more than {_MOST_MINUTES} steps; take a larger one")
+        filters = asking.texts(given, _FILTERS)
+        found = await self._ask(
+            lambda: read.stage_percentiles(
+                self._store, when.start_ns, when.end_ns, filters, step_s=step
+            )
+        )
+        return JSONResponse({"step_s": step, "points": found})
+
+    async def _trace(self, request: Request) -> Response:
+        wanted = asking.trace_id(request.path_params["trace_id"])
+        asking.known(request.query_params, frozenset())
+        found = await self._ask(lambda: read.trace(self._store, wanted))
+        if not found["rows"] and not found["spans"]:
+            return _error(404, f"no trace {wanted} is stored")
+        return JSONResponse(found)
+
+    async def _slowest(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        asking.known(given, _TIME | _FILTERS | {"limit", "by"})
+        when = asking.between(given, self._wall())
+        limit = asking.number(given, "limit", 20, _MOST_SLOW)
+        by = given.get("by", "e2e")
+        if by not in read.SLOWEST_BY:
+            raise QuestionError(f"by: {by[:64]!r} is not one of {', '.join(read.SLOWEST_BY)}")
+        filters = asking.texts(given, _FILTERS)
+        found = await self._ask(
+            lambda: read.slowest(
+                self._store, when.start_ns, when.end_ns, filters, by=by, limit=limit
+            )
+        )
+        return JSONResponse({"rows": found})
+
+    async def _coverage(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        asking.known(given, _TIME)
+        when = asking.between(given, self._wall())
+        return JSONResponse(
+            await self._ask(lambda: read.coverage(self._store, when.start_ns, when.end_ns))
+        )
+
+    async def _live(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        asking.known(given, frozenset({"budget"}))
+        return JSONResponse((await self._looking.look(given.get("budget"))).as_json())
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        # Only while it runs: who reads slowly keeps nobody else from asking.
+        async with asyncio.timeout(_PATIENCE_S):
+            await self._room.acquire()
+        try:
+            return await asyncio.to_thread(question)
+        finally:
+            self._room.release()
+
+    async def _stream(
+        self, request: Request, ask: Callable[[], Iterator[Mapping[str, Any]]], what: str
+    ) -> Response:
+        """Answer with as many objects as there are, in the form that is asked for."""
+        if arrow.MEDIA_TYPE in request.headers.get("accept", ""):
+            kind, encode = arrow.MEDIA_TYPE, arrow.encoder(what)
+        else:
+            kind, encode = NDJSON, _ndjson
+        pieces = encode(ask())
+        # The first piece before the answer begins: what is wrong can still be told.
+        first = await self._ask(lambda: next(pieces, b""))
+        return StreamingResponse(self._pieces(first, pieces), media_type=kind)
+
+    async def _pieces(self, first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+        piece = first
+        while piece:
+            yield piece
+            piece = await self._ask(lambda: next(rest, b""))
+
+
+def _ndjson(found: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+    rest = iter(found)
+    while rows := [*islice(rest, _AT_ONCE)]:
+        yield "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
+
+
+def _error(
+    status: int, words: str, headers: Mapping[str, str] | None = None, *, close: bool = False
+) -> Response:
+    more = {"Connection": "close"} if close else {}
+    return JSONResponse({"error": words}, status, headers={**(headers or {}), **more})

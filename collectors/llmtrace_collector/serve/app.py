@@ -1,0 +1,113 @@
+"""What answers at which address?
+
+/                  the live page; tells nothing by itself
+/metrics           for Prometheus
+/api/v1/...        the read API (docs/collector.md)
+/healthz, /readyz  for whoever starts and watches this process
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp
+
+from llmtrace.palette import STAGE_COLOURS
+from llmtrace_collector.serve.access import Guard
+from llmtrace_collector.serve.metrics import MetricsPage
+
+# Nothing is told there: orchestrators have no token, and the page asks for one.
+FREE: Final = ("/", "/healthz", "/readyz")
+_SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+_STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+_COLOURS: Final = "/* stages */"
+
+
+def live_page() -> tuple[str, str]:
+    """Return the page and its Content-Security-Policy: its own script and style, nothing else."""
+    text = files("llmtrace_collector.serve").joinpath("live.html").read_text(encoding="utf-8")
+    colours = " ".join(f"--{stage}: {colour};" for stage, colour in STAGE_COLOURS.items())
+    text = text.replace(_COLOURS, colours)
+    hashes = {
+        kind: " ".join(f"'sha256-{_digest(found)}'" for found in wanted.findall(text))
+        for kind, wanted in (("script-src", _SCRIPT), ("style-src", _STYLE))
+    }
+    allowed = "; ".join(f"{kind} {listed}" for kind, listed in hashes.items())
+    return text, (
+        f"default-src 'none'; {allowed}; connect-src 'self'; img-src data:; "
+        "form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def make_app(
+    registry: CollectorRegistry,
+    api: BaseRoute | Mount,
+    why_not_ready: Callable[[], str | None],
+    *,
+    token: str | None = None,
+    hosts: frozenset[str] | None = None,
+) -> ASGIApp:
+    """Make the application.
+
+    Args:
+        registry: of all metrics.
+        api: the routes of the read API.
+        why_not_ready: returns what is missing, in words; `None` = nothing.
+        token: readers must show it; `None` = none is needed.
+        hosts: names it may be asked as; `None` = any.
+    """
+    page, policy = live_page()
+
+    async def show(request: Request) -> Response:
+        del request
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy, **_HEADERS})
+
+    async def healthz(request: Request) -> Response:
+        del request
+        return JSONResponse({"status": "alive"})
+
+    async def readyz(request: Request) -> Response:
+        del request
+        reason = why_not_ready()
+        if reason is None:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready", "reason": reason}, 503)
+
+    app = Starlette(
+        routes=[
+            Route("/", show),
+            Route("/metrics", MetricsPage(registry).answer),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            api,
+        ],
+        exception_handlers={404: _not_found, 405: _not_found},
+    )
+    return Guard(app, token=token, hosts=hosts, free=FREE)
+
+
+_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    words = f"nothing answers {request.method} there; see /api/v1/"
+    return JSONResponse({"error": words}, status)

@@ -1,0 +1,102 @@
+"""How do rows and signals come as Arrow, for programs that want columns and not text?
+
+A stream of record batches whose columns are fixed, so that every answer can be put below another.
+What has no column of its own (an application's attributes) is left out: NDJSON has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from llmtrace_collector.serve.asking import QuestionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
+_AT_ONCE: Final = 20_000
+
+Encode = Callable[[Iterable[Mapping[str, Any]]], Iterator[bytes]]
+
+
+def encoder(what: str) -> Encode:
+    """Return what encodes `rows` or `signals`.
+
+    Raises:
+        QuestionError: Arrow is not installed here.
+    """
+    try:
+        import pyarrow  # noqa: F401, ICN001 - asked for by its presence alone
+    except ImportError as error:
+        raise QuestionError("this collector has no Arrow; ask for NDJSON") from error
+    schema = _rows() if what == "rows" else _signals()
+
+    def encode(found: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+        return _stream(found, schema)
+
+    return encode
+
+
+def _stream(found: Iterable[Mapping[str, Any]], schema: pa.Schema) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    sink = _Pieces()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        rest = iter(found)
+        while rows := [*islice(rest, _AT_ONCE)]:
+            stream.write_batch(pa.RecordBatch.from_pylist(rows, schema))
+            yield sink.take()
+    # What ends the stream, and its schema if there was nothing.
+    yield sink.take()
+
+
+class _Pieces:
+    """A file that hands out what was written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def write(self, piece: Any) -> int:
+        self._pieces.append(bytes(piece))
+        return len(piece)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def take(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+def _rows() -> pa.Schema:
+    import pyarrow as pa
+
+    from llmtrace.columns import COUNTS, FLAGS, IDS, SECONDS, WORDS
+
+    return pa.schema(
+        [("start", pa.int64())]
+        + [(name, pa.string()) for name in (*IDS, *WORDS)]
+        + [(name, pa.float64()) for name in (*SECONDS, *COUNTS, "weight")]
+        + [(name, pa.bool_()) for name in FLAGS]
+    )
+
+
+def _signals() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("t", pa.float64()),
+            ("instance", pa.string()),
+            ("signal", pa.string()),
+            ("value", pa.float64()),
+            ("labels", pa.map_(pa.string(), pa.string())),
+        ]
+    )

@@ -1,0 +1,141 @@
+"""What does a request to the read API ask for: which time, which requests, how many?"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from llmtrace.errors import DataError
+
+_NS: Final = 1_000_000_000
+_AGO: Final = re.compile(r"-([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_S: Final = 400 * 86_400
+_HOUR_NS: Final = 3600 * _NS
+_MOST_TEXT: Final = 256
+_MOST_UNIX_S: Final = 9_000_000_000
+_CURSOR: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{32}):([0-9a-f]{16})")
+_TRACE: Final = re.compile(r"[0-9a-f]{32}")
+
+
+class QuestionError(DataError):
+    """A parameter is wrong; the text says which, and what would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A stretch of time, in unix nanoseconds; `end_ns` is not in it."""
+
+    start_ns: int
+    end_ns: int
+
+
+def known(given: Mapping[str, str], names: frozenset[str]) -> None:
+    """Refuse parameters that mean nothing: a misspelt filter would answer too much.
+
+    Raises:
+        QuestionError: there is one.
+    """
+    if unknown := sorted(set(given) - names):
+        raise QuestionError(
+            f"no such parameter: {unknown[0]}; there are {', '.join(sorted(names))}"
+        )
+
+
+def between(given: Mapping[str, str], now_s: float | None = None) -> Between:
+    """Read `start` and `end`; without them the last hour.
+
+    Raises:
+        QuestionError: they are no times, or the wrong way round.
+    """
+    now = time.time() if now_s is None else now_s
+    end = _moment(given["end"], "end", now) if "end" in given else round(now * _NS)
+    start = _moment(given["start"], "start", now) if "start" in given else end - _HOUR_NS
+    if start >= end:
+        raise QuestionError("start is not before end")
+    if end - start > _LONGEST_S * _NS:
+        raise QuestionError("more than 400 days between start and end")
+    return Between(start, end)
+
+
+def moment(text: str | None, name: str, now_s: float) -> int:
+    """Read one time; without it now. Unix nanoseconds.
+
+    Raises:
+        QuestionError: it is none.
+    """
+    return round(now_s * _NS) if text is None else _moment(text, name, now_s)
+
+
+def cursor(text: str | None) -> tuple[int, str, str] | None:
+    """Read where a page of rows ended: the start, trace id and span id of its last row.
+
+    Raises:
+        QuestionError: it is no such place.
+    """
+    if text is None:
+        return None
+    if match := _CURSOR.fullmatch(text):
+        return int(match[1]), match[2], match[3]
+    raise QuestionError("after: write start:trace_id:span_id of the last row there was")
+
+
+def _moment(text: str, name: str, now_s: float) -> int:
+    if match := _AGO.fullmatch(text):
+        seconds = float(match[1]) * _UNITS[match[2]]
+        if seconds < _LONGEST_S:
+            return round((now_s - seconds) * _NS)
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = datetime.fromisoformat(text).astimezone().timestamp()
+        except (ValueError, OverflowError):
+            seconds = -1.0
+    if 0 <= seconds <= _MOST_UNIX_S:
+        return round(seconds * _NS)
+    raise QuestionError(
+        f"{name}: {text[:64]!r} is not a time: write unix seconds, 2026-11-21T14:00Z, or -15m"
+    )
+
+
+def number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
+    """Read a whole number from 1 on.
+
+    Raises:
+        QuestionError: it is none, or above `most`.
+    """
+    text = given.get(name)
+    if text is None:
+        return default
+    if text.isascii() and text.isdecimal() and 0 < int(text[:19]) <= most:
+        return int(text)
+    raise QuestionError(f"{name}: {text[:64]!r} is not a whole number from 1 to {most}")
+
+
+def texts(given: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
+    """Return the filters: a value for each name given.
+
+    Raises:
+        QuestionError: one is longer than any value there is.
+    """
+    found = {name: value for name, value in given.items() if name in names}
+    for name, value in found.items():
+        if len(value) > _MOST_TEXT:
+            raise QuestionError(f"{name}: longer than {_MOST_TEXT} characters")
+    return found
+
+
+def trace_id(text: str) -> str:
+    """Read a trace id.
+
+    Raises:
+        QuestionError: it is none.
+    """
+    if _TRACE.fullmatch(text.lower()) is None:
+        raise QuestionError("a trace id is 32 hexadecimal digits")
+    return text.lower()

@@ -1,0 +1,72 @@
+"""What did somebody do to the system, as they tell it over HTTP?
+
+One JSON object or a list of them: `{"kind": "deploy", "text": "v2.3", "t": unix seconds}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from llmtrace_collector.serve.asking import QuestionError
+from llmtrace_collector.store import Event
+
+_KEYS: Final = frozenset({"t", "kind", "text", "instance", "labels"})
+_MOST_EVENTS: Final = 1_000
+_MOST_TEXT: Final = 2_000
+_MOST_WORD: Final = 200
+_MOST_LABELS: Final = 32
+_LATEST_S: Final = 9e9
+
+
+def read_events(body: bytes, now_ns: int) -> list[Event]:
+    """Read events.
+
+    Args:
+        body: JSON.
+        now_ns: when an event was that does not say so, unix nanoseconds.
+
+    Raises:
+        QuestionError: they are none; says which and why.
+    """
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise QuestionError("the body is not JSON") from error
+    listed = content if isinstance(content, list) else [content]
+    if not listed or len(listed) > _MOST_EVENTS:
+        raise QuestionError(f"send 1 to {_MOST_EVENTS} events at once")
+    return [_event(one, f"event {place}", now_ns) for place, one in enumerate(listed)]
+
+
+def _event(given: Any, where: str, now_ns: int) -> Event:
+    if not isinstance(given, Mapping) or not given.keys() <= _KEYS:
+        raise QuestionError(f"{where}: must be an object with some of {', '.join(sorted(_KEYS))}")
+    t = given.get("t")
+    at = now_ns
+    if t is not None:
+        if isinstance(t, bool) or not isinstance(t, int | float) or not 0 < t < _LATEST_S:
+            raise QuestionError(f"{where}: t must be unix seconds")
+        at = round(t * 1e9)
+    labels = given.get("labels") or {}
+    if not isinstance(labels, Mapping) or len(labels) > _MOST_LABELS:
+        raise QuestionError(f"{where}: labels must be an object of {_MOST_LABELS} texts at most")
+    return Event(
+        at,
+        _text(given.get("kind"), f"{where}: kind", _MOST_WORD),
+        _text(given.get("text"), f"{where}: text", _MOST_TEXT),
+        _text(given.get("instance", ""), f"{where}: instance", _MOST_WORD, least=0),
+        {
+            _text(name, f"{where}: labels", _MOST_WORD): _text(
+                value, f"{where}: labels.{name}"[:_MOST_WORD], _MOST_WORD, least=0
+            )
+            for name, value in labels.items()
+        },
+    )
+
+
+def _text(value: Any, where: str, most: int, *, least: int = 1) -> str:
+    if not isinstance(value, str) or not least <= len(value) <= most:
+        raise QuestionError(f"{where} must be a text of {least} to {most} characters")
+    return value

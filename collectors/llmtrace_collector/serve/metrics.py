@@ -1,0 +1,75 @@
+"""How does everything the collector knows come out as one metrics page?
+
+In Prometheus's text format, or OpenMetrics with exemplars where the scraper asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import Response
+
+# What compressing saves below this is not worth its header.
+_SMALL: Final = 1_024
+_GZIP_LEVEL: Final = 1
+
+
+class MetricsPage:
+    """Answers `/metrics`. One page is made at a time, in a thread: a large one takes a while.
+
+    Args:
+        registry: of all there is.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._making = asyncio.Lock()
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one scraper."""
+        asked = request.headers.get("accept", "")
+        packed = "gzip" in request.headers.get("accept-encoding", "")
+        async with self._making:
+            body, kind, is_packed = await asyncio.to_thread(self._make, asked, packed)
+        headers = {"Content-Encoding": "gzip"} if is_packed else {}
+        return Response(body, headers={**headers, "Content-Type": kind, "Vary": "Accept-Encoding"})
+
+    def _make(self, asked: str, packed: bool) -> tuple[bytes, str, bool]:
+        encode, kind = choose_encoder(asked)
+        body: bytes = encode(self._registry)
+        if packed and len(body) > _SMALL:
+            return gzip.compress(body, _GZIP_LEVEL, mtime=0), kind, True
+        return body, kind, False
+
+
+Samples = Iterable[tuple[Mapping[str, str], float]]
+
+
+class Own:
+    """The collector's own health as metrics.
+
+    Args:
+        read: returns each metric's name (without `_total`), words, kind and samples.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[tuple[str, str, str, Samples]]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing ahead of time."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield them as they stand."""
+        for name, words, kind, samples in self._read():
+            metric = Metric(name, words, kind)
+            suffix = "_total" if kind == "counter" else ""
+            for labels, value in samples:
+                metric.add_sample(name + suffix, dict(labels), value)
+            yield metric

@@ -1,0 +1,23 @@
+"""Where do spans, rows and signals stay?"""
+
+from llmtrace_collector.store.opening import open_store
+from llmtrace_collector.store.protocol import (
+    BadBatch,
+    Event,
+    Facts,
+    JoinReport,
+    SignalSample,
+    Store,
+    StoreError,
+)
+
+__all__ = [
+    "BadBatch",
+    "Event",
+    "Facts",
+    "JoinReport",
+    "SignalSample",
+    "Store",
+    "StoreError",
+    "open_store",
+]

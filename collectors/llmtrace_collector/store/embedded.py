@@ -1,0 +1,168 @@
+"""How does the ClickHouse engine run inside this process?
+
+By chdb: one folder a process, and one process a folder. A connection is for one thread, and none
+survives a fork, so that each thread that asks gets its own, and a forked child gets an error.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakSet
+
+from llmtrace.errors import ConfigError, missing_extra
+
+from llmtrace_collector.store.engine import Parameters, Settings, failure, literal
+from llmtrace_collector.store.protocol import StoreError
+
+try:
+    import chdb
+except ImportError as error:
+    raise missing_extra("the embedded store", "collector", "chdb") from error
+
+_QUOTE: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
+
+
+class Embedded:
+    """The engine over one folder.
+
+    Args:
+        folder: where it keeps everything; made if it is not there.
+        threads: most that one query uses; 0 = as many as there are cores.
+
+    Raises:
+        ConfigError: the folder cannot be used, or another process has it.
+    """
+
+    def __init__(self, folder: Path, *, threads: int = 0) -> None:
+        self.name = str(folder)
+        self._path = folder.resolve() / "clickhouse"
+        self._threads = threads
+        self._process = os.getpid()
+        self._local = threading.local()
+        self._open: WeakSet[Any] = WeakSet()
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._under_way: dict[object, int] = {}
+        self._closed = False
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            (folder / "schemas").mkdir(exist_ok=True)
+            self._connection("write")
+        except OSError as error:
+            raise ConfigError(f"store {folder}: {error.strerror}: give another folder") from error
+        except StoreError as error:
+            raise ConfigError(
+                f"store {folder}: cannot be opened: one process at a time may have it, and one "
+                f"folder each process ({error})"
+            ) from error
+
+    def run(self, sql: str, parameters: Parameters | None = None) -> None:
+        """Run a statement that returns nothing."""
+        with self._begun():
+            self._ask("write", sql, "Null", parameters)
+
+    def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
+        """Run a query that changes nothing."""
+        result: bytes = self._ask("read", sql, form, parameters)
+        return result
+
+    def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
+        """Insert bytes into a table; one insert at a time."""
+        with self._writing, self._begun():
+            connection = self._connection("insert")
+            given = {"insert_deduplication_token": "", **settings}
+            try:
+                for name, value in given.items():
+                    self._set(connection, name, value)
+                with connection.send_insert(f"INSERT INTO {table}", form) as sending:  # noqa: S608 - ours
+                    sending.append(body)
+                    sending.finish()
+            except (RuntimeError, ValueError, OSError) as error:
+                # What a connection does after a broken insert is not written down anywhere.
+                self._drop("insert")
+                raise failure(str(error), inserting=True, what=f"insert into {table}") from None
+
+    def began_ns(self) -> int:
+        """Return the moment before which every insert has ended."""
+        with self._lock:
+            return min(self._under_way.values(), default=time.time_ns())
+
+    def close(self) -> None:
+        """Close every connection; the engine stops with the last."""
+        with self._writing, self._lock:
+            self._closed = True
+            for connection in list(self._open):
+                connection.close()
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        """Let `began_ns` know of what is being written."""
+        mark = object()
+        with self._lock:
+            self._under_way[mark] = time.time_ns()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._under_way[mark]
+
+    def _ask(self, use: str, sql: str, form: str, parameters: Parameters | None) -> Any:
+        given = {name: literal(value) for name, value in (parameters or {}).items()}
+        connection = self._connection(use)
+        try:
+            return connection.query(sql, form, params=given).bytes()
+        except (RuntimeError, ValueError) as error:
+            raise failure(str(error), inserting=False, what="query") from None
+
+    def _connection(self, use: str) -> Any:
+        """Return this thread's connection for one use: reading can change nothing."""
+        if self._closed:
+            raise StoreError(f"store {self.name} is closed")
+        if os.getpid() != self._process:
+            raise StoreError("the store does not survive a fork: open it in the child")
+        found = getattr(self._local, use, None)
+        if found is None:
+            try:
+                found = chdb.connect(f"{self._path}?format_schema_path={self._path.parent / 'schemas'}")
+                self._prepare(found, use)
+            except (RuntimeError, ValueError) as error:
+                raise failure(str(error), inserting=False, what="open") from None
+            with self._lock:
+                self._open.add(found)
+            setattr(self._local, use, found)
+        return found
+
+    def _drop(self, use: str) -> None:
+        connection = getattr(self._local, use, None)
+        setattr(self._local, use, None)
+        if connection is not None:
+            connection.close()
+
+    def _prepare(self, connection: Any, use: str) -> None:
+        settings: dict[str, str | int] = {
+            "output_format_json_quote_64bit_integers": 0,
+        }
+        if self._threads:
+            settings["max_threads"] = self._threads
+        if use == "read":
+            settings["readonly"] = 2
+        else:
+            # The join is planned anew each time: these look for what it does not have.
+            settings |= {
+                "enable_join_runtime_filters": 0,
+                "query_plan_optimize_join_order_limit": 0,
+                "query_plan_merge_expressions": 0,
+            }
+        for name, value in settings.items():
+            self._set(connection, name, value)
+
+    @staticmethod
+    def _set(connection: Any, name: str, value: str | float) -> None:
+        written = f"'{value.translate(_QUOTE)}'" if isinstance(value, str) else value
+        connection.query(f"SET {name} = {written}", "Null")

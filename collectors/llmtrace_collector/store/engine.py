@@ -1,0 +1,103 @@
+"""What must something be able to do that runs our SQL, and what do its errors mean?
+
+The one seam between a ClickHouse engine in this process and a server: everything above it is the
+same text for both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from llmtrace.errors import DataError, LlmtraceError
+
+from llmtrace_collector.store.protocol import BadBatch, StoreError
+
+Parameters = Mapping[str, object]
+# Settings of one statement, by name.
+Settings = Mapping[str, str | int | float]
+
+
+class Engine(Protocol):
+    """Runs SQL. Any thread may call. Errors are `StoreError`, `BadBatch` or `DataError`."""
+
+    name: str  # for people: where it is, without secrets
+
+    def run(self, sql: str, parameters: Parameters | None = None) -> None:
+        """Run a statement that returns nothing."""
+
+    def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
+        """Run a query that changes nothing, and return its result in one of ClickHouse's formats."""
+
+    def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
+        """Insert bytes of one of ClickHouse's formats into a table."""
+
+    def began_ns(self) -> int:
+        """Return the moment before which every insert into here has ended (unix ns)."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+_CODE: Final = re.compile(r"\bCode: (\d+)\b")
+# Of bytes that are not what they should be; to send them again is no use.
+_UNREADABLE: Final = frozenset(
+    {6, 25, 26, 27, 32, 33, 38, 41, 69, 70, 72, 117, 128, 131, 190, 321, 349, 434, 436, 444, 561, 636}
+)
+# Of statements that are wrong, or that may not be run.
+_WRONG: Final = frozenset(
+    {36, 43, 46, 47, 53, 62, 158, 164, 184, 215, 307, 386, 396, 450, 456, 457, 497}
+)
+_LONGEST: Final = 400
+
+
+def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
+    """Make the error that ClickHouse's text means.
+
+    Args:
+        text: as the engine wrote it; what follows its first lines is left out.
+        inserting: whether bytes were being inserted.
+        what: was being done, for people.
+    """
+    found = _CODE.search(text)
+    code = int(found[1]) if found else 0
+    short = text.replace("\n", " ")[:_LONGEST]
+    if inserting and code in _UNREADABLE:
+        return BadBatch(f"{what}: {short}")
+    if not inserting and code in _WRONG | _UNREADABLE:
+        return DataError(f"{what}: {short}")
+    return StoreError(f"{what}: {short}")
+
+
+def literal(value: object) -> str:
+    """Write a parameter's value as ClickHouse reads it.
+
+    Example:
+        >>> literal("it's"), literal(["a", "b"]), literal(None)
+        ("it's", "['a','b']", '\\\\N')
+    """
+    if value is None:
+        return "\\N"
+    if isinstance(value, str):
+        return _escaped(value)
+    return _nested(value)
+
+
+def _nested(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "'" + _escaped(value).replace("'", "\\'") + "'"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "[" + ",".join(map(_nested, value)) + "]"
+    if isinstance(value, int | float):
+        return repr(value)
+    msg = f"a parameter cannot be {type(value).__name__}"
+    raise DataError(msg)
+
+
+def _escaped(text: str) -> str:
+    return (
+        text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\0", "\\0")
+    )

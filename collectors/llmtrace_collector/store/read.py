@@ -1,0 +1,400 @@
+"""What is in the store, as rows and figures that programs outside it understand?
+
+Each function asks for a bounded stretch of time, and hands out large answers a page at a time, so
+that reading a day takes no more memory than reading a minute. Rows are as `Row.as_dict` has them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from llmtrace.rows import TURN
+from llmtrace.stages import STAGES
+from llmtrace_collector.store.fields import FIELDS
+from llmtrace_collector.store.protocol import Store
+
+_NS: Final = 1_000_000_000
+_MS: Final = 1_000
+_PAGE: Final = 5_000
+_SLICE_NS: Final = 600 * _NS
+_MOST_SPANS: Final = 2_000
+_MOST_ROWS: Final = 200
+
+# What rows may be asked for by: equal to a text.
+FILTERS: Final = (
+    "model", "route", "service", "region", "tenant", "replica", "version", "outcome", "provider",
+    "server", "gateway", "client", "operation", "finish_reason", "error_type",
+)  # fmt: skip
+METRICS: Final = ("ttft", "tpot", "e2e")
+_ALL: Final = (*STAGES, "unattributed", *METRICS)
+SLOWEST_BY: Final = ("e2e", "ttft", "tpot", *STAGES, "unattributed")
+_DERIVED: Final = ("ttft_arrival_s", "tpot_s", "retry_s")
+
+Filters = Mapping[str, str]
+Place = tuple[int, str, str]  # a row's start (unix ns), trace id and span id
+
+
+def rows(
+    store: Store,
+    start_ns: int,
+    end_ns: int,
+    filters: Filters | None = None,
+    *,
+    limit: int | None = None,
+    after: Place | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of requests and turns that began in a stretch of time, in that order.
+
+    Args:
+        store: of them.
+        start_ns: unix nanoseconds.
+        end_ns: likewise; not in it.
+        filters: by the names in `FILTERS`.
+        limit: so many at most; `None` = all.
+        after: those behind this one only.
+    """
+    where, given = _where(filters)
+    left = limit
+    while left is None or left > 0:
+        ask = _PAGE if left is None else min(_PAGE, left)
+        begin, parameters = start_ns, {**given, "until": end_ns}
+        words = "start < fromUnixTimestamp64Nano({until:Int64})"
+        if after is not None:
+            begin = max(begin, after[0])
+            parameters |= {"after": after[0], "trace": after[1], "span": after[2]}
+            words += (
+                " AND (start, trace_id, span_id) > (fromUnixTimestamp64Nano({after:Int64}),"
+                " {trace:String}, {span:String})"
+            )
+        parameters["since"] = begin
+        words += " AND start >= fromUnixTimestamp64Nano({since:Int64})"
+        page = _rows(
+            store, f"{words}{where} ORDER BY start, trace_id, span_id LIMIT {ask}", parameters
+        )
+        yield from page
+        if len(page) < ask:
+            return
+        left = None if left is None else left - len(page)
+        last = page[-1]
+        after = last["start"], last["trace_id"], last["span_id"]
+
+
+def changed(
+    store: Store, since_ns: int, until_ns: int, *, began_ns: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows whose last version is of a stretch of time, whenever they began.
+
+    Args:
+        store: of them.
+        since_ns: by the clock of versions, unix nanoseconds; not in it.
+        until_ns: likewise; in it.
+        began_ns: rows that began earlier are left out.
+    """
+    yield from _rows(
+        store,
+        "start >= fromUnixTimestamp64Nano({began:Int64})"
+        " AND version_ns > {since:UInt64} AND version_ns <= {until:UInt64} ORDER BY version_ns",
+        {"began": began_ns, "since": since_ns, "until": until_ns},
+    )
+
+
+def slowest(
+    store: Store,
+    start_ns: int,
+    end_ns: int,
+    filters: Filters | None = None,
+    *,
+    by: str = "e2e",
+    limit: int = 20,
+) -> list[dict[str, Any]]:
+    """Return the rows of requests that took longest, in all or in one stage, longest first.
+
+    Args:
+        store: of them.
+        start_ns: unix nanoseconds.
+        end_ns: likewise; not in it.
+        filters: by the names in `FILTERS`.
+        by: one of `SLOWEST_BY`.
+        limit: so many at most.
+    """
+    where, given = _where(filters)
+    column = _column(by)
+    # Which they are is found by few columns; all of them are read for those alone.
+    chosen = store.query(
+        f"SELECT trace_id, span_id FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}{where}"  # noqa: S608
+        f" AND {column} IS NOT NULL ORDER BY {column} DESC LIMIT {int(limit)}",
+        _between(start_ns, end_ns, given),
+    )
+    if not chosen:
+        return []
+    traces, spans = zip(*chosen, strict=True)
+    found = _rows(
+        store,
+        f"{_BETWEEN} AND trace_id IN {{traces:Array(String)}}"
+        " AND span_id IN {spans:Array(String)}",
+        _between(start_ns, end_ns, {"traces": [*traces], "spans": [*spans]}),
+    )
+    order = {pair: place for place, pair in enumerate(chosen)}
+    placed = [row for row in found if (row["trace_id"], row["span_id"]) in order]
+    return sorted(placed, key=lambda row: order[row["trace_id"], row["span_id"]])
+
+
+def trace(store: Store, trace_id: str) -> dict[str, Any]:
+    """Return one trace: its rows, and its spans as long as they are kept.
+
+    Args:
+        store: of it.
+        trace_id: 32 hexadecimal digits, in small letters.
+    """
+    given = {"trace": trace_id}
+    spans = store.query(
+        "SELECT SpanId, ParentSpanId, SpanName, toString(ServiceName), toString(SpanKind),"  # noqa: S608
+        " toUnixTimestamp64Nano(Timestamp), Duration, toString(StatusCode), StatusMessage,"
+        " CAST(SpanAttributes, 'Map(String, String)')"
+        " FROM otel_traces WHERE TraceId = {trace:String}"
+        f" ORDER BY Timestamp, SpanId LIMIT {_MOST_SPANS}",
+        given,
+    )
+    names = ("span_id", "parent_span_id", "name", "service", "kind", "start", "duration_s",
+             "status", "status_message", "attributes")  # fmt: skip
+    told = [dict(zip(names, span, strict=True)) for span in spans]
+    for span in told:
+        span["start"] = int(span["start"])
+        span["duration_s"] = int(span["duration_s"]) / _NS
+    return {
+        "trace_id": trace_id,
+        "rows": _rows(
+            store, f"trace_id = {{trace:String}} ORDER BY start, span_id LIMIT {_MOST_ROWS}", given
+        ),
+        "spans": told,
+    }
+
+
+def stage_percentiles(
+    store: Store,
+    start_ns: int,
+    end_ns: int,
+    filters: Filters | None = None,
+    *,
+    step_s: int = 60,
+) -> list[dict[str, Any]]:
+    """Return percentiles of all stages and metrics, a step at a time, of requests that succeeded.
+
+    Args:
+        store: of their rows.
+        start_ns: unix nanoseconds.
+        end_ns: likewise; not in it.
+        filters: by the names in `FILTERS`.
+        step_s: how long one step is, in seconds.
+
+    Returns:
+        For each step in which a request began: `t` (unix seconds), `requests` by outcome, and by
+        stage or metric how many tell it (`known`), `p50_s`, `p95_s` and `p99_s`.
+    """
+    where, given = _where(filters)
+    figures = ", ".join(
+        f"countIf({_column(name)}, ok), quantilesExactIf(0.5, 0.95, 0.99)({_column(name)}, ok)"
+        for name in _ALL
+    )
+    found = store.query(
+        f"SELECT intDiv(toUnixTimestamp64Nano(start), {int(step_s) * _NS}) AS step,"  # noqa: S608
+        f" sumMap(map(toString(outcome), toUInt64(1))), {figures}"
+        f" FROM (SELECT *, outcome = 'success' AS ok, tpot_s FROM requests FINAL"
+        f" WHERE {_BETWEEN} AND {_REQUESTS}{where}) GROUP BY step ORDER BY step",
+        _between(start_ns, end_ns, given),
+    )
+    return [_step(row, step_s) for row in found]
+
+
+def _step(row: Sequence[Any], step_s: int) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for place, name in enumerate(_ALL):
+        known, quantiles = row[2 + 2 * place], row[3 + 2 * place]
+        told[name] = {"known": int(known)} | {
+            p: float(value) / _NS if known else None
+            for p, value in zip(("p50_s", "p95_s", "p99_s"), quantiles, strict=True)
+        }
+    outcomes = {name: int(count) for name, count in row[1].items()}
+    return {"t": int(row[0]) * step_s, "requests": outcomes, "stages": told}
+
+
+def coverage(store: Store, start_ns: int, end_ns: int) -> dict[str, Any]:
+    """Return how much of each stage is known, and who told it: what joined, and what did not.
+
+    Returns:
+        `requests`, how many told what kind of part (`told_by`), how many had a figure that did not
+        fit (`inconsistent`), and by stage how many tell it (`known`) and who did (`sources`).
+    """
+    sources = ", ".join(
+        f"count({stage}_ns), sumMapIf(map(toString({stage}_source), toUInt64(1)),"
+        f" {stage}_source != '')"
+        for stage in STAGES
+    )
+    [row] = store.query(
+        "SELECT count(), sumMap(arrayMap(x -> toString(x), told_by),"  # noqa: S608
+        " arrayMap(x -> toUInt64(1), told_by)), countIf(notEmpty(inconsistent)), " + sources +
+        f" FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}",
+        _between(start_ns, end_ns, {}),
+    )  # fmt: skip
+    kinds, counts = row[1]
+    return {
+        "requests": int(row[0]),
+        "told_by": {str(kind): int(count) for kind, count in zip(kinds, counts, strict=True)},
+        "inconsistent": int(row[2]),
+        "stages": {
+            stage: {
+                "known": int(row[3 + 2 * place]),
+                "sources": {who: int(n) for who, n in row[4 + 2 * place].items()},
+            }
+            for place, stage in enumerate(STAGES)
+        },
+    }
+
+
+def signals(
+    store: Store, start_ns: int, end_ns: int, *, instance: str | None = None,
+    signal: str | None = None,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Yield samples of engines, gateways and GPUs by time: `t` in unix seconds."""
+    given: dict[str, object] = {}
+    words = ""
+    for name, value in (("instance", instance), ("signal", signal)):
+        if value is not None:
+            given[name] = value
+            words += f" AND {name} = {{{name}:String}}"
+    # By slices of time, since a sample has no key of its own to go on from.
+    for begin in range(start_ns, end_ns, _SLICE_NS):
+        found = store.query(
+            "SELECT toUnixTimestamp64Milli(t), instance, signal, value, labels FROM signals"  # noqa: S608
+            " WHERE t >= fromUnixTimestamp64Nano({since:Int64})"
+            " AND t < fromUnixTimestamp64Nano({until:Int64})"
+            f" AND isFinite(value){words} ORDER BY t, instance, signal",
+            {**given, "since": begin, "until": min(begin + _SLICE_NS, end_ns)},
+        )
+        for t, whose, what, value, labels in found:
+            yield {
+                "t": int(t) / _MS, "instance": whose, "signal": what, "value": value,
+                "labels": labels,
+            }  # fmt: skip
+
+
+def events(store: Store, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
+    """Yield events by time: `t` in unix seconds."""
+    found = store.query(
+        "SELECT toUnixTimestamp64Milli(t), kind, text, instance, labels FROM events FINAL"
+        " WHERE t >= fromUnixTimestamp64Nano({since:Int64})"
+        " AND t < fromUnixTimestamp64Nano({until:Int64}) ORDER BY t, kind, text LIMIT 100000",
+        {"since": start_ns, "until": end_ns},
+    )
+    for t, kind, text, instance, labels in found:
+        told = {"t": int(t) / _MS, "kind": kind, "text": text}
+        yield (
+            told
+            | ({"instance": instance} if instance else {})
+            | ({"labels": labels} if labels else {})
+        )
+
+
+def facts(store: Store, at_ns: int) -> dict[str, dict[str, Any]]:
+    """Return what was known of each engine at a moment (unix nanoseconds), by instance."""
+    found = store.query(
+        "SELECT instance, argMax(facts, t) FROM facts"
+        " WHERE t <= fromUnixTimestamp64Nano({at:Int64}) GROUP BY instance ORDER BY instance",
+        {"at": at_ns},
+    )
+    return {str(instance): json.loads(text) for instance, text in found}
+
+
+# --- a stored row in the words of `Row.as_dict` -------------------------------------------------
+
+_BETWEEN: Final = (
+    "start >= fromUnixTimestamp64Nano({since:Int64})"
+    " AND start < fromUnixTimestamp64Nano({until:Int64})"
+)
+_REQUESTS: Final = f"operation != '{TURN}'"
+
+
+def _between(start_ns: int, end_ns: int, more: Mapping[str, object]) -> dict[str, object]:
+    return {**more, "since": start_ns, "until": end_ns}
+
+
+def _where(filters: Filters | None) -> tuple[str, dict[str, object]]:
+    words, given = "", {}
+    for name, value in (filters or {}).items():
+        if name not in FILTERS:
+            raise KeyError(name)
+        given[f"is_{name}"] = value
+        words += f" AND {name} = {{is_{name}:String}}"
+    return words, dict[str, object](given)
+
+
+def _column(name: str) -> str:
+    return "(tpot_s * 1e9)" if name == "tpot" else f"{name}_ns"
+
+
+def _seconds(ns: Any) -> float:
+    return int(ns) / _NS
+
+
+def _browser(told: Mapping[str, str]) -> dict[str, Any]:
+    def value(name: str, text: str) -> Any:
+        if name.endswith("_s"):
+            return float(text)
+        return int(text) if text.isdecimal() else text
+
+    return {name: value(name, text) for name, text in told.items() if text != ""}
+
+
+def _marks(when: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    def flat(marks: Mapping[str, Any]) -> dict[str, Any]:
+        return {f"marked_{when}_{stage}_s": _seconds(ns) for stage, ns in marks.items()}
+
+    return flat
+
+
+# What becomes of a column that is not one value of the same name.
+_UNFOLDED: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
+    "browser": _browser,
+    "marked_before": _marks("before"),
+    "marked_after": _marks("after"),
+    "attributes": lambda told: {"attributes": told} if told else {},
+}
+_NAMES: Final = tuple(field.name for field in FIELDS)
+_STAGES: Final = tuple(f"{stage}_{what}" for stage in STAGES for what in ("ns", "source"))
+_OTHERS: Final = ("parent_span_id", "service", "told_by", "inconsistent", "unattributed_ns")
+_COLUMNS: Final = (*_OTHERS, *_NAMES, *_STAGES, *_DERIVED)
+# Said only where there is any of it: these are 0 and not unknown.
+_UNLESS_NONE: Final = frozenset(
+    {"held_before_ns", "held_after_ns", "retry_network_ns", "retry_gateway_ns", "unsplit_ns"}
+)
+
+
+def _rows(store: Store, where: str, parameters: Mapping[str, object]) -> list[dict[str, Any]]:
+    found = store.query(
+        f"SELECT toUnixTimestamp64Nano(start), trace_id, span_id, {', '.join(_COLUMNS)}"  # noqa: S608
+        f" FROM requests FINAL WHERE {where}",
+        parameters,
+    )
+    return [_flat(row) for row in found]
+
+
+def _flat(row: Sequence[Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {"start": int(row[0]), "trace_id": row[1], "span_id": row[2]}
+    for name, value in zip(_COLUMNS, row[3:], strict=True):
+        if value is None or value in ("", []):
+            continue
+        if name in _UNFOLDED:
+            flat |= _UNFOLDED[name](value)
+        elif name.endswith("_ns"):
+            if value or name not in _UNLESS_NONE:
+                flat[f"{name.removesuffix('_ns')}_s"] = _seconds(value)
+        elif name == "unwatched":
+            if value:
+                flat[name] = True
+        elif name.endswith("_s") or name == "weight":
+            flat[name] = float(value)  # JSON writes 1 for 1.0
+        else:
+            flat[name] = value
+    return flat

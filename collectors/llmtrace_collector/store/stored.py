@@ -1,0 +1,124 @@
+"""How does a store do what it promises, on any engine that speaks ClickHouse's SQL?"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from llmtrace_collector.store import spans, tables
+from llmtrace_collector.store.engine import Engine, Settings
+from llmtrace_collector.store.join import Joiner
+from llmtrace_collector.store.protocol import Event, Facts, JoinReport, SignalSample
+from llmtrace_collector.store.tables import Keep
+
+_MS: Final = 1_000_000
+_IN_S: Final = 1_000
+_OTLP: Final[Settings] = {
+    "format_schema_source": "string",
+    "format_schema": spans.PROTO,
+    "format_schema_message_name": spans.MESSAGE,
+    "input_format_protobuf_oneof_presence": 1,
+    # Or a batch that was stored in one table and not in the next would stay so.
+    "deduplicate_blocks_in_dependent_materialized_views": 1,
+}
+_EACH_ROW: Final = "JSONEachRow"
+
+
+class ClickHouseStore:
+    """A `Store` on an engine. Makes what tables are missing.
+
+    Args:
+        engine: what runs the SQL; closed with this.
+        keep: for how long; only tables that are made now follow it.
+
+    Raises:
+        ConfigError: the engine cannot do what is needed.
+        StoreError: it does not answer.
+    """
+
+    def __init__(self, engine: Engine, keep: Keep | None = None) -> None:
+        self.engine = engine
+        self.keep = keep or Keep()
+        self._facts: dict[str, str] = {}
+        self._lock = threading.Lock()
+        for statement in tables.statements(self.keep):
+            engine.run(statement)
+        self._joiner = Joiner(engine)
+
+    def insert_otlp(self, body: bytes, token: str) -> None:
+        """Store the spans of one batch, exactly once for each token."""
+        if body:
+            self.engine.insert("otlp", "Protobuf", body, {**_OTLP, "insert_deduplication_token": token})
+
+    def insert_signals(self, samples: Sequence[SignalSample]) -> None:
+        """Store readings of signals."""
+        self._insert(
+            "signals",
+            [
+                {
+                    "t": _time(one.t_ns),
+                    "instance": one.instance,
+                    "signal": one.signal,
+                    "value": one.value,
+                    "labels": dict(one.labels),
+                }
+                for one in samples
+            ],
+        )
+
+    def insert_events(self, events: Sequence[Event]) -> None:
+        """Store events."""
+        self._insert(
+            "events",
+            [
+                {
+                    "t": _time(one.t_ns),
+                    "kind": one.kind,
+                    "text": one.text,
+                    "instance": one.instance,
+                    "labels": dict(one.labels),
+                }
+                for one in events
+            ],
+        )
+
+    def insert_facts(self, facts: Sequence[Facts]) -> None:
+        """Store facts that an engine did not have."""
+        news = []
+        with self._lock:
+            for one in facts:
+                text = json.dumps(dict(one.facts), sort_keys=True)
+                if self._facts.get(one.instance) != text:
+                    self._facts[one.instance] = text
+                    news.append({"t": _time(one.t_ns), "instance": one.instance, "facts": text})
+        self._insert("facts", news)
+
+    def _insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        if rows:
+            body = "\n".join(json.dumps(row, allow_nan=True) for row in rows).encode()
+            self.engine.insert(table, _EACH_ROW, body, {})
+
+    def join(self, now_ns: int) -> JoinReport:
+        """Write the rows of all requests of which parts arrived since the last call."""
+        with self._lock:
+            return self._joiner.join(now_ns)
+
+    def query(
+        self, sql: str, parameters: Mapping[str, object] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run a query that changes nothing and return its rows."""
+        told = self.engine.read(sql, "JSONCompactEachRow", parameters)
+        return [tuple(json.loads(line)) for line in told.splitlines()]
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.engine.close()
+
+
+def _time(t_ns: int) -> str:
+    """Write a moment as JSON has it for a column of milliseconds: a number there means seconds."""
+    seconds, ms = divmod(t_ns // _MS, _IN_S)
+    return f"{seconds}.{ms:03d}"

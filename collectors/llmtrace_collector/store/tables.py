@@ -1,0 +1,210 @@
+"""Which tables are there, and which statements make them?
+
+The same on every engine. On a cluster each table is a replicated one on every node (`…_local`) with
+a distributed one above it; what reads and writes uses the latter by the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from llmtrace.stages import STAGES
+
+from llmtrace_collector.store import parts, spans
+from llmtrace_collector.store.fields import FIELDS, NS, SOURCE
+
+# Blocks whose tokens are remembered, in each table: what is inserted again is there already.
+REMEMBERED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """For how long what is kept, in days. Rows longer than the spans they were made of."""
+
+    spans: int = 7
+    rows: int = 90
+    signals: int = 30
+    # Parts wait here for the rest of their request: only as long as something may still come.
+    parts: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: its columns and what orders it."""
+
+    name: str
+    columns: str
+    engine: str
+    partition: str
+    order: str
+    time: str
+    primary: str = ""
+    shard: str = "rand()"
+
+
+_SECONDS: Final = (
+    *(f"{stage}_ns" for stage in (*STAGES, "unattributed")),
+    *(field.name for field in FIELDS if field.name.endswith("_ns")),
+)
+
+
+def request_columns() -> str:
+    """Return the columns of `requests`: a part's, and what is worked out of all of them."""
+    fields = "\n".join(f"    {field.name} {field.type}," for field in FIELDS)
+    stages = "\n".join(f"    {stage}_ns {NS},\n    {stage}_source {SOURCE}," for stage in STAGES)
+    seconds = "\n".join(
+        f"    {name.removesuffix('_ns')}_s Nullable(Float64) ALIAS {name} / 1e9,"
+        for name in _SECONDS
+    )
+    return f"""\
+    start DateTime64(9, 'UTC') CODEC(Delta(8), ZSTD(1)),
+    trace_id String CODEC(ZSTD(1)),
+    span_id String CODEC(ZSTD(1)),
+    parent_span_id String CODEC(ZSTD(1)),
+    service LowCardinality(String),
+    told_by Array({parts.KIND}),
+{fields}
+{stages}
+    unattributed_ns Int64,
+    inconsistent Array(LowCardinality(String)),
+    ttft_arrival_ns {NS},
+    version_ns UInt64 CODEC(Delta(8), ZSTD(1)),
+{seconds}
+    ttft_arrival_s Nullable(Float64) ALIAS ttft_arrival_ns / 1e9,
+    retry_s Float64 ALIAS (retry_network_ns + retry_gateway_ns) / 1e9,
+    tpot_s Nullable(Float64) ALIAS if(output_tokens > 1,
+        (last_content_ns - ttft_ns) / (output_tokens - 1) / 1e9, NULL),
+    INDEX by_trace_id trace_id TYPE bloom_filter(0.001) GRANULARITY 1,
+    INDEX by_response_id response_id TYPE bloom_filter(0.001) GRANULARITY 1,
+    INDEX by_request_id request_id TYPE bloom_filter(0.001) GRANULARITY 1"""
+
+
+_SIGNALS: Final = """\
+    t DateTime64(3, 'UTC') CODEC(DoubleDelta, ZSTD(1)),
+    instance LowCardinality(String),
+    signal LowCardinality(String),
+    value Float64 CODEC(Gorilla, ZSTD(1)),
+    labels Map(LowCardinality(String), String)"""
+_EVENTS: Final = """\
+    t DateTime64(3, 'UTC'),
+    kind LowCardinality(String),
+    text String,
+    instance LowCardinality(String),
+    labels Map(LowCardinality(String), String)"""
+_FACTS: Final = """\
+    t DateTime64(3, 'UTC'),
+    instance LowCardinality(String),
+    facts String"""
+_JOINS: Final = """\
+    until_ns UInt64,
+    far_ns UInt64,
+    rows UInt64,
+    seconds Float64,
+    at DateTime64(6, 'UTC') DEFAULT now64(6)"""
+
+TRACES: Final = Table(
+    "otel_traces",
+    spans.TRACES_COLUMNS,
+    "MergeTree",
+    partition="toDate(Timestamp)",
+    primary="ServiceName, SpanName, toDateTime(Timestamp)",
+    order="ServiceName, SpanName, toDateTime(Timestamp), Timestamp",
+    time="toDateTime(Timestamp)",
+    shard="cityHash64(TraceId)",
+)
+PARTS: Final = Table(
+    "request_parts",
+    parts.parts_columns(),
+    "MergeTree",
+    partition="toDate(arrived)",
+    order="arrived, trace_id",
+    time="toDateTime(arrived)",
+    shard="cityHash64(trace_id)",
+)
+REQUESTS: Final = Table(
+    "requests",
+    request_columns(),
+    "ReplacingMergeTree(version_ns)",
+    partition="toDate(start)",
+    order="start, trace_id, span_id",
+    time="toDateTime(start)",
+    shard="cityHash64(trace_id)",
+)
+SIGNALS: Final = Table(
+    "signals",
+    _SIGNALS,
+    "MergeTree",
+    partition="toDate(t)",
+    order="signal, instance, t",
+    time="toDateTime(t)",
+    shard="cityHash64(instance)",
+)
+EVENTS: Final = Table(
+    "events",
+    _EVENTS,
+    "ReplacingMergeTree",
+    partition="toYYYYMM(t)",
+    order="t, kind, instance, text",
+    time="toDateTime(t)",
+)
+FACTS: Final = Table(
+    "facts",
+    _FACTS,
+    "ReplacingMergeTree",
+    partition="toYYYYMM(t)",
+    order="instance, t, facts",
+    time="toDateTime(t)",
+)
+JOINS: Final = Table(
+    "joins", _JOINS, "MergeTree", partition="tuple()", order="at", time="toDateTime(at)"
+)
+
+
+def days_kept(table: Table, keep: Keep) -> int:
+    """Return for how many days a table's rows are kept."""
+    return {
+        "otel_traces": keep.spans,
+        "request_parts": keep.parts,
+        "signals": keep.signals,
+        "joins": keep.parts,
+    }.get(table.name, keep.rows)
+
+
+TABLES: Final = (TRACES, PARTS, REQUESTS, SIGNALS, EVENTS, FACTS, JOINS)
+
+
+def create(table: Table, keep: Keep) -> str:
+    """Return the statement that makes a table of one node, if it is not there."""
+    return _create(table, keep, name=table.name, engine=table.engine)
+
+
+def _create(table: Table, keep: Keep, *, name: str, engine: str, on: str = "") -> str:
+    primary = f"PRIMARY KEY ({table.primary})\n" if table.primary else ""
+    return f"""\
+CREATE TABLE IF NOT EXISTS {name}{on} (
+{table.columns}
+) ENGINE = {engine}
+PARTITION BY {table.partition}
+{primary}ORDER BY ({table.order})
+TTL {table.time} + INTERVAL {days_kept(table, keep)} DAY
+SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1,
+    non_replicated_deduplication_window = {REMEMBERED}"""
+
+
+def statements(keep: Keep = Keep()) -> Iterator[str]:  # noqa: B008 - frozen
+    """Yield the statements that make everything on one node. Run again, they change nothing."""
+    for table in TABLES:
+        yield create(table, keep)
+    yield (
+        "CREATE MATERIALIZED VIEW IF NOT EXISTS request_parts_of_spans TO request_parts AS\n"
+        + parts.parts_select("otel_traces")
+    )
+    yield (
+        f"CREATE TABLE IF NOT EXISTS otlp (\n{spans.INCOMING_COLUMNS}\n) ENGINE = Null"
+    )
+    yield (
+        "CREATE MATERIALIZED VIEW IF NOT EXISTS spans_of_otlp TO otel_traces AS\n"
+        + spans.traces_select("otlp")
+    )

@@ -1,0 +1,204 @@
+"""Is every request read for what it is, and refused for what it cannot be?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64decode
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from llmtrace_collector.receive import ReceiveLimits
+from llmtrace_collector.receive.check import check
+from llmtrace_collector.receive.otlp_json import from_json
+from llmtrace_collector.receive.refusal import RefusedError
+from llmtrace_collector.receive.spool import _varint as varint
+from tests.collector.receive.parts import body, numbers, request, span
+
+LIMITS = ReceiveLimits()
+
+
+def checked(*spans):
+    return check(request(*spans).SerializeToString(), LIMITS)
+
+
+def test_a_good_request_stays_as_it_came():
+    """The very bytes of the sender are kept."""
+    raw = body(0, 5)
+
+    found = check(raw, LIMITS)
+
+    assert found.payload is raw
+    assert (5, 0) == (found.spans, found.refused.total())
+
+
+def test_an_empty_request_is_one():
+    """OTLP lets an exporter send nothing."""
+    assert check(b"", LIMITS).spans == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"trace_id": b""}, "ids"),
+        ({"trace_id": bytes(16)}, "ids"),
+        ({"trace_id": b"x" * 17}, "ids"),
+        ({"span_id": b"x" * 7}, "ids"),
+        ({"span_id": bytes(8)}, "ids"),
+        ({"attributes": [KeyValue(key=f"k{n}") for n in range(257)]}, "attributes"),
+        ({"name": "x" * (1 << 20)}, "span_bytes"),
+        ({"events": [Span.Event(name="x" * 100)] * 11_000}, "span_bytes"),
+    ],
+)
+def test_a_span_that_cannot_be_stored_is_left_out_and_told(wrong, why):
+    """The others of the request are kept."""
+    found = checked(span(0), span(1, **wrong), span(2))
+
+    assert [0, 2] == numbers(found.payload)
+    assert (2, {why: 1}) == (found.spans, found.refused)
+    assert found.words.startswith("1 refused: ")
+
+
+def test_a_label_explosion_in_the_resource_costs_all_its_spans():
+    """A resource's attributes are each span's."""
+    made = request(span(0), span(1))
+    for n in range(300):
+        made.resource_spans[0].resource.attributes.append(KeyValue(key=f"k{n}"))
+
+    found = check(made.SerializeToString(), LIMITS)
+
+    assert (0, {"attributes": 2}) == (found.spans, found.refused)
+
+
+@pytest.mark.parametrize("when", [0, 1, 1 << 63, (1 << 64) - 1])
+def test_nobody_s_clock_is_judged(when):
+    """A span from any time is taken; the store says when it came if its own start cannot be."""
+    assert checked(span(0, start_time_unix_nano=when)).spans == 1
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"hello", b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 100, b"\x12\x03abc", body()[:-3]],
+)
+def test_what_is_no_request_is_refused_as_bad_data(raw):
+    """Garbage, truncations, another kind of message, fields nobody knows."""
+    with pytest.raises(RefusedError) as caught:
+        check(raw, LIMITS)
+
+    assert caught.value.answer.status == 400
+    assert not caught.value.answer.again
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(raw):
+    """Nothing else ever comes of them."""
+    try:
+        found = check(raw, LIMITS)
+    except RefusedError as error:
+        assert error.reason == "bad_data"
+    else:
+        assert found.spans == 0 or numbers(found.payload)
+
+
+@given(st.integers(0, 400), st.integers(0, 255))
+def test_a_request_that_was_cut_or_changed_is_read_or_refused(place, change):
+    """Of real requests, too."""
+    raw = bytearray(body(0, 3))
+    raw[place % len(raw)] ^= change
+    for one in (bytes(raw), bytes(raw[:place])):
+        try:
+            found = check(one, LIMITS)
+        except RefusedError as error:
+            assert error.reason == "bad_data"
+        else:
+            assert found.spans <= 3
+
+
+def test_values_nested_without_end_are_refused():
+    """Protobuf's own depth holds."""
+    # KeyValue.value -> AnyValue.kvlist_value -> KeyValueList.values, and so on, from the inside.
+    value = b""
+    for _ in range(50):
+        for tag in (b"\x0a", b"\x32", b"\x12"):
+            value = tag + varint(len(value)) + value
+    for tag in (b"\x4a", b"\x12", b"\x12", b"\x0a"):  # Span.attributes, and up to the request
+        value = tag + varint(len(value)) + value
+
+    with pytest.raises(RefusedError):
+        check(value, LIMITS)
+
+
+def as_json(*spans):
+    """Write a request as OTLP has it in JSON: ids are hex."""
+    flat = MessageToDict(request(*spans))
+    for one in flat["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        for holder in (one, *one.get("links", ())):
+            for name in ("traceId", "spanId", "parentSpanId"):
+                if name in holder:
+                    holder[name] = b64decode(holder[name]).hex()
+    return flat
+
+
+def test_json_is_the_same_request():
+    """With ids in hex of either case, links included."""
+    link = Span.Link(trace_id=b"L" * 16, span_id=b"l" * 8)
+    made = [span(0, links=[link], parent_span_id=b"p" * 8), span(1)]
+    flat = as_json(*made)
+    one = flat["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    one["traceId"] = one["traceId"].upper()
+
+    assert request(*made) == from_json(json.dumps(flat).encode(), 32)
+
+
+def test_json_may_hold_what_nobody_knows():
+    """A newer sender is understood."""
+    flat = as_json(span(0)) | {"new": {"a": [1]}}
+
+    assert request(span(0)).resource_spans[0].resource == (
+        from_json(json.dumps(flat).encode(), 32).resource_spans[0].resource
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"{", b"[]", b"1", b'"x"', b"\xff\xfe", b"NaN", b'{"resourceSpans": 1}',
+        b'{"resourceSpans": [[]]}', b'{"resourceSpans": [{"scopeSpans": [{"spans": [7]}]}]}',
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "zz"}]}]}]}',
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": 5}]}]}]}',
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": -1}]}]}]}',
+        b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": '
+        + b"9" * 5000 + b"}]}]}]}",
+    ],
+)  # fmt: skip
+def test_json_that_is_no_request_is_refused(raw):
+    """As bad data, and nothing of it is repeated."""
+    with pytest.raises(RefusedError) as caught:
+        from_json(raw, 32)
+
+    assert caught.value.reason == "bad_data"
+
+
+@pytest.mark.parametrize("deep", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 33 + b"]" * 33])
+def test_deep_json_is_refused_before_it_is_read(deep):
+    """Whether it closes again or not."""
+    with pytest.raises(RefusedError, match="deeper"):
+        from_json(deep, 32)
+
+
+@given(st.recursive(st.text() | st.integers() | st.none(), lambda inner: st.lists(inner)))
+def test_brackets_in_text_are_no_depth(value):
+    """What is quoted does not count."""
+    raw = json.dumps({"x": '[[[{"' * 40, "y": value}).encode()
+
+    assert from_json(raw, 200) is not None
+
+
+def test_reading_deep_json_needs_no_stack_of_ours():
+    """The recursion limit is far away."""
+    assert LIMITS.json_depth * 10 < sys.getrecursionlimit()

@@ -1,0 +1,275 @@
+"""Does everything that was acknowledged get into the store, once?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from llmtrace.errors import ConfigError
+from llmtrace_collector.receive import Ingest, IngestSettings, Spool, SpoolLimits
+from llmtrace_collector.store.protocol import JoinReport, StoreError
+from tests.collector.receive.parts import MemoryStore, body
+
+QUICK = IngestSettings(interval_s=0.01, join_s=0.01, backoff_s=0.01, most_backoff_s=0.02)
+
+
+@contextmanager
+def opened(folder):
+    spool = Spool(folder, SpoolLimits(free_bytes=0))
+    try:
+        yield spool
+    finally:
+        spool.close()
+
+
+def append(spool, *spans):
+    async def run():
+        for number in spans:
+            await spool.append(body(number), 1)
+
+    asyncio.run(run())
+
+
+def until(condition, timeout_s=30.0):
+    """Wait for something; say whether it came."""
+    end = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    return condition()
+
+
+def test_what_is_acknowledged_is_stored_and_joined(tmp_path):
+    """From the spool into the store, and the files go."""
+    store = MemoryStore()
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, store, QUICK)
+        ingest.start()
+        append(spool, *range(30))
+
+        assert until(lambda: len(store.stored) == 30)
+        assert ingest.stop()
+        assert list(range(30)) == store.stored
+        assert ingest.counted.spans == 30
+        assert store.joins >= 1
+        assert ingest.lag_s == 0
+
+
+def test_stopping_stores_what_is_left(tmp_path):
+    """An orderly end leaves an empty spool, and joined rows."""
+    store = MemoryStore()
+    with opened(tmp_path) as spool:
+        append(spool, *range(10))
+        ingest = Ingest(spool, store, IngestSettings(interval_s=600, join_s=600))
+        ingest.start()
+
+        assert ingest.stop()
+        assert list(range(10)) == store.stored
+        assert store.joins >= 1
+
+
+def test_a_store_that_fails_is_asked_again_with_the_same_token(tmp_path):
+    """Nothing is dropped, and the failures are counted."""
+    store = MemoryStore(failing=3)
+    with opened(tmp_path) as spool:
+        append(spool, *range(10))
+        ingest = Ingest(spool, store, QUICK)
+        ingest.start()
+
+        assert until(lambda: store.stored)
+        assert ingest.stop()
+        assert list(range(10)) == store.stored
+        assert {"insert": 3} == ingest.counted.failures
+        assert ingest.counted.problem is None
+
+
+def test_an_insert_whose_answer_was_lost_is_stored_once(tmp_path):
+    """The same token again stores nothing."""
+    store = MemoryStore(failing=2, fails_after=True)
+    with opened(tmp_path) as spool:
+        append(spool, *range(10))
+        ingest = Ingest(spool, store, QUICK)
+        ingest.start()
+
+        assert until(lambda: store.again == 2)
+        assert ingest.stop()
+        assert list(range(10)) == store.stored
+
+
+def test_a_crash_between_the_insert_and_its_note_stores_nothing_twice(tmp_path):
+    """The next process inserts the same batch under the same token, with more spans waiting."""
+    store = MemoryStore()
+    with opened(tmp_path) as spool:
+        append(spool, *range(10))
+        batch = spool.next_batch(1 << 20, 4)
+        store.insert_otlp(batch.body, batch.token)  # and here it dies
+
+    with opened(tmp_path) as spool:
+        append(spool, *range(10, 20))
+        Ingest(spool, store, QUICK).drain()
+
+    assert list(range(20)) == store.stored
+    assert store.again == 1
+
+
+def test_a_store_that_is_gone_for_good_does_not_hold_up_the_end(tmp_path):
+    """It stops in time, and what is not stored is there for the next start."""
+    with opened(tmp_path) as spool:
+        append(spool, *range(10))
+        ingest = Ingest(spool, MemoryStore(failing=1 << 30), QUICK)
+        ingest.start()
+        assert until(lambda: ingest.counted.failures["insert"] > 2)
+        assert ingest.lag_s > 0
+        assert "not now" in ingest.counted.problem
+
+        assert not ingest.stop(timeout_s=0.2)
+    store = MemoryStore()
+    with opened(tmp_path) as spool:
+        Ingest(spool, store, QUICK).drain()
+
+    assert list(range(10)) == store.stored
+
+
+def test_a_request_that_can_never_be_stored_is_put_aside(tmp_path):
+    """And only that one; all around it are stored once."""
+    store = MemoryStore(poison=4)
+    with opened(tmp_path) as spool:
+        append(spool, *range(10))
+        ingest = Ingest(spool, store, QUICK)
+        ingest.drain()
+
+        assert [0, 1, 2, 3, 5, 6, 7, 8, 9] == sorted(store.stored)
+        assert ingest.counted.put_aside == 1
+        assert spool.backlog_bytes == 0
+    [kept] = (tmp_path / "aside").iterdir()
+    assert kept.name.endswith(".refused")
+
+
+def test_a_store_that_fails_amid_the_search_for_a_bad_request_stores_nothing_twice(tmp_path):
+    """Going one by one can be interrupted anywhere."""
+
+    class Flaky(MemoryStore):
+        calls = 0
+
+        def insert_otlp(self, body, token):
+            self.calls += 1
+            if self.calls in {3, 5}:
+                super().insert_otlp(body, token)
+                raise StoreError("the answer was lost")
+            super().insert_otlp(body, token)
+
+    store = Flaky(poison=4)
+    with opened(tmp_path) as spool:
+        append(spool, *range(10))
+        ingest = Ingest(spool, store, QUICK)
+        ingest.drain()
+
+    assert [0, 1, 2, 3, 5, 6, 7, 8, 9] == sorted(store.stored)
+
+
+def test_a_full_disk_under_the_cursor_stores_nothing_twice(tmp_path, monkeypatch):
+    """What was inserted and could not be noted is inserted again, under its token."""
+    store = MemoryStore()
+    with opened(tmp_path) as spool:
+        append(spool, *range(10))
+        ingest = Ingest(spool, store, QUICK)
+        real, calls = os.pwrite, []
+
+        def sometimes(file, data, place):
+            calls.append(place)
+            if len(calls) in {1, 3}:
+                raise OSError(28, "no space left on device")
+            return real(file, data, place)
+
+        monkeypatch.setattr(os, "pwrite", sometimes)
+        ingest.drain()
+
+        assert list(range(10)) == store.stored
+        assert {"spool": 2} == ingest.counted.failures
+        assert spool.backlog_bytes == 0
+
+
+def test_a_join_that_fails_does_not_hold_up_storing(tmp_path):
+    """It is counted, and tried again."""
+
+    class NoJoin(MemoryStore):
+        def join(self, now_ns: int) -> JoinReport:
+            super().join(now_ns)
+            raise StoreError("too busy")
+
+    store = NoJoin()
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, store, QUICK)
+        ingest.start()
+        append(spool, *range(5))
+
+        assert until(lambda: store.joins >= 2)
+        ingest.stop()
+        assert list(range(5)) == store.stored
+        assert ingest.counted.failures["join"] >= 2
+
+
+def test_an_error_nobody_thought_of_does_not_end_the_thread(tmp_path):
+    """It is counted as a failure of the insert."""
+
+    class Odd(MemoryStore):
+        def insert_otlp(self, body, token):
+            if self.failing:
+                self.failing -= 1
+                raise ZeroDivisionError
+            super().insert_otlp(body, token)
+
+    store = Odd(failing=1)
+    with opened(tmp_path) as spool:
+        append(spool, 0)
+        Ingest(spool, store, QUICK).drain()
+
+    assert [0] == store.stored
+
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path):
+    """The wall clock is passed to the join, and used for nothing else."""
+    store = MemoryStore()
+    hours = iter([10**18, 10**9, 4 * 10**18, *[0] * 10_000])
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, store, QUICK, wall=lambda: next(hours))
+        ingest.start()
+        append(spool, *range(5))
+
+        assert until(lambda: store.joins >= 4)
+        assert ingest.stop()
+    assert list(range(5)) == store.stored
+
+
+def test_a_batch_does_not_wait_when_there_is_enough(tmp_path):
+    """Enough bytes end the wait before the interval does."""
+    store = MemoryStore()
+    with opened(tmp_path) as spool:
+        settings = IngestSettings(interval_s=600, batch_bytes=1000, join_s=600)
+        ingest = Ingest(spool, store, settings)
+        ingest.start()
+        append(spool, *range(20))
+
+        assert until(lambda: len(store.stored) > 5)
+        ingest.stop()
+
+
+def test_wrong_settings_are_told_at_set_up():
+    """By name."""
+    with pytest.raises(ConfigError, match=r"ingest\.interval_s"):
+        IngestSettings(interval_s=0)
+
+
+def test_nothing_of_it_outlives_the_stop(tmp_path):
+    """No thread is left."""
+    before = threading.active_count()
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, MemoryStore(), QUICK)
+        ingest.start()
+        ingest.stop()
+
+    assert before == threading.active_count()

@@ -1,0 +1,56 @@
+"""Does the HTTP server say at set-up what is wrong?"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from llmtrace.errors import ConfigError
+from llmtrace_collector.receive import HttpAccess, HttpServer, ReceiveLimits
+from llmtrace_collector.receive.counters import Received
+
+
+async def nothing(scope, receive, send): ...
+
+
+def server(port=0, **how):
+    return HttpServer(nothing, "127.0.0.1", port, ReceiveLimits(), Received(), **how)
+
+
+def test_a_port_in_use_is_told():
+    """With the port, and what would do."""
+
+    async def run():
+        first = await server().start()
+        try:
+            with pytest.raises(ConfigError, match="give another port"):
+                await server(first.port).start()
+        finally:
+            await first.stop()
+
+    asyncio.run(run())
+
+
+def test_a_certificate_that_is_none_is_told(tmp_path):
+    """Before anybody connects."""
+    (tmp_path / "x.pem").write_text("no certificate")
+
+    with pytest.raises(ConfigError, match="PEM"):
+        asyncio.run(server(certificate=tmp_path / "x.pem", key=tmp_path / "x.pem").start())
+
+
+@pytest.mark.parametrize("wrong", [{"body_bytes": 0}, {"connections": -1}, {"body_bytes": 1 << 40}])
+def test_wrong_limits_are_told(wrong):
+    """With the setting's name."""
+    with pytest.raises(ConfigError, match=f"receive.{next(iter(wrong))}"):
+        ReceiveLimits(**wrong)
+
+
+@pytest.mark.parametrize("token", ["", "two\nlines", "ümlaut"])
+def test_a_token_no_header_can_hold_is_told(token):
+    """And not repeated."""
+    with pytest.raises(ConfigError, match=r"receive\.token") as caught:
+        HttpAccess(token=token)
+
+    assert not token or token not in str(caught.value)

@@ -1,0 +1,170 @@
+"""Do the addresses answer, to those who may ask and under the names they may use?"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
+
+from llmtrace.palette import STAGE_COLOURS
+from llmtrace.stages import STAGES
+from llmtrace_collector.config import Address
+from llmtrace_collector.serve.access import Guard, host_of, hosts_for
+from llmtrace_collector.serve.app import live_page, make_app
+from llmtrace_collector.serve.metrics import Own
+
+TOKEN = "0123456789abcdef-secret"
+
+
+async def told(request):
+    """Answer something only those who may ask should see."""
+    return JSONResponse({"asked": request.url.path})
+
+
+def client(*, token: str | None = None, hosts=None, reason: str | None = None, registry=None):
+    """Return a client of an application with one address of the API."""
+    app = make_app(
+        registry or CollectorRegistry(),
+        Mount("/api/v1", routes=[Route("/live", told)]),
+        lambda: reason,
+        token=token,
+        hosts=hosts,
+    )
+    return TestClient(app, base_url="http://127.0.0.1:4319")
+
+
+def test_all_of_it():
+    """Page, metrics, API, health; and words where there is nothing."""
+    with client() as one:
+        assert one.get("/").text.startswith("<!doctype html>")
+        assert one.get("/metrics").status_code == 200
+        assert one.get("/api/v1/live").json() == {"asked": "/api/v1/live"}
+        assert one.get("/healthz").json() == {"status": "alive"}
+        assert one.get("/readyz").json() == {"status": "ready"}
+        gone = one.get("/nothing")
+        assert (gone.status_code, gone.json()["error"]) == (
+            404, "nothing answers GET there; see /api/v1/",
+        )  # fmt: skip
+        assert one.post("/metrics").status_code == 405
+
+
+def test_not_ready_is_said_with_its_reason():
+    """For whoever sends requests here."""
+    with client(reason="starting") as one:
+        answer = one.get("/readyz")
+
+    assert answer.status_code == 503
+    assert answer.json() == {"status": "not ready", "reason": "starting"}
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/live", "/nothing"])
+@pytest.mark.parametrize(
+    "header",
+    [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer ä"],
+)
+def test_without_the_token_nothing_is_told(path, header):
+    """Not whether there is anything, either."""
+    headers = {} if header is None else {"Authorization": header.encode()}
+    with client(token=TOKEN) as one:
+        answer = one.get(path, headers=headers)
+
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert TOKEN not in answer.text
+
+
+def test_with_the_token():
+    """However the scheme is written; the page itself and health need none."""
+    with client(token=TOKEN) as one:
+        for scheme in ("Bearer", "bearer"):
+            answer = one.get("/api/v1/live", headers={"Authorization": f"{scheme} {TOKEN}"})
+            assert answer.status_code == 200
+        for path in ("/", "/healthz", "/readyz"):
+            assert one.get(path).status_code == 200
+
+
+def test_a_name_that_is_not_ours():
+    """A page elsewhere that has its name point here does not get to read along."""
+    hosts = hosts_for(Address("127.0.0.1", 4319), ["collector.example"])
+    with client(hosts=hosts) as one:
+        for name in ("localhost:4319", "127.0.0.1", "[::1]:4319", "Collector.Example"):
+            assert one.get("/healthz", headers={"Host": name}).status_code == 200
+        for name in ("evil.example", "127.0.0.1.evil.example:4319", ""):
+            assert one.get("/healthz", headers={"Host": name}).status_code == 421
+
+
+def test_who_listens_to_all_is_asked_under_any_name():
+    """Unless names are given."""
+    assert hosts_for(Address("0.0.0.0", 4319), []) is None
+    assert "a.example" in (hosts_for(Address("0.0.0.0", 4319), ["a.example"]) or ())
+    assert host_of("[fe80::1]:80") == "fe80::1"
+    assert host_of("fe80::1") == "fe80::1"
+
+
+def test_other_protocols_are_not_guarded():
+    """What is no HTTP request goes through as it is."""
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(scope["type"])
+
+    asyncio.run(Guard(app, token=TOKEN, hosts=())({"type": "lifespan"}, None, None))
+    assert seen == ["lifespan"]
+
+
+def registry_of_two() -> CollectorRegistry:
+    """Return a registry with a histogram that has an exemplar, and our own health."""
+    registry = CollectorRegistry()
+    Histogram("wait_seconds", "Waiting.", registry=registry).observe(0.3, {"trace_id": "ab"})
+    many = Counter("many", "Many.", ["which"], registry=registry)
+    for number in range(100):
+        many.labels(str(number)).inc()
+    registry.register(
+        Own(lambda: [("own_things", "Things.", "counter", [({"kind": "a"}, 3), ({}, 1)]),
+                     ("own_level", "Level.", "gauge", [({}, 0.5)])])
+    )  # fmt: skip
+    return registry
+
+
+def test_metrics_in_both_formats():
+    """Exemplars for who asks for OpenMetrics, and gzip for who takes it."""
+    with client(registry=registry_of_two()) as one:
+        plain = one.get("/metrics", headers={"Accept-Encoding": "identity"})
+        open_ = one.get(
+            "/metrics",
+            headers={"Accept": "application/openmetrics-text; version=1.0.0"},
+        )
+
+    assert plain.headers["content-type"].startswith("text/plain")
+    assert 'own_things_total{kind="a"} 3.0' in plain.text
+    assert "own_level 0.5" in plain.text
+    assert 'trace_id="ab"' not in plain.text
+    assert open_.headers["content-encoding"] == "gzip"
+    assert 'trace_id="ab"' in open_.text
+    assert open_.text.endswith("# EOF\n")
+
+
+def test_metrics_are_compressed_only_where_it_helps():
+    """A small page goes as it is."""
+    with client() as one:
+        answer = one.get("/metrics", headers={"Accept-Encoding": "gzip"})
+
+    assert "content-encoding" not in answer.headers
+
+
+def test_the_page_fetches_nothing_but_from_here():
+    """No script, font, image or style of anybody else's, and none that is not its own."""
+    page, policy = live_page()
+
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "https://" not in page
+    assert "innerHTML" not in page
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert policy.count("'sha256-") == 2
+    for stage in STAGES:
+        assert f"--{stage}: {STAGE_COLOURS[stage]};" in page

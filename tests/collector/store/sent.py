@@ -1,0 +1,70 @@
+"""What senders send: rows and spans as OTLP bytes, by the real encoder."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from llmtrace.export.wire import Resources, encode
+
+_tokens = itertools.count()
+
+
+def delimited(messages):
+    """Put each message's length before it, as a varint."""
+    out = bytearray()
+    for message in messages:
+        length = len(message)
+        while length > 127:
+            out.append(length & 127 | 128)
+            length >>= 7
+        out.append(length)
+        out += message
+    return bytes(out)
+
+
+def body_of(items):
+    """Encode rows and spans as the body of one batch."""
+    return delimited(body for body, _ in encode(items, Resources(), 1 << 20))
+
+
+def send(store, items, token=None):
+    """Store rows and spans in one batch."""
+    store.insert_otlp(body_of(items), token or f"batch-{next(_tokens)}")
+
+
+def join(store):
+    """Run the join over all that was sent, and return its report."""
+    return store.join(time.time_ns() + 10**6)
+
+
+def fetch(store, columns, where="1", **parameters):
+    """Return requests as dicts by column, by span id."""
+    names = ["span_id", *columns]
+    told = store.query(
+        f"SELECT {', '.join(names)} FROM requests FINAL WHERE {where}", parameters
+    )
+    short = [name.rpartition(" AS ")[2] for name in names]
+    return {row[0]: dict(zip(short, row, strict=True)) for row in told}
+
+
+
+def drawn(strategy, number):
+    """Draw so many examples at once: a statement costs the same for one row as for hundreds."""
+    found = []
+
+    @settings(
+        max_examples=number,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def draw(example):
+        found.append(example)
+
+    draw()
+    return found

@@ -1,0 +1,410 @@
+"""Are the parts of one request one row, whatever tells of it and in whatever order it comes?
+
+The pure functions of `llmtrace` say what each row must come to.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import strategies as st
+
+from llmtrace.browser.asgi import page_span
+from llmtrace.browser.beacon import Beacon
+from llmtrace.browser.join import with_beacon
+from llmtrace.engine_join import join as joined
+from llmtrace.engine_join import together
+from llmtrace.engine_span import read_engine_span, read_plugin_span
+from llmtrace.record import random_id
+from llmtrace.rows import with_figures
+from llmtrace.spans import Span
+from llmtrace.stages import STAGES, Reported
+from llmtrace.testing import make_row
+from tests.collector.store.sent import drawn, fetch, join, send
+from tests.collector.store.test_rows import COLUMNS, as_told, expected
+from tests.strategies import browsers, requests
+
+MS = 1_000_000
+
+
+def row(**given):
+    """Make a row of a moment ago, with ids of its own."""
+    known = {
+        "trace_id": random_id(16),
+        "span_id": random_id(8),
+        "parent_span_id": None,
+        "start": time.time_ns(),
+        "service": "shop",
+        "request_id": f"lt-{random_id(6)}",
+    }
+    known |= {"response_id": f"chatcmpl-{known['request_id']}"}
+    return make_row(**{**known, **given})
+
+
+def latencies(queue=0.040, prefill=0.090, decode=0.780, ttft=0.160, e2e=0.950):
+    """Make what engines write of a request, in seconds."""
+    told = {
+        "gen_ai.latency.time_in_queue": queue,
+        "gen_ai.latency.time_in_model_prefill": prefill,
+        "gen_ai.latency.time_in_model_decode": decode,
+        "gen_ai.latency.time_in_model_inference": None if prefill is None else prefill + (decode or 0),
+        "gen_ai.latency.time_to_first_token": ttft,
+        "gen_ai.latency.e2e": e2e,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def span(name, attributes, *, trace_id=None, parent=None, service="vllm", kind="server", **more):
+    """Make a span of somebody else."""
+    return Span(
+        name=name,
+        kind=kind,
+        trace_id=trace_id or random_id(16),
+        span_id=random_id(8),
+        parent_span_id=parent,
+        service=service,
+        start=time.time_ns(),
+        duration_ns=more.pop("duration_ns", 950 * MS),
+        attributes=attributes,
+        **more,
+    )
+
+
+def engine_span(of, engine_id=None, *, parent="", **told):
+    """Make the span that vLLM, SGLang or TensorRT-LLM writes of a row's request."""
+    attributes = latencies(**told)
+    if engine_id is not None:
+        attributes["gen_ai.request.id"] = engine_id
+    return span("llm_request", attributes, trace_id=of.trace_id, parent=parent or of.span_id)
+
+
+def plugin_span(engine_id, *, tokens=(64, 32, 7), preemptions=1, replica="pod-7", **told):
+    """Make the span that our plugin in vLLM writes."""
+    return span(
+        "llmtrace.engine_request",
+        {
+            **latencies(**told),
+            "llmtrace.engine.source": "engine_plugin",
+            "gen_ai.request.id": engine_id,
+            "gen_ai.usage.input_tokens": tokens[0],
+            "gen_ai.usage.cache_read.input_tokens": tokens[1],
+            "gen_ai.usage.output_tokens": tokens[2],
+            "llmtrace.preemptions": preemptions,
+            "llmtrace.replica": replica,
+        },
+    )
+
+
+def gateway_span(of, own, *, parent=None, service="edge", **more):
+    """Make the span of a gateway."""
+    return span(
+        "POST /v1/chat/completions",
+        {"llmtrace.gateway.self": own, "llmtrace.gateway.calls": 1, "llmtrace.gateway": service},
+        trace_id=of.trace_id,
+        parent=of.span_id if parent is None else parent,
+        service=service,
+        **more,
+    )
+
+
+def differences(store, rows):
+    """Say where the stored rows are not what they must be."""
+    stored = fetch(
+        store, COLUMNS, "trace_id IN {ids:Array(String)}", ids=[one.trace_id for one in rows]
+    )
+    wrong = {}
+    for one in rows:
+        known, told = expected(one), as_told(stored[one.span_id])
+        bad = {name: (value, told[name]) for name, value in known.items() if told[name] != value}
+        if bad:
+            wrong[one.span_id] = bad
+    return wrong
+
+
+def told_by(store, one):
+    """Say what a stored row was made of."""
+    return fetch(store, ["told_by"], "span_id = {id:String}", id=one.span_id)[one.span_id]["told_by"]
+
+
+def in_batches(store, items, order, batches):
+    """Send items in an order, in so many batches, joining after each."""
+    items = list(items)
+    random.Random(order).shuffle(items)
+    size = max(1, -(-len(items) // batches))
+    for at in range(0, len(items), size):
+        send(store, items[at : at + size])
+        join(store)
+
+
+@pytest.mark.parametrize("order", range(3))
+def test_engine_and_plugin_figures_arrive_in_any_order(store, order):
+    """By response id, by request id, by trace; one batch each; some twice; some never."""
+    named, sent, traced, alone, both = (row(provider="vllm", replica=None) for _ in range(5))
+    sent = replace(sent, response_id="gw-1" + sent.request_id)  # a gateway answered with its own id
+    traced = replace(traced, response_id=None)
+    parts = {
+        named.span_id: [plugin_span(named.response_id)],
+        sent.span_id: [plugin_span(f"cmpl-{sent.request_id}-0", queue=0.01)],
+        traced.span_id: [engine_span(traced, queue=0.02)],
+        both.span_id: [
+            engine_span(both, both.response_id, queue=0.03),
+            plugin_span(both.response_id, queue=0.031),
+        ],
+    }
+    everything = [named, sent, traced, alone, both, *(one for of in parts.values() for one in of)]
+
+    in_batches(store, [*everything, *everything[:7]], order, batches=4)
+
+    wanted = []
+    for one in (named, sent, traced, alone, both):
+        result = one
+        for part in parts.get(one.span_id, []):
+            plugin = read_plugin_span(part.attributes)
+            figures = plugin[1] if plugin else read_engine_span(part.attributes)
+            if not plugin:
+                result = with_figures(result, figures)
+        for part in parts.get(one.span_id, []):
+            if plugin := read_plugin_span(part.attributes):
+                result = with_figures(result, plugin[1])
+        wanted.append(result)
+    assert differences(store, wanted) == {}
+    assert told_by(store, both) == ["row", "engine", "plugin"]
+    assert told_by(store, alone) == ["row"]
+
+
+reported_s = st.none() | st.floats(0, 100) | st.floats(0, 1e-6) | st.just(90_000.0)
+sequences = st.builds(
+    dict,
+    queue=reported_s, prefill=reported_s, decode=reported_s, ttft=reported_s, e2e=reported_s,
+    tokens=st.tuples(*[st.integers(0, 10**6)] * 3), preemptions=st.integers(0, 9),
+    replica=st.sampled_from(["a", "b"]),
+)  # fmt: skip
+cases = st.tuples(
+    requests,
+    st.lists(sequences, max_size=3),
+    st.lists(sequences, max_size=2),
+    st.sampled_from(["answer", "question", "neither"]),
+)
+
+
+def test_any_row_with_any_figures_comes_to_what_python_makes_of_it(store):
+    """Rows, plugin records and engine spans drawn at random, one or several sequences each."""
+    items, wanted = [], []
+    for drawn_row, recorded, traced, by in drawn(cases, 120):
+        one = row()
+        one = replace(
+            drawn_row, trace_id=one.trace_id, span_id=one.span_id, start=one.start,
+            parent_span_id=None, request_id=one.request_id,
+            response_id=f"cmpl-{one.request_id}" if by == "answer" else None,
+            replica=drawn_row.replica or None,  # the store knows no name that is empty
+        )  # fmt: skip
+        sent = one.request_id if by != "neither" else "somebody-else"
+        records = [plugin_span(f"cmpl-{sent}-{n}", **told) for n, told in enumerate(recorded)]
+        spans = [
+            engine_span(one, f"cmpl-x{one.request_id}-{n}", **{k: told[k] for k in list(told)[:5]})
+            for n, told in enumerate(traced)
+        ]
+        items += [one, *records, *spans]
+        result = one
+        figures = [read_engine_span(each.attributes) for each in by_id(spans)]
+        known = [each for each in figures if each is not None]
+        if known and not (one.attempts > 1 and len(known) > 1):
+            result = with_figures(result, together(known))
+        told = [read_plugin_span(each.attributes) for each in by_id(records)]
+        [result] = joined([result], [each for each in told if each is not None])
+        wanted.append(result)
+
+    in_batches(store, items, 1, batches=2)
+
+    assert differences(store, wanted) == {}
+
+
+def by_id(spans):
+    """Sort spans as the store does where nothing else decides."""
+    return sorted(spans, key=lambda one: one.span_id)
+
+
+def test_what_cannot_be_told_apart_is_joined_to_none(store):
+    """Two rows of one id; a retried row with two records; two requests below one row."""
+    twin = row()
+    other = row(response_id=twin.response_id, request_id=twin.request_id)
+    retried = row(attempts=2)
+    forked = row(response_id=None)
+    records = [plugin_span(twin.response_id), *(plugin_span(retried.response_id) for _ in range(2))]
+    spans = [engine_span(forked, f"chatcmpl-{n}") for n in range(2)]
+
+    in_batches(store, [twin, other, retried, forked, *records, *spans], 5, batches=3)
+
+    assert differences(store, [twin, other, retried, forked]) == {}
+
+
+def test_a_twin_that_comes_later_takes_the_figures_back(store):
+    """Once two rows share an id, nobody can tell whose the record was."""
+    one = row()
+    send(store, [one, plugin_span(one.response_id)])
+    join(store)
+    assert told_by(store, one) == ["row", "plugin"]
+
+    send(store, [row(response_id=one.response_id, request_id=one.request_id)])
+    join(store)
+
+    assert told_by(store, one) == ["row"]
+    assert differences(store, [one]) == {}
+
+
+def test_an_engine_is_found_below_gateways(store):
+    """The engine's span hangs under the gateway's call, that under the gateway, that under us."""
+    ours = row(response_id="gw-answer")
+    edge = gateway_span(ours, 0.015)
+    call = row(
+        trace_id=ours.trace_id, parent_span_id=edge.span_id, service="edge", response_id="x-1"
+    )
+    served = engine_span(call)
+
+    in_batches(store, [ours, edge, call, served], 2, batches=4)
+
+    figures = read_engine_span(served.attributes)
+    wanted = with_figures(ours, figures)
+    timeline = replace(wanted.timeline, gateway=wanted.timeline.gateway or Reported(15 * MS, "server_timing"))
+    wanted = replace(wanted, timeline=timeline, gateway=wanted.gateway or "edge")
+    assert differences(store, [wanted, with_figures(call, figures)]) == {}
+    assert told_by(store, ours) == ["row", "engine", "gateway"]
+
+
+def test_requests_of_one_turn_keep_their_engines_apart(store):
+    """Each request of an agent's turn gets the engine span below it; the turn gets none."""
+    turn = row(operation="invoke_agent", agent="planner")
+    first, second = (row(trace_id=turn.trace_id, parent_span_id=turn.span_id) for _ in range(2))
+    spans = [engine_span(first, queue=0.001), engine_span(second, queue=0.002)]
+
+    in_batches(store, [turn, first, second, *spans], 3, batches=3)
+
+    wanted = [
+        with_figures(one, read_engine_span(told.attributes))
+        for one, told in zip((first, second), spans, strict=True)
+    ]
+    assert differences(store, [turn, *wanted]) == {}
+
+
+def test_any_row_with_any_beacon_is_its_users(store):
+    """What a page tells makes the row its user's, to the nanosecond."""
+    items, wanted = [], []
+    for drawn_row, browser, own_ms in drawn(
+        st.tuples(requests, browsers, st.none() | st.integers(0, 500)), 80
+    ):
+        one = row()
+        page = Beacon(trace_id=one.trace_id, span_id=random_id(8), browser=browser)
+        one = replace(
+            drawn_row, trace_id=one.trace_id, span_id=one.span_id, start=one.start,
+            parent_span_id=page.span_id, request_id=one.request_id, response_id=None,
+            service="shop", browser=None,
+        )  # fmt: skip
+        beacon = page_span(page, "shop", time.time_ns())
+        items += [one, replace(beacon, start=time.time_ns())]
+        if own_ms is not None:
+            around = gateway_span(
+                one, own_ms / 1e3, parent=page.span_id, service="shop", duration_ns=1
+            )
+            one = replace(one, parent_span_id=around.span_id)
+            items[-2] = one
+            items.append(around)
+        wanted.append(with_beacon(one, page, app_ns=None if own_ms is None else own_ms * MS))
+
+    in_batches(store, items, 4, batches=2)
+
+    assert differences(store, wanted) == {}
+
+
+def test_a_beacon_of_an_unknown_request_makes_no_row(store):
+    """A page alone is no request; nor are an engine's span, a gateway's and a tool's."""
+    nobody = row()
+    page = Beacon(trace_id=nobody.trace_id, span_id=random_id(8), browser=drawn(browsers, 1)[0])
+    tool = span("search", {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"})
+
+    send(store, [page_span(page, "shop", time.time_ns()), engine_span(nobody), tool])
+    send(store, [gateway_span(nobody, 0.1), plugin_span("chatcmpl-none")])
+    join(store)
+
+    assert fetch(store, [], "trace_id = {id:String}", id=nobody.trace_id) == {}
+    assert fetch(store, [], "trace_id = {id:String}", id=tool.trace_id) == {}
+
+
+def test_plain_genai_spans_make_rows_of_what_is_known(store):
+    """An application without llmtrace: its span is the wait; the engine's own tells the rest."""
+    chat = span(
+        "chat llama",
+        {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.system": "openai",
+            "gen_ai.request.model": "llama",
+            "gen_ai.usage.input_tokens": 12,
+            "gen_ai.usage.output_tokens": 34,
+            "gen_ai.response.finish_reasons": ("stop",),
+        },
+        service="bot", kind="client", duration_ns=1_000 * MS,
+    )  # fmt: skip
+    failed = span(
+        "chat llama", {"gen_ai.operation.name": "chat", "error.type": "429"},
+        service="bot", kind="client", duration_ns=20 * MS, error="no more",
+    )  # fmt: skip
+    columns = [
+        "told_by", "e2e_ns", "model", "provider", "prompt_tokens", "output_tokens", "outcome",
+        "error_type", "finish_reason", "queue_ns", "prefill_ns", "decode_ns", "unattributed_ns",
+        "first_chunk_ns", "service",
+    ]  # fmt: skip
+
+    in_batches(store, [chat, failed, engine_span(chat)], 6, batches=3)
+
+    known = fetch(store, columns, "span_id = {id:String}", id=chat.span_id)[chat.span_id]
+    assert known == {
+        "span_id": chat.span_id, "told_by": ["genai", "engine"], "e2e_ns": 1_000 * MS,
+        "model": "llama", "provider": "openai", "prompt_tokens": 12, "output_tokens": 34,
+        "outcome": "success", "error_type": "", "finish_reason": "stop", "queue_ns": 40 * MS,
+        "prefill_ns": 90 * MS, "decode_ns": 780 * MS, "unattributed_ns": 0,
+        "first_chunk_ns": 90 * MS, "service": "bot",
+    }  # fmt: skip
+    known = fetch(store, columns, "span_id = {id:String}", id=failed.span_id)[failed.span_id]
+    assert (known["outcome"], known["error_type"]) == ("error", "429")
+    assert (known["queue_ns"], known["unattributed_ns"]) == (None, 20 * MS)
+
+
+def test_a_plain_span_beside_llmtraces_own_is_not_counted_twice(store):
+    """Two instrumentations of one application tell of one request."""
+    ours = row()
+    beside = span(
+        "chat", {"gen_ai.operation.name": "chat"}, trace_id=ours.trace_id, parent=ours.span_id,
+        service=ours.service, kind="client",
+    )  # fmt: skip
+
+    send(store, [ours, beside])
+    join(store)
+
+    assert list(fetch(store, [], "trace_id = {id:String}", id=ours.trace_id)) == [ours.span_id]
+
+
+def test_running_the_join_again_makes_no_row_twice(store):
+    """Nothing new, nothing written; the same spans once more, the same row once more."""
+    one = row()
+    send(store, [one])
+    first = join(store)
+    again = join(store)
+    send(store, [one])
+    third = join(store)
+
+    assert (first.rows, again.rows, third.rows) == (1, 0, 1)
+    assert differences(store, [one]) == {}
+    [(count,)] = store.query(
+        "SELECT count() FROM requests FINAL WHERE span_id = {id:String}", {"id": one.span_id}
+    )
+    assert count == 1
+
+
+def test_stages_add_up_for_all_that_was_stored_here(store):
+    """Whatever these tests did."""
+    stages = " + ".join(f"ifNull({stage}_ns, 0)" for stage in STAGES)
+    assert store.query(
+        f"SELECT count() FROM requests FINAL WHERE {stages} + unattributed_ns != e2e_ns"
+    ) == [(0,)]

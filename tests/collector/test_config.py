@@ -1,0 +1,188 @@
+"""Is what people set read as they meant it, and what is wrong told so that they can mend it?"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from llmtrace.errors import ConfigError
+from llmtrace_collector import config
+from llmtrace_collector.config import Address, Config, as_yaml, exposed, load
+from llmtrace_collector.settings import leaves, variable
+from llmtrace_collector.targets import FileTargets, HttpTargets, StaticTargets
+
+TOKEN = "0123456789abcdef-secret"
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    """Return what loads a configuration of this text, with nothing in the environment."""
+
+    def load_text(text: str, environment: dict[str, str] | None = None, flags=None) -> Config:
+        file = tmp_path / "collect.yaml"
+        file.write_text(text, encoding="utf-8")
+        return load(file, flags, environment or {})
+
+    return load_text
+
+
+def test_nothing_need_be_set():
+    """It listens on loopback alone, keeps data where a user's programs do, and has a budget."""
+    made = load(environment={})
+
+    assert (made.listen.web, made.listen.otlp_http, made.listen.otlp_grpc) == tuple(
+        Address("127.0.0.1", port) for port in (4319, 4318, 4317)
+    )
+    assert made.data.name == "llmtrace"
+    assert made.store_place == f"chdb://{made.data}/store"
+    assert [budget.name for budget in made.budget] == ["dialogue"]
+    assert exposed(made) == []
+
+
+def test_flags_win_over_variables_and_those_over_the_file(written):
+    """The strongest says it."""
+    text = "listen: {web: 1111, otlp_http: 2222}\ndata: there\n"
+    made = written(text, {"LLMTRACE_COLLECT_LISTEN_WEB": "3333"}, {("listen", "web"): "4444"})
+
+    assert made.listen.web == Address("127.0.0.1", 4444)
+    assert made.listen.otlp_http == Address("127.0.0.1", 2222)
+    assert written(text, {"LLMTRACE_COLLECT_LISTEN_WEB": "3333"}).listen.web.port == 3333
+    assert made.data.is_absolute()
+    assert made.data.name == "there"
+
+
+def test_what_is_printed_gives_the_same_again(written, tmp_path):
+    """The effective configuration is a configuration."""
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "more.json").write_text('[{"targets": ["c:1"]}]')
+    made = written(
+        "access: {token_file: token}\n"
+        "scrape:\n  targets:\n  - http://user:hunter2@a:8000/metrics\n"
+        "  - {targets: [b:1], labels: {x: y}}\n"
+        "  files: [more.json]\n  http: [http://sd/targets]\n  interval: 5s\n  timeout: 4s\n"
+        "listen: {otlp_grpc: off, web: '[::1]:80'}\n"
+        "store: {url: 'https://reader@clickhouse:8443/llm', spans_days: 3}\n"
+        "budget: {total: 2s, stages: {queue: 100ms}, model: 'llama-*'}\n"
+    )
+    text = as_yaml(made)
+    again = written(text)
+
+    assert "hunter2" not in text
+    assert TOKEN not in text
+    assert again.listen == made.listen
+    assert again.budget == made.budget
+    assert again.store == made.store
+    assert again.scrape.sources()[1:] == made.scrape.sources()[1:]
+    assert made.listen.otlp_grpc is None
+    assert made.store.keep().spans == 3
+
+
+def test_targets_of_every_kind(written, tmp_path):
+    """Listed with labels, in files, from servers."""
+    (tmp_path / "more.json").write_text('[{"targets": ["c:1"]}]')
+    made = written(
+        "scrape:\n  targets: [{targets: [a:1, b:2], labels: {zone: z}}, 'https://d/x']\n"
+        "  files: more.json\n  http: http://sd/targets\n"
+    )
+    static, file, http = made.scrape.sources()
+
+    assert isinstance(static, StaticTargets)
+    assert [one.url for one in static.listed] == [
+        "http://a:1/metrics", "http://b:2/metrics", "https://d/x",
+    ]  # fmt: skip
+    assert static.listed[0].labels == (("zone", "z"),)
+    assert isinstance(file, FileTargets)
+    assert isinstance(http, HttpTargets)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("listen: {wep: 1}", "yaml:1: listen.wep: no such setting; did you mean listen.web"),
+        ("\n\nlisten:\n  web: x:y", "collect.yaml:4: listen.web: 'x:y' is not an address"),
+        ("listen: [1]", "listen: must hold settings"),
+        ("listen: {web: 4318}", "listen.web and listen.otlp_http are both 127.0.0.1:4318"),
+        ("listen: {web: off, otlp_http: off, otlp_grpc: off}", "nothing to do"),
+        ("receive: {body_bytes: lots}", "receive.body_bytes: 'lots' is not a size such as 512MB"),
+        ("receive: {body_bytes: 1GB}", "receive.body_bytes: 1073741824 is more than"),
+        ("receive: {origins: [http://a/b]}", r"origins\[0\]: 'http://a/b' is not an origin"),
+        ("spool: {sync: sometimes}", "'sometimes' is not one of always, interval, never"),
+        ("store: {url: 'http://u:secret@h/d'}", "a password does not belong in an address"),
+        ("store: {spans_days: 100}", "spans_days is more than store.rows_days"),
+        ("scrape: {timeout: 20s}", "scrape.timeout_s: 20 is longer than interval_s"),
+        ("scrape: {targets: [ftp://a]}", r"scrape.targets\[0\]: \[0\]: 'ftp://a' is not an addr"),
+        ("scrape: {targets: [{host: a}]}", r"scrape.targets\[0\]: no such setting: host"),
+        ("scrape: {files: [gone.yaml]}", "gone.yaml: cannot read targets"),
+        ("scrape: {gpu: maybe}", "'maybe' is not one of auto, on, off"),
+        ("scrape: {profiles: nowhere}", "there is no folder"),
+        ("access: {token_file: gone}", "access.token_file: cannot read the token in"),
+        ("access: {certificate: collect.yaml}", "go together: give both, or neither"),
+        ("access: {certificate: collect.yaml, key: collect.yaml}", "not a PEM certificate"),
+        ("metrics: {requests: 1}", "metrics.requests: 1 is neither true nor false"),
+        ("budget: {total: soon}", "budget: budget: total: 'soon' is not a duration"),
+        ("stop_after: 0", "stop_after: 0 is not a number of seconds from 0.1 to 3600"),
+        ("- a", "a configuration is a mapping"),
+        ("a: [", "not YAML"),
+        ("data: 5", "data: 5 is not a text of one line"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told(written, text, words):
+    """Where, what, and what would do."""
+    with pytest.raises(ConfigError, match=words):
+        written(text)
+
+
+def test_a_password_in_an_address_is_not_repeated(written):
+    """Not even in the message that refuses it."""
+    with pytest.raises(ConfigError) as raised:
+        written("store: {url: 'http://u:hunter2@h/d'}")
+
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_variable_that_names_nothing(written):
+    """A slip in the environment is told as one in the file is."""
+    with pytest.raises(ConfigError, match="did you mean LLMTRACE_COLLECT_LISTEN_WEB"):
+        written("", {"LLMTRACE_COLLECT_LISTEN_WEBB": "1"})
+
+
+def test_a_short_token_is_none(written, tmp_path):
+    """What can be guessed guards nothing."""
+    (tmp_path / "token").write_text("abc\n")
+    with pytest.raises(ConfigError, match="16 characters at least"):
+        written("access: {token_file: token}")
+
+
+def test_listening_beyond_this_machine_without_a_token_is_said(written, tmp_path):
+    """It is allowed, and told."""
+    (tmp_path / "token").write_text(TOKEN)
+    open_ = written("listen: {web: '0.0.0.0:4319', otlp_grpc: '10.0.0.1:4317'}")
+    guarded = written("listen: {web: '0.0.0.0:4319'}\naccess: {token_file: token}")
+
+    assert [said.partition(" ")[0] for said in exposed(open_)] == [
+        "listen.web", "listen.otlp_grpc",
+    ]  # fmt: skip
+    assert exposed(guarded) == []
+
+
+def test_every_setting_has_words_and_a_variable_of_its_own():
+    """The documents are made of them."""
+    found = [(key, words) for key, _, words in leaves(Config)]
+
+    assert all(words for _, words in found)
+    assert len({variable(config.PREFIX, key) for key, _ in found}) == len(found)
+
+
+def test_a_certificate_and_its_key(written, tmp_path):
+    """What openssl makes is taken."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    made = written("access: {certificate: cert.pem, key: key.pem}")
+
+    assert config.tls(made) is not None
+    assert config.tls(written("")) is None
