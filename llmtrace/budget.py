@@ -1,15 +1,18 @@
 """How long may a request take, and which stage may take how much of it?
 
-A latency budget: an objective (p95 unless said otherwise), a total, and each stage's share.
-Its thresholds become exact histogram bounds: "share within budget" is never interpolated.
+A latency budget: an objective (p95 unless said otherwise), a total, and each stage's share, for
+all requests or those of some models and routes. Its thresholds become exact histogram bounds:
+"share within budget" is never interpolated.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +22,7 @@ from llmtrace.stages import STAGES, StageName
 _UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
 _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|)\s*")
 _QUANTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]+)?)")
+_PERCENT: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]+)?)\s*%")
 _MOST_BYTES: Final = 1 << 20
 
 
@@ -34,6 +38,10 @@ class Budget:
         tokens: output tokens expected, so that `decode` is `tpot_s` times these.
         stages_s: what each stage may take.
         buffer_s: kept free.
+        availability: share of the requests that end well, 0 to 1; what their callers cancelled
+            does not count.
+        model: whose requests it is for, by name or by pattern, as in `llama-*`; empty = all.
+        route: the same of routes.
     """
 
     name: str = "default"
@@ -44,6 +52,13 @@ class Budget:
     tokens: int | None = None
     stages_s: Mapping[StageName, float] = field(default_factory=dict)
     buffer_s: float = 0.0
+    availability: float | None = None
+    model: tuple[str, ...] = ()
+    route: tuple[str, ...] = ()
+
+    def covers(self, model: str | None, route: str | None) -> bool:
+        """Return whether a request of this model and route is held against this budget."""
+        return _matches(self.model, model) and _matches(self.route, route)
 
     def thresholds_s(self) -> dict[str, float]:
         """Return the limit for each metric and stage that has one: the exact bucket bounds."""
@@ -52,10 +67,40 @@ class Budget:
         return {**{name: limit for name, limit in limits.items() if limit is not None}, **stages}
 
     def allocations_s(self) -> dict[str, dict[str, float]]:
-        """Return what the budget, by its name, allows each stage and the total."""
+        """Return what the budget, by its name, allows each stage, the total, `ttft` and `tpot`."""
         stages: Mapping[Any, float] = self.stages_s
-        total = {} if self.total_s is None else {"total": self.total_s}
-        return {self.name: {**stages, **total}}
+        limits = {"total": self.total_s, "ttft": self.ttft_s, "tpot": self.tpot_s}
+        told = {name: limit for name, limit in limits.items() if limit is not None}
+        return {self.name: {**stages, **told}}
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """The budgets of one file. A request is held against each that covers it."""
+
+    all: tuple[Budget, ...]
+
+    def __iter__(self) -> Iterator[Budget]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def thresholds_s(self) -> dict[str, tuple[float, ...]]:
+        """Return every limit there is for each metric and stage: the exact bucket bounds."""
+        found: dict[str, set[float]] = {}
+        for budget in self.all:
+            for name, limit in budget.thresholds_s().items():
+                found.setdefault(name, set()).add(limit)
+        return {name: tuple(sorted(limits)) for name, limits in found.items()}
+
+    def allocations_s(self) -> dict[str, dict[str, float]]:
+        """Return what each budget, by its name, allows each stage and the total."""
+        return {name: limits for one in self.all for name, limits in one.allocations_s().items()}
+
+
+def _matches(patterns: tuple[str, ...], value: str | None) -> bool:
+    return not patterns or any(fnmatchcase(value or "", pattern) for pattern in patterns)
 
 
 # Targets people set for a dialogue (docs/budgets.md); 50 tokens at 30 ms make the decode.
@@ -75,19 +120,38 @@ DEFAULT: Final = Budget(
         "render": 0.050,
     },
     buffer_s=0.200,
+    availability=0.99,
 )
 
-_KEYS: Final = ("name", "objective", "total", "ttft", "tpot", "tokens", "stages", "buffer")
+_KEYS: Final = (
+    "name", "objective", "total", "ttft", "tpot", "tokens", "stages", "buffer", "availability",
+    "model", "route",
+)  # fmt: skip
+_SEVERAL: Final = "budgets"
 
 
 def read_budget(given: str | Path | Mapping[str, Any]) -> Budget:
-    """Read a budget from a mapping, or from a YAML or JSON file.
+    """Read one budget from a mapping, or from a YAML or JSON file.
 
     Raises:
         ConfigError: it is not a budget; the message says what is wrong, where, and what would do.
     """
+    budgets = read_budgets(given)
+    if len(budgets) != 1:
+        names = ", ".join(budget.name for budget in budgets)
+        where = "budget" if isinstance(given, Mapping) else str(given)
+        raise ConfigError(f"{where}: holds several budgets ({names}), and one is wanted here")
+    return budgets.all[0]
+
+
+def read_budgets(given: str | Path | Mapping[str, Any]) -> Budgets:
+    """Read budgets from a mapping, or from a YAML or JSON file: one, or a list of `budgets`.
+
+    Raises:
+        ConfigError: as `read_budget`; or two budgets have the same name.
+    """
     if isinstance(given, Mapping):
-        return _budget(given, "budget")
+        return _budgets(given, "budget")
     try:
         path = Path(given)
     except TypeError:
@@ -105,7 +169,26 @@ def read_budget(given: str | Path | Mapping[str, Any]) -> Budget:
     if not isinstance(content, Mapping):
         msg = f"{path}: a budget is a mapping with the keys {', '.join(_KEYS)}"
         raise ConfigError(msg)
-    return _budget(content, str(path))
+    return _budgets(content, str(path))
+
+
+def _budgets(content: Mapping[str, Any], where: str) -> Budgets:
+    if _SEVERAL not in content:
+        return Budgets((_budget(content, where),))
+    listed = content[_SEVERAL]
+    if len(content) > 1 or not isinstance(listed, list) or not listed:
+        msg = f"{where}: {_SEVERAL} is a list of budgets, and then all there is in the file"
+        raise ConfigError(msg)
+    found = []
+    for number, one in enumerate(listed):
+        place = f"{where}: {_SEVERAL}[{number}]"
+        if not isinstance(one, Mapping):
+            raise ConfigError(f"{place}: a budget is a mapping with the keys {', '.join(_KEYS)}")
+        found.append(_budget(one, place))
+    for name, count in Counter(budget.name for budget in found).items():
+        if count > 1:
+            raise ConfigError(f"{where}: {count} budgets are called {name!r}; name them apart")
+    return Budgets(tuple(found))
 
 
 def _parse(path: Path, text: str) -> Any:
@@ -158,7 +241,29 @@ def _budget(content: Mapping[str, Any], where: str) -> Budget:
             if (limit := _duration(value, f"{where}: stages.{stage}")) is not None
         },
         buffer_s=_duration(content.get("buffer"), f"{where}: buffer", least=0.0) or 0.0,
+        availability=_share(content.get("availability"), f"{where}: availability"),
+        model=_patterns(content.get("model"), f"{where}: model", "llama-*"),
+        route=_patterns(content.get("route"), f"{where}: route", "chat"),
     )
+
+
+def _share(value: Any, where: str) -> float | None:
+    if value is None:
+        return None
+    match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
+    share = float(match[1]) / 100 if match else value
+    if isinstance(share, float) and 0 < share < 1:
+        return share
+    raise ConfigError(f"{where}: {value!r} is not a share of the requests; write 99.5%, or 0.995")
+
+
+def _patterns(value: Any, where: str, example: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    given = value if isinstance(value, list) else [value]
+    if not given or not all(isinstance(one, str) and one for one in given):
+        raise ConfigError(f"{where}: {value!r} is not a name or a list of names, as in {example}")
+    return tuple(given)
 
 
 def _name(value: Any, where: str) -> str:
@@ -192,7 +297,7 @@ def _duration(value: Any, where: str, *, least: float = _LEAST_S) -> float | Non
         return None
     seconds = None
     if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
-        seconds = float(match[1]) * _UNITS[match[2]]
+        seconds = round(float(match[1]) * _UNITS[match[2]], 12)  # 700ms are 0.7 s, and no more
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = value
     if seconds is None or not least <= seconds <= _MOST_S:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.budget import DEFAULT, Budget, read_budget
+from llmtrace.budget import DEFAULT, Budget, read_budget, read_budgets
 from llmtrace.errors import ConfigError
 from llmtrace.stages import STAGES
 
@@ -132,7 +132,9 @@ def test_a_limit_for_each_token_is_a_threshold_too():
 
 def test_what_a_budget_allows_goes_by_its_name():
     """Allocations are shown by the budget's name, the total among them where there is one."""
-    assert CHAT.allocations_s() == {"chat": {"queue": 0.15, "decode": 120.0, "total": 2.5}}
+    assert CHAT.allocations_s() == {
+        "chat": {"queue": 0.15, "decode": 120.0, "total": 2.5, "ttft": 1.0, "tpot": 0.03}
+    }
     assert Budget(name="b").allocations_s() == {"b": {}}
 
 
@@ -243,3 +245,58 @@ def test_yaml_without_its_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
 
     assert "python -m pip install '.[demo]'" in refused(written(tmp_path, YAML))
+
+
+# --- several ------------------------------------------------------------------------------------
+
+
+def test_several_budgets_in_a_file(tmp_path):
+    """A list of budgets: each with whom it is for; every limit of each becomes a bound."""
+    budgets = read_budgets(
+        written(
+            tmp_path,
+            "budgets:\n"
+            "  - {name: chat, ttft: 700ms, total: 2s, model: [llama-*, gpt-4o], route: chat}\n"
+            "  - {name: batch, total: 60s, availability: 99.5%, stages: {queue: 30s}}\n",
+        )
+    )
+
+    assert [one.name for one in budgets] == ["chat", "batch"]
+    assert budgets.thresholds_s() == {"e2e": (2.0, 60.0), "ttft": (0.7,), "queue": (30.0,)}
+    assert budgets.allocations_s() == {
+        "chat": {"total": 2.0, "ttft": 0.7},
+        "batch": {"queue": 30.0, "total": 60.0},
+    }
+    assert budgets.all[1].availability == 0.995
+
+
+def test_whom_a_budget_covers():
+    """Names and patterns, for both labels; without any it is for everybody."""
+    budget = read_budget({"model": ["llama-*", "gpt-4o"], "route": "chat"})
+
+    assert budget.covers("llama-3", "chat")
+    assert budget.covers("gpt-4o", "chat")
+    assert not budget.covers("gpt-4o-mini", "chat")
+    assert not budget.covers("llama-3", "batch")
+    assert not budget.covers(None, "chat")
+    assert Budget().covers(None, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"budgets": []}, "budget: budgets is a list of budgets, and then all there is"),
+        ({"budgets": [{}], "total": 1}, "budget: budgets is a list of budgets"),
+        ({"budgets": ["x"]}, "budget: budgets[0]: a budget is a mapping"),
+        ({"budgets": [{}, {"tpot": "x"}]}, "budget: budgets[1]: tpot: 'x' is not a duration"),
+        ({"budgets": [{}, {}]}, "budget: 2 budgets are called 'default'; name them apart"),
+        ({"budgets": [{}, {"name": "b"}]}, "budget: holds several budgets (default, b)"),
+        ({"availability": "often"}, "budget: availability: 'often' is not a share"),
+        ({"availability": 99}, "budget: availability: 99 is not a share of the requests"),
+        ({"model": []}, "budget: model: [] is not a name or a list of names, as in llama-*"),
+        ({"route": [1]}, "budget: route: [1] is not a name or a list of names, as in chat"),
+    ],
+)
+def test_a_slip_in_several_is_explained(content, expected):
+    """With which of them it is."""
+    assert refused(content).startswith(expected)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.errors import ConfigError
+from llmtrace.export.buckets import Thresholds
 
 if TYPE_CHECKING:
     from llmtrace.export.sink import Sink
@@ -37,7 +38,7 @@ class ExportSettings:
     """
 
     service: str
-    thresholds_s: Mapping[str, float] = field(default_factory=dict)
+    thresholds_s: Thresholds = field(default_factory=dict)
     budget_seconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     tenant_metrics: bool = False
     registry: Any = None

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from llmtrace.export.buckets import STAGE_LABELS, edges
+from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS, Thresholds, edges
 from llmtrace.export.forked import restart_after_fork
 from llmtrace.failopen import internal_error
 from llmtrace.record import GAP_BOUNDS_NS
@@ -101,15 +101,23 @@ def fold(histogram: Histogram, bounds: Sequence[int]) -> list[int]:
 
 
 class Cell:
-    """Everything counted for one label set."""
+    """Everything counted for one label set.
+
+    Attributes:
+        bands: nanoseconds spent in each stage, by how long the request took in all: for each of
+            `BANDS_NS` and one for what is longer, a sum for each stage.
+        sources: requests by stage and who told its time.
+        phases: nanoseconds in each sub-phase of `network`, where somebody looked.
+        retries: HTTP attempts after the first.
+    """
 
     __slots__ = (
-        "cached_tokens", "e2e", "gaps", "input_tokens", "output_tokens", "requests", "stages",
-        "tpot", "ttft", "unknown",
+        "bands", "cached_tokens", "e2e", "gaps", "input_tokens", "output_tokens", "phases",
+        "requests", "retries", "sources", "stages", "tpot", "ttft", "unknown",
     )  # fmt: skip
 
     def __init__(self, bounds: Mapping[str, Sequence[int]], stages: Sequence[str]) -> None:
-        self.requests = self.cached_tokens = 0
+        self.requests = self.cached_tokens = self.retries = 0
         self.e2e = Histogram(bounds["e2e"])
         self.ttft = Histogram(bounds["ttft"])
         self.tpot = Histogram(bounds["tpot"])
@@ -118,6 +126,9 @@ class Cell:
         self.output_tokens = Histogram(TOKEN_BOUNDS)
         self.stages = {stage: Histogram(bounds[stage]) for stage in stages}
         self.unknown = dict.fromkeys(stages, 0)
+        self.bands = [[0] * len(stages) for _ in range(len(BANDS_NS) + 1)]
+        self.sources: dict[tuple[str, str], int] = {}
+        self.phases: dict[str, int] = {}
 
     def observe(self, row: Row, mark: Mark | None) -> None:
         """Count one row. What it does not know is not observed, so that counts show coverage."""
@@ -134,14 +145,25 @@ class Cell:
             self.cached_tokens += row.cached_tokens or 0
         if row.output_tokens is not None:
             self.output_tokens.observe(row.output_tokens, mark)
+        self.retries += row.attempts - 1
         if self.stages:
-            stages = row.stages
-            for name, histogram in self.stages.items():
-                ns = getattr(stages, name)
-                if ns is None:
-                    self.unknown[name] += 1
-                else:
-                    histogram.observe(ns, mark)
+            self._split(row, mark)
+
+    def _split(self, row: Row, mark: Mark | None) -> None:
+        stages = row.stages
+        band = self.bands[bisect_left(BANDS_NS, row.e2e_ns)]
+        for place, (name, histogram) in enumerate(self.stages.items()):
+            ns = getattr(stages, name)
+            if ns is None:
+                self.unknown[name] += 1
+            else:
+                histogram.observe(ns, mark)
+                band[place] += ns
+        for told in stages.sources.items():
+            self.sources[told] = self.sources.get(told, 0) + 1
+        for phase, ns in row.timeline.network.parts():
+            if ns is not None:
+                self.phases[phase] = self.phases.get(phase, 0) + ns
 
     def _gaps(self, row: Row, gap_counts: Sequence[int]) -> None:
         gaps = self.gaps
@@ -160,6 +182,14 @@ class Cell:
         for stage, histogram in other.stages.items():
             self.stages[stage].add(histogram)
             self.unknown[stage] += other.unknown[stage]
+        self.retries += other.retries
+        for mine, theirs in zip(self.bands, other.bands, strict=True):
+            for place, ns in enumerate(theirs):
+                mine[place] += ns
+        for told, count in other.sources.items():
+            self.sources[told] = self.sources.get(told, 0) + count
+        for phase, ns in other.phases.items():
+            self.phases[phase] = self.phases.get(phase, 0) + ns
 
 
 class Aggregate:
@@ -179,7 +209,7 @@ class Aggregate:
     def __init__(
         self,
         *,
-        thresholds_s: Mapping[str, float] | None = None,
+        thresholds_s: Thresholds | None = None,
         stages: Sequence[str] = STAGE_LABELS,
         tenants: bool = False,
         most_label_sets: int = 500,

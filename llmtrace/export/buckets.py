@@ -6,7 +6,7 @@ of a budget among them: the first fold out exactly, the share within the second 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from llmtrace.errors import ConfigError
@@ -14,6 +14,9 @@ from llmtrace.record import GAP_BOUNDS_NS
 from llmtrace.stages import STAGES
 
 _NS: Final = 1_000_000_000
+
+# Limits in seconds, by metric or stage.
+Thresholds = Mapping[str, float | Sequence[float]]
 
 STAGE_LABELS: Final = (*STAGES, "unattributed")
 
@@ -27,6 +30,13 @@ TPOT_S: Final = (
     0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
 )  # fmt: skip
 
+# What stages came to is added up by how long the request took in all. Fewer bounds than those of
+# `e2e`, and some of them, so that counts and anatomies can be held side by side.
+BANDS_S: Final = (
+    0.32, 0.64, 0.96, 1.28, 1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 20.48,
+)  # fmt: skip
+BANDS_NS: Final = tuple(round(bound * _NS) for bound in BANDS_S)
+
 _DEFAULT_S: Final[Mapping[str, tuple[float, ...]]] = {
     "e2e": LATENCY_S,
     "ttft": LATENCY_S,
@@ -36,35 +46,40 @@ _DEFAULT_S: Final[Mapping[str, tuple[float, ...]]] = {
 _GAP: Final = "inter_chunk_gap"
 
 
-def edges(thresholds_s: Mapping[str, float]) -> dict[str, tuple[int, ...]]:
+def edges(thresholds_s: Thresholds) -> dict[str, tuple[int, ...]]:
     """Return the bounds of each metric and stage in nanoseconds, with the thresholds among them.
 
     Args:
-        thresholds_s: seconds by metric (`e2e`, `ttft`, `tpot`, `inter_chunk_gap`) or stage. Gaps
-            are counted as they happen, so that a threshold for them must be a bound already.
+        thresholds_s: seconds, one or several, by metric (`e2e`, `ttft`, `tpot`,
+            `inter_chunk_gap`) or stage. Gaps are counted as they happen, so that a threshold for
+            them must be a bound already.
 
     Raises:
         ConfigError: a threshold is for nothing there is, or cannot be a bound.
     """
-    for name, seconds in thresholds_s.items():
+    for name in thresholds_s:
         if name not in _DEFAULT_S and name != _GAP:
             msg = f"threshold for {name!r}: there is none; take one of {', '.join(_DEFAULT_S)}"
             raise ConfigError(msg)
-        if not 0 < seconds < float("inf"):
-            msg = f"threshold of {seconds!r} s for {name!r} must be above 0"
-            raise ConfigError(msg)
-    gap = thresholds_s.get(_GAP)
-    if gap is not None and round(gap * _NS) not in GAP_BOUNDS_NS:
-        allowed = ", ".join(f"{bound / _NS:g}" for bound in GAP_BOUNDS_NS)
-        msg = f"threshold of {gap!r} s for {_GAP!r} must be a bound gaps are counted by: {allowed}"
-        raise ConfigError(msg)
+        for seconds in _thresholds(thresholds_s, name):
+            if not 0 < seconds < float("inf"):
+                msg = f"threshold of {seconds!r} s for {name!r} must be above 0"
+                raise ConfigError(msg)
+    for gap in _thresholds(thresholds_s, _GAP):
+        if round(gap * _NS) not in GAP_BOUNDS_NS:
+            allowed = ", ".join(f"{bound / _NS:g}" for bound in GAP_BOUNDS_NS)
+            raise ConfigError(
+                f"threshold of {gap!r} s for {_GAP!r} must be a bound gaps are counted by: "
+                f"{allowed}"
+            )
     return {
         name: tuple(
-            sorted({round(bound * _NS) for bound in (*bounds, *_threshold(thresholds_s, name))})
+            sorted({round(bound * _NS) for bound in (*bounds, *_thresholds(thresholds_s, name))})
         )
         for name, bounds in _DEFAULT_S.items()
     }
 
 
-def _threshold(thresholds_s: Mapping[str, float], name: str) -> tuple[float, ...]:
-    return (thresholds_s[name],) if name in thresholds_s else ()
+def _thresholds(thresholds_s: Thresholds, name: str) -> Sequence[float]:
+    given = thresholds_s.get(name, ())
+    return (given,) if isinstance(given, int | float) else given

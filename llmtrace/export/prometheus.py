@@ -7,13 +7,14 @@ scrape sees every request up to now. `prometheus_client`'s multi-process mode do
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.export.agents import Agents
 from llmtrace.export.aggregate import Aggregate, Cell, Histogram
-from llmtrace.export.buckets import STAGE_LABELS
+from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS, Thresholds
 from llmtrace.failopen import internal_error, internal_errors
 from llmtrace.spans import Span
 
@@ -61,7 +62,7 @@ class PrometheusSink:
     def __init__(
         self,
         *,
-        thresholds_s: Mapping[str, float] | None = None,
+        thresholds_s: Thresholds | None = None,
         budget_seconds: Mapping[str, Mapping[str, float]] | None = None,
         tenants: bool = False,
         registry: CollectorRegistry | None = None,
@@ -194,6 +195,24 @@ class _Families:
             "Requests for which a stage could not be known.",
             labels=(*labels, "stage"),
         )
+        self.source = CounterMetricFamily(
+            "llmtrace_stage_source",
+            "Requests for which a stage is known, by who told.",
+            labels=(*labels, "stage", "source"),
+        )
+        self.anatomy = CounterMetricFamily(
+            "llmtrace_anatomy_seconds",
+            "Time in each stage, by how long its request took in all: above `over`, up to `le`.",
+            labels=(*labels, "stage", "over", "le"),
+        )
+        self.phase = CounterMetricFamily(
+            "llmtrace_network_phase_seconds",
+            "Time in each sub-phase of the network stage, where somebody looked.",
+            labels=(*labels, "phase"),
+        )
+        self.retries = CounterMetricFamily(
+            "llmtrace_retries", "HTTP attempts after a request's first.", labels=labels
+        )
         self.turn = HistogramMetricFamily(
             "llmtrace_turn_duration_seconds",
             "How long a turn of an agent took. Turns are no requests.",
@@ -232,6 +251,15 @@ class _Families:
         for stage in STAGE_LABELS:
             _add(self.stage, (*labels, stage), cell.stages[stage])
             self.unknown.add_metric((*labels, stage), cell.unknown[stage])
+        for (stage, source), count in cell.sources.items():
+            self.source.add_metric((*labels, stage, source), count)
+        for (over, le), band in zip(_BANDS, cell.bands, strict=True):
+            # Empty bands too: a counter that begins above 0 has no increase.
+            for stage, ns in zip(cell.stages, band, strict=True):
+                self.anatomy.add_metric((*labels, stage, over, le), ns / _NS)
+        for phase, ns in cell.phases.items():
+            self.phase.add_metric((*labels, phase), ns / _NS)
+        self.retries.add_metric(labels, cell.retries)
         for kind, tokens in (
             ("input", cell.input_tokens.total),
             ("cached_input", cell.cached_tokens),
@@ -262,3 +290,7 @@ def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Hist
 def _bound(edge_ns: int) -> str:
     """Write a bound as every Prometheus client does, so that a query's `le` can name it."""
     return str(floatToGoString(edge_ns / _NS))  # type: ignore[no-untyped-call]
+
+
+_EDGES: Final = ("0.0", *map(_bound, BANDS_NS), "+Inf")
+_BANDS: Final = tuple(pairwise(_EDGES))

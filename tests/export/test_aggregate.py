@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llmtrace.errors import ConfigError
 from llmtrace.export.aggregate import Aggregate, Histogram, fold
-from llmtrace.export.buckets import LATENCY_S
+from llmtrace.export.buckets import BANDS_NS, LATENCY_S
 from llmtrace.failopen import internal_errors
 from llmtrace.semconv_table import DURATION_BOUNDS_S
 from tests.export.samples import MS, typical, unsplit
@@ -82,6 +82,20 @@ def test_stage_sums_add_up(some):
 
     assert cell.requests == len(some)
     assert cell.e2e.total == sum(histogram.total for histogram in cell.stages.values())
+    assert cell.e2e.total == sum(map(sum, cell.bands))
+
+
+def test_a_band_holds_the_requests_its_bounds_name():
+    """Every bound of a band is one of `e2e`'s, so that counts and stages can be held together."""
+    assert set(BANDS_NS) < {round(bound * NS) for bound in LATENCY_S}
+
+    aggregate = Aggregate()
+    aggregate.add(typical())
+    cell = only(aggregate)
+
+    assert [place for place, band in enumerate(cell.bands) if any(band)] == [
+        BANDS_NS.index(2_560 * MS)
+    ]
 
 
 def test_a_bound_belongs_to_its_bucket():

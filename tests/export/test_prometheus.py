@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from llmtrace import failopen
 from llmtrace.errors import ConfigError
+from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS
 from llmtrace.export.prometheus import PrometheusSink
 from tests.export.samples import MS, START, TRACE, typical, unsplit
 
@@ -78,6 +79,10 @@ def test_names():
         "llmtrace_requests",
         "llmtrace_tokens",
         "llmtrace_stage_unknown",
+        "llmtrace_stage_source",
+        "llmtrace_anatomy_seconds",
+        "llmtrace_network_phase_seconds",
+        "llmtrace_retries",
         "llmtrace_budget_seconds",
         "llmtrace_internal_errors",
     }
@@ -118,6 +123,40 @@ def test_unknown_stages_lower_the_count(sink, registry):
     assert value(registry, count, stage="decode") == 2
     assert value(registry, "llmtrace_stage_unknown_total", stage="queue") == 1
     assert value(registry, "llmtrace_stage_unknown_total", stage="decode") == 0
+
+
+def test_who_told_a_stage(sink, registry):
+    """What is known of a stage is counted by its source; what is not, is in no source."""
+    sink.write(typical())
+    sink.write(unsplit())
+    name = "llmtrace_stage_source_total"
+
+    assert value(registry, name, stage="queue", source="engine_inband") == 1
+    assert value(registry, name, stage="network", source="client") == 2
+    assert value(registry, name, stage="decode", source="client") == 2
+    assert samples(registry, name, stage="gateway") == []
+
+
+def test_the_anatomy_of_slow_requests(sink, registry):
+    """A request's stages are added up in the band its whole time falls into, and nowhere else."""
+    sink.write(typical())
+    every = samples(registry, "llmtrace_anatomy_seconds_total")
+    found = [sample for sample in every if sample.value]
+
+    assert len(every) == len(STAGE_LABELS) * (len(BANDS_NS) + 1)
+    assert {(s.labels["over"], s.labels["le"]) for s in found} == {("1.92", "2.56")}
+    assert {s.labels["stage"]: s.value for s in found}["prefill"] == 0.23
+    assert sum(round(s.value * 1e9) for s in found) == 2_400 * MS
+
+
+def test_network_phases_and_retries(sink, registry):
+    """Sub-phases are added up; an attempt after the first is a retry."""
+    sink.write(typical(attempts=3))
+
+    assert value(registry, "llmtrace_network_phase_seconds_total", phase="rtt") == 0.001
+    assert value(registry, "llmtrace_network_phase_seconds_total", phase="dns") == 0
+    assert samples(registry, "llmtrace_network_phase_seconds_total", phase="handshake") == []
+    assert value(registry, "llmtrace_retries_total") == 2
 
 
 def test_requests_by_outcome(sink, registry):

@@ -1,0 +1,359 @@
+"""When is somebody called, and what do they find in their hands?
+
+Burn-rate alerts from the budget file, and a few things no budget tells: the collector or an engine
+is gone, answers break off, callers give up. Each carries where to look (dashboard, runbook) and
+the `llmtrace triage` command for its window.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from llmtrace_dashboards.recorded import bad_ratio, valid_count
+from llmtrace_dashboards.slo import Slo, bound, plain, quoted
+from llmtrace_dashboards.windows import RuleSettings, Severity, Window, seconds
+
+BUDGET_DASHBOARD: Final = "llmtrace-budget"
+ENGINE_DASHBOARD: Final = "llmtrace-engine"
+TRIAGE_DASHBOARD: Final = "llmtrace-triage"
+_BEFORE: Final = 4  # a window is shown with, and held against, so many times as much before it
+_USUAL_S: Final = 21_600  # what `llmtrace triage` looks back by itself
+_BY: Final = ("model", "route", "service")
+# Thresholds of what no budget tells: shares of the requests, and how many it takes at least.
+IN_STREAM_SHARE: Final = 0.01
+TRUNCATED_SHARE: Final = 0.01
+GIVEN_UP_SHARE: Final = 0.05
+LEAST_BROKEN: Final = 5
+MOST_LAG_S: Final = 120  # with something in the spool all the time
+# Most of a pile lies in one or two buckets, which are no wider than this from bound to bound.
+PILE_WIDTH: Final = 1.8
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alerting rule.
+
+    Attributes:
+        name: in CamelCase; its heading in docs/alerts.md.
+        severity: `page` = a person, now; `ticket` = a person, in working hours.
+        expression: PromQL.
+        lasting: how long it must hold, in Prometheus's notation; `None` = not at all.
+        labels: beside the severity.
+        annotations: texts, which may hold Prometheus's templates.
+    """
+
+    name: str
+    severity: Severity
+    expression: str
+    lasting: str | None
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    def as_rule(self) -> dict[str, Any]:
+        """Return it as Prometheus reads it."""
+        lasting = {} if self.lasting is None else {"for": self.lasting}
+        return {
+            "alert": self.name,
+            "expr": self.expression,
+            **lasting,
+            "labels": {"severity": self.severity, **self.labels},
+            "annotations": dict(self.annotations),
+        }
+
+
+def burning(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
+    """Yield the burn-rate alerts of every SLO: a rule for each rung of the ladder."""
+    for slo in slos:
+        for window in settings.ladder:
+            yield _burn(slo, window, settings)
+
+
+def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
+    where = f"{{budget={quoted(slo.budget)}, slo={quoted(slo.name)}}}"
+    most = f"{window.threshold(slo.allowed):g}"
+    latency = slo.threshold_s is not None
+    name = "LlmtraceLatencyBudgetBurn" if latency else "LlmtraceAvailabilityBudgetBurn"
+    bad = "too slow" if latency else "broken"
+    spent = window.spent(slo.allowed, settings.period)
+    filters = {"model": plain(slo.models), "route": plain(slo.routes)}
+    return Alert(
+        name=name,
+        severity=window.severity,
+        expression=(
+            f"{bad_ratio(window.long)}{where} > {most}\n"
+            f"and {bad_ratio(window.short)}{where} > {most}\n"
+            f"and {valid_count(window.short)}{where} >= {settings.least_requests}"
+        ),
+        lasting=None,
+        labels={
+            "budget": slo.budget,
+            "slo": slo.name,
+            "window": window.long,
+            **{label: value for label, value in filters.items() if value is not None},
+        },
+        annotations={
+            "summary": (
+                f"{slo.budget}: {{{{ $value | humanizePercentage }}}} of the requests of the last "
+                f"{window.long} are {bad} ({slo.name})"
+            ),
+            "description": (
+                f"Promised: {slo.promise}. Above {100 * float(most):g} % over {window.long} and "
+                f"still over {window.short}, {spent:.1%} of the error budget of {settings.period} "
+                f"is gone within {window.long}; at {100 * slo.allowed:g} % it would last exactly "
+                f"{settings.period}."
+            ),
+            **_links(name, BUDGET_DASHBOARD, window.long, settings, filters),
+            "triage": _triage(window.long, settings, filters, slo.name if latency else None),
+        },
+    )
+
+
+def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
+    """Yield an alert for each threshold that applications do not count by.
+
+    A histogram answers for its own bucket bounds alone. An application that was not given the
+    budget file has no bound at the threshold, and its requests would burn nothing, unseen.
+    """
+    for slo in slos:
+        if slo.threshold_s is None:
+            continue
+        name = "LlmtraceBudgetUnmeasured"
+        metric = f"llmtrace_{slo.name}_seconds"
+        where = ", ".join(slo.selector)
+        edge = ", ".join((*slo.selector, f'le="{bound(slo.threshold_s)}"'))
+        yield Alert(
+            name=name,
+            severity="ticket",
+            expression=(
+                f"count by (service) (rate({metric}_count{{{where}}}[10m]) > 0)\n"
+                f"unless count by (service) ({metric}_bucket{{{edge}}})"
+            ),
+            lasting="10m",
+            labels={"budget": slo.budget, "slo": slo.name},
+            annotations={
+                "summary": (
+                    f"{{{{ $labels.service }}}} does not count {slo.name} by the limit of the "
+                    f"budget {slo.budget}"
+                ),
+                "description": (
+                    f"No bucket of its {metric} ends at {bound(slo.threshold_s)} s, so that "
+                    "nobody knows how many of its requests keep the promise. Give the application "
+                    "and the collector the budget file these rules were made from."
+                ),
+                **_links(name, BUDGET_DASHBOARD, "1h", settings, {}),
+                "triage": _triage("1h", settings, {}, slo.name),
+            },
+        )
+
+
+def lost(settings: RuleSettings) -> Iterator[Alert]:
+    """Yield the alerts for what went silent: the collector, an engine."""
+    collector = f"{{job={quoted(settings.collector_job)}}}"
+    yield Alert(
+        name="LlmtraceCollectorStalled",
+        severity="page",
+        expression=(
+            f"up{collector} == 0\n"
+            f"or absent(up{collector})\n"
+            f"or max by (job) (llmtrace_ingest_lag_seconds{collector}) > {MOST_LAG_S}\n"
+            f"or min by (job) (increase(llmtrace_target_late_total{collector}[5m])) > 0"
+        ),
+        lasting="2m",
+        labels={},
+        annotations={
+            "summary": (
+                "The collector is down, stores nothing, or reads none of its targets in time"
+            ),
+            "description": (
+                "Requests or engines are not counted while this lasts: no other alert can be "
+                "trusted, and silence means nothing."
+            ),
+            **_links("LlmtraceCollectorStalled", ENGINE_DASHBOARD, "1h", settings, {}),
+            "triage": _triage("1h", settings, {}, None),
+        },
+    )
+    yield Alert(
+        name="LlmtraceEngineDown",
+        severity="page",
+        expression="llmtrace_target_up == 0",
+        lasting="1m",
+        labels={},
+        annotations={
+            "summary": "{{ $labels.instance }} does not answer the collector",
+            "description": (
+                "An engine (or a gateway or GPU exporter among the targets) has not told its "
+                "metrics for a minute: its process died, hangs, or cannot be reached. Requests "
+                "that were running there broke off together."
+            ),
+            **_links("LlmtraceEngineDown", ENGINE_DASHBOARD, "30m", settings, {},
+                     more="&var-instance={{ $labels.instance }}"),
+            "triage": _triage("30m", settings, {}, None),
+        },
+    )  # fmt: skip
+
+
+def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
+    """Yield the alerts for answers that break, by model, route and service.
+
+    Args:
+        settings: how rules are made.
+        base: what shares are over.
+    """
+    by = f"by ({', '.join(_BY)})"
+
+    def count(metric: str, where: str = "") -> str:
+        return f"sum {by} (increase(llmtrace_{metric}{where}[{base}]))"
+
+    def quantile(q: float) -> str:
+        truncated = f'llmtrace_e2e_seconds_bucket{{outcome="truncated"}}[{base}]'
+        return f"histogram_quantile({q}, sum by ({', '.join(_BY)}, le) (increase({truncated})))"
+
+    started = count("ttft_seconds_count")
+    in_stream = count("ttft_seconds_count", '{outcome="error"}')
+    requests = count("requests_total")
+    truncated = count("requests_total", '{outcome="truncated"}')
+    cancelled = '{outcome="cancelled"}'
+    given_up = f"({count('requests_total', cancelled)} - {count('ttft_seconds_count', cancelled)})"
+    about = "{{ $labels.model }}, route {{ $labels.route }}"
+    filters = dict.fromkeys(_BY, "")
+    enough = f"{requests} >= {settings.least_requests}"
+    yield _breaking(
+        "LlmtraceErrorsInStream",
+        f"{in_stream} / {started} > {IN_STREAM_SHARE:g}\n"
+        f"and {in_stream} >= {LEAST_BROKEN}\n"
+        f"and {started} >= {settings.least_requests}",
+        f"{about}: {{{{ $value | humanizePercentage }}}} of the answers break off with an "
+        "error",
+        "The stream was answered with 200, showed content, and then an error came inside it: rate "
+        "limit, context overflow, an engine that died. No status code counts these.",
+        settings=settings, base=base, filters=filters,
+    )  # fmt: skip
+    yield _breaking(
+        "LlmtraceTruncationPileUp",
+        f"{quantile(0.5)}\n"
+        f"and {truncated} / {requests} > {TRUNCATED_SHARE:g}\n"
+        f"and {truncated} >= {LEAST_BROKEN}\n"
+        f"and {quantile(0.9)} < {PILE_WIDTH:g} * {quantile(0.1)}\n"
+        f"and {enough}",
+        f"{about}: answers are cut off, all of them after about "
+        "{{ $value | humanizeDuration }}",
+        "Streams end without a finish reason, and at much the same age: an idle or read timeout "
+        "of a proxy, load balancer or gateway between caller and engine.",
+        settings=settings, base=base, filters=filters,
+    )  # fmt: skip
+    yield _breaking(
+        "LlmtraceCallersGiveUp",
+        f"{given_up} / {requests} > {GIVEN_UP_SHARE:g}\n"
+        f"and {given_up} >= {LEAST_BROKEN}\n"
+        f"and {enough}",
+        f"{about}: {{{{ $value | humanizePercentage }}}} of the callers leave before the first "
+        "content",
+        "Whoever leaves before the first content is in no percentile of TTFT: the slowest waits "
+        "are missing, and a p95 may even look better for it.",
+        settings=settings, base=base, filters=filters,
+    )  # fmt: skip
+
+
+def _breaking(
+    name: str,
+    expression: str,
+    summary: str,
+    description: str,
+    *,
+    settings: RuleSettings,
+    base: str,
+    filters: Mapping[str, str | None],
+) -> Alert:
+    return Alert(
+        name=name,
+        severity="ticket",
+        expression=expression,
+        lasting=None,
+        labels={},
+        annotations={
+            "summary": summary,
+            "description": description,
+            **_links(name, TRIAGE_DASHBOARD, base, settings, filters),
+            "triage": _triage(base, settings, filters, None),
+        },
+    )
+
+
+def _links(
+    name: str,
+    dashboard: str,
+    window: str,
+    settings: RuleSettings,
+    filters: Mapping[str, str | None],
+    *,
+    more: str = "",
+) -> dict[str, str]:
+    start = _milliseconds(f"time() - {_BEFORE * seconds(window):.10g}")
+    chosen = "".join(
+        f"&var-{label}={quote(value, safe='') if value else _URL.format(label=label)}"
+        for label, value in filters.items()
+        if value is not None
+    )
+    base = settings.dashboards.rstrip("/")
+    return {
+        "dashboard_url": (
+            f"{base}/d/{dashboard}?from={start}&to={_milliseconds('time()')}{chosen}{more}"
+        ),
+        "runbook_url": f"{settings.runbooks}#{name.lower()}",
+    }
+
+
+def _triage(
+    window: str, settings: RuleSettings, filters: Mapping[str, str | None], metric: str | None
+) -> str:
+    """Return the command that holds a window up to now against what was before it."""
+    long = seconds(window)
+    words = [f"llmtrace triage --after {_time(f'time() - {long:.10g}')}/{_time('time()')}"]
+    if _BEFORE * long > _USUAL_S:
+        words.append(f"--last {_BEFORE * long / 3600:g}h")
+    if metric is not None:
+        words.append(f"--metric {metric}")
+    if settings.collector is not None:
+        words.append(f"--url {shlex.quote(settings.collector)}")
+    for label, value in filters.items():
+        if value:
+            words.append(f"--where {shlex.quote(f'{label}={value}')}")
+    told = "".join(_WORD.format(label=label) for label, value in filters.items() if value == "")
+    return " ".join(words) + told
+
+
+# What a label says is what somebody's request said: quoted for a URL, and for a shell.
+_URL: Final = "{{{{ $labels.{label} | urlquery }}}}"
+_WORD: Final = (
+    "{{{{ with $labels.{label} }}}} --where '{label}="
+    r"""{{{{ . | reReplaceAll "'" "'\\''" }}}}'{{{{ end }}}}"""
+)
+
+
+def _time(expression: str) -> str:
+    """Return a template for a moment, as `llmtrace` reads it: the alert has no time of its own."""
+    return (
+        f'{{{{ with query "{expression}" }}}}'
+        '{{ (. | first | value | toTime).Format "2006-01-02T15:04:05Z" }}{{ end }}'
+    )
+
+
+def _milliseconds(expression: str) -> str:
+    return (
+        f'{{{{ with query "1000 * ({expression})" }}}}'
+        '{{ . | first | value | printf "%.0f" }}{{ end }}'
+    )
+
+
+def alerts(slos: Sequence[Slo], settings: RuleSettings) -> tuple[Alert, ...]:
+    """Return every alert there is for some SLOs."""
+    return (
+        *burning(slos, settings),
+        *unmeasured(slos, settings),
+        *lost(settings),
+        *broken(settings),
+    )

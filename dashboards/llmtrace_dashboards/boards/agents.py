@@ -1,0 +1,180 @@
+"""How long do turns of agents take, and what do their tools cost?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llmtrace.palette import OUTCOME_COLOURS
+from llmtrace_dashboards import promql
+from llmtrace_dashboards.boards.parts import heat
+from llmtrace_dashboards.choices import AGENT, BAD, MARKS, REGION, SERVICE, TOOL
+from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row
+from llmtrace_dashboards.promql import RANGE, TOOLS, TURNS, mean, quantile, total
+
+_TURN: Final = "llmtrace_turn_duration_seconds"
+_LOSS: Final = "llmtrace_turn_tool_serial_loss_seconds"
+_TOOL: Final = "llmtrace_tool_duration_seconds"
+_NO_TURNS: Final = "No turns: mark them with llmtrace.turn()"
+_NO_TOOLS: Final = "No tool calls: mark them with @llmtrace.tool"
+_FRACTION: Final = "percentunit"
+_DONE: Final = f'{TURNS}, outcome="success"'
+_CALLED: Final = f'{TOOLS}, outcome="success"'
+
+_TURNS: Final = Row(
+    "Turns",
+    (
+        Panel(
+            kind="stat",
+            title="A turn takes",
+            description="p50 and p95 of whole turns that succeeded: every request and tool call "
+            "inside, and what lies between.",
+            queries=tuple(
+                Query(
+                    expr=quantile(q, _TURN, where=_DONE, window=RANGE),
+                    legend=f"p{100 * q:g}",
+                    instant=True,
+                )
+                for q in (0.5, 0.95)
+            ),
+            unit="s",
+            empty="no turns",
+            width=6,
+            height=8,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Turns by outcome",
+            description="Turns a second, by how they ended. Cancelled turns are users who left.",
+            queries=(
+                Query(expr=total(f"{_TURN}_count{{{TURNS}}}", "outcome"), legend="{{outcome}}"),
+            ),
+            unit="ops",
+            empty=_NO_TURNS,
+            stacked="normal",
+            bars=True,
+            colours=OUTCOME_COLOURS,
+            least=0,
+            width=9,
+        ),
+        Panel(
+            kind="timeseries",
+            title="p95 of a turn, by agent",
+            description="An agent whose p95 grows while its tools' do not asks the model more "
+            "often, or for longer answers: the stage breakdown of its route says which.",
+            queries=(Query(expr=quantile(0.95, _TURN, "agent", where=_DONE), legend="{{agent}}"),),
+            unit="s",
+            empty=_NO_TURNS,
+            least=0,
+            width=9,
+        ),
+        heat(
+            "Whole turns",
+            _TURN,
+            "Every turn that succeeded. Bands are numbers of rounds: a turn with one more round "
+            "of tools lies one band higher.",
+            where=_DONE,
+            empty=_NO_TURNS,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Lost by calling independent tools one after the other",
+            description="Seconds a turn that running independent tool calls at once would have "
+            "saved, on average. Calls that need each other's results are not in it. Worth mending "
+            "where it is a good part of the turn: ask the model for parallel calls, and await "
+            "them together.",
+            queries=(Query(expr=mean(_LOSS, "agent", where=_DONE), legend="{{agent}}"),),
+            unit="s",
+            empty="No turns that called tools",
+            least=0,
+        ),
+    ),
+)
+
+_CALLS: Final = total(f"{_TOOL}_count{{{TOOLS}}}", "tool", window=RANGE)
+_FAILED: Final = total(f'{_TOOL}_count{{{TOOLS}, outcome!="success"}}', "tool", window=RANGE)
+
+_TOOLS_ROW: Final = Row(
+    "Tools",
+    (
+        Panel(
+            kind="table",
+            title="Every tool",
+            description="How often each tool is called, how long it takes and how often it fails. "
+            "Time = calls times mean: what making it faster could win at most.",
+            queries=tuple(
+                Query(expr=expression, instant=True, form="table")
+                for expression in (
+                    _CALLS,
+                    quantile(0.5, _TOOL, "tool", where=_CALLED, window=RANGE),
+                    quantile(0.95, _TOOL, "tool", where=_CALLED, window=RANGE),
+                    total(f"{_TOOL}_sum{{{TOOLS}}}", "tool", window=RANGE),
+                    promql.share(promql.or_zero(_FAILED, _CALLS), _CALLS),
+                )
+            ),
+            unit="s",
+            empty=_NO_TOOLS,
+            width=12,
+            height=9,
+            transformations=(
+                ("merge", {}),
+                (
+                    "organize",
+                    {
+                        "excludeByName": {"Time": True},
+                        "renameByName": {
+                            "Value #A": "calls",
+                            "Value #B": "p50",
+                            "Value #C": "p95",
+                            "Value #D": "time in all",
+                            "Value #E": "failed",
+                        },
+                    },
+                ),
+            ),
+            columns=(
+                Column(name="calls", unit="locale", decimals=0),
+                Column(name="failed", unit=_FRACTION, decimals=1, steps=BAD),
+            ),
+            sort=("time in all", True),
+        ),
+        Panel(
+            kind="timeseries",
+            title="p95 of a call, by tool",
+            description="A tool that grew slower while the others did not: look at what it calls.",
+            queries=(Query(expr=quantile(0.95, _TOOL, "tool", where=_CALLED), legend="{{tool}}"),),
+            unit="s",
+            empty=_NO_TOOLS,
+            least=0,
+            height=9,
+            calcs=("lastNotNull", "max"),
+        ),
+        Panel(
+            kind="timeseries",
+            title="Calls by tool",
+            description="Tool calls a second. A tool called far more often than before: the model "
+            "repeats itself, often after an error it does not understand.",
+            queries=(Query(expr=total(f"{_TOOL}_count{{{TOOLS}}}", "tool"), legend="{{tool}}"),),
+            unit="ops",
+            empty=_NO_TOOLS,
+            stacked="normal",
+            bars=True,
+            least=0,
+        ),
+        heat(
+            "Tool calls",
+            _TOOL,
+            "Every call that succeeded, by how long it took.",
+            where=_CALLED,
+            empty=_NO_TOOLS,
+        ),
+    ),
+)
+
+AGENTS: Final = Board(
+    uid="llmtrace-agents",
+    title="llmtrace / Agents and tools",
+    description="How long do turns of agents take, and what do their tools cost?",
+    rows=(_TURNS, _TOOLS_ROW),
+    variables=(SERVICE, REGION, AGENT, TOOL),
+    annotations=MARKS,
+)

@@ -1,0 +1,349 @@
+"""Are we within the latency budget, and which stage eats it?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from llmtrace.palette import NEAR, NEUTRAL, OVER
+from llmtrace_dashboards import promql
+from llmtrace_dashboards.boards.parts import (
+    ANATOMY,
+    NO_BUDGET,
+    NO_REQUESTS,
+    NOT_SUCCEEDED,
+    OUTCOMES,
+    STAGES_OVER_TIME,
+)
+from llmtrace_dashboards.choices import BAD, COMPARED, GOOD, LEFT, MARKS, REQUESTS, USED
+from llmtrace_dashboards.choices import BUDGET as BUDGET_CHOICE
+from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row
+from llmtrace_dashboards.promql import RANGE, either, limit, named, quantile, within
+from llmtrace_dashboards.recorded import ALLOWED, REMAINING, bad_ratio
+
+_METRICS: Final = (
+    ("llmtrace_e2e_seconds", "total", "whole request"),
+    ("llmtrace_ttft_seconds", "ttft", "TTFT"),
+    ("llmtrace_tpot_seconds", "tpot", "TPOT"),
+)
+# By SLO, so that a metric has one colour on the page.
+METRIC_COLOURS: Final = {
+    "total": "#5794F2", "e2e": "#5794F2", "ttft": "#FF8833", "tpot": "#56A64B",
+    "availability": "#A378D9",
+}  # fmt: skip
+PALE_COLOURS: Final = {
+    "e2e": "#8AB8FF", "ttft": "#FFB357", "tpot": "#96D98D", "availability": "#CA95E5",
+}  # fmt: skip
+_STAGE: Final = "llmtrace_stage_duration_seconds"
+_NO_RULES: Final = "No recorded series: load the recording rules and a budget's"
+_FRACTION: Final = "percentunit"
+
+_P95: Final = either(
+    *(named(quantile(0.95, metric, window=RANGE), name) for metric, name, _ in _METRICS),
+    quantile(0.95, _STAGE, "stage", window=RANGE),
+)
+_WITHIN: Final = either(
+    *(named(within(metric, name, window=RANGE), name) for metric, name, _ in _METRICS),
+    promql.stage_within(RANGE),
+)
+
+_QUESTION: Final = Row(
+    "Are we within budget?",
+    (
+        Panel(
+            kind="stat",
+            title="Requests within budget",
+            description="Share of requests that succeeded within the budget's limits, of all that "
+            "were not cancelled by their caller. Exact: each limit is a bucket's bound. Below the "
+            "budget's objective (95 % unless it says otherwise) it is being overspent: the next "
+            "row says by which stage.",
+            queries=tuple(
+                Query(expr=within(metric, name, window=RANGE), legend=words, instant=True)
+                for metric, name, words in _METRICS
+            ),
+            unit=_FRACTION,
+            decimals=1,
+            empty=NO_BUDGET,
+            steps=GOOD,
+            width=9,
+            height=5,
+        ),
+        Panel(
+            kind="stat",
+            title="p95",
+            description="Nineteen of twenty requests that succeeded were faster than this. TTFT "
+            "is up to the first content, TPOT is a token after the first.",
+            queries=tuple(
+                Query(expr=quantile(0.95, metric, window=RANGE), legend=words, instant=True)
+                for metric, _, words in _METRICS
+            ),
+            unit="s",
+            empty="no requests",
+            width=9,
+            height=5,
+        ),
+        Panel(
+            kind="stat",
+            title="Requests",
+            description="How many requests these figures are of. Under some hundreds a p95 is "
+            "made of a handful of requests: choose a longer time.",
+            queries=(
+                Query(
+                    expr=promql.total(
+                        f"llmtrace_requests_total{{{promql.REQUESTS}}}", window=RANGE
+                    ),
+                    instant=True,
+                ),
+            ),
+            unit="locale",
+            decimals=0,
+            empty="none",
+            width=6,
+            height=5,
+        ),
+    ),
+)
+
+_EATEN: Final = Row(
+    "Which stage eats it?",
+    (
+        STAGES_OVER_TIME,
+        Panel(
+            kind="bargauge",
+            title="Budget used by the p95 request, by stage",
+            description="What the p95 request spends in each stage, over what the budget allows "
+            "that stage. Above 100 % the stage takes time from the others. Start with the longest "
+            "bar; the stage breakdown says since when.",
+            queries=(
+                Query(
+                    expr=f"sort_desc(({promql.anatomy(window=RANGE)}) / on (stage) {limit()})",
+                    legend="{{stage}}",
+                    instant=True,
+                ),
+            ),
+            unit=_FRACTION,
+            decimals=0,
+            empty=NO_BUDGET,
+            steps=USED,
+            least=0,
+            most=2,
+            width=6,
+        ),
+        replace(ANATOMY, width=6),
+    ),
+)
+
+_LIMITS: Final = Row(
+    "How many are within each limit?",
+    (
+        Panel(
+            kind="timeseries",
+            title="Share of requests within each limit",
+            description="Exact shares, from the buckets that end at the limits. A dip in one line "
+            "says which promise broke, and when.",
+            queries=tuple(
+                Query(expr=within(metric, name), legend=words) for metric, name, words in _METRICS
+            ),
+            unit=_FRACTION,
+            empty=NO_BUDGET,
+            most=1,
+            colours={words: METRIC_COLOURS[name] for _, name, words in _METRICS},
+            steps=((None, NEUTRAL), (0.95, OVER)),
+            lines=True,
+            calcs=("mean", "min"),
+            height=12,
+        ),
+        Panel(
+            kind="table",
+            title="Every limit, and what is held against it",
+            description="Limits of the budget beside what was measured. The p95s of stages must "
+            "not be added: slow stages seldom meet in one request. Used above 100 % = the p95 is "
+            "over its limit. A stage without a p95 is reported by nobody.",
+            queries=(
+                Query(expr=limit(), instant=True, form="table"),
+                Query(expr=_P95, instant=True, form="table"),
+                Query(expr=_WITHIN, instant=True, form="table"),
+                Query(expr=f"({_P95}) / on (stage) {limit()}", instant=True, form="table"),
+            ),
+            unit="s",
+            empty=NO_BUDGET,
+            height=12,
+            transformations=(
+                ("merge", {}),
+                (
+                    "organize",
+                    {
+                        "excludeByName": {"Time": True},
+                        "indexByName": {
+                            "stage": 0,
+                            "Value #A": 1,
+                            "Value #B": 2,
+                            "Value #D": 3,
+                            "Value #C": 4,
+                        },
+                        "renameByName": {
+                            "stage": "limit of",
+                            "Value #A": "limit",
+                            "Value #B": "p95",
+                            "Value #C": "requests within",
+                            "Value #D": "p95 uses",
+                        },
+                    },
+                ),
+            ),
+            columns=(
+                Column(
+                    name="p95 uses", unit=_FRACTION, decimals=0, steps=USED, most=2, gauge=True
+                ),
+                Column(name="requests within", unit=_FRACTION, decimals=1, steps=GOOD),
+            ),
+            sort=("p95 uses", True),
+        ),
+    ),
+)
+
+_BURN: Final = Row(
+    "How fast is the error budget burnt?",
+    (
+        Panel(
+            kind="timeseries",
+            title="Burn rate: 1 uses the error budget up in 30 days",
+            description="Share of bad requests over the share that may be bad, in three windows. "
+            "14.4 in the last hour pages somebody; a line that stays above 1 in six hours will "
+            "cost the month. All requests of the budget, whatever is chosen above.",
+            queries=tuple(
+                Query(
+                    expr=f'max by (slo) ({bad_ratio(window)}{{budget="$budget"}} '
+                    f'/ on (budget, slo) {ALLOWED}{{budget="$budget"}})',
+                    legend=f"{{{{slo}}}}, {window}",
+                )
+                for window in ("1h", "6h")
+            ),
+            unit="suffix:x",
+            decimals=1,
+            empty=_NO_RULES,
+            least=0,
+            steps=((None, NEUTRAL), (1, NEAR), (14.4, OVER)),
+            lines=True,
+            colours={
+                f"{slo}, {window}": colour
+                for window, colours in (("1h", METRIC_COLOURS), ("6h", PALE_COLOURS))
+                for slo, colour in colours.items()
+            },
+            width=16,
+            height=8,
+        ),
+        Panel(
+            kind="bargauge",
+            title="Error budget left of 30 days",
+            description="What is left of the requests that may be bad in thirty days. At 0 every "
+            "risk waits: freeze what can be frozen, and mend what burns.",
+            queries=(
+                Query(
+                    expr=f'sort(max by (slo) ({REMAINING}{{budget="$budget"}}))',
+                    legend="{{slo}}",
+                    instant=True,
+                ),
+            ),
+            unit=_FRACTION,
+            decimals=0,
+            empty=_NO_RULES,
+            steps=LEFT,
+            least=0,
+            most=1,
+            width=8,
+            height=8,
+        ),
+    ),
+)
+
+_GROUP: Final = "$by"
+_SHARE_BY: Final = within("llmtrace_e2e_seconds", "total", _GROUP, window=RANGE)
+_SEEN: Final = promql.total(f"llmtrace_requests_total{{{promql.REQUESTS}}}", _GROUP, window=RANGE)
+_LOST: Final = promql.total(
+    f'llmtrace_requests_total{{{promql.REQUESTS}, outcome!="success"}}', _GROUP, window=RANGE
+)
+
+_COMPARED: Final = Row(
+    "Who is hit?",
+    (
+        Panel(
+            kind="table",
+            title="By $by",
+            description="The same figures for each $by; choose at the top what to compare by. One "
+            "line much worse than the others: the trouble is there. All alike: it is everywhere.",
+            queries=(
+                Query(expr=_SEEN, instant=True, form="table"),
+                Query(expr=_SHARE_BY, instant=True, form="table"),
+                *(
+                    Query(
+                        expr=quantile(0.95, metric, _GROUP, window=RANGE),
+                        instant=True,
+                        form="table",
+                    )
+                    for metric, _, _ in _METRICS
+                ),
+                Query(
+                    expr=promql.share(promql.or_zero(_LOST, _SEEN), _SEEN),
+                    instant=True,
+                    form="table",
+                ),
+            ),
+            unit="s",
+            empty=NO_REQUESTS,
+            width=14,
+            height=9,
+            transformations=(
+                ("merge", {}),
+                (
+                    "organize",
+                    {
+                        "excludeByName": {"Time": True},
+                        "renameByName": {
+                            "Value #A": "requests",
+                            "Value #B": "within budget",
+                            "Value #C": "p95",
+                            "Value #D": "p95 TTFT",
+                            "Value #E": "p95 TPOT",
+                            "Value #F": "not succeeded",
+                        },
+                    },
+                ),
+            ),
+            columns=(
+                Column(name="requests", unit="locale", decimals=0),
+                Column(name="within budget", unit=_FRACTION, decimals=1, steps=GOOD),
+                Column(name="not succeeded", unit=_FRACTION, decimals=1, steps=BAD),
+            ),
+            sort=("within budget", False),
+        ),
+        Panel(
+            kind="timeseries",
+            title="Requests within budget, by $by",
+            description="Share within the limit of the whole request. Lines that fall together "
+            "have one cause; a line that falls alone has its own.",
+            queries=(
+                Query(
+                    expr=within("llmtrace_e2e_seconds", "total", _GROUP),
+                    legend="{{$by}}",
+                ),
+            ),
+            unit=_FRACTION,
+            empty=NO_BUDGET,
+            most=1,
+            width=10,
+            height=9,
+        ),
+        replace(NOT_SUCCEEDED, width=10, height=6),
+        replace(OUTCOMES, width=14, height=6),
+    ),
+)
+
+BUDGET: Final = Board(
+    uid="llmtrace-budget",
+    title="llmtrace / Latency budget",
+    description="Are we within the latency budget, and which stage eats it?",
+    rows=(_QUESTION, _EATEN, _LIMITS, _BURN, _COMPARED),
+    variables=(BUDGET_CHOICE, *REQUESTS, COMPARED),
+    annotations=MARKS,
+)

@@ -1,0 +1,205 @@
+"""What does the caller's side add: the network, retries, and a reader that is slow itself?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from llmtrace.palette import NEUTRAL, OVER, STAGE_COLOURS
+from llmtrace_dashboards import promql
+from llmtrace_dashboards.boards.parts import NO_REQUESTS, NOT_SUCCEEDED, OUTCOMES, heat
+from llmtrace_dashboards.choices import MARKS, REQUESTS
+from llmtrace_dashboards.panel import Board, Panel, Query, Row
+from llmtrace_dashboards.promql import SUCCEEDED, change, quantile, total
+
+_STAGE: Final = "llmtrace_stage_duration_seconds"
+_GAP: Final = "llmtrace_inter_chunk_gap_seconds"
+_FRACTION: Final = "percentunit"
+_PHASES: Final = f"llmtrace_network_phase_seconds_total{{{SUCCEEDED}}}"
+_REQUESTS: Final = f"llmtrace_requests_total{{{SUCCEEDED}}}"
+
+
+def _stage(stage: str, q: float) -> Query:
+    return Query(
+        expr=quantile(q, _STAGE, where=f'{SUCCEEDED}, stage="{stage}"'), legend=f"p{100 * q:g}"
+    )
+
+
+def _gaps(which: str) -> str:
+    return total(f"{_GAP}_{which}")
+
+
+_READER: Final = Row(
+    "Is the reader slow itself?",
+    (
+        Panel(
+            kind="timeseries",
+            title="Render: the reader's own time",
+            description="Time the application, or the browser, held the stream and did not ask "
+            "for more. A slow reader is not a slow server: if this grows, batch what is drawn "
+            "(every 50 ms, say) and parse Markdown once a batch, not once a token.",
+            queries=(_stage("render", 0.5), _stage("render", 0.95)),
+            unit="s",
+            empty="Nobody reported this stage",
+            colours={"p50": NEUTRAL, "p95": STAGE_COLOURS["render"]},
+            least=0,
+            width=8,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Render, as a share of the whole request",
+            description="How much of what the user waited was the reader's own. Above a tenth it "
+            "is worth more to mend the reader than the engine.",
+            queries=(
+                Query(
+                    expr=promql.stage_share("render"),
+                    legend="render",
+                ),
+            ),
+            unit=_FRACTION,
+            decimals=1,
+            empty=NO_REQUESTS,
+            colours={"render": STAGE_COLOURS["render"]},
+            steps=((None, NEUTRAL), (0.1, OVER)),
+            lines=True,
+            least=0,
+            width=8,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Tokens a second, as one reader sees them",
+            description="One over the time per token: half of all answers come at least this "
+            "fast, and 95 % of them at the lower figure. People read about 5 to 10 tokens a "
+            "second; much more is for machines.",
+            queries=(
+                Query(
+                    expr=f"1 / {quantile(0.5, 'llmtrace_tpot_seconds')}", legend="half of answers"
+                ),
+                Query(expr=f"1 / {quantile(0.95, 'llmtrace_tpot_seconds')}", legend="95 %"),
+            ),
+            unit="suffix: tok/s",
+            empty=NO_REQUESTS,
+            least=0,
+            width=8,
+        ),
+        heat(
+            "Gaps between chunks",
+            _GAP,
+            "Every wait for a chunk after the first. What lies above half a second is felt as a "
+            "stall.",
+        ),
+        Panel(
+            kind="timeseries",
+            title="Stalls: chunks that took longer than 0.5 s and 1 s",
+            description="Share of all chunks. Rare stalls are other people's prefills or "
+            "preemptions; regular ones a proxy that buffers.",
+            queries=tuple(
+                Query(
+                    expr=f"1 - {_gaps(f'bucket{{{SUCCEEDED}, {edge}}}')} "
+                    f"/ {_gaps(f'count{{{SUCCEEDED}}}')}",
+                    legend=legend,
+                )
+                for edge, legend in (('le="0.5"', "> 0.5 s"), ('le="1.0"', "> 1 s"))
+            ),
+            unit=_FRACTION,
+            decimals=2,
+            empty=NO_REQUESTS,
+            least=0,
+        ),
+    ),
+)
+
+_NETWORK: Final = Row(
+    "What does the way there cost?",
+    (
+        Panel(
+            kind="timeseries",
+            title="Network, by sub-phase (means, which add up)",
+            description="Mean time of a request on the way to the gateway. `client_wait` is the "
+            "caller's own pool or semaphore: raise its limit. `dns`, `connect` and `tls` above "
+            "zero all the time = connections are not kept. `rtt` is distance.",
+            queries=(
+                Query(
+                    expr=f"{total(_PHASES, 'phase')} / on () group_left () {total(_REQUESTS)}",
+                    legend="{{phase}}",
+                ),
+            ),
+            unit="s",
+            empty="No sub-phases: the client's HTTP hooks are not in place",
+            stacked="normal",
+            least=0,
+            width=10,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Network and gateway, p95",
+            description="Each by itself; they do not add. Gateway time is what gateways report of "
+            "themselves, and attempts they refused with the wait after them.",
+            queries=tuple(
+                Query(
+                    expr=quantile(0.95, _STAGE, where=f'{SUCCEEDED}, stage="{stage}"'),
+                    legend=stage,
+                )
+                for stage in ("network", "gateway")
+            ),
+            unit="s",
+            empty="Nobody reported these stages",
+            colours={stage: STAGE_COLOURS[stage] for stage in ("network", "gateway")},
+            least=0,
+            width=7,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Retries a request",
+            description="HTTP attempts after the first, for each request that ended. Retries hide "
+            "429s and 5xx in latency: their time is in `gateway`, or in `network` if no status "
+            "came.",
+            queries=(
+                Query(
+                    expr=f"{total(f'llmtrace_retries_total{{{promql.REQUESTS}}}')} "
+                    f"/ {total(f'llmtrace_requests_total{{{promql.REQUESTS}}}')}",
+                    legend="retries a request",
+                ),
+            ),
+            unit="short",
+            decimals=2,
+            empty=NO_REQUESTS,
+            least=0,
+            width=7,
+        ),
+    ),
+)
+
+_ENDS: Final = Row(
+    "Do people wait for the end?",
+    (
+        replace(OUTCOMES, width=10, height=7),
+        replace(NOT_SUCCEEDED, width=7, height=7),
+        Panel(
+            kind="timeseries",
+            title="llmtrace's own errors",
+            description="Things lost or broken inside llmtrace itself, a second. They never reach "
+            "the application; they may make these pages incomplete.",
+            queries=(
+                Query(
+                    expr=f"sum by (kind) ({change('llmtrace_internal_errors_total')}) > 0",
+                    legend="{{kind}}",
+                ),
+            ),
+            unit="ops",
+            empty="None: nothing was lost",
+            least=0,
+            width=7,
+            height=7,
+        ),
+    ),
+)
+
+CLIENT: Final = Board(
+    uid="llmtrace-client",
+    title="llmtrace / Client and render",
+    description="What does the caller's side add: network, retries, a reader that is slow itself?",
+    rows=(_READER, _NETWORK, _ENDS),
+    variables=REQUESTS,
+    annotations=MARKS,
+)

@@ -1,0 +1,140 @@
+"""Which panels are on more than one dashboard?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llmtrace.palette import OUTCOME_COLOURS, STAGE_COLOURS
+from llmtrace_dashboards import promql
+from llmtrace_dashboards.choices import BAD
+from llmtrace_dashboards.panel import Panel, Query
+from llmtrace_dashboards.promql import RANGE, REQUESTS
+
+NO_REQUESTS: Final = "No requests in this time range. Is the application's /metrics scraped?"
+NO_BUDGET: Final = "No budget: give init() one"
+NO_ENGINES: Final = "No engine read: is the collector running?"
+
+STAGES_OVER_TIME: Final = Panel(
+    kind="timeseries",
+    title="Where a request's time goes (means, which add up)",
+    description="The mean time of a request in each stage. Means add up: the top of the pile is "
+    "the mean of the whole request. The stage that grows is where to look; `unattributed` is time "
+    "on servers that nobody could split.",
+    queries=(Query(expr=promql.stage_mean(), legend="{{stage}}"),),
+    unit="s",
+    empty=NO_REQUESTS,
+    stacked="normal",
+    colours=STAGE_COLOURS,
+    least=0,
+)
+
+ANATOMY: Final = Panel(
+    kind="bargauge",
+    title="Anatomy of the p95 request (adds up to p95)",
+    description="Of the requests about as slow as the p95: where their time went. Unlike the "
+    "stages' own p95s these add up, to the p95 of the whole request. The longest bar is what a "
+    "slow request waits for.",
+    queries=(
+        Query(expr=f"sort_desc({promql.anatomy(window=RANGE)})", legend="{{stage}}", instant=True),
+    ),
+    unit="s",
+    empty=NO_REQUESTS,
+    colours=STAGE_COLOURS,
+    least=0,
+)
+
+RATE: Final = Panel(
+    kind="timeseries",
+    title="Requests",
+    description="Requests a second, however they ended. A p95 that moves with this line is load; "
+    "one that moves without it is not.",
+    queries=(
+        Query(
+            expr=promql.total(f"llmtrace_requests_total{{{REQUESTS}}}", "route"),
+            legend="{{route}}",
+        ),
+    ),
+    unit="reqps",
+    empty=NO_REQUESTS,
+    stacked="normal",
+    least=0,
+)
+
+OUTCOMES: Final = Panel(
+    kind="timeseries",
+    title="Requests that did not succeed, by outcome",
+    description="Share of all requests, by how they ended. Percentiles are of those that "
+    "succeeded: when people give up or streams break, a p95 looks better than it is. Read both "
+    "together.",
+    queries=(
+        Query(
+            expr=promql.total(
+                f'llmtrace_requests_total{{{REQUESTS}, outcome!="success"}}', "outcome"
+            )
+            + " / on () group_left () "
+            + promql.total(f"llmtrace_requests_total{{{REQUESTS}}}"),
+            legend="{{outcome}}",
+        ),
+    ),
+    unit="percentunit",
+    decimals=1,
+    empty="Every request succeeded, or there were none",
+    stacked="normal",
+    colours=OUTCOME_COLOURS,
+    least=0,
+)
+
+_ALL: Final = promql.total(f"llmtrace_requests_total{{{REQUESTS}}}", window=RANGE)
+
+
+def _ended(outcomes: str) -> str:
+    ended = promql.total(
+        f'llmtrace_requests_total{{{REQUESTS}, outcome=~"{outcomes}"}}', window=RANGE
+    )
+    return promql.share(promql.or_zero(ended, _ALL), _ALL)
+
+
+NOT_SUCCEEDED: Final = Panel(
+    kind="stat",
+    title="Failed, cut off or given up",
+    description="Share of requests that did not succeed: errors and timeouts, streams cut off in "
+    "the middle, and those their callers cancelled. None of them is in the percentiles. Above a "
+    "few percent, look here before you look at any p95.",
+    queries=(
+        Query(expr=_ended("error|timeout"), legend="failed", instant=True),
+        Query(expr=_ended("truncated"), legend="cut off", instant=True),
+        Query(expr=_ended("cancelled"), legend="given up", instant=True),
+    ),
+    unit="percentunit",
+    decimals=1,
+    empty="no requests",
+    steps=BAD,
+)
+
+
+def heat(
+    title: str,
+    metric: str,
+    description: str,
+    *,
+    where: str = promql.SUCCEEDED,
+    unit: str = "s",
+    empty: str = "Nothing was counted in this time range",
+    width: int = 12,
+) -> Panel:
+    """Make a heatmap of a histogram: how many fell into each bucket, over time."""
+    return Panel(
+        kind="heatmap",
+        title=title,
+        description=description,
+        queries=(
+            Query(
+                expr=promql.total(f"{metric}_bucket{{{where}}}", "le"),
+                legend="{{le}}",
+                form="heatmap",
+            ),
+        ),
+        unit=unit,
+        empty=empty,
+        width=width,
+    )

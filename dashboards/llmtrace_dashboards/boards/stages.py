@@ -1,0 +1,249 @@
+"""Where does the time go, stage by stage, and who says so?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
+from llmtrace_dashboards import promql
+from llmtrace_dashboards.boards.parts import (
+    ANATOMY,
+    NO_REQUESTS,
+    NOT_SUCCEEDED,
+    OUTCOMES,
+    RATE,
+    STAGES_OVER_TIME,
+    heat,
+)
+from llmtrace_dashboards.choices import MARKS, REQUESTS
+from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row, Step, Variable
+from llmtrace_dashboards.promql import RANGE, SUCCEEDED, mean, quantile, total
+
+_STAGE: Final = "llmtrace_stage_duration_seconds"
+_FRACTION: Final = "percentunit"
+# Of requests for which a stage is known.
+_KNOWN_STEPS: Final[tuple[Step, ...]] = ((None, NEUTRAL), (0.5, NEAR), (0.95, WITHIN))
+
+_TIME: Final = Row(
+    "Where does the time go?",
+    (
+        replace(STAGES_OVER_TIME, width=14, height=9),
+        replace(ANATOMY, width=10, height=9),
+        replace(
+            STAGES_OVER_TIME,
+            title="Each stage's share of the time",
+            description="The same means, as shares of the whole. More load at the same mix leaves "
+            "the shares as they are, but for `queue`; longer prompts widen `prefill`, longer "
+            "answers `decode`.",
+            stacked="percent",
+            unit="s",
+            width=14,
+            height=11,
+            least=None,
+        ),
+        Panel(
+            kind="table",
+            title="Percentiles of each stage (do not add)",
+            description="Each stage by itself. Percentiles do not add up: the requests that are "
+            "slow in one stage are seldom those that are slow in another. To see what a slow "
+            "request is made of, read the anatomy above.",
+            queries=tuple(
+                Query(expr=expression, instant=True, form="table")
+                for expression in (
+                    mean(_STAGE, "stage", window=RANGE),
+                    quantile(0.5, _STAGE, "stage", window=RANGE),
+                    quantile(0.95, _STAGE, "stage", window=RANGE),
+                    quantile(0.99, _STAGE, "stage", window=RANGE),
+                )
+            ),
+            unit="s",
+            empty=NO_REQUESTS,
+            width=10,
+            height=11,
+            transformations=(
+                ("merge", {}),
+                (
+                    "organize",
+                    {
+                        "excludeByName": {"Time": True},
+                        "renameByName": {
+                            "Value #A": "mean",
+                            "Value #B": "p50",
+                            "Value #C": "p95",
+                            "Value #D": "p99",
+                        },
+                    },
+                ),
+            ),
+            columns=(Column(name="stage", width=130),),
+            sort=("p95", True),
+        ),
+        Panel(
+            kind="timeseries",
+            title="p95 of each stage (do not add)",
+            description="For seeing which stage's tail moved, and when. A stage nobody reports "
+            "has no line here: see the last row.",
+            queries=(Query(expr=quantile(0.95, _STAGE, "stage"), legend="{{stage}}"),),
+            unit="s",
+            empty=NO_REQUESTS,
+            colours=STAGE_COLOURS,
+            least=0,
+            width=24,
+            height=9,
+        ),
+    ),
+)
+
+_OUTCOMES: Final = Row(
+    "How did requests end?",
+    (
+        replace(RATE, width=9, height=7),
+        replace(OUTCOMES, width=9, height=7),
+        replace(NOT_SUCCEEDED, width=6, height=7),
+    ),
+)
+
+_SPREAD: Final = Row(
+    "How are they spread?",
+    (
+        heat(
+            "Whole request",
+            "llmtrace_e2e_seconds",
+            "Every request that succeeded, by how long it took. Two bands = two kinds of request: "
+            "a cache that hits or not, two routes, two replicas.",
+        ),
+        heat(
+            "Time to first token",
+            "llmtrace_ttft_seconds",
+            "Queueing smears this upwards; a second, sharp band above the first is long prompts.",
+        ),
+        heat(
+            "Stage: $stage",
+            f"{_STAGE}",
+            "The stage chosen at the top.",
+            where=f'{SUCCEEDED}, stage="$stage"',
+        ),
+        heat(
+            "Gaps between chunks",
+            "llmtrace_inter_chunk_gap_seconds",
+            "Waits for a chunk after the first: what a reader feels as stutter. Prefills of other "
+            "people's long prompts show as a band far above the rest.",
+        ),
+    ),
+)
+
+_UNKNOWN: Final = f"llmtrace_stage_unknown_total{{{SUCCEEDED}}}"
+_KNOWN: Final = f"{_STAGE}_count{{{SUCCEEDED}}}"
+
+
+def _known(window: str) -> str:
+    known = total(_KNOWN, "stage", window=window)
+    unknown = total(_UNKNOWN, "stage", window=window)
+    return f"{known} / ({known} + {unknown} > 0)"
+
+
+_SOURCES: Final = Row(
+    "What is known, and who told?",
+    (
+        Panel(
+            kind="bargauge",
+            title="Requests that report each stage",
+            description="Share of requests for which a stage is known. 0 % = not reported by "
+            "anybody, which is not 0 s: its time is in `first_chunk` or `unattributed`. The page "
+            "on engines says which setting makes an engine tell.",
+            queries=(Query(expr=f"sort_desc({_known(RANGE)})", legend="{{stage}}", instant=True),),
+            unit=_FRACTION,
+            decimals=0,
+            empty=NO_REQUESTS,
+            steps=_KNOWN_STEPS,
+            least=0,
+            most=1,
+            width=8,
+            height=9,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Requests whose stage is not reported",
+            description="Requests a second for which nobody knew a stage. A line that begins at a "
+            "deploy: a header, a flag or the usage chunk got lost on the way.",
+            queries=(
+                Query(expr=f"{total(_UNKNOWN, 'stage')} > 0", legend="{{stage}} not reported"),
+            ),
+            unit="reqps",
+            empty="Every stage of every request is known",
+            colours={f"{stage} not reported": hue for stage, hue in STAGE_COLOURS.items()},
+            least=0,
+            width=8,
+            height=9,
+        ),
+        Panel(
+            kind="table",
+            title="Who told each stage",
+            description="Requests by stage and source. `engine_window` is an average over a "
+            "scrape and `client_bound` a bound: both are approximate.",
+            queries=(
+                Query(
+                    expr=f"sum by (stage, source) "
+                    f"(increase(llmtrace_stage_source_total{{{SUCCEEDED}}}[{RANGE}])) > 0",
+                    instant=True,
+                    form="table",
+                ),
+            ),
+            unit="locale",
+            decimals=0,
+            empty=NO_REQUESTS,
+            width=8,
+            height=9,
+            transformations=(
+                (
+                    "organize",
+                    {
+                        "excludeByName": {"Time": True},
+                        "indexByName": {"stage": 0, "source": 1, "Value": 2},
+                        "renameByName": {"Value": "requests"},
+                    },
+                ),
+            ),
+            sort=("stage", False),
+        ),
+        Panel(
+            kind="timeseries",
+            title="Time that could not be split",
+            description="`unattributed`, as a share of all the time requests took. It grows when "
+            "an engine stops telling its queue and prefill. Above a tenth, trust no attribution.",
+            queries=(
+                Query(
+                    expr=promql.stage_share("unattributed"),
+                    legend="unattributed",
+                ),
+            ),
+            unit=_FRACTION,
+            decimals=1,
+            empty=NO_REQUESTS,
+            colours={"unattributed": STAGE_COLOURS["unattributed"]},
+            steps=((None, NEUTRAL), (0.1, OVER)),
+            lines=True,
+            least=0,
+            width=24,
+            height=6,
+        ),
+    ),
+)
+
+STAGES: Final = Board(
+    uid="llmtrace-stages",
+    title="llmtrace / Stage breakdown",
+    description="Where does the time go, stage by stage, and who says so?",
+    rows=(_TIME, _OUTCOMES, _SPREAD, _SOURCES),
+    variables=(
+        *REQUESTS,
+        Variable(
+            name="stage",
+            label="Stage",
+            description="Whose spread is shown.",
+            choices=("queue", *(stage for stage in STAGE_COLOURS if stage != "queue")),
+        ),
+    ),
+    annotations=MARKS,
+)

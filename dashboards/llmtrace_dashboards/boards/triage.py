@@ -1,0 +1,432 @@
+"""A p95 moved: which stage, where, and what next?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from llmtrace.palette import NEUTRAL, OVER, STAGE_COLOURS, WITHIN
+from llmtrace_dashboards import promql
+from llmtrace_dashboards.boards.parts import NO_ENGINES, NO_REQUESTS, NOT_SUCCEEDED, OUTCOMES
+from llmtrace_dashboards.choices import BEFORE, FULL, INSTANCE, MARKS, REQUESTS
+from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row, Step
+from llmtrace_dashboards.promql import (
+    INSTANCES,
+    RANGE,
+    SUCCEEDED,
+    anatomy,
+    change,
+    named,
+    quantile,
+    total,
+)
+
+_E2E: Final = "llmtrace_e2e_seconds"
+_TTFT: Final = "llmtrace_ttft_seconds"
+_TPOT: Final = "llmtrace_tpot_seconds"
+_FRACTION: Final = "percentunit"
+_BEFORE: Final = "$before"
+_NO_BEFORE: Final = "Nothing to compare with: no requests so far back"
+# Slower is bad, faster is good; a tenth of a second either way is neither.
+_MOVED: Final[tuple[Step, ...]] = ((None, WITHIN), (-0.05, NEUTRAL), (0.05, OVER))
+
+
+_WAITS: Final = (
+    f"llmtrace_stage_duration_seconds_sum{{{SUCCEEDED}, "
+    'stage=~"network|gateway|queue|prefill|first_chunk"}'
+)
+
+# What moved and what it may be; `{...}` becomes a link where runbooks are served.
+_RUNBOOKS: Final = (
+    ("queue", ("queue_saturation", "kv_exhaustion", "replica_imbalance", "head_of_line",
+               "lora_slots", "engine_paused")),
+    ("prefill", ("long_prompts", "prefix_cache_collapse", "gpu_throttle", "kv_transfer")),
+    ("first_chunk", ("frontend_cpu", "proxy_buffering", "cold_start")),
+    ("decode", ("longer_outputs", "batch_size", "low_spec_acceptance", "gpu_throttle")),
+    ("network, gateway", ("network_path", "gateway_overhead", "rate_limit_retries",
+                          "client_gate")),
+    ("render, tools", ("slow_renderer", "serial_tools")),
+    ("outcomes", ("engine_down", "midstream_errors", "idle_timeout", "client_give_ups")),
+)  # fmt: skip
+
+_NEXT_STEPS: Final = (
+    "```\nllmtrace triage --after ${__from:date:iso}/${__to:date:iso}\n```\n\n"
+    "It says which stage moved, whether the workload or the system changed, who is hit, the "
+    "likely cause and what to do. Or begin with the stage that moved:\n\n"
+    "| moved | may be |\n|---|---|\n"
+    + "\n".join(
+        f"| **{moved}** | {' · '.join(f'{{{cause}}}' for cause in causes)} |"
+        for moved, causes in _RUNBOOKS
+    )
+)
+
+
+def _now_and_before(metric: str) -> tuple[Query, Query]:
+    return (
+        Query(expr=quantile(0.95, metric, window=RANGE), legend="now", instant=True),
+        Query(
+            expr=quantile(0.95, metric, window=RANGE, before=_BEFORE),
+            legend="before",
+            instant=True,
+        ),
+    )
+
+
+def _rate(before: str) -> str:
+    requests = f"llmtrace_requests_total{{{SUCCEEDED}}}"
+    return f"{total(requests, window=RANGE, before=before)} / $__range_s"
+
+
+def _tokens(kind: str, before: str) -> str:
+    tokens = f'llmtrace_tokens_total{{{SUCCEEDED}, type="{kind}"}}'
+    requests = f"llmtrace_requests_total{{{SUCCEEDED}}}"
+    return (
+        f"{total(tokens, window=RANGE, before=before)} "
+        f"/ {total(requests, window=RANGE, before=before)}"
+    )
+
+
+def _cached(before: str) -> str:
+    cached, prompt = (
+        total(f'llmtrace_tokens_total{{{SUCCEEDED}, type="{kind}"}}', window=RANGE, before=before)
+        for kind in ("cached_input", "input")
+    )
+    return f"100 * {cached} / {prompt}"
+
+
+def _moved(title: str, metric: str, what: str) -> Panel:
+    return Panel(
+        kind="stat",
+        title=title,
+        description=f"{what} in the time shown, and in one as long that ended $before earlier. "
+        "Small samples move by themselves: `llmtrace triage` says whether a difference is real.",
+        queries=_now_and_before(metric),
+        unit="s",
+        empty="no requests",
+        width=6,
+        height=4,
+    )
+
+
+_WHAT_MOVED: Final = Row(
+    "What moved?",
+    (
+        _moved("p95, whole request", _E2E, "p95 of the whole request"),
+        _moved("p95, TTFT", _TTFT, "p95 of the time to first content"),
+        _moved("p95, TPOT", _TPOT, "p95 of the time of a token after the first"),
+        replace(NOT_SUCCEEDED, width=6, height=4),
+        Panel(
+            kind="timeseries",
+            title="p95 now, and $before earlier",
+            description="The thick line leaves the thin one where the trouble began. Dots are "
+            "single requests: click one to open its trace, if the data source knows where traces "
+            "are. Blue marks are findings of llmtrace triage, red ones alerts.",
+            queries=(
+                Query(expr=quantile(0.95, _E2E), legend="now", exemplar=True),
+                Query(expr=quantile(0.95, _E2E, before=_BEFORE), legend="before"),
+            ),
+            unit="s",
+            empty=NO_REQUESTS,
+            colours={"now": "#FF8833", "before": NEUTRAL},
+            least=0,
+            height=9,
+        ),
+        Panel(
+            kind="bargauge",
+            title="Which stage moved? Change of the p95's anatomy",
+            description="Seconds each stage adds to the p95 request, now less before; the bars "
+            "sum to the change of the p95. The longest is the stage to look at. If `queue` grew "
+            "because prompts did, it is the workload and not the system: see the next row.",
+            queries=(
+                Query(
+                    expr=f"sort_desc({anatomy(window=RANGE)} "
+                    f"- on (stage) ({anatomy(window=RANGE, before=_BEFORE)}))",
+                    legend="{{stage}}",
+                    instant=True,
+                ),
+            ),
+            unit="s",
+            empty=_NO_BEFORE,
+            steps=_MOVED,
+            width=12,
+            height=9,
+        ),
+        Panel(
+            kind="table",
+            title="The p95 request before and now, by stage",
+            description="The same in figures; each column adds up to the p95 of its time.",
+            queries=(
+                Query(expr=anatomy(window=RANGE, before=_BEFORE), instant=True, form="table"),
+                Query(expr=anatomy(window=RANGE), instant=True, form="table"),
+                Query(
+                    expr=f"{anatomy(window=RANGE)} "
+                    f"- on (stage) ({anatomy(window=RANGE, before=_BEFORE)})",
+                    instant=True,
+                    form="table",
+                ),
+            ),
+            unit="s",
+            empty=_NO_BEFORE,
+            width=12,
+            height=11,
+            transformations=(
+                ("merge", {}),
+                (
+                    "organize",
+                    {
+                        "excludeByName": {"Time": True},
+                        "renameByName": {
+                            "Value #A": "before",
+                            "Value #B": "now",
+                            "Value #C": "change",
+                        },
+                    },
+                ),
+            ),
+            columns=(Column(name="change", unit="s", steps=_MOVED),),
+            sort=("change", True),
+        ),
+        Panel(
+            kind="table",
+            title="Workload or system?",
+            description="What was asked for, before and now. Longer prompts make prefill slower, "
+            "longer answers make requests longer, more requests make queues: then it is the "
+            "workload that changed. If none of these moved, the system did.",
+            queries=tuple(
+                Query(
+                    expr=promql.either(
+                        named(_rate(before), "requests a second", "figure"),
+                        named(_tokens("input", before), "prompt tokens a request", "figure"),
+                        named(_tokens("output", before), "output tokens a request", "figure"),
+                        named(_cached(before), "prompt tokens cached, %", "figure"),
+                    ),
+                    instant=True,
+                    form="table",
+                )
+                for before in (_BEFORE, "")
+            ),
+            unit="none",
+            decimals=1,
+            empty=_NO_BEFORE,
+            width=12,
+            height=11,
+            transformations=(
+                ("merge", {}),
+                (
+                    "organize",
+                    {
+                        "excludeByName": {"Time": True},
+                        "indexByName": {"figure": 0, "Value #A": 1, "Value #B": 2},
+                        "renameByName": {"Value #A": "before", "Value #B": "now"},
+                    },
+                ),
+                (
+                    "calculateField",
+                    {
+                        "mode": "binary",
+                        "alias": "times",
+                        "binary": {"left": "now", "operator": "/", "right": "before"},
+                    },
+                ),
+            ),
+            columns=(
+                Column(
+                    name="times",
+                    unit="suffix:x",
+                    decimals=2,
+                    steps=((None, "#5794F2"), (0.8, NEUTRAL), (1.25, "#FF8833")),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def _by(label: str, title: str, empty: str, more: str = "") -> Panel:
+    named_only = f'{SUCCEEDED}, {label}!=""'
+    return Panel(
+        kind="table",
+        title=title,
+        description=f"The p95 of each {label} before and now. One line that moved = the trouble "
+        f"is in that {label}; all of them = it is behind all of them.{more}",
+        queries=(
+            Query(
+                expr=quantile(0.95, _E2E, label, where=named_only, window=RANGE),
+                instant=True,
+                form="table",
+            ),
+            Query(
+                expr=quantile(0.95, _E2E, label, where=named_only, window=RANGE, before=_BEFORE),
+                instant=True,
+                form="table",
+            ),
+            Query(
+                expr=total(f"llmtrace_requests_total{{{named_only}}}", label, window=RANGE),
+                instant=True,
+                form="table",
+            ),
+        ),
+        unit="s",
+        empty=empty,
+        width=8,
+        height=7,
+        transformations=(
+            ("merge", {}),
+            (
+                "organize",
+                {
+                    "excludeByName": {"Time": True},
+                    "indexByName": {label: 0, "Value #C": 1, "Value #B": 2, "Value #A": 3},
+                    "renameByName": {
+                        "Value #A": "p95 now",
+                        "Value #B": "p95 before",
+                        "Value #C": "requests",
+                    },
+                },
+            ),
+        ),
+        columns=(Column(name="requests", unit="locale", decimals=0),),
+        sort=("p95 now", True),
+    )
+
+
+def _most(gauge: str) -> str:
+    return f"max by (instance) (max_over_time({gauge}{{{INSTANCES}}}[{RANGE}]))"
+
+
+def _least(gauge: str) -> str:
+    return f"min by (instance) (min_over_time({gauge}{{{INSTANCES}}}[{RANGE}]))"
+
+
+_WHO: Final = Row(
+    "Who is hit?",
+    (
+        _by("region", "Regions", "No regions: set LLMTRACE_REGION where the application runs"),
+        _by("route", "Routes", "No routes: name them with @trace(route=...)"),
+        _by(
+            "tenant",
+            "Tenants",
+            "Tenants are not told apart: init(tenant_metrics=True) does so",
+            " Tenants are labels only if asked for.",
+        ),
+        Panel(
+            kind="table",
+            title="Slowest replicas",
+            description="Each engine in the time shown, the slowest TTFT first. One replica "
+            "alone: drain it. All alike, and requests waiting: capacity. Not chosen by model, "
+            "route or region, which engines do not know.",
+            queries=tuple(
+                Query(expr=expression, instant=True, form="table")
+                for expression in (
+                    quantile(
+                        0.95,
+                        "llmtrace_engine_ttft_seconds",
+                        "instance",
+                        where=INSTANCES,
+                        window=RANGE,
+                    ),
+                    quantile(
+                        0.95,
+                        "llmtrace_engine_queue_seconds",
+                        "instance",
+                        where=INSTANCES,
+                        window=RANGE,
+                    ),
+                    quantile(
+                        0.95,
+                        "llmtrace_engine_prefill_seconds",
+                        "instance",
+                        where=INSTANCES,
+                        window=RANGE,
+                    ),
+                    _most("llmtrace_engine_requests_waiting"),
+                    _most("llmtrace_engine_kv_cache_usage_ratio"),
+                    total(
+                        f"llmtrace_engine_preemptions_total{{{INSTANCES}}}",
+                        "instance",
+                        window=RANGE,
+                    ),
+                    _least("llmtrace_target_up"),
+                )
+            ),
+            unit="s",
+            empty=NO_ENGINES,
+            width=24,
+            height=7,
+            transformations=(
+                ("merge", {}),
+                (
+                    "organize",
+                    {
+                        "excludeByName": {"Time": True},
+                        "renameByName": {
+                            "Value #A": "p95 TTFT",
+                            "Value #B": "p95 queue",
+                            "Value #C": "p95 prefill",
+                            "Value #D": "most waiting",
+                            "Value #E": "most KV used",
+                            "Value #F": "preempted",
+                            "Value #G": "always up",
+                        },
+                    },
+                ),
+            ),
+            columns=(
+                Column(name="most waiting", unit="short", decimals=0),
+                Column(name="most KV used", unit=_FRACTION, decimals=0, steps=FULL),
+                Column(name="preempted", unit="short", decimals=0),
+                Column(name="always up", unit="bool_yes_no", steps=((None, OVER), (1, WITHIN))),
+            ),
+            sort=("p95 TTFT", True),
+        ),
+        replace(OUTCOMES, width=12, height=7),
+        Panel(
+            kind="timeseries",
+            title="Mean time in each stage before the first content",
+            description="What TTFT is made of, over time. The stage that widens first is usually "
+            "the cause; those that follow are its consequences.",
+            queries=(
+                Query(
+                    expr=f"sum by (stage) ({change(_WAITS)}) / on () group_left () "
+                    f"{total(f'llmtrace_requests_total{{{SUCCEEDED}}}')}",
+                    legend="{{stage}}",
+                ),
+            ),
+            unit="s",
+            empty=NO_REQUESTS,
+            stacked="normal",
+            colours={
+                stage: colour
+                for stage, colour in STAGE_COLOURS.items()
+                if stage not in {"decode", "render", "unattributed"}
+            },
+            least=0,
+            width=12,
+            height=7,
+        ),
+    ),
+)
+
+_NEXT: Final = Row(
+    "What next?",
+    (
+        Panel(
+            kind="text",
+            title="Let llmtrace decide",
+            description="The command for the time shown: it tells workload from regression, names "
+            "the cohort and the cause, and says what to do.",
+            text=_NEXT_STEPS,
+            width=24,
+            height=12,
+        ),
+    ),
+)
+
+TRIAGE: Final = Board(
+    uid="llmtrace-triage",
+    title="llmtrace / Triage",
+    description="A p95 moved: which stage, where, and what next?",
+    rows=(_WHAT_MOVED, _WHO, _NEXT),
+    variables=(*REQUESTS, INSTANCE, BEFORE),
+    annotations=MARKS,
+)

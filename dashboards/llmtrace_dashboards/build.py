@@ -1,0 +1,24 @@
+"""What are all dashboards as files?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from llmtrace_dashboards.boards import BOARDS
+from llmtrace_dashboards.grafana import as_json
+
+
+def dashboards(runbooks: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return each dashboard in Grafana's format, by the name of its file.
+
+    Args:
+        runbooks: the address of docs/runbooks, where causes then link to.
+    """
+    return {f"{board.uid}.json": as_json(board, BOARDS, runbooks=runbooks) for board in BOARDS}
+
+
+def text(dashboard: Mapping[str, Any]) -> str:
+    """Write a dashboard down, the same way every time."""
+    return json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,138 @@
+"""What do the `llmtrace dashboards` commands do, and what do they say?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from llmtrace.budget import DEFAULT, Budget, read_budgets
+from llmtrace.errors import DataError
+from llmtrace_dashboards.build import dashboards
+from llmtrace_dashboards.exporting import Form, files, write
+from llmtrace_dashboards.importing.remote import Remote, read_token
+from llmtrace_dashboards.importing.run import Wanted, carry_out, plan
+from llmtrace_dashboards.lint import Finding, lint, read
+from llmtrace_dashboards.rules import rule_files
+from llmtrace_dashboards.windows import RuleSettings
+
+
+def check(
+    paths: Sequence[Path], out: TextIO, *, exclude: Sequence[str], strict: bool, as_json: bool
+) -> None:
+    """Lint dashboards, and print what is wrong with each.
+
+    Raises:
+        ConfigError: there is no such rule.
+        DataError: something is wrong with one, or it cannot be read.
+    """
+    found: dict[Path, list[Finding]] = {path: lint(read(path), exclude) for path in paths}
+    everything = [finding for findings in found.values() for finding in findings]
+    if as_json:
+        listed = [
+            {"file": str(path), **dataclasses.asdict(finding)}
+            for path, findings in found.items()
+            for finding in findings
+        ]
+        out.write(json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+    else:
+        for path, findings in found.items():
+            out.write(f"{path}: {_counted(findings)}\n")
+            out.writelines(f"  {finding}\n" for finding in findings)
+    errors = [finding for finding in everything if strict or finding.severity == "error"]
+    if errors:
+        raise DataError(f"{_counted(everything)} in {_many(len(paths), 'dashboard')}")
+
+
+def _counted(findings: Sequence[Finding]) -> str:
+    errors = sum(finding.severity == "error" for finding in findings)
+    warnings = len(findings) - errors
+    told = [_many(errors, "error")] if errors else []
+    told += [_many(warnings, "warning")] if warnings else []
+    return " and ".join(told) or "nothing wrong"
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def bring(
+    url: str,
+    token_file: Path,
+    out: TextIO,
+    *,
+    wanted: Mapping[str, Any],
+    alerts: bool,
+    budget: Path | None,
+    runbooks: str | None,
+    ca_file: Path | None,
+    timeout_s: float,
+    dry_run: bool,
+) -> None:
+    """Import dashboards, and a data source and alerts if asked for, into a Grafana.
+
+    Args:
+        url: of the Grafana.
+        token_file: holds a service account's token.
+        out: where to say what is done.
+        wanted: fields of `Wanted`, beside dashboards and alerts.
+        alerts: make the alerts of a budget Grafana-managed ones.
+        budget: the budget they are of; default: the bundled one.
+        runbooks: the address of docs/runbooks.
+        ca_file: certificates to trust.
+        timeout_s: for each answer.
+        dry_run: say what would be done, and do nothing.
+
+    Raises:
+        ConfigError: an option is wrong.
+        SourceError: Grafana cannot be reached, or refuses.
+    """
+    rules = _alert_rules(budget, url, runbooks) if alerts else []
+    target = Wanted(dashboards=list(dashboards(runbooks).values()), alerts=rules, **wanted)
+    remote = Remote(url, read_token(token_file), ca_file=ca_file, timeout_s=timeout_s)
+    try:
+        changes = plan(remote, target)
+        if dry_run:
+            for change in changes:
+                out.write(f"{_WORDS[change.action][0]:<12} {change.what}\n")
+                out.writelines(f"    {line}\n" for line in change.diff.splitlines())
+        else:
+            for change in carry_out(changes):
+                out.write(f"{_WORDS[change.action][1]:<8} {change.what}\n")
+                out.flush()
+    finally:
+        remote.close()
+    open_changes = sum(change.action != "same" for change in changes)
+    as_it_is = len(changes) - open_changes
+    verb = "would be made" if dry_run else "made"
+    out.write(f"{remote.url}: {_many(open_changes, 'change')} {verb}, {as_it_is} as wanted\n")
+
+
+_WORDS = {
+    "create": ("would create", "created"),
+    "update": ("would change", "changed"),
+    "same": ("same", "same"),
+}
+
+
+def _alert_rules(budget: Path | None, url: str, runbooks: str | None) -> list[dict[str, Any]]:
+    budgets: Sequence[Budget] = [DEFAULT] if budget is None else read_budgets(budget).all
+    settings = RuleSettings(dashboards=url)
+    if runbooks is not None:
+        settings = dataclasses.replace(settings, runbooks=runbooks)
+    groups = rule_files(budgets, settings)["alerts.yaml"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def save(folder: Path, out: TextIO, *, form: Form, namespace: str, runbooks: str | None) -> None:
+    """Write dashboards to files.
+
+    Raises:
+        ConfigError: they cannot be written there.
+    """
+    made = files(dashboards(runbooks), form, namespace)
+    changed = write(folder, made)
+    out.writelines(f"written {path}\n" for path in changed)
+    out.write(f"{_many(len(made), 'file')} in {folder}, {len(made) - len(changed)} as they were\n")

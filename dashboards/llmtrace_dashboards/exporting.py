@@ -1,0 +1,116 @@
+"""How do dashboards get into a Grafana that reads files: provisioned, or in Kubernetes?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import yaml
+
+from llmtrace.errors import ConfigError
+from llmtrace_dashboards.build import text
+
+Form = Literal["files", "provisioning", "configmap"]
+FORMS: Final[tuple[Form, ...]] = ("files", "provisioning", "configmap")
+
+_PROVIDER: Final = {
+    "apiVersion": 1,
+    "providers": [
+        {
+            "name": "llmtrace",
+            "folder": "llmtrace",
+            "type": "file",
+            "allowUiUpdates": False,
+            "disableDeletion": True,
+            "updateIntervalSeconds": 30,
+            "options": {"path": "/etc/grafana/provisioning/dashboards/llmtrace"},
+        }
+    ],
+}
+# What Grafana's sidecar looks for, as its Helm chart sets it.
+_SIDECAR: Final = {"grafana_dashboard": "1"}
+_IN_FOLDER: Final = {"grafana_folder": "llmtrace"}
+_MOST_BYTES: Final = 1_000_000  # of a ConfigMap, which Kubernetes limits to 1 MiB
+
+
+def files(
+    dashboards: Mapping[str, Mapping[str, Any]], form: Form, namespace: str = "monitoring"
+) -> dict[str, str]:
+    """Return the files of an export, by their paths.
+
+    Args:
+        dashboards: by the name of their file.
+        form: `files`: the dashboards as they are. `provisioning`: what goes below
+            /etc/grafana/provisioning. `configmap`: for the sidecar of Grafana's Helm chart.
+        namespace: of the ConfigMaps.
+
+    Raises:
+        ConfigError: a dashboard is too large for a ConfigMap.
+    """
+    written = {name: text(dashboard) for name, dashboard in dashboards.items()}
+    if form == "files":
+        return written
+    if form == "provisioning":
+        provider = yaml.safe_dump(_PROVIDER, sort_keys=False)
+        return {
+            "dashboards/llmtrace.yaml": provider,
+            **{f"dashboards/llmtrace/{name}": content for name, content in written.items()},
+        }
+    return {"llmtrace-dashboards.yaml": _config_maps(written, namespace)}
+
+
+def _config_maps(written: Mapping[str, str], namespace: str) -> str:
+    made = []
+    for name, content in written.items():
+        if len(content.encode()) > _MOST_BYTES:
+            raise ConfigError(f"{name}: too large for a ConfigMap; use --form provisioning")
+        made.append(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {
+                    "name": name.removesuffix(".json"),
+                    "namespace": namespace,
+                    "labels": dict(_SIDECAR),
+                    "annotations": dict(_IN_FOLDER),
+                },
+                "data": {name: _Text(content)},
+            }
+        )
+    return yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Text(str):
+    """Text written line by line."""
+
+    __slots__ = ()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes JSON so that a person can read it in the YAML."""
+
+
+_Dumper.add_representer(
+    _Text, lambda dumper, value: dumper.represent_scalar("tag:yaml.org,2002:str", value, "|")
+)
+
+
+def write(folder: Path, made: Mapping[str, str]) -> list[Path]:
+    """Write files below a folder; return those that changed.
+
+    Raises:
+        ConfigError: they cannot be written there.
+    """
+    changed = []
+    for name, content in made.items():
+        path = folder / name
+        try:
+            if path.is_file() and path.read_text(encoding="utf-8") == content:
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--to {folder}: cannot write {path}: {error}") from error
+        changed.append(path)
+    return changed

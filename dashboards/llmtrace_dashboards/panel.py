@@ -1,0 +1,144 @@
+"""What is a panel, before Grafana's format has it?
+
+Plain data. `grafana.py` turns it into Grafana's JSON, in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["timeseries", "stat", "bargauge", "table", "heatmap", "text"]
+Step = tuple[float | None, str]  # from which value on, which colour; `None` = from the lowest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One question to Prometheus.
+
+    Attributes:
+        legend: how its series are called, as in `{{stage}}`.
+        instant: ask for one moment, the end of the time shown.
+        form: how the answer is laid out.
+        exemplar: ask for the trace ids of single requests too.
+    """
+
+    expr: str
+    legend: str = "__auto"
+    instant: bool = False
+    form: Literal["time_series", "table", "heatmap"] = "time_series"
+    exemplar: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """How one column of a table is shown; the name is the one it has after all renaming."""
+
+    name: str
+    unit: str | None = None
+    steps: tuple[Step, ...] = ()
+    decimals: int | None = None
+    width: int | None = None
+    most: float | None = None
+    gauge: bool = False
+    link: tuple[str, str] | None = None  # title and URL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One panel.
+
+    Attributes:
+        description: how to read it, and what to do about it.
+        unit: Grafana's id of it; durations are seconds.
+        empty: what it says when there is nothing to show, and why that may be.
+        width, height: in cells of Grafana's grid, which is 24 wide.
+        colours: of series, by their name.
+        steps: thresholds; drawn into a graph if `lines`.
+        stacked: pile the series up, to their sum or to 100 %.
+        bars: bars in place of lines.
+        calcs: figures of each series in the legend, which is then a table.
+        columns: of a table.
+        transformations: Grafana's, id and options.
+        text: of a text panel, as Markdown.
+    """
+
+    kind: Kind
+    title: str
+    description: str
+    queries: tuple[Query, ...] = ()
+    unit: str = "none"
+    empty: str = "No data in this time range"
+    width: int = 12
+    height: int = 8
+    decimals: int | None = None
+    least: float | None = None
+    most: float | None = None
+    colours: Mapping[str, str] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    lines: bool = False
+    stacked: Literal["normal", "percent"] | None = None
+    bars: bool = False
+    axis: str = ""
+    calcs: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    transformations: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    sort: tuple[str, bool] | None = None  # a table's column, and whether the largest comes first
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Panels under one heading."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    collapsed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A choice at the top of a dashboard.
+
+    Attributes:
+        query: of Prometheus, as `label_values(...)`.
+        choices: values to choose from, where they are not asked for; the first is the default.
+        several: whether more than one may be chosen, and all of them.
+    """
+
+    name: str
+    label: str
+    description: str
+    query: str = ""
+    choices: tuple[str, ...] = ()
+    several: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """Marks across all graphs: of Grafana's own annotations by tag, or a query's."""
+
+    name: str
+    colour: str
+    tags: tuple[str, ...] = ()
+    expr: str = ""
+    title: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """One dashboard.
+
+    Attributes:
+        uid: by which it is found again, in links and when it is imported a second time.
+    """
+
+    uid: str
+    title: str
+    description: str
+    rows: tuple[Row, ...]
+    variables: tuple[Variable, ...]
+    annotations: tuple[Annotation, ...] = ()
+    since: str = "now-1h"

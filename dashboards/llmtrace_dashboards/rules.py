@@ -1,0 +1,170 @@
+"""Which rule files does Prometheus get?
+
+Two, from a budget file: recording rules for what panels and alerts ask again and again, and the
+alerts. They are plain Prometheus: `promtool check rules` reads them, and so do Mimir, Thanos and
+VictoriaMetrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import yaml
+
+from llmtrace.budget import Budget
+from llmtrace_dashboards.alerts import alerts
+from llmtrace_dashboards.recorded import (
+    ALLOWED,
+    DIMENSIONS,
+    REMAINING,
+    Recorded,
+    bad_rate,
+    bad_ratio,
+    traffic,
+    valid_count,
+    valid_rate,
+)
+from llmtrace_dashboards.slo import Slo, quoted, slos
+from llmtrace_dashboards.windows import RuleSettings, seconds
+
+_SUM: Final = "sum by (budget, slo)"
+
+
+def rule_files(
+    budgets: Iterable[Budget], settings: RuleSettings | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return rule files by their names, as Prometheus reads them.
+
+    Raises:
+        ConfigError: the budgets set nothing to alert on, or a setting is wrong.
+    """
+    settings = settings or RuleSettings()
+    promised = slos(budgets)
+    return {
+        "recording.yaml": {"groups": list(_recording(promised, settings))},
+        "alerts.yaml": {
+            "groups": [
+                {
+                    "name": "llmtrace-alerts",
+                    "interval": settings.interval,
+                    "rules": [alert.as_rule() for alert in alerts(promised, settings)],
+                }
+            ]
+        },
+    }
+
+
+def recorded(promised: Sequence[Slo], settings: RuleSettings) -> tuple[Recorded, ...]:
+    """Return everything that is recorded: of all requests, and of each SLO."""
+    return (
+        *traffic(settings.base),
+        *_of_each(promised, settings),
+        *_of_all(settings),
+        *_over_the_period(settings),
+    )
+
+
+def _recording(promised: Sequence[Slo], settings: RuleSettings) -> Iterator[dict[str, Any]]:
+    # The long windows are sums over what the groups before them recorded.
+    yield _group("llmtrace-requests", settings.interval, traffic(settings.base))
+    yield _group(
+        "llmtrace-slo",
+        settings.interval,
+        (*_of_each(promised, settings), *_of_all(settings)),
+    )
+    yield _group("llmtrace-slo-period", settings.period_interval, _over_the_period(settings))
+
+
+def _group(name: str, interval: str, rules: Iterable[Recorded]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "interval": interval,
+        "rules": [
+            {
+                "record": rule.name,
+                "expr": rule.expression,
+                **({"labels": dict(rule.labels)} if rule.labels else {}),
+            }
+            for rule in rules
+        ],
+    }
+
+
+def _of_each(promised: Sequence[Slo], settings: RuleSettings) -> Iterator[Recorded]:
+    base = settings.base
+    for slo in promised:
+        labels = (("budget", slo.budget), ("slo", slo.name))
+        yield Recorded(
+            bad_rate(base), slo.bad(base, DIMENSIONS), f"Not so: {slo.promise}.", labels
+        )
+        valid = slo.valid(base, DIMENSIONS)
+        if slo.threshold_s is not None:
+            # What the rule above has just recorded need not be asked again.
+            bad = (
+                f"sum by ({', '.join(DIMENSIONS)}) "
+                f"({bad_rate(base)}{{budget={quoted(slo.budget)}, slo={quoted(slo.name)}}})"
+            )
+            valid = f"{bad}\n + ({slo.fast(base, DIMENSIONS)}\n or 0 * {bad})"
+        yield Recorded(valid_rate(base), valid, "Requests that count.", labels)
+        yield Recorded(ALLOWED, f"vector({slo.allowed:g})", "The share that may be bad.", labels)
+
+
+def _of_all(settings: RuleSettings) -> Iterator[Recorded]:
+    base = settings.base
+    bad, valid = bad_rate(base), valid_rate(base)
+    for window in settings.windows:
+        if window == base:
+            share = f"{_SUM} ({bad}) / ({_SUM} ({valid}) > 0)"
+        else:
+            share = _share(bad, valid, window)
+        yield Recorded(bad_ratio(window), share, f"Share of bad requests over {window}.")
+    # A rate is recorded every so often: its sum, times that, is how many requests there were.
+    every = f"{seconds(settings.interval):g}"
+    for window in settings.short_windows:
+        if window == base:
+            count = f"{_SUM} ({valid}) * {seconds(base):g}"
+        else:
+            count = f"{_SUM} (sum_over_time({valid}[{window}])) * {every}"
+        yield Recorded(valid_count(window), count, f"Requests that count in {window}.")
+
+
+def _over_the_period(settings: RuleSettings) -> Iterator[Recorded]:
+    base, period = settings.base, settings.period
+    ratio = bad_ratio(period)
+    yield Recorded(
+        ratio,
+        _share(bad_rate(base), valid_rate(base), period),
+        f"Share of bad requests over {period}.",
+    )
+    yield Recorded(REMAINING, f"1 - {ratio} / {ALLOWED}", "What is left of the error budget.")
+
+
+def _share(bad: str, valid: str, window: str) -> str:
+    # Sums, and not averages: what was busy counts for more than what was not, and a route that
+    # came up a minute ago for no more than its minute.
+    return (
+        f"{_SUM} (sum_over_time({bad}[{window}]))\n"
+        f"/ ({_SUM} (sum_over_time({valid}[{window}])) > 0)"
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as such."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def as_yaml(content: Mapping[str, Any] | Sequence[Mapping[str, Any]], remark: str = "") -> str:
+    """Write one document, or several, with a remark on top."""
+    head = "".join(f"# {line}\n" for line in remark.splitlines())
+    documents = [content] if isinstance(content, Mapping) else content
+    return head + yaml.dump_all(
+        documents, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True
+    )

@@ -1,0 +1,81 @@
+"""What does `llmtrace slo` do?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TextIO
+from urllib.parse import urlsplit
+
+from llmtrace.budget import DEFAULT, Budgets, read_budgets
+from llmtrace.errors import ConfigError, SourceError
+from llmtrace_dashboards.rules import as_yaml, rule_files
+from llmtrace_dashboards.slo import slos
+from llmtrace_dashboards.sloth import openslo, sloth
+from llmtrace_dashboards.windows import RuleSettings
+
+What = Literal["rules", "sloth", "openslo"]
+
+
+def run(
+    what: What,
+    *,
+    out: TextIO,
+    budget: Path | None = None,
+    folder: Path | None = None,
+    grafana: str | None = None,
+    runbooks: str | None = None,
+    collector: str | None = None,
+    collector_job: str | None = None,
+) -> None:
+    """Print the files made from a budget, or write them into a folder.
+
+    Raises:
+        ConfigError: the budget or an option is wrong.
+        SourceError: the folder cannot be written to.
+    """
+    budgets = Budgets((DEFAULT,)) if budget is None else read_budgets(budget)
+    given: dict[str, Any] = {
+        "dashboards": _url(grafana, "--grafana"),
+        "runbooks": runbooks,
+        "collector": _url(collector, "--collector"),
+        "collector_job": collector_job,
+    }
+    settings = replace(
+        RuleSettings(), **{name: value for name, value in given.items() if value is not None}
+    )
+    named = "" if budget is None else f" --budget {budget.name}"
+    made = made_from(what, budgets, settings, f"Made by `llmtrace slo {what}{named}`.")
+    if folder is None:
+        print("---\n".join(made.values()), end="", file=out)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in made.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            print(f"{folder / name}", file=out)
+    except OSError as error:
+        raise SourceError(f"{folder}: cannot write there: {error}") from error
+
+
+def made_from(what: What, budgets: Budgets, settings: RuleSettings, remark: str) -> dict[str, str]:
+    """Return the text of each file, by its name."""
+    if what == "rules":
+        files: dict[str, Any] = dict(rule_files(budgets, settings))
+    else:
+        promised = slos(budgets)
+        files = (
+            dict(sloth(promised, settings))
+            if what == "sloth"
+            else {"openslo.yaml": openslo(promised, settings)}
+        )
+    return {name: as_yaml(content, remark) for name, content in files.items()}
+
+
+def _url(given: str | None, option: str) -> str | None:
+    if given is None:
+        return None
+    parts = urlsplit(given)
+    if parts.scheme not in {"http", "https"} or not parts.netloc:
+        raise ConfigError(f"{option}: {given!r} is not a URL such as https://name.example.org")
+    return given

@@ -1,0 +1,137 @@
+"""What do Sloth and OpenSLO get to make rules of, by those who use them already?
+
+The same promises as the rules of our own. Sloth takes the ladder of windows as a file of its own,
+one for each objective; OpenSLO has no alert over two windows, so it gets the objectives alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from llmtrace_dashboards.slo import Slo
+from llmtrace_dashboards.windows import RuleSettings, Severity, Window
+
+_NOT_IN_NAME: Final = re.compile(r"[^a-z0-9]+")
+_LONGEST_NAME: Final = 63
+_WINDOW: Final = "{{.window}}"
+
+
+def sloth(slos: Sequence[Slo], settings: RuleSettings) -> dict[str, dict[str, Any]]:
+    """Return Sloth's specs and windows, by file name: a pair for each objective."""
+    files: dict[str, dict[str, Any]] = {}
+    for allowed in sorted({slo.allowed for slo in slos}):
+        same = [slo for slo in slos if slo.allowed == allowed]
+        label = f"{100 * (1 - allowed):g}"
+        files[f"sloth-{label}.yaml"] = {
+            "version": "prometheus/v1",
+            "service": "llmtrace",
+            "slos": [_sloth_slo(slo, settings) for slo in same],
+        }
+        files[f"sloth-{label}-windows.yaml"] = _sloth_windows(allowed, settings)
+    return files
+
+
+def _sloth_slo(slo: Slo, settings: RuleSettings) -> dict[str, Any]:
+    kind = "Latency" if slo.threshold_s is not None else "Availability"
+    name = f"Llmtrace{kind}BudgetBurn"
+    return {
+        "name": dns_name(f"{slo.budget}-{slo.name}"),
+        "objective": round(100 * slo.objective, 6),
+        "description": f"{slo.promise}.",
+        "labels": {"budget": slo.budget, "slo": slo.name},
+        "sli": {
+            "events": {"error_query": slo.bad(_WINDOW), "total_query": slo.valid(_WINDOW)},
+        },
+        "alerting": {
+            "name": name,
+            "annotations": {"runbook_url": f"{settings.runbooks}#{name.lower()}"},
+            "page_alert": {"labels": {"severity": "page"}},
+            "ticket_alert": {"labels": {"severity": "ticket"}},
+        },
+    }
+
+
+def _sloth_windows(allowed: float, settings: RuleSettings) -> dict[str, Any]:
+    def of(severity: Severity) -> dict[str, Any]:
+        rungs = [window for window in settings.ladder if window.severity == severity]
+        return {
+            name: _sloth_window(window, allowed, settings.period)
+            for name, window in zip(("quick", "slow"), rungs, strict=True)
+        }
+
+    return {
+        "apiVersion": "sloth.slok.dev/v1",
+        "kind": "AlertWindows",
+        "spec": {"sloPeriod": settings.period, "page": of("page"), "ticket": of("ticket")},
+    }
+
+
+def _sloth_window(window: Window, allowed: float, period: str) -> dict[str, Any]:
+    return {
+        "errorBudgetPercent": round(100 * window.spent(allowed, period), 4),
+        "shortWindow": window.short,
+        "longWindow": window.long,
+    }
+
+
+def openslo(slos: Sequence[Slo], settings: RuleSettings) -> list[dict[str, Any]]:
+    """Return OpenSLO objects: a service for each budget, and its SLOs."""
+    objects = [_service(budget) for budget in _once(slo.budget for slo in slos)]
+    return [*objects, *(_openslo_slo(slo, settings) for slo in slos)]
+
+
+def _service(budget: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "openslo/v1",
+        "kind": "Service",
+        "metadata": {"name": dns_name(budget), "displayName": budget},
+        "spec": {"description": f"What the latency budget {budget} is for."},
+    }
+
+
+def _openslo_slo(slo: Slo, settings: RuleSettings) -> dict[str, Any]:
+    name = dns_name(f"{slo.budget}-{slo.name}")
+    # Rates over any window will do: what is asked for is their ratio.
+    window = settings.base
+
+    def source(query: str) -> dict[str, Any]:
+        return {"metricSource": {"type": "Prometheus", "spec": {"query": query}}}
+
+    return {
+        "apiVersion": "openslo/v1",
+        "kind": "SLO",
+        "metadata": {"name": name, "displayName": f"{slo.budget}: {slo.name}"},
+        "spec": {
+            "description": f"{slo.promise}.",
+            "service": dns_name(slo.budget),
+            "indicator": {
+                "metadata": {"name": f"{name}-sli"[-_LONGEST_NAME:]},
+                "spec": {
+                    "ratioMetric": {
+                        "counter": False,
+                        "bad": source(slo.bad(window)),
+                        "total": source(slo.valid(window)),
+                    }
+                },
+            },
+            "timeWindow": [{"duration": settings.period, "isRolling": True}],
+            "budgetingMethod": "Occurrences",
+            "objectives": [{"displayName": slo.name, "target": slo.objective}],
+        },
+    }
+
+
+def dns_name(text: str) -> str:
+    """Make a name both take: lower case, digits and dashes.
+
+    Example:
+        >>> dns_name("Chat (EU) ttft")
+        'chat-eu-ttft'
+    """
+    return _NOT_IN_NAME.sub("-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "budget"
+
+
+def _once(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

@@ -1,0 +1,146 @@
+"""What do the commands of `llmtrace budget` do?"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from llmtrace.budget import DEFAULT, Budgets, read_budgets
+from llmtrace.budget_check import as_text
+from llmtrace.budget_check import check as add_up
+from llmtrace.errors import ConfigError, DataError, SourceError, missing_extra
+from llmtrace.jsonl import read_rows
+from llmtrace.rows import Row
+
+
+def check(file: Path, out: TextIO) -> None:
+    """Print whether the budgets of a file add up.
+
+    Raises:
+        ConfigError: it is no budget file.
+        DataError: one of them does not add up.
+    """
+    found = [add_up(budget) for budget in read_budgets(file)]
+    print("\n\n".join(as_text(one) for one in found), file=out)
+    wrong = [one.budget.name for one in found if one.problems]
+    if wrong:
+        raise DataError(f"{file}: does not add up: {', '.join(wrong)}")
+
+
+def suggest(
+    file: Path,
+    out: TextIO,
+    *,
+    total: str | None = None,
+    objective: str | None = None,
+    buffer: str | None = None,
+    name: str | None = None,
+    model: str | None = None,
+    route: str | None = None,
+    write: Path | None = None,
+) -> None:
+    """Print a budget that adds up, from measured rows; `write` it, or print that too.
+
+    Raises:
+        ConfigError: an option is wrong.
+        SourceError, DataError: the rows cannot be read, or are too few.
+    """
+    try:
+        from llmtrace import budget_suggest
+        from llmtrace.columns import from_rows
+    except ImportError as error:
+        raise missing_extra("llmtrace budget suggest", "triage", error.name or "") from error
+    from llmtrace.budget_file import as_yaml
+
+    # The options are read as the keys of a budget file are.
+    wanted = read_budgets(
+        {"total": total, "objective": objective, "model": model, "route": route, "name": name}
+    ).all[0]
+    rows = [row for row in read_rows(file) if wanted.covers(row.model, row.route)]
+    found = budget_suggest.suggest(
+        from_rows(rows),
+        total_s=wanted.total_s,
+        objective=wanted.objective,
+        buffer=_share(buffer),
+        name=name or "suggested",
+        model=wanted.model,
+        route=wanted.route,
+    )
+    print(budget_suggest.as_text(found), file=out)
+    text = as_yaml(
+        found.budget,
+        (
+            f"From {found.rows} requests of {file.name}: what a request at the objective spends",
+            "in each stage, brought to the total (`llmtrace budget suggest`).",
+        ),
+    )
+    if write is None:
+        print(f"\n{text}", end="", file=out)
+        return
+    _replace(write, text)
+    print(f"\nBudget written to {write}", file=out)
+
+
+def report(file: Path, budget: Path | None, html: Path | None) -> None:
+    """Print how measured rows stand against budgets, and draw it.
+
+    Raises:
+        ConfigError: the budget file is wrong.
+        SourceError, DataError: the rows cannot be read.
+    """
+    try:
+        from rich.console import Console
+
+        from llmtrace import budget_report, budget_view
+        from llmtrace.budget_page import page
+    except ImportError as error:
+        raise missing_extra("llmtrace budget report", "triage", error.name or "") from error
+    budgets = Budgets((DEFAULT,)) if budget is None else read_budgets(budget)
+    rows: Sequence[Row] = read_rows(file)
+    found = budget_report.reports(rows, budgets)
+    console = Console(highlight=False, markup=False, emoji=False)
+    for number, one in enumerate(found):
+        if number:
+            console.print()
+        console.print(budget_view.heading(one), style="bold")
+        if one.high_s is not None:
+            console.print()
+            console.print(budget_view.table(one, console.width))
+            console.print()
+            console.print(budget_view.remarks(one, min(console.width, 100)))
+    if html is not None:
+        _replace(html, page(found, file.name))
+        console.print(f"\nPicture written to {html}", soft_wrap=True)
+
+
+def _share(given: str | None) -> float:
+    """Read a share of the total, as in 10%."""
+    if given is None:
+        return 0.0
+    text = given.strip().removesuffix("%").strip()
+    try:
+        share = float(text) / (100 if "%" in given else 1)
+    except ValueError:
+        share = -1.0
+    if 0 <= share < 1:
+        return share
+    raise ConfigError(f"--buffer: {given!r} is not a share of the total; write 10%")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole, or leave what was there."""
+    try:
+        handle, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(made).chmod(0o644)
+            Path(made).replace(path)
+        except BaseException:
+            Path(made).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise SourceError(f"{path}: cannot write it: {error}") from error

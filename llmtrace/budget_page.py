@@ -1,0 +1,233 @@
+"""How does a budget with what was measured look as a picture?
+
+One HTML file that asks nobody for anything: light or dark as the reader's machine is, readable in
+black and white and without a mouse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Final
+
+from llmtrace.budget_report import Held, Report
+from llmtrace.budget_view import eats
+from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
+from llmtrace.view import ms, outcomes_text
+
+_STATES: Final = {
+    "within": ("✓", "within", WITHIN),
+    "near": ("!", "near the limit", NEAR),
+    "over": ("✗", "over", OVER),
+    "unclear": ("?", "unclear", NEAR),
+    "no limit": ("", "no limit set", NEUTRAL),
+    "not reported": ("", "not reported", NEUTRAL),
+}
+_STYLE: Final = """
+:root { color-scheme: light dark; --ground: #ffffff; --ink: #1c2128; --soft: #57606a;
+  --line: #d8dee4; --track: #eceff2; --card: #f7f8fa; }
+@media (prefers-color-scheme: dark) { :root { --ground: #111418; --ink: #e6e9ec;
+  --soft: #9aa4af; --line: #2d333b; --track: #262c34; --card: #181c22; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 66rem; padding: 2rem 1.5rem 3rem; background: var(--ground);
+  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.35rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 0; }
+p { margin: .35rem 0; } .soft { color: var(--soft); }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
+  padding: 1.3rem 1.5rem; margin: 1.4rem 0; }
+.verdict { font-size: 1.9rem; font-weight: 650; margin: .1rem 0 .9rem; letter-spacing: -.01em; }
+.verdict small { font-size: 1rem; font-weight: 400; color: var(--soft); }
+.pill { border-radius: 99px; padding: .1rem .6rem; font-size: .82rem; font-weight: 600;
+  white-space: nowrap; border: 1.5px solid var(--c); color: var(--ink); }
+.whole { position: relative; margin: .6rem 0 1.6rem; }
+.whole div.bar { display: flex; align-items: center; margin: .45rem 0; }
+.whole .name { flex: 0 0 7.5rem; color: var(--soft); font-size: .87rem; }
+.track { position: relative; flex: 1; height: 2rem; display: flex; }
+.track span { display: block; height: 100%; border-right: 1.5px solid var(--card);
+  overflow: hidden; color: #10141a; font-size: .74rem; line-height: 2rem;
+  text-align: center; white-space: nowrap; }
+.track .free { background: repeating-linear-gradient(135deg, var(--track) 0 6px,
+  var(--line) 6px 8px); color: var(--soft); }
+.mark { position: absolute; top: -.3rem; bottom: -.3rem; border-left: 2px dashed var(--ink); }
+.mark b { position: absolute; top: 100%; left: .35rem; font-size: .74rem; font-weight: 500;
+  white-space: nowrap; } .mark.late b { left: auto; right: .35rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: 500; color: var(--soft); font-size: .82rem; }
+th, td { padding: .38rem .7rem .38rem 0; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
+td.n, th.n { text-align: right; } tr.sum td { font-weight: 600; }
+tr.gap td { border: 0; height: .5rem; padding: 0; }
+.chip { display: inline-block; width: .75rem; height: .75rem; border-radius: 3px;
+  margin-right: .5rem; vertical-align: -.06rem; }
+.used { position: relative; width: 7rem; height: .8rem; background: var(--track);
+  border-radius: 4px; display: inline-block; vertical-align: middle; margin-right: .5rem; }
+.used i { display: block; height: 100%; border-radius: 4px; }
+.lies { color: var(--soft); font-size: .8rem; }
+"""
+_NARROW: Final = 0.055  # of the bar: below it no name fits
+
+
+def page(reports: Sequence[Report], source: str) -> str:
+    """Return the page.
+
+    Args:
+        reports: one or several.
+        source: where the requests are from, for the reader.
+    """
+    sections = "\n".join(_section(one) for one in reports)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Latency budget</title><style>{_STYLE}</style></head><body>\n"
+        "<h1>Latency budget</h1>\n"
+        f'<p class="soft">Requests from {escape(source)}. Durations in milliseconds.</p>\n'
+        f"{sections}\n"
+        '<p class="soft">What a request at the objective spends in each stage is an estimate '
+        "over all requests (Harrell and Davis's weights), and adds up. A stage's own percentile "
+        "is of that stage alone: percentiles do not add up, and are shown beside it for what "
+        "they are.</p>\n</body></html>\n"
+    )
+
+
+def _section(report: Report) -> str:
+    budget = report.budget
+    high = f"p{100 * budget.objective:g}"
+    whom = "; ".join(
+        f"{label} {', '.join(patterns)}"
+        for label, patterns in (("model", budget.model), ("route", budget.route))
+        if patterns
+    )
+    head = f"<h2>{escape(budget.name)}</h2>" + (f'<p class="soft">{escape(whom)}</p>' * bool(whom))
+    if report.high_s is None:
+        return f"<section>{head}<p>No request that it covers succeeded.</p></section>"
+    whole = report.metrics[0]
+    limit = "no total is set" if budget.total_s is None else f"of {ms(budget.total_s)} ms allowed"
+    return (
+        f"<section>{head}"
+        f'<p class="verdict">{high} {ms(whole.line.high_s)} ms <small>{limit}</small> '
+        f"{_pill(whole)}</p>"
+        f"{_bars(report, high)}{_table(report, high)}{_remarks(report, high)}</section>"
+    )
+
+
+def _pill(one: Held) -> str:
+    sign, words, colour = _STATES[one.state]
+    return f'<span class="pill" style="--c:{colour}">{sign} {words}</span>'
+
+
+def _bars(report: Report, high: str) -> str:
+    """Draw what is allowed and what is spent as two bars of one scale, the total as a line."""
+    spent = [(one.name, one.spent_s or 0.0) for one in report.stages]
+    allowed = [(one.name, one.allowed_s or 0.0) for one in report.stages]
+    budget, total = report.budget, report.budget.total_s
+    free = (budget.buffer_s, "buffer") if budget.buffer_s else (0.0, "")
+    ends = [sum(s for _, s in spent), sum(s for _, s in allowed) + free[0], total or 0.0]
+    scale = max(ends) or 1.0
+    bars = [f"{high} request", _bar(spent, scale, (0.0, "")), ""]
+    rows = [(bars[0], bars[1])]
+    if ends[1]:
+        rows.insert(0, ("allowed", _bar(allowed, scale, free)))
+    mark = ""
+    if total is not None:
+        at = 100 * total / scale
+        late = " late" if at > 80 else ""  # noqa: PLR2004 - percent: no room to the right
+        mark = f'<div class="mark{late}" style="left:{at:.2f}%"><b>total {ms(total)}</b></div>'
+    drawn = "".join(
+        f'<div class="bar"><div class="name">{name}</div><div class="track">{bar}'
+        f"{mark if i == len(rows) - 1 else mark.replace(_label(mark), '')}</div></div>"
+        for i, (name, bar) in enumerate(rows)
+    )
+    return f'<div class="whole" role="img" aria-label="{_aloud(report, high)}">{drawn}</div>'
+
+
+def _label(mark: str) -> str:
+    """Return the text of a mark, which the last bar alone carries."""
+    start = mark.find("<b>")
+    return mark[start : mark.find("</b>") + 4] if start >= 0 else "\0"
+
+
+def _bar(parts: Sequence[tuple[str, float]], scale: float, free: tuple[float, str]) -> str:
+    return "".join(_pieces(parts, scale, free))
+
+
+def _pieces(
+    parts: Sequence[tuple[str, float]], scale: float, free: tuple[float, str]
+) -> Iterator[str]:
+    for name, seconds in parts:
+        if seconds > 0:
+            share = seconds / scale
+            text = name if share > _NARROW * (1 + len(name) / 12) else ""
+            yield (
+                f'<span style="width:{100 * share:.3f}%;background:{STAGE_COLOURS[name]}" '
+                f'title="{name} {ms(seconds)} ms">{text}</span>'
+            )
+    seconds, name = free
+    if seconds:
+        text = name if seconds / scale > _NARROW else ""
+        yield (
+            f'<span class="free" style="width:{100 * seconds / scale:.3f}%" '
+            f'title="{name} {ms(seconds)} ms">{text}</span>'
+        )
+
+
+def _aloud(report: Report, high: str) -> str:
+    told = ", ".join(
+        f"{one.name} {ms(one.spent_s)} of {ms(one.allowed_s)} ms"
+        for one in report.stages
+        if one.spent_s is not None
+    )
+    return escape(f"A request at the {high} spends: {told}")
+
+
+def _table(report: Report, high: str) -> str:
+    head = (
+        '<tr><th>stage</th><th class="n">allowed</th>'
+        f'<th class="n">at the {high}</th><th>used</th><th></th>'
+        f'<th class="n">own {high}</th><th class="n">requests within</th></tr>'
+    )
+    allowed = sum(one.allowed_s or 0.0 for one in report.stages)
+    total = (
+        f'<tr class="sum"><td>sum</td><td class="n">{ms(allowed) if allowed else "-"}</td>'
+        f'<td class="n">{ms(report.high_s)}</td><td></td><td></td>'
+        '<td class="n lies">do not add</td><td></td></tr><tr class="gap"><td></td></tr>'
+    )
+    rows = "".join(_row(one) for one in report.stages)
+    metrics = "".join(_row(one) for one in report.metrics)
+    return f'<div class="scroll"><table>{head}{rows}{total}{metrics}</table></div>'
+
+
+def _row(one: Held) -> str:
+    colour = STAGE_COLOURS.get(one.name)
+    chip = f'<span class="chip" style="background:{colour}"></span>' if colour else ""
+    used = ""
+    if one.used is not None:
+        fill = _STATES[one.state][2]
+        used = (
+            f'<span class="used"><i style="width:{100 * min(one.used, 1):.1f}%;'
+            f'background:{fill}"></i></span>{one.used:.0%}'
+        )
+    share = ""
+    if one.share is not None:
+        good, least, most = one.share
+        share = f'{good:.1%} <span class="lies">{least:.0%} to {most:.0%}</span>'
+    low, top = one.line.interval.low, one.line.interval.high
+    lies = ""
+    if one.line.known:
+        bounds = (("?" if bound is None else ms(bound)) for bound in (low, top))
+        lies = f' <span class="lies">{" to ".join(bounds)}</span>'
+    return (
+        f'<tr><td>{chip}{one.name}</td><td class="n">{ms(one.allowed_s)}</td>'
+        f'<td class="n">{ms(one.spent_s)}</td><td>{used}</td><td>{_pill(one)}</td>'
+        f'<td class="n">{ms(one.line.high_s)}{lies}</td><td class="n">{share}</td></tr>'
+    )
+
+
+def _remarks(report: Report, high: str) -> str:
+    said = []
+    if (words := eats(report)) is not None:
+        said.append(f"<b>{escape(words)}</b>")
+    if not report.enough:
+        said.append(f"Too few requests for an upper bound of the {high}: take it as a hint.")
+    said.append(f'<span class="soft">{escape(outcomes_text(report.summary))}</span>')
+    return "".join(f"<p>{one}</p>" for one in said)

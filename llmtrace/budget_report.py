@@ -1,0 +1,162 @@
+"""How do measured requests stand against a budget: which stage eats it, and how sure is that?
+
+What a request at the objective spends in each stage is held against what the stage is allowed:
+both add up, so that the picture is one of a whole. Each stage's own percentile stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from llmtrace.budget import Budget, Budgets
+from llmtrace.columns import from_rows
+from llmtrace.quantiles import least_values
+from llmtrace.rows import Row
+from llmtrace.stages import STAGES
+from llmtrace.summary import UNATTRIBUTED, Line, Summary, summarise
+from llmtrace.triage.anatomy import harrell_davis
+from llmtrace.triage.chance import share_bounds
+
+State = Literal["within", "near", "over", "unclear", "no limit", "not reported"]
+
+_NEAR: Final = 0.8  # of what is allowed: time to look, though nothing is wrong
+_PARTS: Final = (*STAGES, UNATTRIBUTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One stage or metric held against its limit. Durations in seconds; `None` = not known.
+
+    Attributes:
+        name: of the stage or metric.
+        allowed_s: what the budget allows.
+        spent_s: what the request at the objective spends; of stages alone, and they add up.
+        line: its percentiles, and how far they are known.
+        within: how many of the requests that tell it are within what is allowed.
+        share: the share of these, and between what it lies with 95 % confidence.
+        state: in a word.
+    """
+
+    name: str
+    allowed_s: float | None
+    spent_s: float | None
+    line: Line
+    within: int | None
+    share: tuple[float, float, float] | None
+    state: State
+
+    @property
+    def used(self) -> float | None:
+        """What is spent of what is allowed: 1 = all of it."""
+        if self.spent_s is None or not self.allowed_s:
+            return None
+        return self.spent_s / self.allowed_s
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Requests held against one budget.
+
+    Attributes:
+        budget: which.
+        summary: the requests it covers.
+        stages: each, and `unattributed` if there is any.
+        metrics: e2e, ttft, tpot.
+        high_s: the quantile of e2e at the objective that the stages' times add up to; `None` =
+            no request succeeded.
+        enough: whether there are as many requests as it takes for an upper bound.
+    """
+
+    budget: Budget
+    summary: Summary
+    stages: tuple[Held, ...]
+    metrics: tuple[Held, ...]
+    high_s: float | None
+    enough: bool
+
+    @property
+    def state(self) -> State:
+        """How the whole stands, in a word."""
+        return self.metrics[0].state
+
+    @property
+    def eats(self) -> Held | None:
+        """The stage furthest above its allocation; `None` = none is."""
+        over = [one for one in self.stages if one.used is not None and one.used > 1]
+        return max(over, key=_above, default=None)
+
+
+def _above(one: Held) -> float:
+    return (one.spent_s or 0.0) - (one.allowed_s or 0.0)
+
+
+def report(rows: Sequence[Row], budget: Budget) -> Report:
+    """Hold the requests a budget covers against it."""
+    covered = [row for row in rows if budget.covers(row.model, row.route)]
+    summary = summarise(covered, budget)
+    good = [row for row in covered if row.outcome == "success" and not row.is_turn]
+    high, spent = _anatomy(good, budget.objective)
+    limits = budget.thresholds_s()
+    return Report(
+        budget=budget,
+        summary=summary,
+        stages=tuple(
+            _held(line, limits.get(line.name), spent.get(line.name), _values(good, line.name))
+            for line in summary.stages
+        ),
+        metrics=tuple(
+            _held(line, limits.get(line.name), None, _values(good, line.name))
+            for line in summary.metrics
+        ),
+        high_s=high,
+        enough=len(good) >= least_values(budget.objective),
+    )
+
+
+def reports(rows: Sequence[Row], budgets: Budgets) -> tuple[Report, ...]:
+    """Hold requests against each of several budgets."""
+    return tuple(report(rows, budget) for budget in budgets)
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    if name in _PARTS:
+        found = (getattr(row.stages, name) for row in rows)
+        return [ns / 1e9 for ns in found if ns is not None]
+    told = (getattr(row, f"{name}_s") for row in rows)
+    return [value for value in told if value is not None]
+
+
+def _anatomy(rows: Sequence[Row], objective: float) -> tuple[float | None, dict[str, float]]:
+    if not rows:
+        return None, {}
+    columns = from_rows(rows)
+    whole = columns.numbers["e2e_s"]
+    told = np.column_stack([columns.numbers[f"{name}_s"] for name in _PARTS])
+    order = np.argsort(whole, kind="stable")
+    spent = harrell_davis(len(order), objective) @ np.nan_to_num(told)[order]
+    known = [bool(np.isfinite(column).any()) for column in told.T]
+    return float(spent.sum()), {name: float(spent[i]) for i, name in enumerate(_PARTS) if known[i]}
+
+
+def _held(line: Line, allowed: float | None, spent: float | None, values: Sequence[float]) -> Held:
+    share = within = None
+    if allowed is not None and values:
+        within = sum(value <= allowed for value in values)
+        low, high = share_bounds(within, len(values))
+        share = (within / len(values), low, high)
+    return Held(line.name, allowed, spent, line, within, share, _state(line, allowed, spent))
+
+
+def _state(line: Line, allowed: float | None, spent: float | None) -> State:
+    if not line.known:
+        return "not reported"
+    if allowed is None:
+        return "no limit"
+    if spent is None:
+        return line.verdict or "unclear"
+    used = spent / allowed
+    return "over" if used > 1 else "near" if used > _NEAR else "within"

@@ -1,0 +1,410 @@
+"""Which allocation adds up, and is true to where the time of slow requests goes?
+
+Percentiles of stages do not add up to the percentile of the whole, since the slowest requests of
+each stage are rarely the same ones. So the time of the request *at* the percentile is dealt out
+instead: the Euler allocation, with Harrell and Davis's weights, whose parts add up exactly. Beside
+it the common quantile: the p at which the stages' own quantiles come to the total. Both are tried
+on whole requests, drawn again and again, so that what hangs together stays together.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from llmtrace.budget import Budget
+from llmtrace.budget_check import FRONT
+from llmtrace.columns import Columns, Floats
+from llmtrace.errors import DataError
+from llmtrace.quantiles import least_values
+from llmtrace.rows import TURN
+from llmtrace.stages import STAGES, StageName
+from llmtrace.triage.anatomy import harrell_davis
+
+UNATTRIBUTED: Final = "unattributed"
+_NAMES: Final = (*STAGES, UNATTRIBUTED)
+_DRAWS: Final = 400
+_MOST_DRAWN: Final = 4_000_000  # values sorted in all: seconds, not minutes
+_STEPS: Final = 60
+_SHORT_S: Final = 0.1  # below it milliseconds are too coarse
+_THREE_DIGITS: Final = 100
+_WIDTH: Final = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one stage is dealt. Durations in seconds; `None` = nobody tells this stage.
+
+    Attributes:
+        name: of the stage, or `unattributed`.
+        known: how many of the requests tell it.
+        p50_s: its median.
+        high_s: its own quantile at the objective. These do not add up.
+        spent_s: what the request at the objective spends in it. These do.
+        euler_s: what it is dealt by that.
+        low_s: between which `euler_s` lies in 95 % of the draws.
+        top_s: its other end.
+        common_s: what the common quantile deals it.
+    """
+
+    name: str
+    known: int
+    p50_s: float | None
+    high_s: float | None
+    spent_s: float
+    euler_s: float
+    low_s: float
+    top_s: float
+    common_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """An allocation and how it was come by. Durations in seconds.
+
+    Attributes:
+        budget: the suggested one; it adds up.
+        rows: requests that succeeded, which it is made of.
+        shares: what each stage is dealt.
+        measured_s: the quantile of e2e at the objective, as estimated here.
+        sum_of_highs_s: what the stages' own quantiles come to.
+        common_p: at which the stages' own quantiles come to what is dealt out; `None` = nowhere.
+        all_within: share of the requests of which every stage is within its own quantile.
+        kept: share of the requests within the total if every stage came down (or up) to its
+            allocation, each request as it is; and between what that lies in 95 % of the draws.
+        notes: what a reader should know.
+    """
+
+    budget: Budget
+    rows: int
+    shares: tuple[Share, ...]
+    measured_s: float
+    sum_of_highs_s: float
+    common_p: float | None
+    all_within: float
+    kept: tuple[float, float, float]
+    notes: tuple[str, ...]
+
+
+def suggest(
+    rows: Columns,
+    *,
+    total_s: float | None = None,
+    objective: float = 0.95,
+    buffer: float = 0.0,
+    name: str = "suggested",
+    model: tuple[str, ...] = (),
+    route: tuple[str, ...] = (),
+    seed: int = 0,
+) -> Suggestion:
+    """Deal a total out among the stages, by what requests spend in them.
+
+    Args:
+        rows: requests; those that succeeded count.
+        total_s: what the whole may take; default: what it takes now.
+        objective: the quantile the total is for, 0 to 1.
+        buffer: share of the total that is kept free, 0 to 1.
+        name: of the budget.
+        model: whom the budget is for; the rows are theirs already.
+        route: the same of routes.
+        seed: of the draws.
+
+    Raises:
+        DataError: too few requests succeeded to say anything of their quantile.
+    """
+    rows = _countable(rows)
+    least = least_values(objective)
+    if rows.n < least:
+        raise DataError(
+            f"{rows.n} requests succeeded; a p{100 * objective:g} has no upper bound with fewer "
+            f"than {least}: measure more, or take a lower objective"
+        )
+    whole = rows.numbers["e2e_s"]
+    told = np.column_stack([rows.numbers[f"{one}_s"] for one in _NAMES])
+    parts = np.nan_to_num(told)  # what nobody tells lies in another part of the same request
+    weights = harrell_davis(rows.n, objective)
+    spent = weights @ parts[np.argsort(whole, kind="stable")]
+    measured = float(spent.sum())
+    goal = _up_to_a_hundredth(measured) if total_s is None else total_s
+    dealt = goal * (1 - buffer)
+    euler = _whole_ms(spent * (dealt / measured), dealt)
+    common_p, common = _common(parts, dealt)
+    scale = np.divide(euler, spent, out=np.ones_like(spent), where=spent > 0)
+    drawn, kept = _draw(parts, whole, scale, dealt, objective=objective, seed=seed)
+    highs = np.quantile(parts, objective, axis=0)
+    shares = tuple(
+        _share(
+            i,
+            told[:, i],
+            objective=objective,
+            spent=spent,
+            euler=euler,
+            drawn=drawn,
+            common=common,
+        )
+        for i in range(len(_NAMES))
+        if _NAMES[i] != UNATTRIBUTED or spent[i] > 0
+    )
+    budget, notes = _budget(rows, shares, goal, objective=objective, name=name, weights=weights)
+    return Suggestion(
+        budget=replace(budget, model=model, route=route),
+        rows=rows.n,
+        shares=shares,
+        measured_s=measured,
+        sum_of_highs_s=float(highs.sum()),
+        common_p=common_p,
+        all_within=float(np.mean(np.all(parts <= highs, axis=1))),
+        kept=kept,
+        notes=notes,
+    )
+
+
+def _countable(rows: Columns) -> Columns:
+    good = rows.words["outcome"].where("success") & ~rows.words["operation"].where(TURN)
+    return rows.take(good & np.isfinite(rows.numbers["e2e_s"]))
+
+
+def _share(
+    i: int,
+    told: Floats,
+    *,
+    objective: float,
+    spent: Floats,
+    euler: Floats,
+    drawn: Floats,
+    common: Floats | None,
+) -> Share:
+    known = told[np.isfinite(told)]
+    low, top = np.quantile(drawn[:, i], (0.025, 0.975))
+    return Share(
+        name=_NAMES[i],
+        known=len(known),
+        p50_s=float(np.median(known)) if len(known) else None,
+        high_s=float(np.quantile(known, objective)) if len(known) else None,
+        spent_s=float(spent[i]),
+        euler_s=float(euler[i]),
+        low_s=float(low),
+        top_s=float(top),
+        common_s=None if common is None else float(common[i]),
+    )
+
+
+def _draw(
+    parts: Floats, whole: Floats, scale: Floats, dealt: float, *, objective: float, seed: int
+) -> tuple[Floats, tuple[float, float, float]]:
+    """Draw whole requests with replacement; return allocations, and the share that is kept."""
+    n = len(whole)
+    draws = max(min(_DRAWS, _MOST_DRAWN // n), 50)
+    chance = np.random.default_rng(seed)
+    weights = harrell_davis(n, objective)
+    inside = parts @ scale <= dealt * (1 + 1e-9)
+    allocations = np.empty((draws, parts.shape[1]))
+    kept = np.empty(draws)
+    for i in range(draws):
+        which = chance.integers(0, n, n)
+        order = which[np.argsort(whole[which], kind="stable")]
+        found = weights @ parts[order]
+        allocations[i] = found * (dealt / found.sum())
+        kept[i] = inside[which].mean()
+    low, top = np.quantile(kept, (0.025, 0.975))
+    return allocations, (float(inside.mean()), float(low), float(top))
+
+
+def _common(parts: Floats, dealt: float) -> tuple[float | None, Floats | None]:
+    """Return the p at which the stages' quantiles come to what is dealt out, and these."""
+    low, top = 0.0, 1.0
+    if not parts.min(axis=0).sum() <= dealt <= parts.max(axis=0).sum():
+        return None, None
+    ordered = np.sort(parts, axis=0)
+    at = np.linspace(0, 1, len(ordered))
+
+    def quantiles(p: float) -> Floats:
+        found: Floats = np.array([np.interp(p, at, column) for column in ordered.T])
+        return found
+
+    for _ in range(_STEPS):
+        middle = (low + top) / 2
+        if quantiles(middle).sum() < dealt:
+            low = middle
+        else:
+            top = middle
+    return top, quantiles(top)
+
+
+def _whole_ms(seconds: Floats, total: float) -> Floats:
+    """Round to milliseconds (to hundredths of them, where the total is short) without a rest."""
+    unit = 1e-3 if total >= _SHORT_S else 1e-5
+    exact = seconds / unit
+    floors = np.floor(exact)
+    missing = round(total / unit) - int(floors.sum())
+    largest = np.argsort(floors - exact, kind="stable")[: max(missing, 0)]
+    floors[largest] += 1
+    rounded: Floats = np.round(floors * unit, 5)
+    return rounded
+
+
+def _up_to_a_hundredth(seconds: float) -> float:
+    return math.ceil(round(seconds * 100, 6)) / 100 if seconds >= _SHORT_S else seconds
+
+
+def _budget(
+    rows: Columns,
+    shares: tuple[Share, ...],
+    goal: float,
+    *,
+    objective: float,
+    name: str,
+    weights: Floats,
+) -> tuple[Budget, tuple[str, ...]]:
+    notes = []
+    dealt: dict[StageName, float] = {
+        stage: share.euler_s
+        for stage in STAGES
+        for share in shares
+        if share.name == stage and share.known and share.euler_s > 0
+    }
+    unsplit = sum(share.euler_s for share in shares if share.name == UNATTRIBUTED)
+    untold = [share.name for share in shares if not share.known]
+    if untold:
+        notes.append(
+            f"nobody tells {', '.join(untold)}: that time is in unattributed, and they get nothing"
+        )
+    together = math.fsum(dealt.values())
+    front = math.fsum(dealt.get(stage, 0.0) for stage in FRONT)
+    if any(stage in untold for stage in FRONT):
+        # What could not be split lies before the first content: the limit on it holds both.
+        ttft: float | None = round(front + unsplit, 5)
+        rest = goal - together - unsplit
+    else:
+        rest = goal - together
+        if unsplit > 0:
+            notes.append(f"{unsplit * 1000:.4g} ms could not be split, and are in the buffer")
+        ttft = _ttft(rows, goal, objective)
+        ttft = None if ttft is None else max(ttft, round(front, 5))
+    tokens, tpot = _tokens(rows, dealt.get("decode"), weights)
+    weight = rows.weights
+    if rows.n and np.ptp(weight) > 0:
+        notes.append("rows stand for different numbers of requests; each was counted once")
+    return (
+        Budget(
+            name=name,
+            objective=objective,
+            total_s=goal,
+            ttft_s=ttft,
+            tpot_s=tpot,
+            tokens=tokens,
+            stages_s=dealt,
+            buffer_s=max(round(rest, 5), 0.0),
+        ),
+        tuple(notes),
+    )
+
+
+def _ttft(rows: Columns, goal: float, objective: float) -> float | None:
+    """Return the limit that TTFT gets: its own quantile, brought down as the whole is."""
+    ttft, whole = rows.numbers["ttft_s"], rows.numbers["e2e_s"]
+    known = np.sort(ttft[np.isfinite(ttft)])
+    if not len(known):
+        return None
+    high = harrell_davis(len(known), objective) @ known
+    measured = harrell_davis(len(whole), objective) @ np.sort(whole)
+    return math.ceil(float(high) * goal / float(measured) * 1000) / 1000
+
+
+def _tokens(
+    rows: Columns, decode: float | None, weights: Floats
+) -> tuple[int | None, float | None]:
+    """Return how many tokens the request at the quantile has, and what each may take."""
+    tokens = rows.numbers["output_tokens"][np.argsort(rows.numbers["e2e_s"], kind="stable")]
+    known = np.isfinite(tokens)
+    if decode is None or not known.any() or weights[known].sum() <= 0:
+        return None, None
+    mean = float(weights[known] @ tokens[known] / weights[known].sum())
+    count = max(round(mean), 1)
+    return count, math.floor(decode / count * 1e5) / 1e5
+
+
+def as_text(suggestion: Suggestion) -> str:
+    """Say what each stage is dealt, and why it is not its own percentile."""
+    budget = suggestion.budget
+    high = f"p{100 * budget.objective:g}"
+    heading = ("stage", "p50", f"own {high}", f"at the {high}", "allocation", "lies in", "common")
+    rows = [
+        (
+            share.name,
+            _ms(share.p50_s),
+            _ms(share.high_s),
+            _ms(share.spent_s),
+            _ms(share.euler_s),
+            f"{_ms(share.low_s)}-{_ms(share.top_s)}",
+            _ms(share.common_s),
+        )
+        for share in suggestion.shares
+    ]
+    dealt = _ms(math.fsum(share.euler_s for share in suggestion.shares))
+    highs, whole = _ms(suggestion.sum_of_highs_s), _ms(suggestion.measured_s)
+    common = "-" if suggestion.common_p is None else dealt
+    too_much = suggestion.sum_of_highs_s / suggestion.measured_s - 1
+    more = "more" if too_much >= 0 else "less"
+    at = (
+        "there is none here"
+        if suggestion.common_p is None
+        else f"here p{100 * suggestion.common_p:.1f}"
+    )
+    kept, low, top = (f"{share:.1%}" for share in suggestion.kept)
+    head = (
+        f"{suggestion.rows} requests; the {high} of the whole is {whole} ms, and "
+        f"{_ms(budget.total_s)} ms are to deal out. In ms:"
+    )
+    why = (
+        f"Why not each stage's own {high}: they come to {highs} ms, {abs(too_much):.0%} {more} "
+        f"than the {high} of the whole, and only {suggestion.all_within:.0%} of the requests are "
+        "within all of them."
+    )
+    how = (
+        f"At the {high}: what a request at the {high} spends in each stage; it adds up. The "
+        "allocation is that, brought to the total; it lies in what 95 % of the draws of whole "
+        "requests gave."
+    )
+    other = (
+        "Common: the stages' quantiles at the one p where they come to the total, "
+        f"{at}. Every stage is exceeded as often; but what makes requests slow is given too "
+        "little, and all else too much."
+    )
+    proof = (
+        f"With every stage at its allocation {kept} of these requests would be within the "
+        f"total ({low} to {top})."
+    )
+    notes = (f"Note: {note}." for note in suggestion.notes)
+    sentences = [why, how, other, proof, *notes]
+    return "\n".join(
+        [
+            head,
+            "",
+            *_table([heading, *rows, ("sum", "", f"({highs})", whole, dealt, "", common)]),
+            "",
+            *(textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in sentences),
+        ]
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    value = seconds * 1000
+    return f"{value:,.0f}" if value >= _THREE_DIGITS or value == 0 else f"{value:.3g}"

@@ -1,0 +1,245 @@
+"""Is what was measured held against a budget rightly, and shown as it is?"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from llmtrace.budget import DEFAULT, Budget, Budgets
+from llmtrace.budget_page import page
+from llmtrace.budget_report import report, reports
+from llmtrace.budget_view import heading, remarks, table
+from llmtrace.cli import main
+from llmtrace.jsonl import write_rows
+from llmtrace.stages import Network, Reported, Timeline
+from llmtrace.testing import make_row
+
+MS = 1_000_000
+
+
+def row(number, *, queue=100, decode=800, told=True, **fields):
+    """Return one request whose queue and decode are so many milliseconds; prefill is 200."""
+    front = 50 + 20 + queue + 200 + 10
+    engine = {"queue": queue, "prefill": 200} if told else {}
+    reports = {name: Reported(ms * MS, "engine_inband") for name, ms in engine.items()}
+    timeline = Timeline(
+        e2e=(front + decode) * MS,
+        ttft=front * MS,
+        network=Network(client_wait=0, dns=0, connect=0, tls=0, send=0, rtt=50 * MS,
+                        rtt_source="kernel"),
+        gateway=Reported(20 * MS, "server_timing"),
+        **reports,
+    )  # fmt: skip
+    return make_row(
+        request_id=f"lt-{number:016x}", timeline=timeline, route="chat", model="tiny",
+        output_tokens=41, last_content_ns=(front + decode) * MS, **fields,
+    )  # fmt: skip
+
+
+QUICK = [row(i, queue=50 + i % 100) for i in range(200)]
+# One in five waits two seconds in the queue.
+QUEUED = [row(i, queue=2000 if i % 5 == 0 else 50) for i in range(200)]
+
+
+def held(found, name):
+    """Return one line of a report."""
+    return next(one for one in (*found.stages, *found.metrics) if one.name == name)
+
+
+def test_the_stage_that_eats_the_budget_is_named():
+    """A p95 request is one of those that queued, and its parts come to its e2e."""
+    found = report(QUEUED, DEFAULT)
+
+    assert found.state == "over"
+    assert found.eats is not None
+    assert found.eats.name == "queue"
+    assert held(found, "queue").used > 10
+    assert held(found, "decode").used == pytest.approx(800 / 1500, rel=0.01)
+    assert sum(one.spent_s for one in found.stages if one.spent_s) == pytest.approx(found.high_s)
+    assert found.high_s == pytest.approx(3.08, rel=0.01)
+
+
+def test_requests_within_the_limit_are_counted_with_bounds():
+    """160 of 200 are within the 150 ms of the queue; the bounds are the exact binomial ones."""
+    queue = held(report(QUEUED, DEFAULT), "queue")
+
+    assert queue.within == 160
+    assert queue.share == pytest.approx((0.8, 0.738, 0.853), abs=0.001)
+
+
+def test_within_the_budget_nothing_is_over():
+    """No stage is, and nobody eats anything."""
+    found = report(QUICK, DEFAULT)
+
+    assert found.state == "within"
+    assert found.eats is None
+    assert {one.state for one in found.stages} <= {"within", "near", "not reported"}
+
+
+def test_what_nobody_tells_is_not_zero():
+    """A queue that is not known is not reported; its time is in unattributed."""
+    found = report([row(i, told=False) for i in range(100)], DEFAULT)
+
+    assert held(found, "queue").state == "not reported"
+    assert held(found, "queue").spent_s is None
+    assert held(found, "unattributed").spent_s == pytest.approx(0.31, rel=0.01)
+
+
+def test_each_budget_holds_the_requests_it_covers():
+    """By model and by route, patterns included; what none covers is in none."""
+    rows = [*QUICK, *(row(i, decode=4000) for i in range(100))]
+    rows = [*rows, make_row(model="other", route="batch")]
+    chat = Budget(name="chat", total_s=2.5, route=("chat",))
+    tiny = Budget(name="tiny", total_s=2.5, model=("ti*",), route=("ba*", "ch?t"))
+    none = Budget(name="none", total_s=1, model=("llama",))
+    found = reports(rows, Budgets((chat, tiny, none)))
+
+    assert [one.summary.rows for one in found] == [300, 300, 0]
+    assert [one.state for one in found] == ["over", "over", "not reported"]
+
+
+def test_too_few_requests_are_a_hint():
+    """With fewer than 72 the p95 has no upper bound; that is said."""
+    found = report(QUICK[:50], DEFAULT)
+
+    assert not found.enough
+    assert "take it as a hint" in remarks(found, 80)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_is_not_cut_off(width):
+    """At the width of a usual terminal every figure is whole."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    found = report(QUEUED, DEFAULT)
+    console.print(heading(found))
+    console.print(table(found, width))
+    text = out.getvalue()
+
+    assert "…" not in text
+    assert "✗ over" in text
+    assert "dialogue: p95 3,080 ms of 2,500 ms allowed  ✗ over" in text
+    assert re.search(r"queue +150 +2,000 .*1333%", text)
+
+
+class Reading(HTMLParser):
+    """Reads a page: whether tags close, and what it would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.fetched, self.text = [], [], []
+
+    def handle_starttag(self, tag, attrs):  # noqa: D102
+        if tag not in {"meta", "br", "!doctype"}:
+            self.open.append(tag)
+        self.fetched += [value for name, value in attrs if name in {"src", "href"}]
+
+    def handle_endtag(self, tag):  # noqa: D102
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):  # noqa: D102
+        self.text.append(data)
+
+
+def test_the_page_is_whole_and_asks_nobody_for_anything():
+    """Well-formed, no script, nothing fetched, light and dark."""
+    nobody = Budget(name="x", route=("none",))
+    html = page(reports(QUEUED, Budgets((DEFAULT, nobody))), "rows.jsonl")
+    reading = Reading()
+    reading.feed(html)
+
+    assert reading.open == []
+    assert reading.fetched == []
+    assert "<script" not in html
+    assert "url(" not in html
+    assert "prefers-color-scheme: dark" in html
+    assert "No request that it covers succeeded." in html
+    assert "queue eats the budget: 2,000 ms, and 150 are allowed." in html
+
+
+def test_names_on_the_page_are_text():
+    """Whatever a budget or a file is called, it is no markup."""
+    odd = Budget(name="<img src=x>", total_s=1, route=("<b>", "chat"))
+    html = page([report(QUICK, odd)], "<script>alert(1)</script>")
+
+    assert "<img" not in html
+    assert "<script" not in html
+    assert "&lt;img src=x&gt;" in html
+    assert "&lt;b&gt;, chat" in html
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rows_file(tmp_path: Path) -> Path:
+    """Write rows, and return where."""
+    file = tmp_path / "rows.jsonl"
+    with file.open("w") as opened:
+        write_rows(opened, QUEUED)
+    return file
+
+
+def test_check_ends_with_1_for_a_contradiction(tmp_path, capsys):
+    """A CI job can tell."""
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps({"total": "1s", "stages": {"queue": "1s"}}))
+    bad.write_text(json.dumps({"budgets": [
+        {"name": "a", "total": "1s", "stages": {"queue": "2s"}},
+        {"name": "b", "total": "1s", "stages": {"queue": "1s"}},
+    ]}))  # fmt: skip
+
+    assert main(["budget", "check", str(good)]) == 0
+    assert "adds up" in capsys.readouterr().out
+    assert main(["budget", "check", str(bad)]) == 1
+    printed = capsys.readouterr()
+    assert "a: does not add up" in printed.out
+    assert "b: adds up" in printed.out
+    assert printed.err.endswith("bad.json: does not add up: a\n")
+    assert main(["budget", "check", str(tmp_path / "none.json")]) == 2
+
+
+def test_a_suggested_budget_is_a_budget_file(rows_file, tmp_path, capsys):
+    """What is written passes the check, and the report takes it."""
+    made = tmp_path / "made.yaml"
+    arguments = ["budget", "suggest", str(rows_file), "--total", "3s", "--buffer", "10%"]
+
+    assert main([*arguments, "--route", "chat", "--name", "chat", "--out", str(made)]) == 0
+    assert "Why not each stage's own p95" in capsys.readouterr().out
+    assert main(["budget", "check", str(made)]) == 0
+    assert "chat: adds up (route chat)" in capsys.readouterr().out
+    assert main(arguments) == 0
+    assert "objective: p95\ntotal: 3000ms\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["--total", "soon"], 2, "total: 'soon' is not a duration"),
+        (["--buffer", "110%"], 2, "--buffer: '110%' is not a share of the total; write 10%"),
+        (["--objective", "95"], 2, "objective: '95' is not a quantile"),
+        (["--model", "none"], 1, "0 requests succeeded; a p95 has no upper bound"),
+        (["--out", "/none/such.yaml"], 1, "/none/such.yaml: cannot write it"),
+    ],
+)
+def test_a_slip_is_told(rows_file, capsys, arguments, status, told):
+    """With what is wrong and what would do."""
+    assert main(["budget", "suggest", str(rows_file), *arguments]) == status
+    assert told in capsys.readouterr().err
+
+
+def test_the_report_is_printed_and_drawn(rows_file, tmp_path, capsys):
+    """One command for both; the page is written whole or not at all."""
+    drawn = tmp_path / "page.html"
+
+    assert main(["budget", "report", str(rows_file), "--html", str(drawn)]) == 0
+    assert "queue eats the budget" in capsys.readouterr().out
+    assert drawn.read_text().startswith("<!doctype html>")
+    assert main(["budget", "report", str(rows_file), "--html", str(tmp_path / "no" / "x")]) == 1
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["page.html", "rows.jsonl"]
