@@ -171,8 +171,15 @@ def triage(
         )
     report("looking for cohorts", 0.8)
     change = compared[about].change
+    load = {"before": _load(sides[0], windows[0]), "after": _load(sides[1], windows[1])}
     judged = judge(
-        change, found[about], spread, outcomes, work[about].cells.unmatched_share, least_values(Q)
+        change,
+        found[about],
+        spread,
+        outcomes,
+        load,
+        unmatched=work[about].cells.unmatched_share,
+        fewest=least_values(Q),
     )
     rose = change.significant and (change.delta_s or 0.0) > 0
     cohorts: tuple[Cohort, ...] = ()
@@ -215,7 +222,7 @@ def triage(
         onset=_onset(of(about), windows, compared[about].threshold, chosen)
         if change.significant or chosen.found
         else None,
-        load={"before": _load(sides[0], windows[0]), "after": _load(sides[1], windows[1])},
+        load=load,
         anatomy=_anatomy(work[about], change.before.p95, change.after.p95),
         estimates=_estimates(sides, settings.seed),
         settle=_settle(judged.verdict, told[about]),

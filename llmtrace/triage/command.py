@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TextIO
@@ -104,7 +105,7 @@ def span(settings: Settings, last: str, now: float) -> Window:
         ConfigError: `last` is no stretch of time.
     """
     named = [one for one in (settings.before, settings.after) if one is not None]
-    back = now - time_of(f"-{last}", now)
+    back = now - time_of(last, now)
     if back <= 0:
         raise ConfigError(f"--last {last}: write how long back to look, as 6h or 90m")
     if len(named) == 2:  # noqa: PLR2004 - both
@@ -171,21 +172,21 @@ def keep(case: Case, filters: Mapping[str, tuple[str, ...]]) -> Case:
             raise ConfigError(f"--where {name}=...: rows are filtered by {', '.join(WORDS)}")
         mask: Mask = rows.words[name].where(*words)
         if not np.any(mask):
-            had = ", ".join(rows.words[name].names[:10]) or "nothing: it is not reported"
+            had = ", ".join(sorted(rows.words[name].names)[:10]) or "nothing: it is not reported"
             raise DataError(f"--where {name}={','.join(words)}: no row has it; rows have {had}")
         rows = rows.take(mask)
     return replace(case, rows=rows)
 
 
 def window(text: str, at: float) -> Window:
-    """Read a window: two times, `START/END`, each unix seconds, ISO 8601, or `-30m` before `at`.
+    """Read a window: two times as `time_of` reads them, `START/END`.
 
     Raises:
         ConfigError: it is none.
     """
     start, slash, end = text.partition("/")
     if not slash:
-        raise ConfigError(f"{text!r} is no window: write START/END, as 10:00/10:30 or -2h/-30m")
+        raise ConfigError(f"{text!r} is no window: write START/END, as 10:00/10:30 or 2h/30m")
     found = Window(time_of(start, at), time_of(end, at))
     if found.seconds <= 0:
         raise ConfigError(f"{text!r}: the window does not end after it starts")
@@ -193,7 +194,7 @@ def window(text: str, at: float) -> Window:
 
 
 def time_of(text: str, at: float) -> float:
-    """Read a time: unix seconds, ISO 8601 (local if it names no zone), `HH:MM`, `-30m`, `now`.
+    """Read a time: unix seconds, ISO 8601 (local if it names no zone), `HH:MM`, `30m` ago, `now`.
 
     Args:
         text: the time.
@@ -207,15 +208,10 @@ def time_of(text: str, at: float) -> float:
     text = text.strip()
     if text in {"", "now"}:
         return at
-    if text[0] in "+-" and text[-1] in _UNITS:
-        try:
-            return at + float(text[:-1]) * _UNITS[text[-1]]
-        except ValueError:
-            pass
-    try:
+    with suppress(ValueError):
+        if text[-1] in _UNITS:  # a minus before it says the same, but looks like an option
+            return at - float(text.removeprefix("-")[:-1]) * _UNITS[text[-1]]
         return float(text)
-    except ValueError:
-        pass
     try:
         if len(text) <= len("00:00:00") and ":" in text:
             day = datetime.fromtimestamp(at).astimezone().date()
@@ -223,7 +219,7 @@ def time_of(text: str, at: float) -> float:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:
         raise ConfigError(
-            f"{text!r} is no time: write 14:30, 2026-01-31T14:30, -30m, or unix seconds"
+            f"{text!r} is no time: write 14:30, 2026-01-31T14:30, 30m (ago), or unix seconds"
         ) from None
 
 

@@ -23,8 +23,8 @@ from llmtrace.triage.shifts import (
     FEWEST,
     Share,
     Shift,
+    foreseen_p95,
     matched,
-    reweighted_p95,
     share,
     shift,
 )
@@ -259,8 +259,7 @@ class Evidence:
     def mix_share(self, name: str, by: str) -> float | None:
         """Return how much of a field's p95 rise is that requests differ in another field.
 
-        Rows before are weighted to how often their half octave of `by` is asked for after. `None`
-        where the p95 did not rise, or too much of what is asked for was never asked before.
+        `None` where the p95 did not rise.
         """
         return self.once(("mix", name, by), lambda: self._mix_share(name, by))
 
@@ -269,7 +268,7 @@ class Evidence:
         if found is None or found.after_p95 <= found.before_p95:
             return None
         before, after = self.before, self.after
-        expected = reweighted_p95(
+        expected = foreseen_p95(
             before.some(before.number(name)),
             before.some(before.number(by)),
             after.some(after.number(by)),

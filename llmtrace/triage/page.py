@@ -26,6 +26,7 @@ from llmtrace.triage.screen import (
     facts,
     quality_text,
     signed,
+    told,
     when,
 )
 from llmtrace.triage.timeline import Timeline, timeline
@@ -227,7 +228,7 @@ _STEPS: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 def _change(result: Result) -> str:
     """Draw the change as a waterfall: each part begins where the one before ended."""
     before, after = result.before.p95, result.after.p95
-    if before is None or after is None or not result.contributions:
+    if before is None or after is None or not told(result):
         return ""
     shown = [one for one in result.contributions if one.seconds]
     reach = [before, after]
@@ -278,13 +279,13 @@ def _step(
     colour = STAGE_COLOURS.get(one.name, "#4C8BB0")
     strength = "1" if one.significant else "0.35"
     interval = between(one.ci)
-    told = f"{signed(one.seconds)} ms" + (f"  ({interval})" if interval else "")
+    figure = f"{signed(one.seconds)} ms" + (f"  ({interval})" if interval else "")
     return (
         f'<text class="ink" x="120" y="{y + 17:.0f}" text-anchor="end">'
         f"{escape(PART_NAMES.get(one.name, one.name))}</text>"
         f'<rect x="{left:.1f}" y="{y + 4:.0f}" width="{max(1.5, right - left):.1f}" height="18" '
         f'rx="2" fill="{colour}" opacity="{strength}"/>'
-        f'<text x="{right + 6:.1f}" y="{y + 17:.0f}">{told}</text>'
+        f'<text x="{right + 6:.1f}" y="{y + 17:.0f}">{figure}</text>'
     )
 
 
@@ -420,5 +421,5 @@ def _data_lines(result: Result) -> Iterator[str]:
         yield f"<p>! {escape(text)}</p>"
     for name, ids in result.exemplars.items():
         if ids:
-            told = " ".join(f"<code>{escape(one)}</code>" for one in ids)
-            yield f'<p class="soft">traces nearest the p95, {escape(name)}: {told}</p>'
+            listed = " ".join(f"<code>{escape(one)}</code>" for one in ids)
+            yield f'<p class="soft">traces nearest the p95, {escape(name)}: {listed}</p>'

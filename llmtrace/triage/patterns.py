@@ -41,6 +41,7 @@ class Overlap:
         long_n: long prompts after; `long_before`: before.
         during, outside: p90 of the time to first chunk, of short prompts that arrived then.
         tpot_during, tpot_outside: median time per token of short ones whose answer then ran.
+        cost, cost_before: mean seconds that meeting a long one adds to any short one's wait.
         slow_during: of the slow short ones, the share that arrived during; `all_during`: of all.
     """
 
@@ -55,6 +56,8 @@ class Overlap:
     tpot_outside: float | None
     slow_during: float
     all_during: float
+    cost: float
+    cost_before: float
 
     @property
     def lift(self) -> float:
@@ -80,40 +83,58 @@ def overlap(e: Evidence) -> Overlap | None:
 
 
 def _overlap(e: Evidence) -> Overlap | None:
-    tokens_b, tokens = e.before.number("computed_tokens"), e.after.number("computed_tokens")
     limit = long_from(e)
-    if limit is None or len(tokens) < 3 * FEWEST:
+    if limit is None or len(e.after) < 3 * FEWEST:
         return None
-    long = tokens >= limit
-    short = tokens < limit
-    ttft, t = e.after.number("ttft_s"), e.after.t
-    busy_until = t + np.where(np.isfinite(ttft), ttft, e.after.number("e2e_s"))
-    busy = e.after, long, busy_until
-    arrived = _during(busy, t, t)
-    known = short & np.isfinite(ttft)
-    during, outside = known & arrived, known & ~arrived
+    tokens, ttft = e.after.number("computed_tokens"), e.after.number("ttft_s")
+    long, busy, during, outside = _met(e.after, limit)
     if long.sum() < 3 or during.sum() < FEWEST or outside.sum() < FEWEST:  # noqa: PLR2004
         return None
-    before = e.before.number("ttft_s")[tokens_b < limit]
-    p95 = float(np.nanpercentile(before, 95)) if np.isfinite(before).any() else np.inf
-    slow = known & (ttft > p95)
-    ran = _during(busy, busy_until, e.after.ends)
+    long_b, _, during_b, outside_b = _met(e.before, limit)
+    ttft_b = e.before.number("ttft_s")
+    before = ttft_b[during_b | outside_b]
+    slow = (during | outside) & (
+        ttft > (float(np.percentile(before, 95)) if len(before) else np.inf)
+    )
+    ran = _during(busy, busy[2], e.after.ends)
     return Overlap(
         tokens=limit,
         long_n=int(long.sum()),
-        long_before=int((tokens_b >= limit).sum()),
+        long_before=int(long_b.sum()),
         long_share=float(long.mean()),
-        victims=int((slow & arrived).sum()),
+        victims=int((slow & during).sum()),
         during=float(np.percentile(ttft[during], 90)),
         outside=float(np.percentile(ttft[outside], 90)),
-        tpot_during=_median(e.after.number("tpot_s"), short & ran),
-        tpot_outside=_median(e.after.number("tpot_s"), short & ~ran),
+        tpot_during=_median(e.after.number("tpot_s"), (tokens < limit) & ran),
+        tpot_outside=_median(e.after.number("tpot_s"), (tokens < limit) & ~ran),
         slow_during=float(during[slow].mean()) if slow.any() else 0.0,
-        all_during=float(during.sum() / known.sum()),
+        all_during=float(during.sum() / (during | outside).sum()),
+        cost=_cost(ttft, during, outside),
+        cost_before=_cost(ttft_b, during_b, outside_b),
     )
 
 
-def _during(busy: tuple[Side, Mask, Floats], of: Floats, to: Floats) -> Mask:
+_Busy = tuple[Side, Mask, Floats]
+
+
+def _met(side: Side, limit: float) -> tuple[Mask, _Busy, Mask, Mask]:
+    """Return the long ones, when they were worked on, and the short ones that came then or not."""
+    tokens, ttft, t = side.number("computed_tokens"), side.number("ttft_s"), side.t
+    long = tokens >= limit
+    busy = (side, long, t + np.where(np.isfinite(ttft), ttft, side.number("e2e_s")))
+    arrived = _during(busy, t, t)
+    known = (tokens < limit) & np.isfinite(ttft)
+    return long, busy, known & arrived, known & ~arrived
+
+
+def _cost(ttft: Floats, during: Mask, outside: Mask) -> float:
+    if not during.any() or not outside.any():
+        return 0.0
+    more = float(ttft[during].mean() - ttft[outside].mean())
+    return max(more, 0.0) * float(during.sum() / (during.sum() + outside.sum()))
+
+
+def _during(busy: _Busy, of: Floats, to: Floats) -> Mask:
     """Return which rows' span `of`..`to` meets the work on a long row on the same replica.
 
     Args:

@@ -140,7 +140,7 @@ def _clock(at: float, day: str = "") -> str:
 
 
 def _split(result: Result) -> Iterator[RenderableType]:
-    if not result.contributions or result.delta_s is None:
+    if not told(result):
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("where the change is")
@@ -163,6 +163,11 @@ def _split(result: Result) -> Iterator[RenderableType]:
         Text("the lines above add up to this", "dim"),
     )
     yield table
+
+
+def told(result: Result) -> bool:
+    """Say whether there is a split to show: of too few requests it would be a guess."""
+    return bool(result.contributions) and result.verdict != "not_enough_data"
 
 
 def _contribution(one: Contribution, largest: float) -> tuple[RenderableType, ...]:
@@ -217,7 +222,7 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     before, after = result.load.get("before"), result.load.get("after")
     if before is not None and after is not None:
         yield "workload", load_text(before, after)
-    if result.contributions:
+    if told(result):
         yield "who", who(result)
     if result.outcomes is not None:
         yield "endings", endings(result.outcomes)
@@ -251,12 +256,12 @@ def load_text(before: Load, after: Load) -> str:
         ("prompt tokens p95", before.prompt_tokens_p95, after.prompt_tokens_p95, ",.0f"),
         ("output tokens p95", before.output_tokens_p95, after.output_tokens_p95, ",.0f"),
     )
-    told = [
+    pieces = [
         f"{name} {format(low, form)} → {format(high, form)}"
         for name, low, high, form in pairs
         if low is not None and high is not None
     ]
-    return " · ".join(told) or "not reported"
+    return " · ".join(pieces) or "not reported"
 
 
 def who(result: Result) -> str:
@@ -278,14 +283,16 @@ def cohort_text(cohort: Cohort) -> str:
 
 def endings(outcomes: Outcomes) -> str:
     """Say how requests ended, before and now."""
-    told = [_share("failed", outcomes.failed_before, outcomes.failed_after)]
-    told.append(_share("given up", outcomes.cancelled_before, outcomes.cancelled_after))
+    shares = [
+        _share("failed", outcomes.failed_before, outcomes.failed_after),
+        _share("given up", outcomes.cancelled_before, outcomes.cancelled_after),
+    ]
     risen = [
         name
         for name, rose in (("failures", outcomes.significant), ("give-ups", outcomes.gave_up))
         if rose
     ]
-    text = " · ".join(told)
+    text = " · ".join(shares)
     return f"{text}  ({' and '.join(risen)} rose beyond chance)" if risen else text
 
 
@@ -385,16 +392,16 @@ def _quality(result: Result) -> RenderableType:
 def quality_text(result: Result) -> str:
     """Say how far the data carry the verdict."""
     quality = result.quality
-    told = [f"data: {quality.n[0]:,} requests before, {quality.n[1]:,} now"]
+    parts = [f"data: {quality.n[0]:,} requests before, {quality.n[1]:,} now"]
     if quality.coverage is not None:
-        told.append(f"stages known for {quality.coverage:.0%} of the time")
+        parts.append(f"stages known for {quality.coverage:.0%} of the time")
     if any(quality.censored):
-        told.append(f"{quality.censored[0]:,} and {quality.censored[1]:,} cut short")
+        parts.append(f"{quality.censored[0]:,} and {quality.censored[1]:,} cut short")
     if quality.matched_on:
-        told.append(f"same work = same {', '.join(quality.matched_on)}")
+        parts.append(f"same work = same {', '.join(quality.matched_on)}")
     if quality.sampled < 1:
-        told.append(f"{quality.sampled:.0%} of rows looked at")
-    return " · ".join(told)
+        parts.append(f"{quality.sampled:.0%} of rows looked at")
+    return " · ".join(parts)
 
 
 def _bullets(texts: Iterable[str]) -> Iterator[RenderableType]:

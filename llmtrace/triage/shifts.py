@@ -24,7 +24,6 @@ _MAD_TO_SIGMA: Final = 1.4826
 _MEDIAN_ERROR: Final = 1.2533  # a median is this much less sure than a mean
 _SURE: Final = 3.5  # dozens of quantities are looked at: three sigmas happen on quiet days
 _RELATIVE: Final = 0.1
-_TAIL_TIMES: Final = 1.5  # a p95 is less sure than a median
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,7 @@ class Shift:
         middle = self.after_p50 - self.before_p50
         tail = self.after_p95 - self.before_p95
         return (self.z >= _SURE and middle >= max(floor, relative * abs(self.before_p50))) or (
-            self.over_z >= _SURE
-            and tail >= max(floor, _TAIL_TIMES * relative * abs(self.before_p95))
+            self.over_z >= _SURE and tail >= max(floor, relative * abs(self.before_p95))
         )
 
     def grew(self, floor: float, relative: float = _RELATIVE) -> bool:
@@ -202,31 +200,37 @@ def matched(
     return math.exp(float(np.average(ratios, weights=weights))) if ratios else None
 
 
-def reweighted_p95(
+def foreseen_p95(
     before: Floats, before_by: Floats, after_by: Floats, *, fewest: int = 8
 ) -> float | None:
-    """Return the p95 before, had requests been spread over another field as they are after.
+    """Return the p95 to expect after, if only another field changed.
 
-    `None` where under 70 % of the rows after are of a half octave that was seen before.
+    What a value of the field costs is the median before, by half octaves of it, and beyond what was
+    seen a straight line; what is left over is as spread as before. `None` where before tells of
+    fewer than two half octaves.
     """
-    cells_b = _half_octaves(before, before_by)
-    cells_a = _half_octaves(after_by, after_by)
-    cells_a = cells_a[cells_a >= 0]
-    values, weights, met = [], [], 0
-    for cell in np.unique(cells_a):
-        here = cells_b == cell
-        wanted = int((cells_a == cell).sum())
-        if here.sum() < fewest:
-            continue
-        met += wanted
-        values.append(before[here])
-        weights.append(np.full(int(here.sum()), wanted / here.sum()))
-    if not values or met < 0.7 * len(cells_a):
+    cells = _half_octaves(before, before_by)
+    x, y = [], []
+    for cell in np.unique(cells[cells >= 0]):
+        here = cells == cell
+        if here.sum() >= fewest:
+            x.append(float(np.median(before_by[here])))
+            y.append(float(np.median(before[here])))
+    asked = after_by[np.isfinite(after_by)]
+    if len(x) < 2 or not len(asked):  # noqa: PLR2004
         return None
-    value, weight = np.concatenate(values), np.concatenate(weights)
-    order = np.argsort(value)
-    reached = np.cumsum(weight[order]) / weight.sum()
-    return float(value[order][np.searchsorted(reached, 1 - TAIL)])
+    known = cells >= 0
+    rest = before[known] - _along(before_by[known], x, y)
+    drawn = np.random.default_rng(1).choice(rest, len(asked))
+    return float(np.percentile(_along(asked, x, y) + drawn, 95))
+
+
+def _along(by: Floats, x: list[float], y: list[float]) -> Floats:
+    """Interpolate, and go on straight beyond the ends."""
+    slope, base = np.polyfit(x, y, 1)
+    inside = np.interp(by, x, y)
+    beyond = np.where(by > x[-1], y[-1] + max(float(slope), 0.0) * (by - x[-1]), inside)
+    return np.where(by < x[0], np.maximum(y[0] + float(slope) * (by - x[0]), 0.0), beyond)
 
 
 def _half_octaves(values: Floats, by: Floats) -> NDArray[np.int64]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.triage.attribute import Attribution, Spread
-from llmtrace.triage.result import Change, Outcomes, Verdict
+from llmtrace.triage.attribute import NAMES, Attribution, Spread
+from llmtrace.triage.result import Change, Load, Outcomes, Verdict
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
 _COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
+# A change of the mix drags the same work along (measured on the simulator, docs/triage.md).
+_KNOCKS: Final = 0.2  # share of the change that the mix itself makes, at least
+_HEAVIER: Final = 1.08  # times as many tokens a request
+_SHARED: Final = 0.5  # of the growth of all tokens, seen at best in work that went well
+_SLACK: Final = 0.05
+_OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
 
@@ -26,6 +33,8 @@ def judge(
     found: Attribution | None,
     spread: Spread | None,
     outcomes: Outcomes,
+    load: Mapping[str, Load],
+    *,
     unmatched: float,
     fewest: int,
 ) -> Judged:
@@ -36,6 +45,7 @@ def judge(
         found: its parts; `None` = the windows have no work in common.
         spread: their intervals; `None` = not worked out.
         outcomes: how requests ended.
+        load: how much was asked for, `before` and `after`.
         unmatched: share of the requests now of a kind never seen before.
         fewest: requests that a window needs for its p95 to have an interval.
     """
@@ -61,8 +71,20 @@ def judge(
             f"{_moved(change)}, and {100 * unmatched:.0f} % of the requests are of a kind never "
             "seen before: there is nothing to compare them with.",
         )
+    if broken and found.delta < 0:
+        return Judged("regression", broken)  # who fails early does not wait for long
     verdict = _kind(found, spread)
     mix, same = float(found.seconds[0]), found.same_work
+    if verdict != "workload" and _knock_on(found, spread, load):
+        if not broken:
+            return Judged(
+                "workload",
+                f"{_moved(change)}: {_ms(mix)} from what is asked for, and {_ms(same)} because "
+                "all requests wait for the heavier ones.",
+            )
+        verdict = "mixed"
+    if verdict == "workload" and broken:
+        verdict = "mixed"
     words = {
         "workload": f"{_moved(change)}; what is asked for accounts for {_ms(mix)} of it.",
         "regression": f"{_moved(change)}; the same work takes {_ms(same)} longer."
@@ -90,6 +112,39 @@ def _kind(found: Attribution, spread: Spread | None) -> Verdict:
     if counts["mix"]:
         return "workload"
     return "regression" if counts["same"] else "mixed"
+
+
+def _knock_on(found: Attribution, spread: Spread | None, load: Mapping[str, Load]) -> bool:
+    """Return whether the same work takes longer only because other work got heavier.
+
+    Requests share engines: longer prompts of some are waited for by all. That is so where the mix
+    clearly adds, requests ask for more tokens each, the rest lies in stages that engines share,
+    and work that went well takes hardly longer than before: a slower system spares nobody.
+    """
+    mix, delta = float(found.seconds[0]), found.delta
+    if delta <= 0 or mix < _KNOCKS * delta:
+        return False
+    if spread is not None and spread.low[0] <= 0:
+        return False
+    each, all_ = _heavier(load)
+    apart = sum(float(found.seconds[NAMES.index(stage)]) for stage in _OWN)
+    at_best = 1 + _SHARED * (all_ - 1) + _SLACK
+    return each >= _HEAVIER and apart < _COUNTS * delta and found.at_best <= at_best
+
+
+def _heavier(load: Mapping[str, Load]) -> tuple[float, float]:
+    """Return how many times more tokens each request, and all in a second, ask for."""
+    each = all_ = 1.0
+    before, after = load["before"], load["after"]
+    if not before.requests_per_s or not after.requests_per_s:
+        return each, all_
+    more = after.requests_per_s / before.requests_per_s
+    for name in ("prompt_tokens_per_s", "output_tokens_per_s"):
+        low, high = getattr(before, name), getattr(after, name)
+        if low and high:
+            all_ = max(all_, high / low)
+            each = max(each, high / low / more)
+    return each, all_
 
 
 def _hidden(change: Change, found: Attribution | None, spread: Spread | None) -> Judged | None:

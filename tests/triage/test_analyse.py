@@ -86,13 +86,12 @@ def test_other_work_is_a_workload(kind, metric):
 
 
 def test_other_work_and_a_slower_stage_are_both_told():
-    """More long prompts, and a longer queue."""
-    both = Kind(long_share=0.16, queued_share=0.07, queued_s=0.5)
-    result = triage(day(after=both, n=(6000, 3000)), QUICK)
+    """More long prompts, and a slower prefill for all."""
+    result = triage(day(after=Kind(long_share=0.2, prefill=1.4), n=(6000, 3000)), QUICK)
 
     assert result.verdict == "mixed"
     assert part(result, "mix").seconds > 0.05
-    assert part(result, "queue").seconds > 0.05
+    assert part(result, "prefill").seconds > 0.05
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.triage.shifts import Share, matched, reweighted_p95, shift
+from llmtrace.triage.shifts import Share, foreseen_p95, matched, shift
 
 T = np.arange(400.0)
 
@@ -81,15 +81,17 @@ def test_a_ratio_is_taken_between_like_and_like():
 
 
 def test_a_p95_is_foreseen_from_what_is_asked():
-    """Twice as many long prompts as before: what the p95 would have been."""
+    """Twice as many long prompts as before: what the p95 will be; and of longer ones still."""
     rng = np.random.default_rng(0)
     by = np.where(rng.random(2000) < 0.04, 4000.0, 500.0)
     now = np.where(rng.random(2000) < 0.30, 4000.0, 500.0)
     took = by / 1000
 
     assert float(np.percentile(took, 95)) == 0.5
-    assert reweighted_p95(took, by, now) == 4.0
-    assert reweighted_p95(took, by, np.full(2000, 90_000.0)) is None
+    assert foreseen_p95(took, by, by) == pytest.approx(0.5)
+    assert foreseen_p95(took, by, now) == pytest.approx(4.0)
+    assert foreseen_p95(took, by, np.full(2000, 8_000.0)) == pytest.approx(8.0)
+    assert foreseen_p95(took, np.full(2000, 7.0), now) is None
 
 
 @given(st.integers(0, 500), st.integers(1, 500), st.integers(0, 500), st.integers(1, 500))

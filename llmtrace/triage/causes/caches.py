@@ -217,7 +217,15 @@ def _deferred(e: Evidence) -> tuple[Moved | None, float | None]:
 
 
 def _more(waiting: Moved) -> bool:
-    return waiting.rose(0.3, 0.3) or waiting.grew(0.1, 0.5)
+    """Return whether more wait; few samples of a gauge that is mostly 0 need not be certain."""
+    if waiting.rose(0.3, 0.3) or waiting.grew(0.1, 0.5):
+        return True
+    fleet = waiting.fleet
+    return (
+        fleet is not None
+        and fleet.mean_z >= 2
+        and (fleet.after_mean >= max(2 * fleet.before_mean, 0.03))
+    )
 
 
 def _models(e: Evidence) -> tuple[list[str], list[str], bool]:

@@ -53,12 +53,13 @@ def queue_saturation(e: Evidence) -> Finding:
     waits = None if waiting is None else waiting.rose(0.5, 0.3) or waiting.grew(0.1, 0.5)
     first = say.durations("time to first chunk", e.row("ttft_s"))
     # Waiting for the running step is in no queue: it is where more load shows first.
-    grown = bool(e.more_load and e.up("ttft_s") and e.gate("queue", "prefill", "first_chunk"))
+    about = e.metric in (None, "ttft_s") and e.gate("queue", "prefill", "first_chunk")
+    grown = bool(about and e.more_load and e.up("ttft_s"))
     lines = [
         gate(e.gate("queue") or grown, say.durations("queue", e.row("queue_s")) if not grown
              else f"more is asked of each engine, and {first}",
              "the engine's queue time per request"),
-        required((waits or grown) if waits is not None else (True if grown else None),
+        required(None if waits is None else waits or grown,
                  say.gauge("requests waiting for capacity", waiting),
                  "the engines' gauge `waiting`"),
         proof(at_limit or (e.more_load and full), limit),
@@ -160,8 +161,8 @@ def batch_size(e: Evidence) -> Finding:
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
         required(e.more_load or bool(e.events("config", "scale")), _load(e)),
         support(_flat(e, "queue_s"), say.durations("queue", e.row("queue_s"))),
-        against(bool(e.gate("queue")) or bool(e.up("ttft_s")),
-                say.durations("time to first chunk too: it", e.row("ttft_s"))),
+        against(bool(e.gate("queue")) or (e.metric == "ttft_s" and bool(e.up("ttft_s"))),
+                say.durations("the wait for the first chunk grew too: it", e.row("ttft_s"))),
         against(None if curve is None else curve > 1.6,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
         against(None if clock is None else clock.fell(30.0), say.gauge("SM clock, MHz", clock),

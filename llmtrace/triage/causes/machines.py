@@ -299,12 +299,15 @@ def frontend_cpu(e: Evidence) -> Finding:
 
 
 def _fast_until(e: Evidence, t: float) -> bool | None:
-    """Return whether the window's requests from before a time are no slower than before."""
-    ttft = e.after.number("ttft_s")[e.after.t < t]
+    """Return whether the window's requests from before a time are no slower than before.
+
+    `None` where there are too few of them: a start at the window's own beginning tells nothing.
+    """
+    ttft = e.after.number("ttft_s")[e.after.t < t - 10]
     before = e.before.number("ttft_s")
     ttft, before = ttft[np.isfinite(ttft)], before[np.isfinite(before)]
-    if len(ttft) < 20 or len(before) < 20:
-        return None if len(ttft) else True
+    if len(ttft) < 30 or len(before) < 30:
+        return None
     return bool((ttft > np.percentile(before, 95)).mean() <= 0.2)
 
 

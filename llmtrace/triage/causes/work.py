@@ -36,7 +36,7 @@ def long_prompts(e: Evidence) -> Finding:
     """
     tokens = e.row("prompt_tokens")
     per_token = e.at_same("prefill_s", "computed_tokens")
-    mix = e.mix_share("ttft_s", "prompt_tokens")
+    mix = e.mix_share("ttft_s", "computed_tokens")
     slow = _slow_are_long(e)
     others = _ordinary_rise(e)
     tenant = e.local("tenant", "prompt_tokens") or e.local("route", "prompt_tokens")
@@ -45,16 +45,18 @@ def long_prompts(e: Evidence) -> Finding:
              "time to first chunk"),
         required(None if tokens is None else tokens.rose(16.0, 0.08),
                  say.amounts("prompt tokens", tokens), "prompt tokens per request"),
-        proof(None if slow is None else slow >= 0.5,
-              f"of the slow requests {say.percent(slow or 0)} have a prompt longer than 90 % had"),
-        support(None if mix is None else mix >= 0.4,
-                f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"),
+        proof(None if mix is None else mix >= 0.5,
+              f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"),
+        support(None if slow is None else slow >= 0.5,
+                f"of the slow requests {say.percent(slow or 0)} are longer than 90 % were"),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
                 f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
         support(None if tenant is None else True, f"longer prompts come from {tenant}"),
         against(None if others is None else others >= 0.5,
                 f"prompts of ordinary length got slower too: {say.percent(min(others or 0, 1))} "
                 "of the rise"),
+        against(None if mix is None else mix < 0.25,
+                f"prompt lengths alone explain {say.percent(max(mix or 0, 0))} of the change"),
         against(None if slow is None else slow < 0.2,
                 f"only {say.percent(slow or 0)} of the slow requests have a long prompt"),
         against(None if per_token is None else per_token > 1.8,
@@ -162,7 +164,8 @@ def _held_up(e: Evidence, found: Overlap | None) -> bool | None:
             return None
         # There are long ones all the time: nobody is left to compare with.
         return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False
-    return found.during >= 1.4 * found.outside and found.slow_during >= 0.3
+    worse = found.cost >= max(2.0 * found.cost_before, 0.01)
+    return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse
 
 
 def _overlap_text(found: Overlap | None) -> str:
@@ -171,7 +174,9 @@ def _overlap_text(found: Overlap | None) -> str:
     return (
         f"{found.long_n} prompts of {say.amount(found.tokens)} tokens or more "
         f"({found.long_before} before); short requests that arrived while one was worked on: "
-        f"p90 to first chunk {say.seconds(found.during)}, the others {say.seconds(found.outside)}"
+        f"p90 to first chunk {say.seconds(found.during)}, the others {say.seconds(found.outside)}; "
+        f"it costs a short one {say.seconds(found.cost_before)} → {say.seconds(found.cost)} on "
+        "average"
     )
 
 

@@ -1,0 +1,268 @@
+"""`llmtrace triage`: its options, its sources, its exit status."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import jsonschema
+import pytest
+
+from llmtrace.case import Case, Window, read_case, samples_of, write_case
+from llmtrace.cli import main
+from llmtrace.errors import ConfigError
+from llmtrace.triage.analyse import Settings
+from llmtrace.triage.command import CANNOT_TELL, MOVED, span, time_of, window
+from tests.triage.days import Kind, day
+
+NOW = 1_700_000_000.0
+SCHEMA = Path(__file__).parents[2] / "docs" / "triage-result.schema.json"
+QUICK = ("--bootstrap", "20")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a case on disk: one replica is slow."""
+    write_case(tmp_path / "case", day(after=Kind(slow_replica=6.0)))
+    return tmp_path / "case"
+
+
+def run(*arguments: object) -> int:
+    """Run the command."""
+    return main(["triage", *map(str, arguments), *QUICK])
+
+
+def test_what_moved_is_told_by_the_exit_status(tmp_path, folder, capsys):
+    """0 nothing moved, 10 something did, 11 the data cannot tell."""
+    write_case(tmp_path / "quiet", day())
+    write_case(tmp_path / "few", day(n=(20, 20)))
+
+    assert run("--case", folder) == MOVED == 10
+    assert run("--case", tmp_path / "quiet") == 0
+    assert run("--case", tmp_path / "few") == CANNOT_TELL == 11
+    assert "replica=vllm-0" in capsys.readouterr().out
+
+
+def test_json_is_as_described(folder, capsys):
+    """It holds to the schema in docs/, and the parts come to the change."""
+    assert run("--case", folder, "--json") == MOVED
+    told = json.loads(capsys.readouterr().out)
+
+    jsonschema.validate(told, json.loads(SCHEMA.read_text()))
+    parts = sum(one["seconds"] for one in told["contributions"])
+    assert parts == pytest.approx(told["delta_s"], abs=1e-9)
+    assert told["cohorts"][0]["attributes"] == {"replica": "vllm-0"}
+
+
+def test_what_is_saved_is_the_same_incident(folder, tmp_path, capsys):
+    """A saved case, triaged again, gives the same answer."""
+    run("--case", folder, "--json")
+    first = capsys.readouterr().out
+    run("--case", folder, "--save", tmp_path / "saved", "--html", tmp_path / "page.html")
+    assert str(tmp_path / "saved") in capsys.readouterr().out.replace("\n", "")
+    run("--case", tmp_path / "saved", "--json")
+
+    assert capsys.readouterr().out == first
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_only_some_rows(folder, capsys):
+    """`--where` keeps the rows with these words; what nobody has is an error that helps."""
+    assert run("--case", folder, "--where", "replica=vllm-1", "--where", "replica=vllm-2") == 0
+    capsys.readouterr()
+    assert run("--case", folder, "--where", "replica=none") == 1
+    assert "rows have vllm-0, vllm-1" in capsys.readouterr().err
+    assert run("--case", folder, "--where", "colour=red") == 2
+    assert "rows are filtered by" in capsys.readouterr().err
+    assert run("--case", folder, "--where", "model") == 2
+    assert "NAME=VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--case", "nowhere"), "no such folder"),
+        (("--before", "10:00"), "START/END"),
+        (("--before", "now/10m"), "does not end after it starts"),
+        (("--after", "10m/soon"), "is no time"),
+        (("--at", "noonish"), "is no time"),
+        (("--last", "never"), "is no time"),
+        (("--url", "ftp://x"), "no address of a collector"),
+        (("--url", "http://u:p@x"), "keep secrets out"),
+        (("--url", "http://127.0.0.1:9"), "llmtrace collect"),
+        (("--token-file", "nowhere"), "cannot read the token"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments, words, capsys):
+    """On one line, with what to write instead."""
+    assert run(*arguments) in {1, 2}
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "time_"),
+    [
+        ("now", NOW),
+        ("", NOW),
+        ("-30m", NOW - 1800),
+        ("1.5h", NOW - 5400),
+        ("1699999000", 1_699_999_000.0),
+        ("2023-11-14T22:13:20+00:00", NOW),
+    ],
+)
+def test_times(text, time_):
+    """Every form of time the help names."""
+    assert time_of(text, NOW) == time_
+
+
+def test_a_time_of_day_is_of_this_day():
+    """`14:30` is of the day that it is now, local time."""
+    at = time.localtime(time_of("14:30", NOW))
+
+    assert (at.tm_hour, at.tm_min, at.tm_yday) == (14, 30, time.localtime(NOW).tm_yday)
+
+
+def test_a_window_is_two_times():
+    """With a slash between."""
+    assert window("2h/30m", NOW) == Window(NOW - 7200, NOW - 1800)
+
+
+def test_what_is_read_covers_what_is_compared():
+    """Both windows, or enough before the one there is to find the other."""
+    before, after = Window(NOW - 900, NOW - 600), Window(NOW - 300, NOW)
+
+    assert span(Settings(before=before, after=after), "6h", NOW) == Window(NOW - 900, NOW)
+    assert span(Settings(after=after), "1h", NOW) == Window(NOW - 300 - 3600, NOW)
+    assert span(Settings(), "1h", NOW) == Window(NOW - 3600, NOW)
+    at = span(Settings(at=NOW - 7200), "1h", NOW)
+    assert at.start < NOW - 7200 < at.end < NOW
+    with pytest.raises(ConfigError, match="how long back"):
+        span(Settings(), "0s", NOW)
+
+
+# --- from a collector ----------------------------------------------------------------------------
+
+
+class Asked(BaseHTTPRequestHandler):
+    """Answers as a collector's read API does, with one case."""
+
+    case: Case
+    token: str | None = None
+    seen: list[str]
+    breaks_off = False
+
+    def do_GET(self) -> None:
+        """Answer one question."""
+        parts = urlsplit(self.path)
+        self.seen.append(self.path)
+        if self.token is not None and self.headers.get("Authorization") != f"Bearer {self.token}":
+            self._answer(401, b"{}")
+            return
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        what = parts.path.removeprefix("/api/v1/")
+        if what == "rows":
+            start, end = float(query["start"]), float(query["end"])
+            body = lines(
+                row for row in self.case.rows.to_dicts() if start <= row["start"] / 1e9 < end
+            )
+            self._answer(200, body[: len(body) // 2 + 7] if self.breaks_off else body)
+        elif what == "signals":
+            self._answer(200, lines(samples_of(self.case.signals)))
+        elif what == "facts":
+            self._answer(200, json.dumps({"vllm-0": {"engine": "vllm"}}).encode())
+        elif what == "events":
+            event = {"t": 1.0, "kind": "deploy", "text": "v2"}
+            self._answer(200, json.dumps({"events": [event]}).encode())
+        else:
+            self._answer(404, b'{"error": "no such address"}')
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def lines(objects: Any) -> bytes:
+    """Write one JSON object a line."""
+    return "".join(f"{json.dumps(one)}\n" for one in objects).encode()
+
+
+@contextmanager
+def collector(case: Case, **settings: Any) -> Iterator[tuple[str, list[str]]]:
+    """Serve a case; yield the address, and what was asked."""
+    seen: list[str] = []
+    handler = type("Handler", (Asked,), {"case": case, "seen": seen, **settings})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def windows(case: Case) -> tuple[str, ...]:
+    """Return the options for the windows of a case."""
+    assert case.before is not None
+    assert case.after is not None
+    return (
+        "--before", f"{case.before.start}/{case.before.end}",
+        "--after", f"{case.after.start}/{case.after.end}",
+    )  # fmt: skip
+
+
+def test_a_collector_gives_the_same_answer_as_the_case(folder, capsys):
+    """Rows over HTTP are the rows on disk."""
+    case = read_case(folder)
+    run("--case", folder, "--json")
+    first = json.loads(capsys.readouterr().out)
+    with collector(case) as (url, seen):
+        assert run("--url", url, *windows(case), "--json", "--where", "model=m") == MOVED
+    second = json.loads(capsys.readouterr().out)
+
+    assert second["contributions"] == first["contributions"]
+    assert second["cohorts"] == first["cohorts"]
+    assert any("model=m" in path for path in seen)
+
+
+def test_the_token_goes_along_and_is_not_shown(folder, tmp_path, capsys):
+    """Without it the error says what to do; with it there is an answer; it is in no output."""
+    case, secret = read_case(folder), "s3cret-token"
+    (tmp_path / "token").write_text(f"{secret}\n")
+    with collector(case, token=secret) as (url, seen):
+        assert run("--url", url, *windows(case)) == 1
+        told = capsys.readouterr()
+        assert "--token-file" in told.err
+        assert run("--url", url, *windows(case), "--token-file", tmp_path / "token") == MOVED
+    told = capsys.readouterr()
+    assert secret not in told.out + told.err + "".join(seen)
+
+
+def test_an_answer_that_breaks_off_is_no_answer(folder, capsys):
+    """Half the rows would be a wrong verdict: it is an error."""
+    case = read_case(folder)
+    with collector(case, breaks_off=True) as (url, _):
+        assert run("--url", url, *windows(case)) == 1
+    assert "breaks off" in capsys.readouterr().err
+
+
+def test_no_rows_is_said(folder, capsys):
+    """A time of which the collector has nothing is an error that says where to look."""
+    case = read_case(folder)
+    with collector(case) as (url, _):
+        assert run("--url", url, "--last", "1h") == 1
+    assert re.search("has no rows.*llmtrace top", capsys.readouterr().err)

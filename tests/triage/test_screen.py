@@ -1,0 +1,175 @@
+"""What a triage says to people: on a terminal and on a page, the same words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from llmtrace.case import Case, Event, Facts
+from llmtrace.errors import SourceError
+from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.page import page, write_page
+from llmtrace.triage.result import VERDICTS, Finding, Point, Result
+from llmtrace.triage.screen import screen, signed
+from tests.triage.days import START, Kind, day
+
+HOSTILE = '<script>alert("x")</script>[bold]&amp;'
+SETTINGS = Settings(bootstrap=40)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Case:
+    """Return a day on which requests queue for longer."""
+    return day(after=Kind(queued_share=0.5))
+
+
+@pytest.fixture(scope="module")
+def result(slow: Case) -> Result:
+    """Triage it."""
+    return triage(slow, SETTINGS)
+
+
+def shown(result: Result, *, explain: bool = False, width: int = 110) -> str:
+    """Print a result as a terminal of this width shows it."""
+    out = StringIO()
+    Console(file=out, width=width).print(screen(result, explain=explain))
+    return out.getvalue()
+
+
+def test_the_table_adds_up_before_ones_eyes(result):
+    """What stands in the table, added by hand, is the change, but for its rounding."""
+    text = shown(result)
+    lines = text.split("where the change is")[1].split("workload  ")[0].splitlines()
+    parts = []
+    for line in lines[1:]:
+        if line.startswith("change of the p95"):
+            break
+        match = re.search(r"\s([+-]?[\d,.]+|0)\s", line[12:])
+        if match is not None:
+            parts.append(float(match[1].replace(",", "")))
+
+    assert len(parts) > 3
+    assert sum(parts) == pytest.approx(1000 * result.delta_s, abs=0.5 * len(parts))
+    assert signed(result.delta_s) in lines[len(parts) + 1]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_it_fits_the_terminal(result, width):
+    """No line is longer than the terminal is wide, but ids, which must not be broken."""
+    long = [line for line in shown(result, width=width).splitlines() if len(line) > width]
+
+    assert long == []
+
+
+def test_it_names_what_an_engineer_asks_for(result):
+    """Verdict, stage, workload, who, and how good the data are."""
+    text = shown(result)
+
+    assert "a regression" in text
+    assert re.search(r"queue +\+", text)
+    assert "not localised" in text
+    assert "requests/s" in text
+    assert f"{result.quality.n[1]:,} now" in text
+    assert result.exemplars["slow"][0] in text
+
+
+def test_explaining_tells_more(result):
+    """`--explain` has every line of the plain screen's causes, the anatomy and all metrics."""
+    plain, more = shown(result), shown(result, explain=True)
+
+    assert "a request at the p95 is made of" not in plain
+    assert "a request at the p95 is made of" in more
+    assert "every metric looked at" in more
+    assert len(more) > len(plain)
+
+
+def test_one_cohort_is_named():
+    """If one replica is slow, it is told, with the p95 of all others."""
+    result = triage(day(after=Kind(slow_replica=6.0)), SETTINGS)
+
+    assert "replica=vllm-0" in shown(result)
+    assert "vllm-0" in page(result, day())
+
+
+def test_too_few_requests_is_said_first():
+    """Where nothing can be told, the screen says so and shows no table of guesses."""
+    few = day(n=(30, 20))
+    text = shown(triage(few, SETTINGS))
+
+    assert "cannot tell" in text.splitlines()[0]
+    assert "where the change is" not in text
+    assert "cannot tell" in page(triage(few, SETTINGS), few)
+
+
+def hostile(result: Result) -> Result:
+    """Put text of an attacker's wherever text comes from outside."""
+    finding = Finding(
+        id="queue_saturation",
+        status="likely",
+        score=9,
+        evidence=(Point(HOSTILE, 6),),
+        against=(Point(HOSTILE, -3),),
+        missing=(HOSTILE,),
+        action=HOSTILE,
+        runbook=HOSTILE,
+    )
+    return replace(
+        result,
+        reason=HOSTILE,
+        causes=(finding, replace(finding, status="ruled_out"), replace(finding, status="unknown")),
+        exemplars={"slow": (HOSTILE,)},
+        settle=(HOSTILE,),
+        quality=replace(result.quality, warnings=(HOSTILE,), matched_on=(HOSTILE,)),
+        cohorts=tuple(replace(one, attributes={"tenant": HOSTILE}) for one in result.cohorts),
+    )
+
+
+def test_text_from_outside_is_text(slow):
+    """Neither the page nor the terminal takes names and evidence for markup."""
+    result = hostile(triage(day(after=Kind(slow_replica=6.0)), SETTINGS))
+    case = replace(slow, facts=Facts(events=(Event(START + 100, HOSTILE, HOSTILE),)))
+    written = page(result, case)
+
+    assert "<script" not in written
+    assert HOSTILE in unescape(written)
+    assert HOSTILE in re.sub(r"\s+", " ", shown(result, explain=True, width=300))
+
+
+def test_the_page_asks_nobody(result, slow):
+    """No script, no style sheet, font or picture of somebody else's."""
+    written = page(result, slow)
+
+    assert not re.search(
+        r"https?://(?!www\.w3\.org)|<script|<link(?! rel=\"icon\")|url\(", written
+    )
+
+
+def test_the_page_draws_the_change(result, slow):
+    """Every part that has a share in it is a bar with its figure."""
+    written = page(result, slow)
+
+    for one in result.contributions:
+        if one.seconds:
+            assert f"{signed(one.seconds)} ms" in written
+    assert "Over time" in written
+    assert written.count("<svg") == 2
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_every_verdict_has_words(result, slow, verdict):
+    """None is missing on the screen or the page."""
+    told = replace(result, verdict=verdict)
+
+    assert shown(told)
+    assert page(told, slow)
+
+
+def test_a_page_that_cannot_be_written_is_said(result, slow, tmp_path):
+    """The error says which file, and why."""
+    with pytest.raises(SourceError, match=r"gone.*No such file"):
+        write_page(tmp_path / "gone" / "page.html", result, slow)
