@@ -309,6 +309,38 @@ def _add_triage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--bootstrap", type=int, default=200, metavar="N",
         help="resample so often for the intervals; 0 = none (default: 200)",
     )  # fmt: skip
+    serving = triage.add_subparsers(dest="what", metavar="[serve]").add_parser(
+        "serve",
+        help="triage alerts as they come in from an Alertmanager",
+        description="Take alerts from an Alertmanager's webhook, triage each with what the "
+        "collector at --url has, keep the report, and tell a chat and Grafana. --url and "
+        "--token-file stand before `serve`.",
+    )
+    serving.add_argument(
+        "--listen", default="127.0.0.1:4321", metavar="ADDRESS",
+        help="where alerts come in (default: 127.0.0.1:4321)",
+    )  # fmt: skip
+    serving.add_argument(
+        "--listen-token-file", type=Path, metavar="FILE",
+        help="a file with the token that callers have to bear",
+    )  # fmt: skip
+    serving.add_argument(
+        "--reports", type=Path, default=Path("triage-reports"), metavar="DIR",
+        help="where reports are kept (default: triage-reports)",
+    )  # fmt: skip
+    serving.add_argument(
+        "--public-url", metavar="URL", help="how people reach this server, for links"
+    )
+    serving.add_argument(
+        "--webhook-file", type=Path, metavar="FILE",
+        help="a file with the address of a chat's incoming webhook (or in the environment: "
+        "LLMTRACE_TRIAGE_WEBHOOK)",
+    )  # fmt: skip
+    serving.add_argument("--grafana", metavar="URL", help="annotate there what was found")
+    serving.add_argument(
+        "--grafana-token-file", type=Path, metavar="FILE",
+        help="a file with the token of a service account that may annotate",
+    )  # fmt: skip
 
 
 def _absolute(text: str) -> str:
@@ -636,6 +668,11 @@ def _triage(options: argparse.Namespace) -> int:
         from llmtrace.triage import command
     except ImportError as error:
         raise missing_extra("llmtrace triage", "triage", error.name or "numpy") from error
+    if options.what == "serve":
+        from llmtrace.triage.oncall import serving
+
+        serving.serve(options)
+        return 0
     return command.main(options)
 
 

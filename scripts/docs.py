@@ -32,7 +32,9 @@ _NOT_IN_ANCHOR: Final = re.compile(r"[^\w\- ]")
 
 def pages(root: Path) -> list[Path]:
     """Return every page, in reading order."""
-    return [*sorted(root.glob("*.md"), reverse=True), *sorted((root / "docs").glob("*.md"))]
+    folders = (root / "docs", root / "docs" / "runbooks")
+    below = [page for folder in folders for page in sorted(folder.glob("*.md"))]
+    return [*sorted(root.glob("*.md"), reverse=True), *below]
 
 
 def generated(page: Path, text: str) -> str:

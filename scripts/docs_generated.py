@@ -20,10 +20,25 @@ import llmtrace
 import llmtrace.testing
 from llmtrace import browser, gateway, grpc, propagate, semconv_page, websocket
 from llmtrace.budget import DEFAULT
+from llmtrace.budget_file import as_plain
 from llmtrace.cli import make_parser
 from llmtrace.export.prometheus import LABELS, PrometheusSink
+from llmtrace.triage import runbooks
+from llmtrace_collector.config import PREFIX, Config
 from llmtrace_collector.profile import Profile, builtin_profiles, show_version
+from llmtrace_collector.serve.addresses import ADDRESSES
+from llmtrace_collector.settings import leaves, variable
 from llmtrace_collector.signals import SIGNALS
+from llmtrace_dashboards.recorded import (
+    ALLOWED,
+    REMAINING,
+    bad_rate,
+    bad_ratio,
+    traffic,
+    valid_count,
+    valid_rate,
+)
+from llmtrace_dashboards.windows import RuleSettings
 
 # Every public name is in one of these, or there is an error.
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -162,7 +177,14 @@ def cli() -> str:
         actions = parser._actions  # noqa: SLF001 - argparse has no other way to its commands
         commands = next(a for a in actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001
         parts = [_help("llmtrace", parser)]
-        parts += [_help(f"llmtrace {name}", one) for name, one in commands.choices.items()]
+        for name, one in commands.choices.items():
+            parts.append(_help(f"llmtrace {name}", one))
+            below = [a for a in one._actions if isinstance(a, argparse._SubParsersAction)]  # noqa: SLF001
+            parts += [
+                _help(f"llmtrace {name} {what}", kind)
+                for action in below
+                for what, kind in action.choices.items()
+            ]
     finally:
         del os.environ["COLUMNS"]
         if width is not None:
@@ -190,23 +212,25 @@ def metrics() -> str:
 
 def budget() -> str:
     """Print the default budget as the JSON file it could have been."""
-    return f"```json\n{json.dumps(_budget_file(), indent=2)}\n```"
+    return f"```json\n{json.dumps(as_plain(DEFAULT), indent=2)}\n```"
 
 
-def _budget_file() -> dict[str, Any]:
-    def ms(seconds: float | None) -> str:
-        return f"{1000 * (seconds or 0):g}ms"
-
-    return {
-        "name": DEFAULT.name,
-        "objective": f"p{100 * DEFAULT.objective:g}",
-        "total": ms(DEFAULT.total_s),
-        "ttft": ms(DEFAULT.ttft_s),
-        "tpot": ms(DEFAULT.tpot_s),
-        "tokens": DEFAULT.tokens,
-        "stages": {stage: ms(limit) for stage, limit in DEFAULT.stages_s.items()},
-        "buffer": ms(DEFAULT.buffer_s),
+def recorded_series() -> str:
+    """List what the recording rules of the default budget make."""
+    settings = RuleSettings()
+    lines = ["| series | what it is |", "|---|---|"]
+    told = {rule.name: rule.help for rule in traffic(settings.base)}
+    told |= {
+        bad_rate(): "Requests a second that break a promise.",
+        valid_rate(): "Requests a second that count for it.",
+        ALLOWED: "The share that may break it.",
+        REMAINING: "What is left of 30 days' error budget: 1 = all of it.",
     }
+    for window in (*settings.windows, settings.period):
+        told[bad_ratio(window)] = f"Share that broke it over {window}; over `allowed`, the burn."
+    for window in settings.short_windows:
+        told[valid_count(window)] = f"Requests that counted in {window}."
+    return "\n".join([*lines, *(f"| `{name}` | {words} |" for name, words in told.items())])
 
 
 def targets() -> str:
@@ -293,10 +317,42 @@ def _names(profile: Profile) -> str:
     return "\n".join(lines)
 
 
+def collector_settings() -> str:
+    """Print every setting of `llmtrace collect`."""
+    lines = ["| setting | variable | default | what it is |", "|---|---|---|---|"]
+    for key, default, words in leaves(Config):
+        name, told = ".".join(key), _default(key, default)
+        lines.append(f"| `{name}` | `{variable(PREFIX, key)}` | {told} | {words} |")
+    return "\n".join(lines)
+
+
+def _default(key: tuple[str, ...], default: Any) -> str:
+    if key == ("data",):
+        return "`~/.local/state/llmtrace`"
+    if key == ("budget",):
+        return f"`{DEFAULT.name}`"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if key[-1].endswith("_bytes"):
+        return f"`{default >> 20}MB`"
+    if isinstance(default, float):
+        return f"`{default:g}`"
+    return "" if default in (None, ()) else f"`{default}`"
+
+
+def collector_api() -> str:
+    """Print the addresses of the collector's API."""
+    lines = ["| address | methods | what it answers |", "|---|---|---|"]
+    lines += [f"| `{path}` | {methods} | {words} |" for path, methods, words in ADDRESSES]
+    return "\n".join(lines)
+
+
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "api": api,
     "budget": budget,
     "cli": cli,
+    "collector-api": collector_api,
+    "collector-settings": collector_settings,
     "engine-names": engine_names,
     "engine-signals": engine_signals,
     "gateway-signals": gateway_signals,
@@ -304,5 +360,9 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "make": targets,
     "metrics": metrics,
     "protocols": protocols,
+    "recorded-series": recorded_series,
 }
-WHOLE_PAGES: Final[Mapping[str, Callable[[], str]]] = {"semconv.md": semconv_page.page}
+WHOLE_PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "semconv.md": semconv_page.page,
+    **runbooks.PAGES,
+}

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
 
 from llmtrace.budget import DEFAULT, Budget, read_budget, read_budgets
 from llmtrace.errors import ConfigError
+from llmtrace.export.prometheus import PrometheusSink
 from llmtrace.stages import STAGES
+from llmtrace.testing import make_row
 
 seconds = st.floats(1e-6, 1e6)
 # Whatever a parser of YAML or JSON may come up with.
@@ -300,3 +303,16 @@ def test_whom_a_budget_covers():
 def test_a_slip_in_several_is_explained(content, expected):
     """With which of them it is."""
     assert refused(content).startswith(expected)
+
+
+def test_every_limit_of_several_is_a_bucket():
+    """The metrics page counts exactly by each of them."""
+    budgets = read_budgets({"budgets": [{"name": "a", "ttft": "333ms"}, {"name": "b", "ttft": 7}]})
+    registry = CollectorRegistry()
+    sink = PrometheusSink(registry=registry, thresholds_s=budgets.thresholds_s())
+    sink.write(make_row())
+    page = generate_latest(registry).decode()
+    sink.close()
+
+    for le in ("0.333", "7.0"):
+        assert f'llmtrace_ttft_seconds_bucket{{le="{le}",' in page

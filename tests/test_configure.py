@@ -352,8 +352,22 @@ def test_a_budget_becomes_thresholds(monkeypatch):
     llmtrace.init("shop", exporters=["console"], budget={"name": "b", "total": 2, "ttft": 1})
 
     assert seen[0].service == "shop"
-    assert seen[0].thresholds_s == {"e2e": 2.0, "ttft": 1.0}
-    assert seen[0].budget_seconds == {"b": {"total": 2.0}}
+    assert seen[0].thresholds_s == {"e2e": (2.0,), "ttft": (1.0,)}
+    assert seen[0].budget_seconds == {"b": {"total": 2.0, "ttft": 1.0}}
+
+
+def test_every_limit_of_several_budgets_becomes_a_threshold(monkeypatch):
+    """One application may answer for several routes, each with a budget of its own."""
+    seen = []
+    monkeypatch.setattr(
+        configure.export, "build", lambda _, settings: seen.append(settings) or Plain()
+    )
+    budgets = [{"name": "chat", "ttft": 1}, {"name": "batch", "ttft": 9, "route": "batch"}]
+
+    llmtrace.init("shop", exporters=["console"], budget={"budgets": budgets})
+
+    assert seen[0].thresholds_s == {"ttft": (1.0, 9.0)}
+    assert seen[0].budget_seconds == {"chat": {"ttft": 1.0}, "batch": {"ttft": 9.0}}
 
 
 def test_a_users_own_sink_needs_only_write():

@@ -190,7 +190,7 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
                 "that were running there broke off together."
             ),
             **_links("LlmtraceEngineDown", ENGINE_DASHBOARD, "30m", settings, {},
-                     more="&var-instance={{ $labels.instance }}"),
+                     more="&var-instance={{ $labels.instance | urlquery }}"),
             "triage": _triage("30m", settings, {}, None),
         },
     )  # fmt: skip
@@ -218,7 +218,10 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
     truncated = count("requests_total", '{outcome="truncated"}')
     cancelled = '{outcome="cancelled"}'
     given_up = f"({count('requests_total', cancelled)} - {count('ttft_seconds_count', cancelled)})"
-    about = "{{ $labels.model }}, route {{ $labels.route }}"
+    about = (
+        "{{ $labels.service }}{{ with $labels.model }}, {{ . }}{{ end }}"
+        "{{ with $labels.route }}, route {{ . }}{{ end }}"
+    )
     filters = dict.fromkeys(_BY, "")
     enough = f"{requests} >= {settings.least_requests}"
     yield _breaking(

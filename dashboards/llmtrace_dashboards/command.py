@@ -20,7 +20,13 @@ from llmtrace_dashboards.windows import RuleSettings
 
 
 def check(
-    paths: Sequence[Path], out: TextIO, *, exclude: Sequence[str], strict: bool, as_json: bool
+    paths: Sequence[Path],
+    out: TextIO,
+    *,
+    exclude: Sequence[str],
+    optional: bool,
+    strict: bool,
+    as_json: bool,
 ) -> None:
     """Lint dashboards, and print what is wrong with each.
 
@@ -28,7 +34,9 @@ def check(
         ConfigError: there is no such rule.
         DataError: something is wrong with one, or it cannot be read.
     """
-    found: dict[Path, list[Finding]] = {path: lint(read(path), exclude) for path in paths}
+    found: dict[Path, list[Finding]] = {
+        path: lint(read(path), exclude, optional=optional) for path in paths
+    }
     everything = [finding for findings in found.values() for finding in findings]
     if as_json:
         listed = [

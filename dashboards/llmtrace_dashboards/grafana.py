@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,23 +16,26 @@ from llmtrace.errors import missing_extra
 from llmtrace_dashboards.panel import Annotation, Board, Column, Panel, Query, Row, Step, Variable
 
 try:
-    from grafana_foundation_sdk.builders import (
-        bargauge,
-        common,
-        dashboard,
-        heatmap,
-        prometheus,
-        stat,
-        table,
-        text,
-        timeseries,
-    )
-    from grafana_foundation_sdk.cog.encoder import JSONEncoder
-    from grafana_foundation_sdk.models import common as shared
-    from grafana_foundation_sdk.models import dashboard as model
-    from grafana_foundation_sdk.models import heatmap as heatmap_model
-    from grafana_foundation_sdk.models import prometheus as prometheus_model
-    from grafana_foundation_sdk.models import text as text_model
+    with warnings.catch_warnings():
+        # It would rather make the v2 format, which goes in neither by hand nor by every API.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from grafana_foundation_sdk.builders import (
+            bargauge,
+            common,
+            dashboard,
+            heatmap,
+            prometheus,
+            stat,
+            table,
+            text,
+            timeseries,
+        )
+        from grafana_foundation_sdk.cog.encoder import JSONEncoder
+        from grafana_foundation_sdk.models import common as shared
+        from grafana_foundation_sdk.models import dashboard as model
+        from grafana_foundation_sdk.models import heatmap as heatmap_model
+        from grafana_foundation_sdk.models import prometheus as prometheus_model
+        from grafana_foundation_sdk.models import text as text_model
 except ImportError as error:
     raise missing_extra(
         "llmtrace dashboards", "dashboards", error.name or "grafana-foundation-sdk"

@@ -55,16 +55,6 @@ def rule_files(
     }
 
 
-def recorded(promised: Sequence[Slo], settings: RuleSettings) -> tuple[Recorded, ...]:
-    """Return everything that is recorded: of all requests, and of each SLO."""
-    return (
-        *traffic(settings.base),
-        *_of_each(promised, settings),
-        *_of_all(settings),
-        *_over_the_period(settings),
-    )
-
-
 def _recording(promised: Sequence[Slo], settings: RuleSettings) -> Iterator[dict[str, Any]]:
     # The long windows are sums over what the groups before them recorded.
     yield _group("llmtrace-requests", settings.interval, traffic(settings.base))

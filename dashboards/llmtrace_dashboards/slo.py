@@ -131,6 +131,12 @@ def slos(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
 
 
 def _of(budget: Budget) -> Iterable[Slo]:
+    for text in (budget.name, *budget.model, *budget.route):
+        if "{{" in text:
+            raise ConfigError(
+                f"budget {budget.name}: {text!r} holds {{{{, which the texts of alerts would take "
+                "for a template; name it without"
+            )
     limits: dict[SloName, float | None] = {
         "e2e": budget.total_s,
         "ttft": budget.ttft_s,

@@ -66,6 +66,7 @@ _LEAST_EFFECTIVE: Final = 100
 _LEAST_COVERAGE: Final = 0.8
 _EXEMPLARS: Final = 3
 _CLUSTERED: Final = 3.0
+_LONGER_ANSWERS: Final = 2.0  # times the relative change of its parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +307,7 @@ def _which_moved(compared: dict[Metric, Compared]) -> Metric:
     """Choose the metric the triage is about.
 
     The first token and the pace after it say where time went; `e2e` is mostly how long an answer
-    is, and only asked when neither moved.
+    is, and only asked when neither moved, or both by far less.
     """
 
     def relative(name: Metric) -> float:
@@ -315,16 +316,18 @@ def _which_moved(compared: dict[Metric, Compared]) -> Metric:
             return 0.0
         return change.delta_s / max(change.before.p95 or 0.0, FLOOR_S[name])
 
-    ttft, tpot = relative("ttft"), relative("tpot")
+    ttft, tpot, e2e = relative("ttft"), relative("tpot"), relative("e2e")
     if max(ttft, tpot) > 0:
+        if e2e > _LONGER_ANSWERS * max(ttft, tpot):
+            return "e2e"
         return "tpot" if tpot > 2 * max(ttft, 0.0) else "ttft"
-    if relative("e2e") > 0:
+    if e2e > 0:
         return "e2e"
     if relative("render") > 0:
         return "render"
     if min(ttft, tpot) < 0:
         return "ttft" if ttft <= tpot else "tpot"
-    if relative("e2e") < 0:
+    if e2e < 0:
         return "e2e"
     fewest = {name: min(c.change.before.n, c.change.after.n) for name, c in compared.items()}
     return next(

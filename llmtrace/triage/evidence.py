@@ -71,7 +71,7 @@ class Evidence:
 
     Attributes:
         metric: the row's field the triage is about (`ttft_s`, ...); `None` = whichever moved.
-        contributions: seconds by stage, `mix` and `co_occurrence`, where they were worked out.
+        contributions: seconds by stage, where they were worked out.
     """
 
     before: Side

@@ -205,9 +205,9 @@ def foreseen_p95(
 ) -> float | None:
     """Return the p95 to expect after, if only another field changed.
 
-    What a value of the field costs is the median before, by half octaves of it, and beyond what was
-    seen a straight line; what is left over is as spread as before. `None` where before tells of
-    fewer than two half octaves.
+    What a value of the field costs is the median before, by half octaves of it, and beyond what
+    was seen a straight line; what is left over is as spread as before. `None` where before tells
+    of fewer than two half octaves.
     """
     cells = _half_octaves(before, before_by)
     x, y = [], []
@@ -227,10 +227,10 @@ def foreseen_p95(
 
 def _along(by: Floats, x: list[float], y: list[float]) -> Floats:
     """Interpolate, and go on straight beyond the ends."""
-    slope, base = np.polyfit(x, y, 1)
-    inside = np.interp(by, x, y)
-    beyond = np.where(by > x[-1], y[-1] + max(float(slope), 0.0) * (by - x[-1]), inside)
-    return np.where(by < x[0], np.maximum(y[0] + float(slope) * (by - x[0]), 0.0), beyond)
+    slope = max(float(np.polyfit(x, y, 1)[0]), 0.0)
+    found = np.interp(by, x, y)
+    found = np.where(by > x[-1], y[-1] + slope * (by - x[-1]), found)
+    return np.where(by < x[0], np.maximum(y[0] + slope * (by - x[0]), 0.0), found)
 
 
 def _half_octaves(values: Floats, by: Floats) -> NDArray[np.int64]:

@@ -131,8 +131,8 @@ def _stretch(
     score, i, j = found
     if at is None:
         i, j = _without_gaps(x, weight, spread, (i, j))
-    if not _stands_out(x, weight, i, j):
-        return None
+        if not _stands_out(x, weight, i, j):
+            return None
     lasts = not (weight[j:] > 0).any()
     end = None if lasts else float(bins.edges[j])
     return Spike(float(bins.edges[i]), end, bins.width, score)

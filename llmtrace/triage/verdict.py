@@ -14,7 +14,7 @@ _COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
 # A change of the mix drags the same work along (measured on the simulator, docs/triage.md).
 _KNOCKS: Final = 0.2  # share of the change that the mix itself makes, at least
 _HEAVIER: Final = 1.08  # times as many tokens a request
-_SHARED: Final = 0.5  # of the growth of all tokens, seen at best in work that went well
+_SHARED: Final = 0.3  # of the growth of all tokens, seen at best in work that went well
 _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to

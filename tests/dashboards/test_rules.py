@@ -418,8 +418,8 @@ def test_what_a_request_called_its_model_cannot_change_the_command(tmp_path):
     told = annotations("LlmtraceCallersGiveUp")
     url = told["dashboard_url"].partition("?")[0]
     expected = {
-        "summary": "x'; rm -rf $HOME; 'y, route a b&c: 33.33% of the callers leave before the "
-        "first content",
+        "summary": "shop, x'; rm -rf $HOME; 'y, route a b&c: 33.33% of the callers leave before "
+        "the first content",
         "description": told["description"],
         "dashboard_url": f"{url}?from=1140000&to=3540000&var-model=x%27%3B+rm+-rf+%24HOME%3B+%27y"
         "&var-route=a+b%26c&var-service=shop",
@@ -522,6 +522,7 @@ def test_the_thresholds_are_bounds_of_the_exposed_histograms():
     [
         ([Budget(stages_s={"queue": 0.1})], "no budget sets total, ttft, tpot or availability"),
         ([Budget(name="b", ttft_s=1, objective=0.5)], "budget b: with an objective of 50 %"),
+        ([Budget(name="b", ttft_s=1, route=("{{ x }}",))], "budget b: '{{ x }}' holds {{, which"),
     ],
 )
 def test_a_budget_no_alert_can_be_made_of(budgets, told):

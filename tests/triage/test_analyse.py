@@ -87,7 +87,7 @@ def test_other_work_is_a_workload(kind, metric):
 
 def test_other_work_and_a_slower_stage_are_both_told():
     """More long prompts, and a slower prefill for all."""
-    result = triage(day(after=Kind(long_share=0.2, prefill=1.4), n=(6000, 3000)), QUICK)
+    result = triage(day(after=Kind(long_share=0.2, prefill=1.8), n=(6000, 3000)), QUICK)
 
     assert result.verdict == "mixed"
     assert part(result, "mix").seconds > 0.05

@@ -163,7 +163,8 @@ _TOOLS_ROW: Final = Row(
         heat(
             "Tool calls",
             _TOOL,
-            "Every call that succeeded, by how long it took.",
+            "Every call that succeeded, by how long it took. Bands far apart are tools of their "
+            "own, or a cache.",
             where=_CALLED,
             empty=_NO_TOOLS,
         ),

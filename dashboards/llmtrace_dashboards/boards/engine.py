@@ -315,7 +315,8 @@ _GPUS: Final = Row(
         ),
         _graph(
             "Power",
-            "Watts drawn. Flat at the limit = power-bound.",
+            "Watts drawn. Flat at the limit = power-bound: then clocks fall, and steps take "
+            "longer.",
             Query(expr=_gpu("power_watts"), legend=_EACH),
             unit="watt",
             empty=_NO_GPUS,
@@ -343,7 +344,8 @@ _GPUS: Final = Row(
         ),
         _graph(
             "Temperature",
-            "Throttling begins around 85 °C, memory later.",
+            "Throttling begins around 85 °C, that of memory later. One GPU hotter than its "
+            "neighbours: its cooling, or its work.",
             Query(expr=_gpu("temperature_celsius", how="max"), legend=_EACH),
             unit="celsius",
             empty=_NO_GPUS,

@@ -121,7 +121,7 @@ _SPREAD: Final = Row(
         heat(
             "Stage: $stage",
             f"{_STAGE}",
-            "The stage chosen at the top.",
+            "The stage chosen at the top, of every request that succeeded and knows it.",
             where=f'{SUCCEEDED}, stage="$stage"',
         ),
         heat(

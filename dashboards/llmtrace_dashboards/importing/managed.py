@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from llmtrace_dashboards.windows import seconds
 
+_QUERIED: Final = "{{ with query"
 _EXPRESSIONS: Final = "__expr__"
 _ASKED_S: Final = 600
 _QUERY, _NUMBER, _FIRES = "query", "number", "fires"
@@ -40,7 +41,7 @@ def _rule(
     name = str(rule["alert"])
     labels = {key: str(value) for key, value in rule.get("labels", {}).items()}
     told = " ".join([name, *(f"{key}={labels[key]}" for key in sorted(labels))])
-    distinct = " ".join(labels[key] for key in ("budget", "slo", "severity") if key in labels)
+    distinct = " ".join(labels[key] for key in ("budget", "slo", "window") if key in labels)
     lasting = rule.get("for", "0s")
     return {
         "uid": _uid(told),
@@ -83,8 +84,13 @@ def _uid(told: str) -> str:
 
 
 def _annotations(told: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what Grafana's templates cannot say: they have no `query`."""
-    return {key: text for key, text in told.items() if "{{ with query" not in text}
+    """Leave out times and what else Grafana's templates cannot say: they have no `query`."""
+    said = {key: text for key, text in told.items() if _QUERIED not in text}
+    if "dashboard_url" in told:
+        said["dashboard_url"] = told["dashboard_url"].partition("?")[0]
+    if "triage" in told:
+        said.setdefault("triage", "llmtrace triage")
+    return said
 
 
 def _asked(expression: str, datasource: str) -> dict[str, Any]:

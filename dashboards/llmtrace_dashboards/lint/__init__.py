@@ -9,19 +9,22 @@ from typing import Any, Final
 
 from llmtrace.errors import ConfigError, DataError
 from llmtrace_dashboards.lint.finding import Finding
-from llmtrace_dashboards.lint.rules import RULES
+from llmtrace_dashboards.lint.rules import OPTIONAL, RULES
 
 __all__ = ["Finding", "lint", "read"]
 
 _MOST_BYTES: Final = 16 << 20
 
 
-def lint(dashboard: Mapping[str, Any], exclude: Collection[str] = ()) -> list[Finding]:
+def lint(
+    dashboard: Mapping[str, Any], exclude: Collection[str] = (), *, optional: bool = False
+) -> list[Finding]:
     """Return what is wrong with a dashboard in the classic format, errors first.
 
     Args:
         dashboard: its JSON.
         exclude: rules to leave out, by name.
+        optional: run the rules about variables for `job` and `instance` too.
 
     Raises:
         ConfigError: there is no such rule.
@@ -29,12 +32,13 @@ def lint(dashboard: Mapping[str, Any], exclude: Collection[str] = ()) -> list[Fi
     unknown = sorted(set(exclude) - set(RULES))
     if unknown:
         raise ConfigError(f"no rule {', '.join(unknown)}; the rules are {', '.join(RULES)}")
-    found = [
-        Finding(name, severity, where, message)
+    left_out = {*exclude, *(() if optional else OPTIONAL)}
+    found = {
+        Finding(name, severity, where, message): None  # each once, in this order
         for name, (rule, severity) in RULES.items()
-        if name not in exclude
+        if name not in left_out
         for where, message in rule(dashboard)
-    ]
+    }
     return sorted(found, key=lambda one: one.severity)
 
 

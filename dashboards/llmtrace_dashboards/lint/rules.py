@@ -324,6 +324,11 @@ RULES: Final[Mapping[str, tuple[Rule, Severity]]] = {
     "target-le": (target_le, "warning"),
 }
 
+# Of Grafana's linter, and only of use where people choose by these labels: run if asked for.
+OPTIONAL: Final = frozenset(
+    {"template-job-rule", "template-instance-rule", "target-job-rule", "target-instance-rule"}
+)
+
 
 # --- what the rules have in common --------------------------------------------------------------
 

@@ -51,12 +51,14 @@ def queue_saturation(e: Evidence) -> Finding:
     load = _load(e)
     tokens = e.rate("tokens_in")
     waits = None if waiting is None else waiting.rose(0.5, 0.3) or waiting.grew(0.1, 0.5)
+    queued = e.gate("queue")
     first = say.durations("time to first chunk", e.row("ttft_s"))
     # Waiting for the running step is in no queue: it is where more load shows first.
     about = e.metric in (None, "ttft_s") and e.gate("queue", "prefill", "first_chunk")
     grown = bool(about and e.more_load and e.up("ttft_s"))
     lines = [
-        gate(e.gate("queue") or grown, say.durations("queue", e.row("queue_s")) if not grown
+        gate(grown or queued,
+             say.durations("queue", e.row("queue_s")) if queued or not grown
              else f"more is asked of each engine, and {first}",
              "the engine's queue time per request"),
         required(None if waits is None else waits or grown,

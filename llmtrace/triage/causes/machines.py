@@ -113,7 +113,7 @@ def cold_start(e: Evidence) -> Finding:
     since = _fast_until(e, min(started.values(), default=0.0))
     all_again = len(again) >= max(2, 0.6 * len(e.instances))
     lines = [
-        gate(e.gate("network", "gateway", *_ENGINE_STAGES) or e.up("tpot_s"),
+        gate(bool(e.moved) or e.gate("network", "gateway", *_ENGINE_STAGES),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(bool(started) if known or started else None,
                  f"{names} started shortly before or in the window",
@@ -233,6 +233,9 @@ def engine_down(e: Evidence) -> Finding:
         support(server.rose(0.003, 2, 2.0) or refused.rose(0.003, 2, 2.0),
                 f"5xx: {server}; refused: {refused}"),
         support(None if local is None else local[1], local[0] if local else ""),
+        against(len(again) >= max(2, 0.6 * len(e.instances)),
+                f"{len(again)} of {len(e.instances)} engines were restarted in turn: a rollout",
+                strongly=True),
         against(cut.n >= 5 and cut.alike >= 0.7 and cut.together < 0.3,
                 "what was cut had been silent for the same time"),
     ]  # fmt: skip

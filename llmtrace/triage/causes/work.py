@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from llmtrace.triage.causes import words as say
@@ -11,7 +13,7 @@ from llmtrace.triage.patterns import Overlap, long_from, overlap
 from llmtrace.triage.result import Finding
 from llmtrace.triage.scoring import against, gate, judge, proof, required, support
 
-_MOST_LONG = 0.15
+_MANY_LONG = 0.15  # of the prompts longer than 90 % were; 0.10 as ever
 
 
 def long_prompts(e: Evidence) -> Finding:
@@ -38,25 +40,24 @@ def long_prompts(e: Evidence) -> Finding:
     per_token = e.at_same("prefill_s", "computed_tokens")
     mix = e.mix_share("ttft_s", "computed_tokens")
     slow = _slow_are_long(e)
-    others = _ordinary_rise(e)
+    long = _longer_than_usual(e)
+    few = long is not None and long < _MANY_LONG
+    blocked = _is_proved(e, overlap(e))
     tenant = e.local("tenant", "prompt_tokens") or e.local("route", "prompt_tokens")
     lines = [
         gate(_first_chunk_later(e), say.durations("time to first chunk", e.row("ttft_s")),
              "time to first chunk"),
         required(None if tokens is None else tokens.rose(16.0, 0.08),
                  say.amounts("prompt tokens", tokens), "prompt tokens per request"),
-        proof(None if mix is None else mix >= 0.5,
-              f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"),
-        support(None if slow is None else slow >= 0.5,
-                f"of the slow requests {say.percent(slow or 0)} are longer than 90 % were"),
+        proof(None if slow is None else slow >= 0.5 or (mix or 0.0) >= 0.5,
+              f"of the slow requests {say.percent(slow or 0)} are longer than 90 % were"),
+        support(None if mix is None else mix >= 0.4,
+                f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
                 f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
         support(None if tenant is None else True, f"longer prompts come from {tenant}"),
-        against(None if others is None else others >= 0.5,
-                f"prompts of ordinary length got slower too: {say.percent(min(others or 0, 1))} "
-                "of the rise"),
-        against(None if mix is None else mix < 0.25,
-                f"prompt lengths alone explain {say.percent(max(mix or 0, 0))} of the change"),
+        against(blocked and few, f"only {say.percent(long or 0)} of the prompts are longer than "
+                "90 % were, and short ones wait for them"),
         against(None if slow is None else slow < 0.2,
                 f"only {say.percent(slow or 0)} of the slow requests have a long prompt"),
         against(None if per_token is None else per_token > 1.8,
@@ -89,18 +90,22 @@ def longer_outputs(e: Evidence) -> Finding:
     tokens, per_token = e.row("output_tokens"), e.row("tpot_s")
     mix = e.mix_share("e2e_s", "output_tokens")
     slower = None if per_token is None else per_token.ratio
-    volume = e.row("ttft_s")
+    volume, whole, curve = e.row("ttft_s"), e.row("e2e_s"), e.on_curve()
+    part = None
+    if tokens is not None and whole is not None and whole.ratio > 1.05 and tokens.ratio > 0:
+        part = math.log(tokens.ratio) / math.log(whole.ratio)
     lines = [
         gate(e.gate("decode"), say.durations("decode", e.row("decode_s")), "decode times"),
         required(None if tokens is None else tokens.rose(8.0, 0.15),
                  say.amounts("output tokens", tokens), "output tokens per request"),
-        proof(None if mix is None else mix >= 0.6,
-              f"answer lengths alone explain {say.percent(min(mix or 0, 1))} of the change"),
+        proof(None if mix is None else mix >= 0.5 or (part or 0.0) >= 0.5,
+              "answer lengths alone explain "
+              f"{say.percent(min(max(mix or 0, part or 0), 1))} of the change"),
         support(None if slower is None else slower <= 1.15,
                 say.durations("time per token", per_token)),
         support(None if volume is None else not volume.rose(0.01),
                 say.durations("time to first chunk", volume)),
-        against(None if slower is None else slower >= 1.5,
+        against(None if slower is None else slower >= 1.5 and not (curve or 9.0) <= 1.35,
                 say.durations("time per token", per_token)),
     ]  # fmt: skip
     action = (
@@ -132,26 +137,27 @@ def head_of_line(e: Evidence) -> Finding:
     found = overlap(e)
     slow = _slow_are_long(e, few=True)
     blocks = _big_steps(e)
-    others = _ordinary_rise(e)
+    long = _longer_than_usual(e)
     waits = e.gate("queue", "prefill", "first_chunk", "decode", "unattributed")
     lines = [
         gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(_held_up(e, found), _overlap_text(found),
                  "prompt tokens per request"),
-        proof(None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5
-              and found.long_n > 1.5 * _scaled(e, found.long_before) + 2,
+        proof(_is_proved(e, found),
               f"of the slow short requests {say.percent(found.slow_during if found else 0)} came "
               f"then, of all {say.percent(found.all_during if found else 0)}"),
         support(None if slow is None else slow <= 0.35,
                 f"only {say.percent(slow or 0)} of the slow requests are long themselves"),
-        support(None if others is None else others >= 0.5,
-                "prompts of ordinary length got slower"),
         support(blocks[0], blocks[1]),
         support(None if found is None or not found.tpot_during or not found.tpot_outside else
                 found.tpot_during >= 1.25 * found.tpot_outside,
                 "time per token of short requests whose answer ran then is up too"),
-        against(None if found is None else found.long_share > _MOST_LONG,
-                f"{say.percent(found.long_share if found else 0)} of all prompts are that long"),
+        against(None if long is None else long >= _MANY_LONG,
+                f"{say.percent(long or 0)} of the prompts are longer than 90 % were: it is not a "
+                "few"),
+        against(found is not None and e.more_load and not blocks[0]
+                and found.long_n <= 1.5 * _scaled(e, found.long_before) * _more_times(e),
+                "more is asked, and long prompts are no larger a part of it"),
     ]  # fmt: skip
     action = "Reroute very long prompts to a replica of their own, or cap them."
     return judge("head_of_line", lines, action + flags(e, "head_of_line"))
@@ -174,9 +180,9 @@ def _overlap_text(found: Overlap | None) -> str:
     return (
         f"{found.long_n} prompts of {say.amount(found.tokens)} tokens or more "
         f"({found.long_before} before); short requests that arrived while one was worked on: "
-        f"p90 to first chunk {say.seconds(found.during)}, the others {say.seconds(found.outside)}; "
-        f"it costs a short one {say.seconds(found.cost_before)} → {say.seconds(found.cost)} on "
-        "average"
+        f"p90 to first chunk {say.seconds(found.during)}, others {say.seconds(found.outside)}; "
+        f"on average a short one waits {say.seconds(found.cost_before)} → "
+        f"{say.seconds(found.cost)} for them"
     )
 
 
@@ -197,26 +203,26 @@ def _big_steps(e: Evidence) -> tuple[bool | None, str]:
     )
 
 
-def _ordinary_rise(e: Evidence) -> float | None:
-    """Return the rise of the p95 to first chunk, of prompts with no more to compute
-    than 80 % had before.
-
-    As a share of everybody's; `None` where that did not rise.
-    """
-    whole = e.row("ttft_s")
-    tokens = e.before.number("computed_tokens")
-    tokens = tokens[np.isfinite(tokens)]
-    if whole is None or not len(tokens) or whole.after_p95 <= whole.before_p95:
+def _is_proved(e: Evidence, found: Overlap | None) -> bool | None:
+    """Return whether most slow short requests met a long one, of which there are more."""
+    if found is None:
         return None
-    limit = float(np.percentile(tokens, 80))
-    ends = []
-    for side in (e.before, e.after):
-        ttft = side.number("ttft_s")[side.number("computed_tokens") <= limit]
-        ttft = ttft[np.isfinite(ttft)]
-        if len(ttft) < 20:
-            return None
-        ends.append(float(np.percentile(ttft, 95)))
-    return (ends[1] - ends[0]) / (whole.after_p95 - whole.before_p95)
+    more = found.long_n > 1.5 * _scaled(e, found.long_before) + 2
+    return found.slow_during >= 0.6 and found.lift >= 1.5 and (more or bool(_big_steps(e)[0]))
+
+
+def _longer_than_usual(e: Evidence) -> float | None:
+    """Return the share of the prompts that are longer than 90 % were before."""
+    before, after = e.before.number("prompt_tokens"), e.after.number("prompt_tokens")
+    before, after = before[np.isfinite(before)], after[np.isfinite(after)]
+    if not len(before) or not len(after):
+        return None
+    return float((after > np.percentile(before, 90)).mean())
+
+
+def _more_times(e: Evidence) -> float:
+    before, after = e.request_rate
+    return max(after / before, 1.0) if before > 0 else 1.0
 
 
 def _slow_are_long(e: Evidence, *, few: bool = False) -> float | None:

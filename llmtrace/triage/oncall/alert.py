@@ -1,0 +1,101 @@
+"""What does an Alertmanager say, and which of it is believed?
+
+Its webhook's payload, version 4, from whoever reaches the port: bounded, and never raised on but
+with words for the sender.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from llmtrace.errors import DataError
+
+MOST_BYTES: Final = 1 << 20
+_MOST_ALERTS: Final = 200
+_MOST_LABELS: Final = 64
+_LONGEST: Final = 256
+_EARLIEST: Final = 946_684_800.0  # the year 2000: Alertmanager's zero time is long before it
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alert that fires, or has ended.
+
+    Attributes:
+        id: the same for every notification of one firing.
+        name: the rule's.
+        started: unix seconds.
+        ended: unix seconds; `None` = it fires still.
+        labels: as of the rule and its expression.
+        annotations: as of the rule.
+    """
+
+    id: str
+    name: str
+    started: float
+    ended: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_alerts(body: bytes) -> list[Alert]:
+    """Read the payload of a notification.
+
+    Raises:
+        DataError: it is none; the text says why.
+    """
+    if len(body) > MOST_BYTES:
+        raise DataError(f"more than {MOST_BYTES} bytes")
+    try:
+        payload = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise DataError("the body is no JSON") from error
+    if not isinstance(payload, dict) or not isinstance(payload.get("alerts"), list):
+        raise DataError("the body is no notification of Alertmanager's: `alerts` is missing")
+    given = payload["alerts"]
+    if len(given) > _MOST_ALERTS:
+        raise DataError(f"more than {_MOST_ALERTS} alerts in one notification")
+    return [_alert(one) for one in given]
+
+
+def _alert(given: Any) -> Alert:
+    if not isinstance(given, dict):
+        raise DataError("an alert is no object")
+    labels = dict(_texts(given.get("labels")))
+    started = _time(given.get("startsAt"))
+    if started is None:
+        raise DataError("an alert says no time in `startsAt`")
+    ended = _time(given.get("endsAt")) if given.get("status") == "resolved" else None
+    named = json.dumps([sorted(labels.items()), started])
+    return Alert(
+        # Not the fingerprint in the payload: the sender could choose it to hide another alert's.
+        id=hashlib.sha256(named.encode()).hexdigest()[:16],
+        name=labels.get("alertname", "alert"),
+        started=started,
+        ended=ended,
+        labels=labels,
+        annotations=dict(_texts(given.get("annotations"))),
+    )
+
+
+def _texts(given: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(given, dict):
+        return
+    for name, value in list(given.items())[:_MOST_LABELS]:
+        if isinstance(value, str):
+            yield name[:_LONGEST], value[:_LONGEST]
+
+
+def _time(given: Any) -> float | None:
+    if not isinstance(given, str):
+        return None
+    try:
+        at = datetime.fromisoformat(given[:40]).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+    return at if at > _EARLIEST else None

@@ -1,0 +1,193 @@
+"""What happens to an alert that comes in? It is triaged once, kept, and told on.
+
+One thread works a bounded queue. What cannot be told on is kept all the same, and said.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.case import Case, Window
+from llmtrace.columns import WORDS
+from llmtrace.errors import LlmtraceError
+from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.oncall.alert import Alert
+from llmtrace.triage.oncall.reports import Reports
+from llmtrace.triage.oncall.telling import Told, as_report
+from llmtrace.triage.page import page
+from llmtrace.triage.result import Result, as_json
+from llmtrace.triage.sources import Progress
+
+logger = logging.getLogger("llmtrace.oncall")
+
+_HOUR_S: Final = 3600.0
+_NOT_FILTERS: Final = frozenset({"outcome", "finish_reason", "error_type"})
+
+# Reads a window's case, and triages it.
+Load = Callable[[Window, Progress], Case]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeskSettings:
+    """How alerts are worked.
+
+    Attributes:
+        back_s: how long before an alert to look.
+        settle_s: how long after an alert to wait until its requests are stored.
+        most_waiting: alerts that wait; more are refused, and sent again by their sender.
+        tries: how often to try an alert whose data cannot be read.
+        retry_s: how long to wait between two tries.
+    """
+
+    back_s: float = 3 * _HOUR_S
+    settle_s: float = 5.0
+    most_waiting: int = 100
+    tries: int = 3
+    retry_s: float = 10.0
+
+
+class Full(Exception):  # noqa: N818 - what the desk is
+    """Raised when too many alerts wait already."""
+
+
+class Desk:
+    """Works alerts off, one after the other, on a thread of its own.
+
+    Args:
+        load: reads rows and signals.
+        reports: where reports are kept.
+        tell: who is told.
+        settings: how.
+        link: makes the address of a report from its name; `None` = it has none.
+        wall: unix seconds.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        reports: Reports,
+        tell: Sequence[Told] = (),
+        settings: DeskSettings | None = None,
+        *,
+        link: Callable[[str], str] | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._load = load
+        self._reports = reports
+        self._tell = tell
+        self._settings = settings or DeskSettings()
+        self._link = link
+        self._wall = wall
+        self._waiting: deque[Alert] = deque()
+        self._known: deque[str] = deque(maxlen=10_000)
+        self._changed = threading.Condition()
+        self._closing = False
+        self.counts: Counter[str] = Counter()
+        self._thread = threading.Thread(target=self._run, name="llmtrace oncall", daemon=True)
+        self._thread.start()
+
+    def take(self, alerts: Iterable[Alert]) -> int:
+        """Take on the alerts that fire and are new; return how many.
+
+        Raises:
+            Full: too many wait already; none of these is taken on.
+        """
+        with self._changed:
+            new: dict[str, Alert] = {}
+            for alert in alerts:
+                name = self._reports.named(alert)
+                if alert.ended is not None or name in self._known or self._reports.has(name):
+                    self.counts["repeated"] += 1
+                else:
+                    new[name] = alert
+            if len(self._waiting) + len(new) > self._settings.most_waiting:
+                self.counts["refused"] += len(new)
+                raise Full
+            self._known.extend(new)
+            self._waiting.extend(new.values())
+            self.counts["taken"] += len(new)
+            self._changed.notify_all()
+        return len(new)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Finish what is being worked on, and end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; say whether to go on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, seconds)
+            return not self._closing
+
+    def _next(self) -> Alert | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._waiting)
+            return None if self._closing else self._waiting.popleft()
+
+    def _run(self) -> None:
+        while (alert := self._next()) is not None:
+            if not self._pause(self._settings.settle_s):
+                return
+            try:
+                self._work(alert)
+            except Exception:  # one alert that cannot be worked must not end the desk
+                self.counts["failed"] += 1
+                logger.exception("alert %s could not be triaged", alert.id)
+
+    def _work(self, alert: Alert) -> None:
+        case = self._case(alert)
+        if case is None:
+            self.counts["failed"] += 1
+            return
+        result = triage_alert(case, alert, self._wall())
+        name = self._reports.named(alert)
+        self._reports.keep(
+            name, as_report(name, alert, as_json(result), self._wall()), page(result, case)
+        )
+        self.counts["triaged"] += 1
+        logger.info("alert %s: %s", alert.id, result.verdict)
+        link = None if self._link is None else self._link(name)
+        for one in self._tell:
+            try:
+                one.tell(alert, result, link)
+            except LlmtraceError as error:
+                self.counts["untold"] += 1
+                logger.warning("report %s: %s", name, error)
+
+    def _case(self, alert: Alert) -> Case | None:
+        """Read what there is of an alert's time; try again while that fails."""
+        for number in range(self._settings.tries):
+            if number and not self._pause(self._settings.retry_s):
+                return None
+            window = Window(alert.started - self._settings.back_s, self._wall())
+            try:
+                return self._load(window, lambda _what, _share: None)
+            except LlmtraceError as error:
+                logger.warning("alert %s: %s", alert.id, error)
+        return None
+
+
+def triage_alert(case: Case, alert: Alert, now: float) -> Result:
+    """Triage the time of an alert, for the requests its labels name.
+
+    Labels that no row has are not filtered by: they are of the rule, and not of requests.
+    """
+    rows = case.rows
+    for name, value in alert.labels.items():
+        if name in WORDS and name not in _NOT_FILTERS and value:
+            mask = rows.words[name].where(value)
+            if np.any(mask):
+                rows = rows.take(mask)
+    narrowed = Case(rows=rows, signals=case.signals, facts=case.facts, warnings=case.warnings)
+    return triage(narrowed, Settings(at=min(alert.started, now)))

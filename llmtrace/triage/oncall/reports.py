@@ -1,0 +1,90 @@
+"""Where are reports kept, so that whoever comes later finds them?
+
+A folder: a page and a JSON file for each, named by time and alert. The oldest go when there are
+too many.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from llmtrace.errors import ConfigError
+from llmtrace.triage.oncall.alert import Alert
+
+_NAME: Final = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9_]{1,80}-[0-9a-f]{16}")
+_ODD: Final = re.compile(r"[^A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """A folder of reports.
+
+    Attributes:
+        folder: is made if it is not there.
+        most: how many are kept.
+    """
+
+    folder: Path
+    most: int = 1000
+
+    def ready(self) -> None:
+        """Make the folder.
+
+        Raises:
+            ConfigError: that cannot be done.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--reports {self.folder}: {error.strerror}") from error
+
+    def named(self, alert: Alert) -> str:
+        """Return the name of an alert's report: the same for every notification of it."""
+        at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(alert.started))
+        word = _ODD.sub("_", alert.name)[:80] or "alert"
+        return f"{at}-{word}-{alert.id}"
+
+    def has(self, name: str) -> bool:
+        """Say whether a report is there, from before a restart, too."""
+        return (self.folder / f"{name}.json").exists()
+
+    def keep(self, name: str, told: Mapping[str, Any], page: str) -> None:
+        """Write a report; a reader sees it whole or not at all. Raises `OSError`."""
+        self._write(f"{name}.html", page)
+        self._write(f"{name}.json", json.dumps(told, indent=2, allow_nan=False) + "\n")
+        for old in self.names()[self.most :]:
+            for kind in ("json", "html"):
+                (self.folder / f"{old}.{kind}").unlink(missing_ok=True)
+
+    def _write(self, name: str, text: str) -> None:
+        half = self.folder / f".{name}.half"
+        half.write_text(text, encoding="utf-8")
+        half.replace(self.folder / name)
+
+    def names(self) -> list[str]:
+        """Return the names of all reports, the latest alert's first."""
+        found = (path.stem for path in self.folder.glob("*.json"))
+        return sorted(filter(_NAME.fullmatch, found), reverse=True)
+
+    def page(self, name: str) -> str | None:
+        """Return a report's page; `None` = there is none of this name."""
+        return self._read(name, "html")
+
+    def told(self, name: str) -> dict[str, Any] | None:
+        """Return what a report says; `None` = there is none of this name."""
+        text = self._read(name, "json")
+        return None if text is None else dict(json.loads(text))
+
+    def _read(self, name: str, kind: str) -> str | None:
+        if not _NAME.fullmatch(name):  # which keeps it inside the folder
+            return None
+        try:
+            return (self.folder / f"{name}.{kind}").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None

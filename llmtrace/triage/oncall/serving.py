@@ -1,0 +1,112 @@
+"""What does `llmtrace triage serve` do, from its options to its end?"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import quote
+
+from llmtrace.collector_api import Collector, read_token
+from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.triage.oncall.desk import Desk
+from llmtrace.triage.oncall.reports import Reports
+from llmtrace.triage.oncall.telling import Grafana, Told, Webhook
+from llmtrace.triage.sources import from_collector
+
+WEBHOOK_VARIABLE: Final = "LLMTRACE_TRIAGE_WEBHOOK"
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Raises:
+        ConfigError: an option is wrong, or an open port has no token.
+    """
+    try:
+        import uvicorn
+
+        from llmtrace.triage.oncall.web import make_app
+    except ImportError as error:
+        raise missing_extra("llmtrace triage serve", "collector", error.name or "") from error
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    token = None if options.listen_token_file is None else read_token(options.listen_token_file)
+    host, port = _address(options.listen, token)
+    reports = Reports(options.reports)
+    reports.ready()
+    collector = Collector(options.url, options.token_file)
+    tell = told(options, os.environ)
+    listener = _listen(host, port)
+    where = f"http://{_bracketed(host)}:{listener.getsockname()[1]}"
+    public = (options.public_url or where).rstrip("/")
+    desk = Desk(
+        lambda window, progress: from_collector(collector, window, progress),
+        reports,
+        tell,
+        link=lambda name: f"{public}/reports/{quote(name)}",
+    )
+    sys.stderr.write(f"llmtrace triage: alerts to {where}/alerts, reports at {where}/\n")
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make_app(desk, reports, token), log_config=None, ws="none", server_header=False
+        )
+    )
+    try:
+        server.run([listener])
+    finally:
+        desk.close()
+
+
+def told(options: argparse.Namespace, environment: Mapping[str, str]) -> list[Told]:
+    """Return who is told of reports.
+
+    Raises:
+        ConfigError: an address or a token file is wrong.
+    """
+    found: list[Told] = []
+    url = environment.get(WEBHOOK_VARIABLE)
+    if options.webhook_file is not None:
+        url = read_token(options.webhook_file)
+    if url:
+        found.append(Webhook(url))
+    if options.grafana is not None:
+        if options.grafana_token_file is None:
+            raise ConfigError("--grafana needs --grafana-token-file: a token that may annotate")
+        found.append(Grafana(options.grafana, read_token(options.grafana_token_file)))
+    return found
+
+
+def _address(text: str, token: str | None) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or int(port) > 0xFFFF:  # noqa: PLR2004
+        raise ConfigError(f"--listen {text!r}: write host:port, as 127.0.0.1:4321")
+    try:
+        local = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local and token is None:
+        raise ConfigError(
+            f"--listen {text}: others can reach that; give --listen-token-file, and the same "
+            "token to Alertmanager as `authorization.credentials_file`"
+        )
+    return host, int(port)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigError(f"--listen {host}:{port}: {error.strerror or error}") from error
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

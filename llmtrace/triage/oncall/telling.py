@@ -1,0 +1,150 @@
+"""Who is told of a report? A chat, by its incoming webhook, and Grafana, by an annotation.
+
+Addresses of webhooks are secrets, as tokens are: neither appears in a log or an error.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.triage.oncall.alert import Alert
+from llmtrace.triage.result import NAMED, Result
+from llmtrace.triage.screen import METRIC_NAMES, PART_NAMES, VERDICTS, cohort_text, signed
+from llmtrace.view import ms
+
+_TIMEOUT_S: Final = 10.0
+_MS: Final = 1000
+_MOST_PARTS: Final = 3
+TAG: Final = "llmtrace-triage"
+
+
+class Told(Protocol):
+    """Somebody who is told of a report; raises `SourceError` if that fails."""
+
+    def tell(self, alert: Alert, result: Result, link: str | None) -> None:
+        """Tell of one."""
+
+
+def summary(alert: Alert, result: Result, link: str | None) -> str:
+    """Say in a few lines what was found, for a chat or an annotation."""
+    metric = METRIC_NAMES.get(result.metric or "", "latency")
+    lines = [f"{alert.name}: {VERDICTS[result.verdict][0]}"]
+    if result.before.p95 is not None and result.after.p95 is not None:
+        lines.append(
+            f"{metric} p95 {ms(result.before.p95)} → {ms(result.after.p95)} ms"
+            + ("" if result.delta_s is None else f" ({signed(result.delta_s)} ms)")
+        )
+    moved = sorted(
+        (one for one in result.contributions if one.significant),
+        key=lambda one: -abs(one.seconds),
+    )
+    if moved:
+        parts = (
+            f"{PART_NAMES.get(one.name, one.name)} {signed(one.seconds)} ms"
+            for one in moved[:_MOST_PARTS]
+        )
+        lines.append(f"where: {', '.join(parts)}")
+    if result.localised and result.cohorts:
+        lines.append(f"who: {cohort_text(result.cohorts[0])}")
+    named = [one for one in result.causes if one.status in NAMED]
+    if named:
+        lines += [f"{named[0].status} cause: {named[0].id}", f"do: {named[0].action}"]
+    else:
+        lines.append("no cause is supported by the evidence")
+    if link is not None:
+        lines.append(link)
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """An address that takes `{"text": …}`, as Slack's incoming webhooks and many others do."""
+
+    url: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigError("the webhook's address is none: write https://…")
+
+    def tell(self, alert: Alert, result: Result, link: str | None) -> None:
+        """Post the summary."""
+        text = _escaped(summary(alert, result, link))
+        request = urllib.request.Request(  # noqa: S310 - http or https, see above
+            self.url,
+            json.dumps({"text": text}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
+                pass
+        except OSError as error:
+            # Not the error itself: it may quote the address.
+            status = getattr(error, "code", None)
+            words = f"answered {status}" if status else "does not answer"
+            raise SourceError(f"the webhook at {urlsplit(self.url).hostname} {words}") from None
+
+
+def _escaped(text: str) -> str:
+    """Take the meaning from what Slack reads as mentions and links: names come from outside."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+class Grafana:
+    """A Grafana whose dashboards show what was found, where and when it happened.
+
+    Args:
+        url: of it.
+        token: of a service account that may write annotations.
+
+    Raises:
+        ConfigError: the package `grafana-client` is not installed, or that is no address.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        try:
+            from grafana_client import GrafanaApi
+        except ImportError as error:
+            raise missing_extra("--grafana", "dashboards", "grafana-client") from error
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username:
+            raise ConfigError("--grafana: write https://host, and the token into a file")
+        self._name = parts.hostname
+        self._api = GrafanaApi.from_url(url, credential=token, timeout=_TIMEOUT_S)
+
+    def tell(self, alert: Alert, result: Result, link: str | None) -> None:
+        """Annotate the time of the incident."""
+        start = alert.started if result.onset is None else result.onset.start
+        end = alert.ended or (None if result.after.window is None else result.after.window.end)
+        try:
+            self._api.annotations.add_annotation(
+                time_from=round(start * _MS),
+                time_to=None if end is None else round(max(end, start) * _MS),
+                tags=[TAG, alert.name, result.verdict],
+                text=_escaped(summary(alert, result, link)),
+            )
+        except Exception as error:  # noqa: BLE001 - the client raises what its transport does
+            words = type(error).__name__
+            status = getattr(error, "status_code", None)
+            words = f"answered {status}" if status else f"does not answer ({words})"
+            raise SourceError(f"Grafana at {self._name} {words}") from None
+
+
+def as_report(name: str, alert: Alert, triaged: Mapping[str, Any], at: float) -> dict[str, Any]:
+    """Return what is kept of a report: the alert, when it was triaged, and the result."""
+    return {
+        "name": name,
+        "alert": {
+            "name": alert.name,
+            "started": alert.started,
+            "labels": dict(alert.labels),
+        },
+        "triaged": at,
+        "result": dict(triaged),
+    }

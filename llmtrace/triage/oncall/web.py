@@ -1,0 +1,133 @@
+"""Where do alerts arrive, and reports lie? A small web server, on loopback unless told otherwise.
+
+POST /alerts        Alertmanager's webhook
+GET  /              the reports there are
+GET  /reports/NAME  one as a page; with .json as data
+GET  /healthz       whether it works, and what it did
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from html import escape
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from llmtrace.errors import DataError
+from llmtrace.pages import document
+from llmtrace.triage.oncall.alert import MOST_BYTES, read_alerts
+from llmtrace.triage.oncall.desk import Desk, Full
+from llmtrace.triage.oncall.reports import Reports
+from llmtrace.triage.result import NAMED
+
+_LISTED: Final = 100
+_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    # The pages carry their style inside, and nothing else.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+}
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(desk: Desk, reports: Reports, token: str | None) -> Starlette:
+    """Make the application.
+
+    Args:
+        desk: that takes alerts on.
+        reports: that are shown.
+        token: that callers have to bear; `None` = anyone who reaches the port may.
+    """
+
+    def guarded(answer: Answer) -> Answer:
+        async def guard(request: Request) -> Response:
+            if token is not None and not _bears(request, token):
+                response: Response = JSONResponse({"error": "a bearer token is wanted"}, 401)
+            else:
+                response = await answer(request)
+            for name, value in _HEADERS.items():
+                response.headers.setdefault(name, value)
+            return response
+
+        return guard
+
+    async def alerts(request: Request) -> Response:
+        # A web page of somebody else's can send text and forms here unasked, but not this.
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return JSONResponse({"error": "send Content-Type: application/json"}, 415)
+        body = bytearray()
+        try:
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MOST_BYTES:
+                    return JSONResponse({"error": f"more than {MOST_BYTES} bytes"}, 413)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        try:
+            taken = desk.take(read_alerts(bytes(body)))
+        except DataError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        except Full:
+            return JSONResponse({"error": "busy"}, 503, {"Retry-After": "30"})
+        return JSONResponse({"taken": taken}, 202)
+
+    async def index(_request: Request) -> Response:
+        return HTMLResponse(_index(reports))
+
+    async def report(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name.endswith(".json"):
+            told = reports.told(name.removesuffix(".json"))
+            return JSONResponse(told) if told is not None else _none(name)
+        page = reports.page(name)
+        return HTMLResponse(page) if page is not None else _none(name)
+
+    async def health(_request: Request) -> Response:
+        return JSONResponse({"ok": True, **desk.counts})
+
+    return Starlette(
+        routes=[
+            Route("/alerts", guarded(alerts), methods=["POST"]),
+            Route("/", guarded(index)),
+            Route("/reports/{name}", guarded(report)),
+            Route("/healthz", health),
+        ]
+    )
+
+
+def _bears(request: Request, token: str) -> bool:
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
+
+
+def _none(name: str) -> Response:
+    return JSONResponse({"error": f"no report {name[:100]!r}"}, 404)
+
+
+def _index(reports: Reports) -> str:
+    rows = "".join(map(_row, filter(None, map(reports.told, reports.names()[:_LISTED]))))
+    table = (
+        "<table><tr><th>alert</th><th>began</th><th>verdict</th><th>likely cause</th></tr>"
+        f"{rows}</table>"
+        if rows
+        else "<p>None yet. Point an Alertmanager's webhook at /alerts.</p>"
+    )
+    body = f'<h1>Triage reports</h1><section><div class="scroll">{table}</div></section>'
+    return document("Triage reports", body, "a { color: inherit; }")
+
+
+def _row(told: dict[str, Any]) -> str:
+    alert, result = told["alert"], told["result"]
+    named = [one["id"] for one in result["causes"] if one["status"] in NAMED]
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(alert["started"]))
+    return (
+        f'<tr><td><a href="reports/{escape(told["name"])}">{escape(alert["name"])}</a></td>'
+        f"<td>{began}</td><td>{escape(result['verdict'])}</td>"
+        f"<td>{escape(', '.join(named[:2]) or '-')}</td></tr>"
+    )

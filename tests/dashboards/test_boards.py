@@ -1,0 +1,242 @@
+"""The dashboards as they are written: whole, linked, and asking only for what exists."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from llmtrace.budget import DEFAULT
+from llmtrace.cli import main
+from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.palette import STAGE_COLOURS
+from llmtrace.stages import STAGES
+from llmtrace_collector.signals import SIGNALS
+from llmtrace_dashboards import recorded
+from llmtrace_dashboards.build import dashboards, text
+from llmtrace_dashboards.exporting import files, write
+from llmtrace_dashboards.lint import lint
+from llmtrace_dashboards.lint.expressions import (
+    chosen,
+    expand,
+    panels,
+    parse,
+    selectors,
+    targets,
+    variables,
+)
+
+ROOT = Path(__file__).parents[2]
+MADE = dashboards()
+DRAWN = {"timeseries", "stat", "bargauge", "table", "heatmap", "text"}
+HEALTH = {
+    "llmtrace_target_up", "llmtrace_target_scrape_seconds", "llmtrace_target_missing_signals",
+    "llmtrace_target_failures_total", "llmtrace_target_late_total",
+    "llmtrace_engine_frontend_mean_seconds", "ALERTS",
+}  # fmt: skip
+every = pytest.mark.parametrize("name", MADE)
+
+
+def exposed() -> set[str]:
+    """Every name a metrics page of ours may have, as a query would say it."""
+    registry = CollectorRegistry()
+    sink = PrometheusSink(registry=registry)
+    kinds = {family.name: family.type for family in sink.describe()}
+    sink.close()
+    kinds |= {signal.metric.removesuffix("_total"): signal.kind for signal in SIGNALS.values()}
+    names = set(HEALTH)
+    for name, kind in kinds.items():
+        endings = {"histogram": ("_bucket", "_count", "_sum"), "counter": ("_total",)}
+        names |= {f"{name}{ending}" for ending in endings.get(kind, ("",))}
+    return names
+
+
+def recorded_names() -> set[str]:
+    """Every series a dashboard may take from recording rules."""
+    ratios = {recorded.bad_ratio(window) for window in ("5m", "1h", "6h")}
+    return {*ratios, recorded.ALLOWED, recorded.REMAINING}
+
+
+@every
+def test_the_files_are_as_the_code_has_them(name: str):
+    """What is committed is what is made; scripts/dashboards.py writes it anew."""
+    path = ROOT / "dashboards" / "json" / name
+
+    assert path.read_text(encoding="utf-8") == text(MADE[name])
+
+
+def test_the_script_finds_what_is_out_of_date():
+    """It compares all, and says what to run."""
+    script = [sys.executable, str(ROOT / "scripts" / "dashboards.py"), "--check"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@every
+def test_nothing_is_wrong_with_them(name: str):
+    """Our own linter, warnings included."""
+    assert lint(MADE[name]) == []
+
+
+@every
+def test_every_name_exists(name: str):
+    """Each metric a panel asks for is one our exporters or recording rules make."""
+    dashboard = MADE[name]
+    values, known = chosen(dashboard), exposed() | recorded_names()
+    asked = {
+        selected.metric
+        for panel in panels(dashboard)
+        for target in targets(panel)
+        for selected in selectors(parse(expand(target["expr"], values)))
+    }
+
+    assert asked
+    assert asked - known == set()
+
+
+@every
+def test_every_panel_explains_itself(name: str):
+    """A title, how to read it, a unit, and words for when it is empty."""
+    for panel in panels(MADE[name]):
+        assert panel["title"]
+        assert len(panel["description"].split()) >= 12, panel["title"]
+        assert panel["type"] in DRAWN
+        if panel["type"] != "text":
+            defaults = panel["fieldConfig"]["defaults"]
+            assert defaults["unit"]
+            assert defaults["noValue"] not in {"", "No data"}
+
+
+@every
+def test_no_data_source_is_named(name: str):
+    """Whatever its uid is somewhere, they work: nothing asks but the variable."""
+    found = json.dumps(MADE[name])
+
+    assert '"uid": "${datasource}"' in found
+    for panel in panels(MADE[name]):
+        sources = [panel.get("datasource"), *(t.get("datasource") for t in targets(panel))]
+        assert {one["uid"] for one in sources if one} <= {"${datasource}"}
+    assert "__inputs" not in MADE[name]
+
+
+@every
+def test_links_carry_time_and_choices(name: str):
+    """Every page leads to every other one, as one is looking now."""
+    links = MADE[name]["links"]
+
+    assert {link["url"].removeprefix("/d/") for link in links} == {
+        other.removesuffix(".json") for other in MADE if other != name
+    }
+    assert all(link["keepTime"] and link["includeVars"] for link in links)
+
+
+def test_there_is_a_choice_for_everything():
+    """Data source, model, route, service, region, instance: each where it makes sense."""
+    names = {name: {one["name"] for one in variables(made)} for name, made in MADE.items()}
+
+    assert all("datasource" in chosen_ for chosen_ in names.values())
+    for page in ("budget", "stages", "triage", "client"):
+        assert {"service", "model", "route", "region"} <= names[f"llmtrace-{page}.json"]
+    assert {"model", "instance"} <= names["llmtrace-engine.json"]
+
+
+def test_a_stage_has_one_colour_everywhere():
+    """Where a panel gives a stage a colour, it is the stage's own."""
+    given = [
+        (override["matcher"]["options"], override["properties"][0]["value"]["fixedColor"])
+        for made in MADE.values()
+        for panel in panels(made)
+        for override in panel.get("fieldConfig", {}).get("overrides", ())
+        if override["properties"][0]["id"] == "color"
+    ]
+    colours = {(name, colour) for name, colour in given if name in STAGE_COLOURS}
+
+    assert {name for name, _ in colours} == {*STAGES, "unattributed"}
+    assert dict(colours) == STAGE_COLOURS
+    assert len(colours) == len(STAGE_COLOURS)
+
+
+def test_percentiles_that_must_not_be_added_say_so():
+    """Wherever percentiles of single stages stand beside each other."""
+    for made in MADE.values():
+        for panel in panels(made):
+            queries = " ".join(target["expr"] for target in targets(panel))
+            per_stage = "histogram_quantile" in queries and "sum by (le, stage)" in queries
+            if per_stage:
+                words = f"{panel['title']} {panel['description']}"
+                assert "not add" in words or "must not be added" in words, panel["title"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "le"), [(2.5, "2.5"), (1.0, "1.0"), (10.0, "10.0"), (0.0075, "0.0075")]
+)
+def test_limits_become_bounds_as_they_are_written(limit: float, le: str):
+    """A limit's value becomes the label of its bucket: whole seconds with `.0`, as clients do."""
+    import re
+
+    from llmtrace.export.prometheus import _bound
+
+    written = f"{limit:.10f}".rstrip("0").rstrip(".")  # as Prometheus' count_values writes it
+
+    assert re.sub(r"^([0-9]+)$", r"\1.0", written) == le == _bound(round(limit * 1e9))
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_files_for_provisioning(tmp_path: Path):
+    """A provider that looks where the dashboards are put."""
+    made = files(MADE, "provisioning")
+    provider = yaml.safe_load(made["dashboards/llmtrace.yaml"])["providers"][0]
+
+    assert provider["options"]["path"].endswith("/provisioning/dashboards/llmtrace")
+    assert {name for name in made if name.endswith(".json")} == {
+        f"dashboards/llmtrace/{name}" for name in MADE
+    }
+
+
+def test_config_maps():
+    """One a dashboard, with the label the sidecar looks for, and the dashboard unharmed."""
+    [content] = files(MADE, "configmap", "observability").values()
+    maps: list[dict[str, Any]] = list(yaml.safe_load_all(content))
+
+    assert len(maps) == len(MADE)
+    for one in maps:
+        assert one["kind"] == "ConfigMap"
+        assert one["metadata"]["namespace"] == "observability"
+        assert one["metadata"]["labels"] == {"grafana_dashboard": "1"}
+        [(name, inside)] = one["data"].items()
+        assert json.loads(inside) == MADE[name]
+        assert len(inside.encode()) < 1 << 20
+
+
+def test_exporting_twice_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Only what differs is written."""
+    assert main(["dashboards", "export", "--to", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert main(["dashboards", "export", "--to", str(tmp_path / "out")]) == 0
+
+    assert capsys.readouterr().out.startswith("6 files in ")
+    assert write(tmp_path / "out", files(MADE, "files")) == []
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A file in the way is named."""
+    (tmp_path / "out").write_text("")
+
+    assert main(["dashboards", "export", "--to", str(tmp_path / "out")]) == 2
+    assert "--to" in capsys.readouterr().err
+
+
+def test_the_default_budget_has_every_limit():
+    """What the budget page holds figures against is told by the exporter."""
+    limits = DEFAULT.allocations_s()[DEFAULT.name]
+
+    assert {*STAGES, "total", "ttft", "tpot"} == set(limits)

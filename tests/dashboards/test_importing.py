@@ -1,0 +1,348 @@
+"""Importing into a stand-in for Grafana's API: what is there afterwards, and what goes wrong."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmtrace.cli import main
+from tests.dashboards.grafana import TOKEN, Grafana, serving
+
+UIDS = {
+    "llmtrace-budget", "llmtrace-stages", "llmtrace-engine", "llmtrace-triage",
+    "llmtrace-agents", "llmtrace-client",
+}  # fmt: skip
+
+
+@pytest.fixture
+def grafana() -> Iterator[Grafana]:
+    """Serve an empty Grafana."""
+    with serving(Grafana()) as served:
+        yield served
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    """Write the token to a file."""
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    return path
+
+
+@pytest.fixture
+def run(token: Path, capsys: pytest.CaptureFixture[str]):
+    """Return what runs the command: its exit status, and everything it said."""
+
+    def run(url: str, *options: str) -> tuple[int, str]:
+        status = main(["dashboards", "import", "--url", url, "--token-file", str(token), *options])
+        said = "".join(capsys.readouterr())
+        assert TOKEN not in said
+        return status, said
+
+    return run
+
+
+def everything(grafana: Grafana) -> list[str]:
+    """Options that ask for all there is."""
+    return [
+        "--datasource-url", "http://prometheus:9090", "--alerts",
+        "--trace-url", "https://traces.example/${__value.raw}",
+        "--runbooks", "https://docs.example/runbooks",
+    ]  # fmt: skip
+
+
+def test_a_folder_and_dashboards(grafana: Grafana, run):
+    """An empty Grafana has the folder and all dashboards afterwards, in it."""
+    status, said = run(grafana.url)
+
+    assert status == 0
+    assert set(grafana.dashboards) == UIDS
+    assert {one["folder"] for one in grafana.dashboards.values()} == {"llmtrace"}
+    assert grafana.folders["llmtrace"]["title"] == "llmtrace"
+    assert "7 changes made, 0 as wanted" in said
+    assert grafana.sources == grafana.groups == {}
+
+
+def test_a_second_time_changes_nothing(grafana: Grafana, run):
+    """Grafana adds ids, versions and defaults; that is no reason to write anything again."""
+    run(grafana.url, *everything(grafana))
+    first = list(grafana.changes)
+    status, said = run(grafana.url, *everything(grafana))
+
+    assert status == 0, said
+    assert len(first) == 9
+    assert grafana.changes == first
+    assert "0 changes made, 9 as wanted" in said
+
+
+def test_a_dry_run_changes_nothing_and_shows_what_would(grafana: Grafana, run):
+    """It says what would be made, with a diff, and asks only questions."""
+    status, said = run(grafana.url, "--dry-run")
+
+    assert status == 0
+    assert grafana.changes == []
+    assert "would create dashboard 'llmtrace / Latency budget'" in said
+    assert "+++ llmtrace-budget (here)" in said
+    assert '+  "title": "llmtrace / ' in said or "lines more" in said
+    assert "7 changes would be made" in said
+
+
+def test_a_change_by_hand_is_shown_and_undone(grafana: Grafana, run):
+    """The diff names the one line; afterwards the dashboard is as it is here."""
+    run(grafana.url)
+    panel = grafana.dashboards["llmtrace-engine"]["dashboard"]["panels"][1]
+    title, panel["title"] = panel["title"], "My running requests"
+    _, said = run(grafana.url, "--dry-run")
+
+    assert '-      "title": "My running requests"' in said
+    assert f'+      "title": "{title}"' in said
+    assert "1 change would be made" in said
+
+    run(grafana.url)
+    saved = grafana.dashboards["llmtrace-engine"]["dashboard"]
+    assert saved["panels"][1]["title"] == title
+    assert saved["version"] == 2
+
+
+def test_a_newer_llmtrace_replaces_what_an_older_one_made(grafana: Grafana, run):
+    """A dashboard that has less than it had is another one, though it holds all that is wanted."""
+    run(grafana.url)
+    dashboard = grafana.dashboards["llmtrace-agents"]["dashboard"]
+    dashboard["description"] = "of an older version"
+    dashboard["panels"][1]["timeShift"] = "1h"
+    _, said = run(grafana.url)
+
+    assert "changed  dashboard 'llmtrace / Agents and tools'" in said
+    assert "timeShift" not in grafana.dashboards["llmtrace-agents"]["dashboard"]["panels"][1]
+
+
+def test_a_dashboard_that_was_moved_comes_back(grafana: Grafana, run):
+    """Who keeps them elsewhere says so with --folder-uid."""
+    run(grafana.url)
+    grafana.dashboards["llmtrace-client"]["folder"] = "elsewhere"
+    _, said = run(grafana.url, "--dry-run")
+    assert "moves to the folder 'llmtrace'" in said
+
+    run(grafana.url)
+    assert grafana.dashboards["llmtrace-client"]["folder"] == "llmtrace"
+
+
+def test_a_data_source_keeps_what_else_it_is_set_to(grafana: Grafana, run):
+    """How it logs in is nobody's business here."""
+    run(grafana.url, "--datasource-url", "http://a:9090", "--datasource-uid", "prom")
+    source = grafana.sources["prom"]
+    source["basicAuth"], source["jsonData"]["timeout"] = True, 30
+    _, said = run(grafana.url, "--datasource-url", "http://b:9090", "--datasource-uid", "prom")
+
+    assert "changed  data source" in said
+    source = grafana.sources["prom"]
+    assert source["url"] == "http://b:9090"
+    assert source["basicAuth"] is True
+    assert source["jsonData"] == {"timeout": 30, "timeInterval": "15s", "httpMethod": "POST"}
+
+
+def test_exemplars_lead_to_traces(grafana: Grafana, run):
+    """The data source knows where a trace id leads."""
+    run(grafana.url, *everything(grafana))
+
+    assert grafana.sources["llmtrace-prometheus"]["jsonData"]["exemplarTraceIdDestinations"] == [
+        {"name": "trace_id", "url": "https://traces.example/${__value.raw}"}
+    ]
+
+
+def test_causes_link_to_runbooks(grafana: Grafana, run):
+    """Where runbooks are served, the triage page leads to them; else it only names causes."""
+    run(grafana.url)
+    [plain] = text_panels(grafana)
+    run(grafana.url, *everything(grafana))
+    [linked] = text_panels(grafana)
+
+    assert "`kv_exhaustion`" in plain
+    assert "](" not in plain
+    assert "[kv_exhaustion](https://docs.example/runbooks/kv_exhaustion.md)" in linked
+
+
+def text_panels(grafana: Grafana) -> list[str]:
+    """What is written on the triage page."""
+    panels = grafana.dashboards["llmtrace-triage"]["dashboard"]["panels"]
+    return [panel["options"]["content"] for panel in panels if panel["type"] == "text"]
+
+
+def test_alerts_ask_the_data_source(grafana: Grafana, run):
+    """Every alert of the budget is there once, asks that data source, and says nothing broken."""
+    run(grafana.url, *everything(grafana))
+    group = grafana.groups["llmtrace", "llmtrace"]
+
+    assert len(group["rules"]) > 5
+    for rule in group["rules"]:
+        assert {one["datasourceUid"] for one in rule["data"]} == {
+            "llmtrace-prometheus",
+            "__expr__",
+        }
+        assert "with query" not in str(rule["annotations"])
+        assert rule["annotations"]["dashboard_url"].startswith(f"{grafana.url}/d/llmtrace-")
+        assert rule["annotations"]["triage"].startswith("llmtrace triage")
+    assert any("LlmtraceBudgetBurn" in rule["title"] or "Burn" in rule["title"]
+               for rule in group["rules"])  # fmt: skip
+
+
+def test_alerts_need_a_data_source(grafana: Grafana, run):
+    """Nobody guesses which Prometheus is meant."""
+    status, said = run(grafana.url, "--alerts")
+
+    assert status == 2
+    assert "--datasource-uid" in said
+    assert grafana.changes == []
+
+
+def test_below_a_path(token: Path, run):
+    """A Grafana behind a proxy has a path of its own."""
+    with serving(Grafana(), prefix="/grafana") as grafana:
+        assert run(f"{grafana.url}/")[0] == 0
+        assert set(grafana.dashboards) == UIDS
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refuse", "said"),
+    [
+        ({"GET /api/folders": (401, "Invalid API key")}, "does not know the token (401"),
+        ({"GET /api/folders": (403, "Access denied")}, "needs the role Editor"),
+        (
+            {"GET /api/dashboards": (500, "database is locked")},
+            "refused (500): database is locked",
+        ),
+        ({"POST /api/dashboards": (412, "changed by someone else")}, "refused (412"),
+        ({"POST /api/dashboards": (400, "Cannot save provisioned dashboard")}, "provisioned"),
+        ({"POST /api/folders": (409, "a folder with the same name exists")}, "refused (409"),
+    ],
+)
+def test_refusals(grafana: Grafana, run, refuse, said):
+    """Each says what Grafana said, and what to do."""
+    grafana.refuse = refuse
+    status, words = run(grafana.url)
+
+    assert status == 1
+    assert said in words
+    assert "Traceback" not in words
+
+
+def test_a_wrong_token(grafana: Grafana, run, token: Path):
+    """The token itself is in no message."""
+    token.write_text("glsa_wrong_one")
+    status, said = run(grafana.url)
+
+    assert status == 1
+    assert "401" in said
+    assert "glsa_wrong_one" not in said
+
+
+def test_a_refusal_that_quotes_the_token(grafana: Grafana, run):
+    """Whatever a server says, the token is not printed."""
+    grafana.refuse = {"GET /api/folders": (403, f"token {TOKEN} may not")}
+    status, said = run(grafana.url)  # `run` asserts that it is not there
+
+    assert status == 1
+    assert "token *** may not" in said
+
+
+def test_somebody_changes_a_dashboard_meanwhile(grafana: Grafana, run):
+    """Between looking and writing: it is refused, and their change is not lost."""
+    run(grafana.url)
+    there = grafana.dashboards["llmtrace-budget"]["dashboard"]
+    there["panels"][1]["title"] = "older"
+
+    def change() -> None:
+        there["version"], there["panels"][1]["title"] = 7, "theirs"
+
+    grafana.before_save = change
+    status, said = run(grafana.url)
+
+    assert status == 1
+    assert "somebody else changed it meanwhile" in said
+    assert grafana.dashboards["llmtrace-budget"]["dashboard"]["panels"][1]["title"] == "theirs"
+
+
+def test_no_grafana_there(grafana: Grafana, run):
+    """Another server's 404 is not taken for a folder that is missing."""
+    status, said = run(f"{grafana.url}/somewhere")
+
+    assert status == 1
+    assert "no Grafana answers at" in said
+    assert grafana.changes == []
+
+
+def test_nobody_there(run):
+    """A connection refused says where to."""
+    with serving(Grafana()) as grafana:
+        url = grafana.url
+    status, said = run(url)
+
+    assert status == 1
+    assert f"cannot reach {url}" in said
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_tls(run, tmp_path: Path):
+    """A certificate nobody knows is refused with the way out; with --ca-file it is known."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=test"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    with serving(Grafana(), certificate=(certificate, key)) as grafana:
+        status, said = run(grafana.url)
+        assert status == 1
+        assert "--ca-file" in said
+        assert grafana.calls == []
+
+        status, said = run(grafana.url, "--ca-file", str(certificate))
+        assert status == 0, said
+        assert set(grafana.dashboards) == UIDS
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("grafana:3000", "write it as https://"),
+        ("https://user:secret@grafana", "into a file"),
+        ("https://grafana/?token=secret", "into a file"),
+        ("ftp://grafana", "write it as https://"),
+    ],
+)
+def test_wrong_urls(run, url: str, said: str):
+    """A password is not repeated, either."""
+    status, words = run(url)
+
+    assert status == 2
+    assert said in words
+    assert "secret" not in words or url.startswith("ftp")
+
+
+@pytest.mark.parametrize("content", ["", "two\nlines", "ümlaut", "x" * 5000])
+def test_wrong_tokens(grafana: Grafana, run, token: Path, content: str):
+    """A file with something else in it is told apart from a token Grafana refuses."""
+    token.write_text(content, encoding="utf-8")
+    status, said = run(grafana.url)
+
+    assert status == 2
+    assert "--token-file" in said
+    assert grafana.calls == []
+
+
+def test_no_token_file(grafana: Grafana, run, token: Path):
+    """A file that is not there is named."""
+    token.unlink()
+
+    assert run(grafana.url)[0] == 2

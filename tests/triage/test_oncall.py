@@ -1,0 +1,448 @@
+"""Alerts come in, are triaged once, kept, and told on; whoever sends what."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from llmtrace.case import Case, Window
+from llmtrace.errors import ConfigError, DataError, SourceError
+from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.oncall.alert import MOST_BYTES, Alert, read_alerts
+from llmtrace.triage.oncall.desk import Desk, DeskSettings, Full, triage_alert
+from llmtrace.triage.oncall.reports import Reports
+from llmtrace.triage.oncall.serving import serve
+from llmtrace.triage.oncall.telling import Grafana, Webhook, summary
+from llmtrace.triage.oncall.web import make_app
+from tests.triage.days import Kind, day
+
+SECRET = "T0K3N-of-a-person"
+AT_ONCE = DeskSettings(settle_s=0.0, retry_s=0.0)
+PATIENCE_S = 60.0
+
+
+def notification(*alerts: dict[str, Any]) -> bytes:
+    """Write what an Alertmanager sends."""
+    return json.dumps({"version": "4", "status": "firing", "alerts": list(alerts)}).encode()
+
+
+def firing(at: float, **labels: str) -> dict[str, Any]:
+    """Write one alert."""
+    return {
+        "status": "firing",
+        "labels": {"alertname": "LlmtraceTtftBurn", **labels},
+        "annotations": {"summary": "slow"},
+        "startsAt": datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z"),
+        "endsAt": "0001-01-01T00:00:00Z",
+        "fingerprint": "any",
+    }
+
+
+@pytest.fixture(scope="module")
+def slow() -> Case:
+    """Return a day on which one replica became slow."""
+    return day(after=Kind(slow_replica=6.0), n=(2000, 600))
+
+
+@pytest.fixture(scope="module")
+def at(slow: Case) -> float:
+    """Return when its alert fired."""
+    assert slow.after is not None
+    return slow.after.start + 60
+
+
+# --- what comes in -------------------------------------------------------------------------------
+
+
+def test_a_notification_is_read():
+    """Name, times and labels; the zero time of an alert that fires is no end."""
+    [alert] = read_alerts(notification(firing(1_700_000_000.5, model="m")))
+
+    assert (alert.name, alert.started, alert.ended) == ("LlmtraceTtftBurn", 1_700_000_000.5, None)
+    assert alert.labels["model"] == "m"
+
+
+def test_the_same_firing_has_the_same_id():
+    """Whatever else changes between two notifications; another firing has another."""
+    first, again = firing(1e9), {**firing(1e9), "fingerprint": "other", "annotations": {}}
+    [one], [two], [other] = (
+        read_alerts(notification(alert)) for alert in (first, again, firing(1e9 + 1))
+    )
+
+    assert one.id == two.id != other.id
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "no JSON"),
+        (b"[]", "no notification"),
+        (b'{"alerts": 3}', "no notification"),
+        (b'{"alerts": [3]}', "no object"),
+        (b'{"alerts": [{}]}', "startsAt"),
+        (b'{"alerts": [{"startsAt": "soon"}]}', "startsAt"),
+        (b"[" * 100_000, "no JSON"),
+        (b" " * (MOST_BYTES + 1), "more than"),
+        (notification(*[firing(1e9)] * 201), "more than 200"),
+    ],
+)
+def test_what_is_no_notification_is_refused(body, words):
+    """With the reason."""
+    with pytest.raises(DataError, match=words):
+        read_alerts(body)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner),
+    max_leaves=12,
+)
+KEYS = ("status", "labels", "annotations", "startsAt", "endsAt")
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(KEYS), JSON), max_size=4), st.binary(max_size=64))
+def test_nothing_a_sender_sends_raises_anything_else(alerts, noise):
+    """A clear error, or alerts within bounds."""
+    for body in (json.dumps({"alerts": alerts}).encode(), noise):
+        try:
+            found = read_alerts(body)
+        except DataError:
+            continue
+        assert all(isinstance(one, Alert) and one.started > 0 for one in found)
+
+
+# --- the desk ------------------------------------------------------------------------------------
+
+
+class Told:
+    """Keeps what it is told, or fails."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.told: list[tuple[str, str | None]] = []
+        self._fails = fails
+
+    def tell(self, alert: Alert, result: Any, link: str | None) -> None:
+        """Keep it."""
+        self.told.append((summary(alert, result, link), link))
+        if self._fails:
+            raise SourceError("nobody there")
+
+
+@contextmanager
+def working(load: Any, folder: Path, *tell: Told, **settings: Any) -> Iterator[Desk]:
+    """Run a desk; end it afterwards."""
+    reports = Reports(folder)
+    reports.ready()
+    desk = Desk(
+        load,
+        reports,
+        tell,
+        DeskSettings(**{"settle_s": 0.0, "retry_s": 0.0, **settings}),
+        link=lambda name: f"https://triage/reports/{name}",
+    )
+    try:
+        yield desk
+    finally:
+        desk.close(PATIENCE_S)
+
+
+def until(condition: Any) -> None:
+    """Wait for something that must come."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_an_alert_becomes_a_report_and_is_told(slow, at, tmp_path):
+    """Once, however often it is sent; with the right cohort, a page, and JSON."""
+    asked: list[Window] = []
+
+    def load(window: Window, _progress: Any) -> Case:
+        asked.append(window)
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    broken, chat = Told(fails=True), Told()
+    alerts = read_alerts(notification(firing(at, model="m", severity="page")))
+    with working(load, tmp_path, broken, chat) as desk:
+        assert desk.take(alerts) == 1
+        assert desk.take(alerts) == 0
+        until(lambda: chat.told)
+
+        assert desk.take(alerts) == 0
+        assert desk.counts["repeated"] == 2
+        assert desk.counts["untold"] == 1
+    reports = Reports(tmp_path)
+    [name] = reports.names()
+    text, link = chat.told[0]
+    told = reports.told(name)
+
+    assert link == f"https://triage/reports/{name}"
+    assert "replica=vllm-0" in text
+    assert told is not None
+    assert told["result"]["verdict"] == "regression"
+    assert told["alert"]["labels"]["severity"] == "page"
+    assert "vllm-0" in (reports.page(name) or "")
+    assert asked[0].start < at - 3600
+    assert len(asked) == 1
+
+
+def test_a_restarted_desk_knows_what_is_there(slow, at, tmp_path):
+    """The report is in the folder: the alert is not triaged again."""
+
+    def load(_window: Window, _progress: Any) -> Case:
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    alerts = read_alerts(notification(firing(at)))
+    with working(load, tmp_path) as desk:
+        desk.take(alerts)
+        until(lambda: desk.counts["triaged"])
+    with working(load, tmp_path) as desk:
+        assert desk.take(alerts) == 0
+
+
+def test_an_alert_whose_data_cannot_be_read_is_tried_again(slow, at, tmp_path, caplog):
+    """And given up after so many times; the desk goes on with the next."""
+    tries: list[int] = []
+
+    def load(_window: Window, _progress: Any) -> Case:
+        tries.append(1)
+        if len(tries) < 6:
+            raise SourceError("the collector is away")
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    with working(load, tmp_path, tries=3) as desk:
+        desk.take(read_alerts(notification(firing(at), firing(at + 1), firing(at + 2))))
+        until(lambda: desk.counts["triaged"] + desk.counts["failed"] == 3)
+
+        assert (desk.counts["failed"], desk.counts["triaged"]) == (1, 2)
+    assert "the collector is away" in caplog.text
+
+
+def test_what_breaks_one_report_does_not_end_the_desk(slow, at, tmp_path, caplog):
+    """Whatever is raised."""
+    calls: list[int] = []
+
+    def load(_window: Window, _progress: Any) -> Case:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    with working(load, tmp_path) as desk:
+        desk.take(read_alerts(notification(firing(at), firing(at + 1))))
+        until(lambda: desk.counts["triaged"])
+
+        assert desk.counts["failed"] == 1
+    assert "could not be triaged" in caplog.text
+
+
+def test_too_many_are_refused_whole(tmp_path):
+    """The sender hears of it, and comes again."""
+    with working(lambda *_: time.sleep(60), tmp_path, settle_s=60.0, most_waiting=3) as desk:
+        with pytest.raises(Full):
+            desk.take(read_alerts(notification(*(firing(1e9 + n) for n in range(5)))))
+        assert desk.take(read_alerts(notification(firing(1e9)))) == 1
+
+
+def test_what_has_ended_is_not_triaged(tmp_path):
+    """A resolved alert needs nobody."""
+    over = firing(1e9) | {"status": "resolved", "endsAt": "2001-09-09T02:00:00Z"}
+    with working(lambda *_: None, tmp_path) as desk:
+        assert desk.take(read_alerts(notification(over))) == 0
+
+
+def test_the_labels_say_whose_requests(slow, at):
+    """Rows are filtered by the alert's labels, if any row has them."""
+    [alert] = read_alerts(notification(firing(at, replica="vllm-1", model="nobody's", job="app")))
+    result = triage_alert(slow, alert, at + 600)
+
+    assert result.verdict == "no_change"
+    assert 0 < result.quality.n[1] < slow.rows.n / 3
+
+
+def test_only_so_many_reports_are_kept(tmp_path):
+    """The oldest go."""
+    reports = Reports(tmp_path, most=3)
+    for number in range(5):
+        alert = Alert(id=f"{number:016x}", name="A/../b", started=1e9 + number)
+        reports.keep(reports.named(alert), {"number": number}, "page")
+
+    assert [reports.told(name) for name in reports.names()] == [
+        {"number": 4}, {"number": 3}, {"number": 2},
+    ]  # fmt: skip
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+# --- who is told ---------------------------------------------------------------------------------
+
+
+class Heard(BaseHTTPRequestHandler):
+    """Keeps what is posted."""
+
+    seen: list[tuple[str, str | None, Any]]
+    status = 200
+
+    def do_POST(self) -> None:
+        """Keep one."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.seen.append((self.path, self.headers.get("Authorization"), body))
+        self.send_response(self.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def hearing(status: int = 200) -> Iterator[tuple[str, list[Any]]]:
+    """Serve; yield the address and what was posted."""
+    seen: list[Any] = []
+    handler = type("Handler", (Heard,), {"seen": seen, "status": status})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def result(slow: Case) -> Any:
+    """Triage the slow day."""
+    return triage(slow, Settings(bootstrap=40))
+
+
+def test_a_chat_is_told_without_markup(result):
+    """As `{"text": …}`; nobody is mentioned by what comes from outside."""
+    alert = Alert(id="1" * 16, name="<!channel> & <@U1>", started=1e9)
+    with hearing() as (url, seen):
+        Webhook(f"{url}/services/{SECRET}").tell(alert, result, "https://triage/1")
+    [(_, _, body)] = seen
+
+    assert set(body) == {"text"}
+    assert "&lt;!channel&gt; &amp; &lt;@U1&gt;" in body["text"]
+    assert "a regression" in body["text"]
+    assert "https://triage/1" in body["text"]
+
+
+def test_grafana_is_annotated(result):
+    """From the onset on, with tags, by a bearer token."""
+    alert = Alert(id="1" * 16, name="LlmtraceTtftBurn", started=1e9)
+    with hearing() as (url, seen):
+        Grafana(url, SECRET).tell(alert, result, None)
+    [(path, authorization, body)] = seen
+
+    assert path == "/api/annotations"
+    assert authorization == f"Bearer {SECRET}"
+    assert body["tags"] == ["llmtrace-triage", "LlmtraceTtftBurn", "regression"]
+    assert body["time"] == round(result.onset.start * 1000)
+    assert body["timeEnd"] >= body["time"]
+
+
+@pytest.mark.parametrize("status", [401, 500])
+def test_who_refuses_is_named_without_secrets(result, status):
+    """Host and status, but no token and no path."""
+    alert = Alert(id="1" * 16, name="A", started=1e9)
+    with hearing(status) as (url, _):
+        for one in (Webhook(f"{url}/services/{SECRET}"), Grafana(url, SECRET)):
+            with pytest.raises(SourceError) as raised:
+                one.tell(alert, result, None)
+            assert str(status) in str(raised.value)
+            assert SECRET not in str(raised.value) + repr(one)
+
+
+def test_who_is_away_is_an_error_of_ours(result):
+    """Nobody listens there."""
+    alert = Alert(id="1" * 16, name="A", started=1e9)
+    with hearing() as (url, _):
+        pass
+    for one in (Webhook(f"{url}/{SECRET}"), Grafana(url, SECRET)):
+        with pytest.raises(SourceError, match="does not answer") as raised:
+            one.tell(alert, result, None)
+        assert SECRET not in str(raised.value)
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def test_over_http(slow, at, tmp_path):
+    """An alert posted is a page to read; odd requests get an answer that says what is wrong."""
+
+    def load(_window: Window, _progress: Any) -> Case:
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    with (
+        working(load, tmp_path) as desk,
+        TestClient(make_app(desk, Reports(tmp_path), SECRET)) as bare,
+    ):
+        assert bare.post("/alerts", content=notification(firing(at))).status_code == 401
+        assert bare.get("/").status_code == 401
+        assert bare.get("/healthz").status_code == 200
+        bare.headers["Authorization"] = f"Bearer {SECRET}"
+        wrong = bare.post("/alerts", content=b"{}", headers={"Content-Type": "text/plain"})
+        assert wrong.status_code == 415
+        bare.headers["Content-Type"] = "application/json"
+        assert bare.post("/alerts", content=b"{}").status_code == 400
+        assert bare.post("/alerts", content=b" " * (MOST_BYTES + 1)).status_code == 413
+        assert bare.post("/alerts", content=notification(firing(at))).json() == {"taken": 1}
+        until(lambda: desk.counts["triaged"])
+        index = bare.get("/").text
+        [link] = re.findall(r'href="(reports/[^"]+)"', index)
+        page = bare.get(f"/{link}")
+
+        assert "LlmtraceTtftBurn" in index
+        assert "vllm-0" in page.text
+        assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+        assert bare.get(f"/{link}.json").json()["result"]["verdict"] == "regression"
+        assert bare.get("/reports/..%2f..%2fetc%2fpasswd").status_code == 404
+        assert bare.get("/reports/none").status_code == 404
+
+
+def options(tmp_path: Path, **changes: Any) -> Any:
+    """Return what the command's parser gives."""
+    from llmtrace.cli import make_parser
+
+    parsed = make_parser().parse_args(["triage", "serve", "--reports", str(tmp_path)])
+    for name, value in changes.items():
+        setattr(parsed, name, value)
+    return parsed
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"listen": "0.0.0.0:4321"}, "--listen-token-file"),
+        ({"listen": "nowhere"}, "host:port"),
+        ({"listen": "127.0.0.1:99999"}, "host:port"),
+        ({"url": "x"}, "no address of a collector"),
+        ({"listen": "127.0.0.1:0", "grafana": "https://g"}, "--grafana-token-file"),
+        ({"listen": "127.0.0.1:0", "webhook_file": Path("/nowhere")}, "cannot read the token"),
+        ({"reports": Path("/dev/null/x")}, "--reports"),
+    ],
+)
+def test_wrong_settings_fail_at_once(tmp_path, changes, words):
+    """Before anything listens, with what to write."""
+    logging.getLogger().handlers.clear()
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        serve(options(tmp_path, **changes))

@@ -1,0 +1,109 @@
+"""Can an engineer argue with the evidence: are figures and units in it, before and after?
+
+The text of a few findings, word for word. A change here is a change of what people read at night.
+"""
+
+# ruff: noqa: E501 - lines are as long as people see them
+
+from __future__ import annotations
+
+import pytest
+
+from llmtrace.triage.causes import words
+from llmtrace.triage.causes.advice import flags
+from llmtrace.triage.result import Finding
+
+from . import hand_made
+from .incidents import quiet
+
+GOLDEN = {
+    "queue_saturation": """\
+queue_saturation: confirmed, 19 dB
+ +0 queue p50 6.9 ms → 1.04 s, p95 35 ms → 4.19 s
+ +6 requests waiting for capacity p50 0 → 13.9, p95 0 → 16.9
++10 vllm-0 runs 64 of at most 64
+ +3 requests 2 → 3 a second, to each engine 0.66 → 0.975 a second
+  > Add capacity: start replicas; until they are up, shed or defer what can wait. On this engine: raise `--max-num-seqs` if KV usage leaves room; shed early with `--max-num-queued-reqs` (answers 503).
+""",
+    "kv_exhaustion": """\
+kv_exhaustion: confirmed, 22 dB
+ +0 queue p50 6.9 ms → 1.39 s, p95 35 ms → 5.73 s; decode p50 2.92 s → 3.01 s, p95 5.84 s → 5.97 s
+ +6 KV usage p50 0.405 → 0.978, p95 0.449 → 0.992
++10 preemptions: 0 → 181 in the window
+ +3 KV usage is up
+ +3 requests wait though the batch is not full: vllm-2 runs 19.6 of at most 64
+  > Add capacity, or lower the batch so that what runs can finish; cap `max_tokens`. On this engine: raise `--gpu-memory-utilization`, or lower `--max-num-seqs`; halve KV bytes with `--kv-cache-dtype fp8`.
+""",
+    "network_path": """\
+network_path: confirmed, 25 dB
+ +0 network p50 21 ms → 101 ms, p95 26 ms → 174 ms
+ +6 network without one's own pool p50 21 ms → 101 ms, p95 26 ms → 174 ms
++10 round trip p50 21 ms → 101 ms, p95 26 ms → 174 ms
+ +3 network holds 100 % of the time added
+ +3 only region=us (50 % of requests)
+ +3 queue and prefill did not move
+  > Reroute: undo the routing or DNS change, pin the region, keep connections alive. It is region=us (50 % of requests).
+""",
+}
+
+
+def text(finding: Finding) -> str:
+    """Write a finding as a person reads it."""
+    lines = [f"{finding.id}: {finding.status}, {finding.score} dB"]
+    lines += [f"{p.points:+3} {p.text}" for p in (*finding.evidence, *finding.against)]
+    lines += [f"  ? {line}" for line in finding.missing]
+    return "\n".join([*lines, f"  > {finding.action}", ""])
+
+
+@pytest.mark.parametrize("cause", GOLDEN)
+def test_the_text_of_a_finding(cause):
+    """Figures, units, points, and what to set on this engine."""
+    assert text(getattr(hand_made, cause)().findings()[cause]) == GOLDEN[cause]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0.0, "0 ms"), (0.0004, "0.4 ms"), (0.0123, "12 ms"), (0.9996, "1000 ms"), (2.414, "2.41 s"),
+     (61.2, "61 s"), (float("inf"), "?"), (-0.25, "-250 ms")],
+)  # fmt: skip
+def test_durations_are_said_in_a_unit_that_fits(value, said):
+    """Three digits are enough, and no unit is left out."""
+    assert words.seconds(value) == said
+
+
+def test_what_is_not_reported_is_said_so():
+    """Never as a 0."""
+    for line in (words.durations("queue", None), words.amounts("tokens", None),
+                 words.gauge("waiting", None), words.ratio("hits", None),
+                 words.counted("preemptions", None)):  # fmt: skip
+        assert line.endswith("not reported")
+
+
+@pytest.mark.parametrize(
+    ("facts", "holds", "lacks"),
+    [
+        ({"engine": "vllm", "version": "0.32.0"}, "--max-num-queued-reqs", "sglang"),
+        ({"engine": "vllm", "version": "0.28.1"}, "--max-num-seqs", "--max-num-queued-reqs"),
+        ({"engine": "sglang", "version": "0.5.23"}, "--max-running-requests", "--max-num-seqs"),
+        ({}, "vllm: ", "On this engine"),
+        ({"engine": "homemade"}, "", "--"),
+    ],
+)
+def test_flags_are_those_of_the_engine_and_its_version(facts, holds, lacks):
+    """Nothing is advised that the engine at hand does not know."""
+    made = quiet()
+    made.facts = dict.fromkeys(made.facts, facts)
+    advice = flags(made.evidence(), "queue_saturation")
+
+    assert holds in advice
+    assert lacks not in advice
+
+
+def test_engines_that_differ_get_advice_for_each():
+    """With two engines in one fleet, neither is taken for the other."""
+    made = quiet()
+    made.facts["vllm-1"] = {"engine": "sglang"}
+    advice = flags(made.evidence(), "queue_saturation")
+
+    assert "vllm: " in advice
+    assert "sglang: " in advice
