@@ -71,6 +71,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_dashboards(commands)
     _add_collect(commands)
     _add_top(commands)
+    _add_schema(commands)
+    _add_migrate(commands)
     _add_triage(commands)
     _add_simulate(commands)
     _add(commands, "semconv", _semconv, "print the span attributes of a request, as Markdown")
@@ -95,11 +97,23 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         commands,
         "demo",
         _demo,
-        "ask an engine as many users would, and show where the time goes",
+        "break an engine half-way, show where the time goes, and triage it",
         "Ask an engine as many users would, and show where the time of their requests went. "
-        "Without options the engine is a simulated one, started on loopback: no GPU, key or "
-        "server is needed.",
+        "Without options the engine is a simulated one, started on loopback with a collector of "
+        "its own: no GPU, key or server is needed. Half-way something is made to go wrong, and "
+        "triage says what.",
     )
+    broken = demo.add_argument_group("what goes wrong, in the simulated engine")
+    broken.add_argument(
+        "--fault", metavar="NAME",
+        help="half-way (default: gpu_throttle; nothing with --requests); none = nothing",
+    )  # fmt: skip
+    broken.add_argument(
+        "--severity", type=_positive(float), default=3.0, metavar="S",
+        help="from 1, hardly felt, to 3 (default: 3)",
+    )  # fmt: skip
+    broken.add_argument("--list", action="store_true", help="list the faults, and end")
+    broken.add_argument("--html", type=Path, metavar="FILE", help="where the triage's page goes")
     whom = demo.add_argument_group("whom to ask")
     either = whom.add_mutually_exclusive_group()
     either.add_argument(
@@ -116,7 +130,10 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     load = demo.add_argument_group("how much")
     load.add_argument(
-        "--seconds", type=_positive(float), metavar="S", help="ask for so long (default: 24)"
+        "--seconds",
+        type=_positive(float),
+        metavar="S",
+        help="ask for so long (default: 110 with a fault, else 24)",
     )
     load.add_argument(
         "--requests", type=_positive(int), metavar="N", help="make at most N requests"
@@ -124,9 +141,9 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     load.add_argument(
         "--concurrency",
         type=_positive(int),
-        default=12,
         metavar="N",
-        help="users asking at once in the rush; a quarter of them before it (default: 12)",
+        help="users asking at once: with a fault always (default: 5), else in the rush, and a "
+        "quarter of them before it (default: 12)",
     )
     shown = demo.add_argument_group("what is shown")
     shown.add_argument(
@@ -266,6 +283,43 @@ def _add_top(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     top.add_argument("--once", action="store_true", help="print once, and end")
 
 
+def _add_schema(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    schema = _add(
+        commands,
+        "schema",
+        _schema,
+        "print the tables and views for a ClickHouse of your own",
+        "Print the statements that make the collector's tables, and the view that joins requests, "
+        "for a ClickHouse that an OpenTelemetry Collector writes to: no llmtrace process is "
+        "needed then.",
+    )
+    schema.add_argument("engine", choices=("clickhouse",), help="what it is for")
+    schema.add_argument(
+        "--database", default="llmtrace", metavar="NAME", help="where to (default: llmtrace)"
+    )
+    schema.add_argument(
+        "--cluster", metavar="NAME", help="replicated and distributed over this cluster"
+    )
+
+
+def _add_migrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    migrate = _add(
+        commands,
+        "migrate",
+        _migrate,
+        "copy everything from one store to another",
+        "Copy spans, rows, signals, events and facts from one store to another, and count both "
+        "sides. Started again after an interruption it stores nothing twice. Stop the collector "
+        "of the store that is read. A store is a folder, chdb:///path, or "
+        "http(s)://[user@]host:port/database, whose password is in CLICKHOUSE_PASSWORD or in "
+        "the file that CLICKHOUSE_PASSWORD_FILE names.",
+    )
+    migrate.add_argument("--from", dest="source", required=True, metavar="STORE", help="read")
+    migrate.add_argument(
+        "--to", dest="destination", required=True, metavar="STORE", help="written"
+    )
+
+
 def _add_triage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     triage = _add(
         commands,
@@ -283,8 +337,27 @@ def _add_triage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--url", default="http://127.0.0.1:4319", metavar="URL",
         help="ask the collector there (default: http://127.0.0.1:4319)",
     )  # fmt: skip
+    source.add_argument(
+        "--store", metavar="URL",
+        help="read its store without it: http(s)://[user@]host:port/database of a ClickHouse, "
+        "whose password is in CLICKHOUSE_PASSWORD, or the folder of one that does not run",
+    )  # fmt: skip
+    source.add_argument(
+        "--rows", type=Path, metavar="FILE", help="read rows: JSON, one a line, or Parquet"
+    )
+    source.add_argument(
+        "--langfuse", action="store_true",
+        help="read the Langfuse project that the variables LANGFUSE_* name",
+    )  # fmt: skip
     triage.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="a file with the token it wants"
+        "--token-file", type=Path, metavar="FILE", help="a file with the token the collector wants"
+    )
+    triage.add_argument(
+        "--prometheus", metavar="URL",
+        help="ask the Prometheus there for signals, in place of the source's own",
+    )  # fmt: skip
+    triage.add_argument(
+        "--prometheus-token-file", type=Path, metavar="FILE", help="a file with its token"
     )
     triage.add_argument(
         "--last", default="6h", metavar="TIME", help="how long back to look (default: 6h)"
@@ -313,8 +386,8 @@ def _add_triage(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "serve",
         help="triage alerts as they come in from an Alertmanager",
         description="Take alerts from an Alertmanager's webhook, triage each with what the "
-        "collector at --url has, keep the report, and tell a chat and Grafana. --url and "
-        "--token-file stand before `serve`.",
+        "collector at --url (or another source) has, keep the report, and tell a chat and "
+        "Grafana. Options of sources stand before `serve`.",
     )
     serving.add_argument(
         "--listen", default="127.0.0.1:4321", metavar="ADDRESS",
@@ -572,9 +645,17 @@ def _positive(kind: type[int | float]) -> Callable[[str], float]:
 
 
 def _demo(options: argparse.Namespace) -> None:
+    from llmtrace.demo import trouble
     from llmtrace.demo.options import DemoOptions
     from llmtrace.demo.run import run
 
+    if options.list:
+        room = max(map(len, trouble.FAULTS))
+        for name, about in sorted(trouble.FAULTS.items()):
+            print(f"{name:<{room}}  {about}")
+        return
+    elsewhere = options.vllm or options.endpoint is not None or options.requests is not None
+    fault = options.fault or (trouble.NONE if elsewhere else trouble.DEFAULT)
     run(
         DemoOptions(
             endpoint=options.endpoint,
@@ -586,6 +667,9 @@ def _demo(options: argparse.Namespace) -> None:
             seconds=options.seconds,
             requests=options.requests,
             users=options.concurrency,
+            fault=None if fault == trouble.NONE else fault,
+            severity=options.severity,
+            html=options.html,
         )
     )
 
@@ -643,6 +727,15 @@ def _doctor(options: argparse.Namespace) -> None:
     )
 
 
+def _schema(options: argparse.Namespace) -> None:
+    printed = _collector("store.printed", "llmtrace schema")
+    print(printed.schema(options.database, options.cluster), end="")
+
+
+def _migrate(options: argparse.Namespace) -> None:
+    _collector("store.migrate", "llmtrace migrate").run(options.source, options.destination)
+
+
 def _collect(options: argparse.Namespace) -> None:
     flags = {
         ("data",): options.data,
@@ -668,12 +761,15 @@ def _triage(options: argparse.Namespace) -> int:
         from llmtrace.triage import command
     except ImportError as error:
         raise missing_extra("llmtrace triage", "triage", error.name or "numpy") from error
+    from llmtrace.triage.sources import reader
+
+    read = reader(options, _collector)
     if options.what == "serve":
         from llmtrace.triage.oncall import serving
 
-        serving.serve(options)
+        serving.serve(options, read)
         return 0
-    return command.main(options)
+    return command.main(options, read)
 
 
 def _budget(options: argparse.Namespace) -> None:

@@ -20,10 +20,12 @@ from rich.console import Console
 
 import llmtrace
 from llmtrace import local_vllm, runtime
+from llmtrace.case import read_case
 from llmtrace.cli import main
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.progress import Progress
 from llmtrace.demo.target import Target
+from llmtrace.demo.trouble import FAULTS, calm, named
 from llmtrace.demo.workload import LONGEST_PROMPT, jobs
 from llmtrace.jsonl import read_rows
 from llmtrace.sim.engine import EngineConfig
@@ -31,6 +33,7 @@ from llmtrace.sim.faults import Faults
 from llmtrace.sim.server import ServerConfig, serve
 from llmtrace.stages import STAGES
 from llmtrace.testing import FakeClock, make_row
+from llmtrace.triage.result import CAUSES
 from tests.sse_server import serve as serve_script
 
 FAST = EngineConfig(base_s=0.001, sequence_s=0.0, prefill_token_s=1e-5, jitter=0.0)
@@ -364,6 +367,53 @@ def interrupted(*options, until):
     return process.returncode, told, seen
 
 
+def test_an_incident_is_triaged_by_what_the_collector_has(capsys, tmp_path, monkeypatch):
+    """The whole chain: what goes wrong half-way is named, and written as a page and a case."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    page, rows = tmp_path / "page.html", tmp_path / "rows.jsonl"
+    options = ("--seconds", "60", "--html", str(page), "--json", str(rows))
+
+    assert demo("--fault", "gateway_overhead", "--concurrency", "10", *options) == 0
+    told = capsys.readouterr().out
+    done = read_rows(rows)
+    assert "What was done" in told
+    assert "names it first" in told
+    assert re.search(r"^1  gateway_overhead  (confirmed|likely)", told, re.MULTILINE)
+    assert {row.attributes["phase"] for row in done} == {"quiet", "gateway_overhead"}
+    assert "gateway_overhead" in page.read_text()
+    case = read_case(tmp_path / "llmtrace" / "demo" / "case")
+    assert case.rows.n == len(done)
+    assert {"running", "kv_usage", "gpu_sm_clock_mhz"} <= {*case.signals.signal.names}
+    live = re.search(r"Collector: http://127\.0\.0\.1:(\d+)", told)
+    with socket.socket() as client:
+        assert client.connect_ex(("127.0.0.1", int(live[1]))) != 0
+
+
+def test_the_faults_are_listed_and_checked(capsys):
+    """By the names triage has for causes; none of them for somebody else's server."""
+    assert demo("--list") == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert listed == {*FAULTS}
+    assert listed < {*CAUSES}
+    assert demo("--fault", "bad_luck") == 2
+    assert "--list" in capsys.readouterr().err
+    assert demo("--fault", "gpu_throttle", "--severity", "9") == 2
+    assert "from 1 to 3" in capsys.readouterr().err
+    assert demo("--fault", "gpu_throttle", "--endpoint", "http://h/v1", "--model", "m") == 2
+    assert "nobody else's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cause", sorted(FAULTS))
+@pytest.mark.parametrize("severity", [1.0, 2.0, 3.0])
+def test_a_fault_changes_what_happens(cause, severity):
+    """The engine, or what is asked of it; and at no severity is that impossible."""
+    trouble, config = named(cause, severity), calm(ServerConfig())
+    usual = list(itertools.islice(jobs(), 20))
+    asked = list(itertools.islice(trouble.jobs(jobs()), 20))
+
+    assert (trouble.change(config) != config) != (asked != usual)
+
+
 def test_ctrl_c_shows_what_was_measured(tmp_path):
     """An interrupt ends the requests, prints and writes what there is, and is status 130."""
     path = tmp_path / "rows.jsonl"
@@ -448,6 +498,10 @@ def test_prompts_fit_the_endpoint(longest):
         ),
         (DemoOptions(requests=10, users=8), [("calm", 2, None, 4), ("rush", 8, None, 6)]),
         (DemoOptions(requests=9, seconds=5, users=3), [("steady", 3, 5, 9)]),
+        (
+            DemoOptions(fault="gpu_throttle", seconds=60),
+            [("quiet", 5, 30, None), ("gpu_throttle", 5, 30, None)],
+        ),
     ],
 )
 def test_the_run_is_split_into_phases(options, phases):

@@ -49,19 +49,25 @@ async def read(client: Any, target: Target, job: Job, phase: Phase) -> None:
                 break
 
 
-async def drive(target: Target, phases: Sequence[Phase], started: Callable[[Phase], None]) -> None:
+async def drive(
+    target: Target,
+    phases: Sequence[Phase],
+    started: Callable[[Phase], None],
+    asked: Callable[[Phase, Iterator[Job]], Iterator[Job]] = lambda _, work: work,
+) -> None:
     """Let the users of each phase ask until it is over, and wait for the answers they are reading.
 
     Args:
         target: whom to ask.
         phases: one after the other.
         started: told of each phase.
+        asked: what is asked in a phase, given what usually is.
     """
     work = jobs(longest_prompt=target.longest_prompt)
     async with make_client(target) as client:
         for phase in phases:
             started(phase)
-            share = itertools.islice(work, phase.requests)
+            share = itertools.islice(asked(phase, work), phase.requests)
             async with asyncio.TaskGroup() as group:
                 for number in range(phase.users):
                     group.create_task(_user(client, target, share, phase, number))

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Final
 
 _SECONDS: Final = 24.0
+# With a fault: long enough for percentiles of both halves, short enough to wait for.
+_SECONDS_OF_FAULT: Final = 110.0
+_USERS_OF_FAULT: Final = 5
+_QUIET_SHARE: Final = 0.5
+QUIET: Final = "quiet"
 _CALM_SHARE: Final = 0.4
+_USERS: Final = 12
 _CALM_USERS: Final = 4  # of the users, one in so many
 
 
@@ -25,6 +31,10 @@ class DemoOptions:
         seconds: how long to ask; default: 24, or no limit if `requests` is given.
         requests: how many to make at most.
         users: how many ask at once when it is busiest.
+        fault: what goes wrong half-way, and is then triaged; `None` = nothing is made to.
+        severity: of that, from 1 to 3.
+        html: where the page of the triage is written; default: llmtrace's folder for what can be
+            made again.
     """
 
     endpoint: str | None = None
@@ -35,12 +45,17 @@ class DemoOptions:
     json: Path | None = None
     seconds: float | None = None
     requests: int | None = None
-    users: int = 12
+    users: int | None = None
+    fault: str | None = None
+    severity: float = 3.0
+    html: Path | None = None
 
     @property
     def time_limit_s(self) -> float | None:
         """How long to ask, in seconds; `None` = until `requests` are made."""
-        return _SECONDS if self.seconds is None and self.requests is None else self.seconds
+        if self.seconds is not None or self.requests is not None:
+            return self.seconds
+        return _SECONDS if self.fault is None else _SECONDS_OF_FAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +71,26 @@ class Phase:
 def plan(options: DemoOptions) -> tuple[Phase, ...]:
     """Split the run into a calm phase and a rush, in which an engine has to queue.
 
-    Too few users for two phases make one.
+    Too few users for two phases make one. With a fault it is a quiet half, and one with the fault.
 
     Example:
         >>> [(phase.name, phase.users, phase.seconds) for phase in plan(DemoOptions(seconds=10))]
         [('calm', 3, 4.0), ('rush', 12, 6.0)]
     """
     seconds, requests = options.time_limit_s, options.requests
-    calm_users = options.users // _CALM_USERS
+    users = options.users or (_USERS if options.fault is None else _USERS_OF_FAULT)
+    if options.fault is not None:
+        quiet_s = None if seconds is None else seconds * _QUIET_SHARE
+        rest_s = None if seconds is None or quiet_s is None else seconds - quiet_s
+        return Phase(QUIET, users, quiet_s, None), Phase(options.fault, users, rest_s, None)
+    calm_users = users // _CALM_USERS
     if not calm_users:
-        return (Phase("steady", options.users, seconds, requests),)
+        return (Phase("steady", users, seconds, requests),)
     calm_s = None if seconds is None else seconds * _CALM_SHARE
     rush_s = None if seconds is None or calm_s is None else seconds - calm_s
     calm_n = None if requests is None else round(requests * _CALM_SHARE)
     rush_n = None if requests is None or calm_n is None else requests - calm_n
     return (
         Phase("calm", calm_users, calm_s, calm_n),
-        Phase("rush", options.users, rush_s, rush_n),
+        Phase("rush", users, rush_s, rush_n),
     )

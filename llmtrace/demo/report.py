@@ -110,7 +110,7 @@ def _notes(summary: Summary, budget: Budget, shown: set[ColumnName]) -> list[str
 
 
 def _comparison(done: Sequence[Row], phases: Sequence[Phase]) -> list[str]:
-    """Say what more users at once changed; nothing if there is too little to compare."""
+    """Say what the last phase changed; nothing if there is too little to compare."""
     if len(phases) < 2:  # noqa: PLR2004
         return []
     calm, rush = phases[0], phases[-1]
@@ -121,6 +121,8 @@ def _comparison(done: Sequence[Row], phases: Sequence[Phase]) -> list[str]:
     if min(len(before), len(after)) < _LEAST_TO_COMPARE:
         return []
     changes = changes_text(mean_changes(before, after))
+    if calm.users == rush.users:
+        return [f"From {calm.name} to {rush.name} the mean e2e changed by {changes}."]
     return [f"From {calm.users} to {rush.users} users at once the mean e2e changed by {changes}."]
 
 

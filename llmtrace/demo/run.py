@@ -16,6 +16,7 @@ from llmtrace.configure import read_environment
 from llmtrace.demo import target as targets
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.target import Target
+from llmtrace.demo.trouble import named
 from llmtrace.errors import ConfigError, SourceError, missing_extra
 from llmtrace.jsonl import write_rows
 from llmtrace.rows import Row
@@ -27,6 +28,7 @@ try:
     from llmtrace.demo.probe import probe
     from llmtrace.demo.progress import Progress
     from llmtrace.demo.report import print_next_steps, print_report
+    from llmtrace.demo.story import Story, told
 except ImportError as error:
     raise missing_extra("llmtrace demo", "demo", error.name or "") from error
 
@@ -40,6 +42,9 @@ def run(options: DemoOptions) -> None:
         KeyboardInterrupt: interrupted; what was measured is printed.
     """
     budget, phases = _budget(options), plan(options)
+    trouble = None if options.fault is None else named(options.fault, options.severity)
+    if trouble is not None and (options.vllm or options.endpoint is not None):
+        raise ConfigError("--fault is for the simulated engine; nobody else's is made to fail")
     # What servers say is shown as it is: no markup in it, no colours guessed.
     out, err = (
         Console(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -49,12 +54,15 @@ def run(options: DemoOptions) -> None:
         file = opened.enter_context(_rows_file(options.json))
         target = opened.enter_context(_target(options, err.print))
         out.print(f"llmtrace demo: {target.name} at {target.url}", soft_wrap=True)
+        story = None
+        if trouble is not None:
+            story = opened.enter_context(told(trouble, target, out.print, err.print))
         for note in target.notes:
             out.print(note)
         target = asyncio.run(probe(target))  # before `init`: it is no request of the demo's
         err.print(_announcement(options))
         progress = Progress(err, target.name, options.time_limit_s, options.requests)
-        interrupted = _measure(target, phases, progress, budget)
+        interrupted = _measure(target, phases, progress, budget, story)
         rows = progress.rows
         if failures := llmtrace.internal_errors():
             err.print(f"llmtrace itself failed, and lost what it did: {failures}")
@@ -74,6 +82,8 @@ def run(options: DemoOptions) -> None:
         if not any(row.outcome == "success" for row in rows):
             msg = f"no request to {target.url} succeeded"
             raise SourceError(msg)
+        if story is not None:
+            story.triage(len(rows), options.html, out, err)
         print_next_steps(out, target)
 
 
@@ -119,12 +129,28 @@ def _target(options: DemoOptions, tell: Callable[[str], None]) -> AbstractContex
     return targets.named(options.endpoint, options.model, options.api_key_env)
 
 
-def _measure(target: Target, phases: Sequence[Phase], progress: Progress, budget: Budget) -> bool:
+def _measure(
+    target: Target,
+    phases: Sequence[Phase],
+    progress: Progress,
+    budget: Budget,
+    story: Story | None,
+) -> bool:
     """Let the users ask, and return whether they were interrupted."""
-    llmtrace.init("llmtrace-demo", exporters=[progress], budget=budget, sample=1.0)
+
+    def started(phase: Phase) -> None:
+        progress.started(phase)
+        if story is not None:
+            story.started(phase)
+
+    exporters = [progress] if story is None else [progress, *story.sinks()]
+    llmtrace.init("llmtrace-demo", exporters=exporters, budget=budget, sample=1.0)
     try:
         with progress.shown():
-            asyncio.run(drive(target, phases, progress.started))
+            if story is None:
+                asyncio.run(drive(target, phases, started))
+            else:
+                asyncio.run(drive(target, phases, started, story.asked))
     except KeyboardInterrupt:
         return True
     finally:

@@ -10,12 +10,15 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from llmtrace import local_vllm
 from llmtrace.demo.workload import LONGEST_PROMPT
 from llmtrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from llmtrace.sim.server import SimulatedServer
 
 SIMULATED: Final = "SIMULATED engine"
 REAL_VLLM: Final = "real vLLM"
@@ -44,6 +47,7 @@ class Target:
         longest_prompt: characters of the longest prompt it takes.
         simulated: whether its rows are marked as such.
         ours: started by the demo on loopback, so that no proxy is asked for the way.
+        engine: the simulated engine, if it is one.
     """
 
     url: str
@@ -55,6 +59,7 @@ class Target:
     longest_prompt: int = LONGEST_PROMPT
     simulated: bool = False
     ours: bool = False
+    engine: SimulatedServer | None = field(default=None, repr=False)
 
     def hide_key(self, text: str) -> str:
         """Return a text without the key: servers like to quote it back."""
@@ -84,6 +89,7 @@ def simulated() -> Iterator[Target]:
             ),
             simulated=True,
             ours=True,
+            engine=engine,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 Message = dict[str, str]
@@ -85,6 +85,17 @@ def jobs(seed: int = 0, longest_prompt: int = LONGEST_PROMPT) -> Iterator[Job]:
             render_s=_SLOW_RENDER_S if number % 8 == 5 else 0.0,  # noqa: PLR2004
             leaves_after=draws.randint(10, 40) if number % 30 == 17 else None,  # noqa: PLR2004
         )
+
+
+def lengthened(job: Job, length: int) -> Job:
+    """Return a job whose prompt is so many characters long: its own, and notes before it."""
+    *before, last = job.messages
+    missing = length - sum(len(message["content"]) for message in job.messages)
+    if missing <= 0:
+        return job
+    draws = random.Random(len(last["content"]))  # noqa: S311 - no secret
+    longer = {**last, "content": f"{_notes(missing, draws)} {last['content']}"}
+    return replace(job, messages=(*before, longer))
 
 
 def _messages(route: str, length: int, draws: random.Random) -> tuple[Message, ...]:

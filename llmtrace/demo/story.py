@@ -1,0 +1,162 @@
+"""How does the demo tell of an incident, from a quiet phase to its triage?
+
+The whole chain on one machine: users and the OpenAI SDK, llmtrace, OTLP, a collector that also
+reads the engine's metrics page, and the triage of what it has stored.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from llmtrace.case import Case, Window, write_case
+from llmtrace.collector_api import Collector
+from llmtrace.demo import trouble as troubles
+from llmtrace.demo.collecting import Collecting, collecting
+from llmtrace.demo.options import Phase
+from llmtrace.demo.target import Target
+from llmtrace.demo.trouble import Trouble
+from llmtrace.demo.workload import Job
+from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.vllm_install import cache_folder
+
+try:
+    from llmtrace.triage.analyse import Settings, triage
+    from llmtrace.triage.page import write_page
+    from llmtrace.triage.result import NAMED, Result
+    from llmtrace.triage.screen import screen
+    from llmtrace.triage.sources import from_collector
+except ImportError as error:
+    raise missing_extra("the demo's triage", "triage", error.name or "numpy") from error
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from llmtrace.export.sink import Sink
+
+_MARGIN_S: Final = 5.0
+_WIDEST: Final = 110
+
+
+class Story:
+    """An incident as it happens.
+
+    Args:
+        trouble: what goes wrong.
+        target: the simulated engine.
+        collector: where rows go.
+    """
+
+    def __init__(self, trouble: Trouble, target: Target, collector: Collecting) -> None:
+        if target.engine is None:
+            raise ConfigError("only the simulated engine is made to fail")
+        self._trouble = trouble
+        self._engine = target.engine
+        self._collector = collector
+        self._began = time.time()
+        self._broke: float | None = None
+
+    def sinks(self) -> list[Sink]:
+        """Return what sends rows to the collector."""
+        from llmtrace.export.otlp import otlp_sink
+
+        return [otlp_sink(endpoint=self._collector.otlp, protocol="http/protobuf")]
+
+    def started(self, phase: Phase) -> None:
+        """Let things be well in the first phase, and break them in the second."""
+        if phase.name == self._trouble.cause:
+            self._broke = time.time()
+            self._engine.change(self._trouble.change(self._engine.config))
+        else:
+            self._engine.change(troubles.calm(self._engine.config))
+
+    def asked(self, phase: Phase, jobs: Iterator[Job]) -> Iterator[Job]:
+        """Return what users ask in a phase."""
+        return self._trouble.jobs(jobs) if phase.name == self._trouble.cause else jobs
+
+    def triage(self, rows: int, html: Path | None, out: Console, err: Console) -> Result:
+        """Triage what the collector has, print what was found, and write the page.
+
+        Args:
+            rows: how many there must be.
+            html: where the page goes; `None` = llmtrace's own folder.
+            out: what was found is printed there.
+            err: progress is.
+
+        Raises:
+            SourceError: the collector does not have them.
+        """
+        err.print("waiting for the collector to store the rows")
+        since = self._began - _MARGIN_S
+        found = self._collector.wait_for(rows, since)
+        if found < rows:
+            raise SourceError(f"the collector has {found} of {rows} rows")
+        err.print("triaging")
+        window = Window(since, time.time() + _MARGIN_S)
+        case = from_collector(Collector(self._collector.url), window, _silent)
+        result = triage(case, Settings())
+        out.print(f"\n{'─' * min(out.width, _WIDEST)}\n")
+        out.print("llmtrace triage, from what the collector has stored:\n")
+        out.print(screen(result), width=min(out.width, _WIDEST))
+        self._judge(result, out)
+        folder = cache_folder() / "demo"
+        path = html or folder / "triage.html"
+        _write(path, result, case)
+        write_case(folder / "case", case)
+        out.print(f"\nAs a page, with pictures: {path}", soft_wrap=True)
+        out.print(
+            f"To look closer: llmtrace triage --case {folder / 'case'} --explain", soft_wrap=True
+        )
+        return result
+
+    def _judge(self, result: Result, out: Console) -> None:
+        """Say what was really done, and whether triage found it."""
+        cause = self._trouble.cause
+        named = [one.id for one in result.causes if one.status in NAMED]
+        when = (
+            ""
+            if self._broke is None
+            else time.strftime(" at %H:%M:%S", time.localtime(self._broke))
+        )
+        out.print(f"\nWhat was done{when}: {cause}. {self._trouble.about}")
+        if named[:1] == [cause]:
+            words = "Triage, which was not told, names it first."
+        elif cause in named:
+            words = f"Triage, which was not told, names it, after {named[0]}."
+        else:
+            words = "Triage does not name it."
+        out.print(words)
+
+
+@contextmanager
+def told(
+    trouble: Trouble, target: Target, say: Callable[[str], None], progress: Callable[[str], None]
+) -> Iterator[Story]:
+    """Run the collector of a story.
+
+    Raises:
+        SourceError: the collector did not start.
+    """
+    if target.engine is None:
+        raise ConfigError("only the simulated engine is made to fail")
+    progress("starting a collector")
+    root = target.engine.root
+    with collecting([f"{root}/metrics", f"{root}/gpu/metrics"]) as collector:
+        say(f"Collector: {collector.url} (its live page, while this runs)")
+        say("Half-way something will go wrong; triage is not told what.")
+        yield Story(trouble, target, collector)
+
+
+def _write(path: Path, result: Result, case: Case) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error
+    write_page(path, result, case)
+
+
+def _silent(_what: str, _share: float) -> None:
+    """Reading takes no time here."""

@@ -1,0 +1,87 @@
+"""What can go wrong in the demo, and how is it made to?
+
+Some causes are given to the simulated engine, others to the users. Each changes what happens,
+never what is recorded: that triage finds them is not arranged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from llmtrace.demo.workload import LONGEST_PROMPT, Job, lengthened
+from llmtrace.errors import ConfigError
+from llmtrace.sim.incidents import INCIDENTS, healthy, incident
+from llmtrace.sim.plan import ServerConfig
+
+NONE: Final = "none"
+DEFAULT: Final = "gpu_throttle"
+_SEVERITIES: Final = (1.0, 3.0)
+_Jobs = Callable[[Iterator[Job], float], Iterator[Job]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One cause at a severity, from 1 (hardly felt) to 3."""
+
+    cause: str
+    severity: float
+
+    @property
+    def about(self) -> str:
+        """What happens, in a sentence."""
+        return FAULTS[self.cause]
+
+    def change(self, config: ServerConfig) -> ServerConfig:
+        """Return the engine's configuration with it; the same if it is the users who change."""
+        if self.cause in _USERS:
+            return config
+        return incident(config, self.cause, self.severity)
+
+    def jobs(self, jobs: Iterator[Job]) -> Iterator[Job]:
+        """Return what users ask with it; the same if it is the engine that changes."""
+        change = _USERS.get(self.cause)
+        return jobs if change is None else change[1](jobs, self.severity)
+
+
+def named(cause: str, severity: float) -> Trouble:
+    """Return a cause by its name.
+
+    Raises:
+        ConfigError: there is none of that name, or no such severity.
+    """
+    if cause not in FAULTS:
+        raise ConfigError(f"--fault {cause}: no such fault; see `llmtrace demo --list`")
+    low, high = _SEVERITIES
+    if not low <= severity <= high:
+        raise ConfigError(f"--severity is from {low:g} to {high:g}, not {severity:g}")
+    return Trouble(cause, severity)
+
+
+def calm(config: ServerConfig) -> ServerConfig:
+    """Return the configuration before anything is wrong."""
+    return healthy(config)
+
+
+def _slow_renderer(jobs: Iterator[Job], severity: float) -> Iterator[Job]:
+    for job in jobs:
+        yield replace(job, render_s=0.02 * severity)
+
+
+def _long_prompts(jobs: Iterator[Job], severity: float) -> Iterator[Job]:
+    for number, job in enumerate(jobs):
+        every = 5 - round(severity)
+        yield lengthened(job, LONGEST_PROMPT) if number % every == 0 else job
+
+
+_USERS: Final[Mapping[str, tuple[str, _Jobs]]] = {
+    "slow_renderer": ("Readers draw every chunk for too long.", _slow_renderer),
+    "long_prompts": ("People ask with longer prompts; nothing is broken.", _long_prompts),
+}
+
+# By the names triage has for causes, in a sentence each.
+FAULTS: Final[Mapping[str, str]] = {
+    **{name: one.about for name, one in INCIDENTS.items()},
+    **{name: about for name, (about, _) in _USERS.items()},
+}
