@@ -383,7 +383,7 @@ def test_an_incident_is_triaged_by_what_the_collector_has(capsys, tmp_path, monk
     assert "gateway_overhead" in page.read_text()
     case = read_case(tmp_path / "llmtrace" / "demo" / "case")
     assert case.rows.n == len(done)
-    assert {"running", "kv_usage", "gpu_sm_clock_mhz"} <= {*case.signals.signal.names}
+    assert {"running", "kv_usage", "gpu_sm_clock"} <= {*case.signals.signal.names}
     live = re.search(r"Collector: http://127\.0\.0\.1:(\d+)", told)
     with socket.socket() as client:
         assert client.connect_ex(("127.0.0.1", int(live[1]))) != 0
