@@ -3,19 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast real vllm litellm programs lint types docs bench bench-streams \
-	bench-collector matrix fuzz clean
+.PHONY: demo test test-fast real vllm litellm render programs lint types docs dashboards bench \
+	bench-streams bench-collector bench-triage crash matrix fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
 
-test: $(VENV)/.ready vllm litellm programs       ## everything, the real-vLLM tests included
+test: $(VENV)/.ready vllm litellm render programs ## everything, the real-vLLM tests included
 	$(BIN)/python -m pytest
 
 test-fast: $(VENV)/.ready       ## the same without the real parts
 	$(BIN)/python -m pytest -m "not real"
 
-real: $(VENV)/.ready vllm litellm programs       ## only what needs a real vLLM and real network delays
+real: $(VENV)/.ready vllm litellm render programs ## only what needs a real vLLM and real network delays
 	LLMTRACE_REAL=1 $(BIN)/python -m pytest tests/real
 
 vllm: $(VENV)/.ready            ## a real vLLM for the CPU, in a virtual environment of its own
@@ -24,7 +24,10 @@ vllm: $(VENV)/.ready            ## a real vLLM for the CPU, in a virtual environ
 litellm: $(VENV)/.ready         ## a real LiteLLM proxy, in a virtual environment of its own
 	$(BIN)/python scripts/install_litellm.py
 
-programs:                       ## nginx, haproxy, chromium: the real programs of the tests
+render: $(VENV)/.ready programs ## Grafana's own packages, to draw dashboards with
+	$(BIN)/python scripts/install_render.py
+
+programs:                       ## prometheus, nginx, chromium, ...: the real programs of the tests
 	sh scripts/install_debian.sh
 
 lint: $(VENV)/.ready            ## ruff: rules and formatting
@@ -43,8 +46,21 @@ bench: $(VENV)/.ready           ## what llmtrace costs, and five others do; half
 bench-streams: $(VENV)/.ready   ## ten thousand open streams, bare and traced
 	$(BIN)/python -m tests.bench.many_streams
 
-bench-collector: $(VENV)/.ready ## how many engine pages a core reads
+dashboards: $(VENV)/.ready      ## make the dashboards' JSON and the rules anew
+	$(BIN)/python scripts/dashboards.py
+	$(BIN)/llmtrace slo rules --out dashboards/rules
+
+bench-collector: $(VENV)/.ready ## pages read, spans received and stored, rows asked for; memory under overload
 	$(BIN)/python -m tests.bench.bench_pages
+	$(BIN)/python -m tests.bench.bench_receive
+	$(BIN)/python -m tests.bench.bench_store
+
+bench-triage: $(VENV)/.ready    ## is the cause found? hundreds of simulated incidents; and how fast
+	$(BIN)/python -m tests.bench.bench_triage
+	$(BIN)/python -m tests.bench.bench_analysis
+
+crash: $(VENV)/.ready           ## kill -9 the collector a hundred times: is an acknowledged row lost?
+	$(BIN)/python -m tests.bench.crash --rounds 100
 
 fuzz: $(VENV)/.ready            ## the parsers, for as long as it takes
 	$(BIN)/python -m pytest tests/fuzz tests/browser/test_beacon.py --hypothesis-profile=fuzz

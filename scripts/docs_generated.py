@@ -333,11 +333,13 @@ def _default(key: tuple[str, ...], default: Any) -> str:
         return f"`{DEFAULT.name}`"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
+    if default in (None, ()):
+        return ""
     if key[-1].endswith("_bytes"):
         return f"`{default >> 20}MB`"
     if isinstance(default, float):
         return f"`{default:g}`"
-    return "" if default in (None, ()) else f"`{default}`"
+    return f"`{default}`"
 
 
 def collector_api() -> str:

@@ -258,7 +258,6 @@ def _timeseries(panel: Panel) -> Any:
         .line_width(1)
         .show_points(shared.VisibilityMode.NEVER)
         .span_nulls(False)
-        .axis_label(panel.axis)
     )
     if panel.bars:
         made.draw_style(shared.GraphDrawStyle.BARS).fill_opacity(80)
@@ -354,7 +353,7 @@ def _heatmap(panel: Panel) -> Any:
             .reverse(False)
         )
         .filter_values(heatmap.FilterValueRange().le(1e-9))
-        .y_axis(heatmap.YAxisConfig().unit(panel.unit).axis_label(panel.axis))
+        .y_axis(heatmap.YAxisConfig().unit(panel.unit))
         .show_legend()
     )
 
@@ -384,7 +383,4 @@ def _column(column: Column) -> list[model.DynamicConfigValue]:
         found.append(model.DynamicConfigValue("thresholds", {"mode": "absolute", "steps": steps}))
         cell = {"type": "gauge", "mode": "basic"} if column.gauge else {"type": "color-text"}
         found.append(model.DynamicConfigValue("custom.cellOptions", cell))
-    if column.link is not None:
-        title, url = column.link
-        found.append(model.DynamicConfigValue("links", [{"title": title, "url": url}]))
     return found

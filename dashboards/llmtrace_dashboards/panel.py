@@ -42,7 +42,6 @@ class Column:
     width: int | None = None
     most: float | None = None
     gauge: bool = False
-    link: tuple[str, str] | None = None  # title and URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,6 @@ class Panel:
     lines: bool = False
     stacked: Literal["normal", "percent"] | None = None
     bars: bool = False
-    axis: str = ""
     calcs: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     transformations: tuple[tuple[str, Mapping[str, Any]], ...] = ()

@@ -94,7 +94,10 @@ def anatomy(q: float = 0.95, window: str = RATE, *, before: str = "") -> str:
         f'unless on (over) label_replace({reached}, "over", "$1", "le", "(.*)")'
     )
     value = quantile(q, "llmtrace_e2e_seconds", window=window, before=before)
-    return f"sum by (stage) ({band}) / scalar(sum({band})) * scalar({value})"
+    return (
+        f"sum by (stage) ({band}) / on () group_left () (sum ({band}) > 0) "
+        f"* on () group_left () {value}"
+    )
 
 
 def limit(which: str = ".+") -> str:

@@ -28,6 +28,7 @@ from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.oncall.serving import serve
 from llmtrace.triage.oncall.telling import Grafana, Webhook, summary
 from llmtrace.triage.oncall.web import make_app
+from llmtrace.triage.sources import reader
 from tests.triage.days import Kind, day
 
 SECRET = "T0K3N-of-a-person"
@@ -233,6 +234,26 @@ def test_an_alert_whose_data_cannot_be_read_is_tried_again(slow, at, tmp_path, c
     assert "the collector is away" in caplog.text
 
 
+def test_too_few_requests_are_looked_at_again(slow, at, tmp_path):
+    """An incident that has only begun soon tells more; the report is of the last look."""
+    assert slow.after is not None
+    few = slow.rows.within(slow.after.start - 1200, slow.after.start + 5)
+    looks = [few, slow.rows]
+
+    def load(_window: Window, _progress: Any) -> Case:
+        return Case(rows=looks.pop(0), signals=slow.signals)
+
+    with working(load, tmp_path) as desk:
+        desk.take(read_alerts(notification(firing(at, slo="ttft"))))
+        until(lambda: desk.counts["triaged"])
+    reports = Reports(tmp_path)
+    told = reports.told(reports.names()[0])
+
+    assert looks == []
+    assert told is not None
+    assert (told["result"]["verdict"], told["result"]["metric"]) == ("regression", "ttft")
+
+
 def test_what_breaks_one_report_does_not_end_the_desk(slow, at, tmp_path, caplog):
     """Whatever is raised."""
     calls: list[int] = []
@@ -355,7 +376,7 @@ def test_grafana_is_annotated(result):
 
     assert path == "/api/annotations"
     assert authorization == f"Bearer {SECRET}"
-    assert body["tags"] == ["llmtrace-triage", "LlmtraceTtftBurn", "regression"]
+    assert body["tags"] == ["llmtrace", "LlmtraceTtftBurn", "regression"]
     assert body["time"] == round(result.onset.start * 1000)
     assert body["timeEnd"] >= body["time"]
 
@@ -439,10 +460,12 @@ def options(tmp_path: Path, **changes: Any) -> Any:
         ({"listen": "127.0.0.1:0", "grafana": "https://g"}, "--grafana-token-file"),
         ({"listen": "127.0.0.1:0", "webhook_file": Path("/nowhere")}, "cannot read the token"),
         ({"reports": Path("/dev/null/x")}, "--reports"),
+        ({"case": Path("old")}, "alerts are of now"),
     ],
 )
 def test_wrong_settings_fail_at_once(tmp_path, changes, words):
     """Before anything listens, with what to write."""
     logging.getLogger().handlers.clear()
+    given = options(tmp_path, **changes)
     with pytest.raises(ConfigError, match=re.escape(words)):
-        serve(options(tmp_path, **changes))
+        serve(given, reader(given, pytest.fail))

@@ -128,7 +128,7 @@ def chosen(dashboard: Mapping[str, Any]) -> dict[str, str]:
     """Return what a dashboard's variables stand at: the first choice, `.*` for all, or nothing."""
     found: dict[str, str] = {}
     for variable in variables(dashboard):
-        name, kind = str(variable.get("name", "")), variable.get("type")
+        name, kind = str(variable.get("name", "")), str(variable.get("type"))
         current = variable.get("current")
         value = current.get("value") if isinstance(current, Mapping) else None
         if isinstance(value, list):
@@ -145,8 +145,7 @@ def chosen(dashboard: Mapping[str, Any]) -> dict[str, str]:
 def variables(dashboard: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return a dashboard's variables."""
     templating = dashboard.get("templating")
-    listed = templating.get("list") if isinstance(templating, Mapping) else None
-    return [one for one in listed or () if isinstance(one, Mapping)]
+    return _list(templating, "list") if isinstance(templating, Mapping) else []
 
 
 def panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

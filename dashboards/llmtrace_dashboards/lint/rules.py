@@ -101,11 +101,13 @@ def template_on_time_change_reload(dashboard: Json) -> Told:
 
 def panel_datasource(dashboard: Json) -> Told:
     """A panel with a uid of its own shows nothing in another Grafana."""
-    names = {one.get("name") for one in variables(dashboard) if one.get("type") == "datasource"}
+    names = {
+        str(one.get("name")) for one in variables(dashboard) if one.get("type") == "datasource"
+    }
     for panel in _of(dashboard, _WITH_DATA):
         source = panel.get("datasource")
         uid = source.get("uid") if isinstance(source, Mapping) else source
-        if uid in {"-- Mixed --", _DASHBOARD_SOURCE, "-- Grafana --"}:
+        if str(uid) in {"-- Mixed --", _DASHBOARD_SOURCE, "-- Grafana --"}:
             continue
         if not isinstance(uid, str) or uid.strip("${}[]") not in names or not _is_variable(uid):
             yield _panel(panel), f"asks the data source {uid!r}: name a variable, ${{datasource}}"
@@ -130,10 +132,14 @@ def panel_units(dashboard: Json) -> Told:
             for one in _dicts(override, "properties")
             if one.get("id") == "unit"
         ]
-        if not any(units) and not defaults.get("mappings") and panel.get("type") in _WITH_UNIT:
+        if (
+            not any(units)
+            and not defaults.get("mappings")
+            and str(panel.get("type")) in _WITH_UNIT
+        ):
             yield _panel(panel), "has no unit: set one, or `none` if there is none"
         for unit in filter(None, units):
-            if unit not in UNITS and not CUSTOM_UNIT.match(str(unit)):
+            if str(unit) not in UNITS and not CUSTOM_UNIT.match(str(unit)):
                 yield _panel(panel), f"unit {unit!r} is none of Grafana's: it would be a suffix"
 
 
@@ -156,12 +162,12 @@ def panel_ignored(dashboard: Json) -> Told:
     """Grafana ignores an override or transformation it does not know, and says nothing."""
     for panel in panels(dashboard):
         for one in _dicts(panel, "transformations"):
-            if one.get("id") not in TRANSFORMATIONS:
+            if str(one.get("id")) not in TRANSFORMATIONS:
                 yield _panel(panel), f"transformation {one.get('id')!r} is none of Grafana's"
         custom = CUSTOM.get(str(panel.get("type")))
         for override in _overrides(panel):
             matcher = _at(override, "matcher").get("id")
-            if matcher not in MATCHERS:
+            if str(matcher) not in MATCHERS:
                 yield _panel(panel), f"an override's matcher {matcher!r} is none of Grafana's"
             for one in _dicts(override, "properties"):
                 name = str(one.get("id"))
@@ -203,10 +209,10 @@ def panel_no_data_green(dashboard: Json) -> Told:
 
 def panel_id(dashboard: Json) -> Told:
     """Links and alerts find a panel by its id."""
-    seen: set[Any] = set()
+    seen: set[str] = set()
     for panel in panels(dashboard):
-        number = panel.get("id")
-        if number is not None and number in seen:
+        number = str(panel.get("id", ""))
+        if number and number in seen:
             yield _panel(panel), f"has the id {number}, which another panel has too"
         seen.add(number)
 
@@ -236,10 +242,10 @@ def panel_grid(dashboard: Json) -> Told:
 def target_promql(dashboard: Json) -> Told:
     """A query that is no PromQL shows an error."""
     values = chosen(dashboard)
-    ids = {panel.get("id") for panel in panels(dashboard)}
+    ids = {str(panel.get("id")) for panel in panels(dashboard)}
     for panel, target in _queries(dashboard):
         if _asks_a_panel(panel):
-            if target.get("panelId") not in ids:
+            if str(target.get("panelId")) not in ids:
                 yield _query(panel, target), f"asks panel {target.get('panelId')}: there is none"
             continue
         try:
@@ -342,7 +348,7 @@ def _chooser(dashboard: Json, label: str) -> Told:
         yield "", f"has no variable `{label}`"
         return
     uid = _at(found, "datasource").get("uid")
-    if uid not in {"$datasource", "${datasource}", "${prometheus_datasource}"}:
+    if str(uid) not in {"$datasource", "${datasource}", "${prometheus_datasource}"}:
         yield _variable(found), "should ask the variable ${datasource}"
     if found.get("type") != "query":
         yield _variable(found), f"should be a query, not {found.get('type')}"
@@ -350,7 +356,7 @@ def _chooser(dashboard: Json, label: str) -> Told:
         yield _variable(found), f"should have the label {label.capitalize()!r}"
     if not found.get("multi"):
         yield _variable(found), "should allow several values (multi)"
-    if found.get("allValue") not in {".+", ".*"}:
+    if str(found.get("allValue")) not in {".+", ".*"}:
         yield _variable(found), 'should have ".+" for all values (allValue)'
 
 
@@ -366,7 +372,7 @@ def _filtered(dashboard: Json, label: str) -> Told:
 
 
 def _of(dashboard: Json, kinds: frozenset[str]) -> Iterator[Json]:
-    yield from (panel for panel in panels(dashboard) if panel.get("type") in kinds)
+    yield from (panel for panel in panels(dashboard) if str(panel.get("type")) in kinds)
 
 
 def _list_of_panels(dashboard: Json) -> Iterator[Json]:

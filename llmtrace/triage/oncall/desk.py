@@ -23,6 +23,7 @@ from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.oncall.telling import Told, as_report
 from llmtrace.triage.page import page
+from llmtrace.triage.parts import METRICS
 from llmtrace.triage.result import Result, as_json
 from llmtrace.triage.sources import Progress
 
@@ -31,7 +32,10 @@ logger = logging.getLogger("llmtrace.oncall")
 _HOUR_S: Final = 3600.0
 _NOT_FILTERS: Final = frozenset({"outcome", "finish_reason", "error_type"})
 
-# Reads a window's case, and triages it.
+# What is found of an alert that has only begun.
+_TOO_EARLY: Final = frozenset({"not_enough_data", "no_change"})
+
+# Reads a window's case.
 Load = Callable[[Window, Progress], Case]
 
 
@@ -43,7 +47,7 @@ class DeskSettings:
         back_s: how long before an alert to look.
         settle_s: how long after an alert to wait until its requests are stored.
         most_waiting: alerts that wait; more are refused, and sent again by their sender.
-        tries: how often to try an alert whose data cannot be read.
+        tries: how often to try an alert whose data cannot be read, or do not suffice yet.
         retry_s: how long to wait between two tries.
     """
 
@@ -146,11 +150,11 @@ class Desk:
                 logger.exception("alert %s could not be triaged", alert.id)
 
     def _work(self, alert: Alert) -> None:
-        case = self._case(alert)
-        if case is None:
+        found = self._triaged(alert)
+        if found is None:
             self.counts["failed"] += 1
             return
-        result = triage_alert(case, alert, self._wall())
+        case, result = found
         name = self._reports.named(alert)
         self._reports.keep(
             name, as_report(name, alert, as_json(result), self._wall()), page(result, case)
@@ -165,21 +169,31 @@ class Desk:
                 self.counts["untold"] += 1
                 logger.warning("report %s: %s", name, error)
 
-    def _case(self, alert: Alert) -> Case | None:
-        """Read what there is of an alert's time; try again while that fails."""
+    def _triaged(self, alert: Alert) -> tuple[Case, Result] | None:
+        """Read what there is of an alert's time, and triage it.
+
+        Both are tried again for a while: when what has the rows is away, and when they show
+        nothing yet, since an incident that has only begun goes on to tell more.
+        """
+        found: tuple[Case, Result] | None = None
         for number in range(self._settings.tries):
             if number and not self._pause(self._settings.retry_s):
-                return None
+                break
             window = Window(alert.started - self._settings.back_s, self._wall())
             try:
-                return self._load(window, lambda _what, _share: None)
+                case = self._load(window, lambda _what, _share: None)
+                found = case, triage_alert(case, alert, self._wall())
             except LlmtraceError as error:
                 logger.warning("alert %s: %s", alert.id, error)
-        return None
+                continue
+            if found[1].verdict not in _TOO_EARLY:
+                break
+            logger.info("alert %s: too little to see yet", alert.id)
+        return found
 
 
 def triage_alert(case: Case, alert: Alert, now: float) -> Result:
-    """Triage the time of an alert, for the requests its labels name.
+    """Triage the time of an alert, for the requests and the metric its labels name.
 
     Labels that no row has are not filtered by: they are of the rule, and not of requests.
     """
@@ -190,4 +204,6 @@ def triage_alert(case: Case, alert: Alert, now: float) -> Result:
             if np.any(mask):
                 rows = rows.take(mask)
     narrowed = Case(rows=rows, signals=case.signals, facts=case.facts, warnings=case.warnings)
-    return triage(narrowed, Settings(at=min(alert.started, now)))
+    slo = alert.labels.get("slo")
+    metric = next((name for name in METRICS if name == slo), None)
+    return triage(narrowed, Settings(at=min(alert.started, now), metric=metric))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -12,22 +13,28 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import quote
 
-from llmtrace.collector_api import Collector, read_token
+from llmtrace.collector_api import read_token
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.triage.oncall.desk import Desk
 from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.oncall.telling import Grafana, Told, Webhook
-from llmtrace.triage.sources import from_collector
+from llmtrace.triage.sources import Read
 
 WEBHOOK_VARIABLE: Final = "LLMTRACE_TRIAGE_WEBHOOK"
 
 
-def serve(options: argparse.Namespace) -> None:
+def serve(options: argparse.Namespace, read: Read) -> None:
     """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        options: as parsed.
+        read: reads the source they name, as `sources.reader` makes it.
 
     Raises:
         ConfigError: an option is wrong, or an open port has no token.
     """
+    if options.case is not None or options.rows is not None:
+        raise ConfigError("triage serve: alerts are of now; give --url, --store or --langfuse")
     try:
         import uvicorn
 
@@ -37,17 +44,17 @@ def serve(options: argparse.Namespace) -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     token = None if options.listen_token_file is None else read_token(options.listen_token_file)
     host, port = _address(options.listen, token)
     reports = Reports(options.reports)
     reports.ready()
-    collector = Collector(options.url, options.token_file)
     tell = told(options, os.environ)
     listener = _listen(host, port)
     where = f"http://{_bracketed(host)}:{listener.getsockname()[1]}"
     public = (options.public_url or where).rstrip("/")
     desk = Desk(
-        lambda window, progress: from_collector(collector, window, progress),
+        lambda window, progress: read(window, progress, {}),
         reports,
         tell,
         link=lambda name: f"{public}/reports/{quote(name)}",
@@ -55,9 +62,15 @@ def serve(options: argparse.Namespace) -> None:
     sys.stderr.write(f"llmtrace triage: alerts to {where}/alerts, reports at {where}/\n")
     server = uvicorn.Server(
         uvicorn.Config(
-            make_app(desk, reports, token), log_config=None, ws="none", server_header=False
+            make_app(desk, reports, token),
+            log_config=None,
+            access_log=False,
+            ws="none",
+            server_header=False,
         )
     )
+    # uvicorn raises SIGTERM once more when it has stopped: then there is still a desk to close.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         server.run([listener])
     finally:

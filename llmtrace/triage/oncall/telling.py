@@ -21,7 +21,7 @@ from llmtrace.view import ms
 _TIMEOUT_S: Final = 10.0
 _MS: Final = 1000
 _MOST_PARTS: Final = 3
-TAG: Final = "llmtrace-triage"
+TAG: Final = "llmtrace"  # what the dashboards ask for
 
 
 class Told(Protocol):
