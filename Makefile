@@ -54,9 +54,12 @@ bench-collector: $(VENV)/.ready ## pages read, spans received and stored, rows a
 	$(BIN)/python -m tests.bench.bench_pages
 	$(BIN)/python -m tests.bench.bench_receive
 	$(BIN)/python -m tests.bench.bench_store
+	$(BIN)/python -m tests.bench.connections
+	$(BIN)/python -m tests.bench.serve_cost
+	$(BIN)/python -m tests.bench.scrape_hour
 
-bench-triage: $(VENV)/.ready    ## is the cause found? hundreds of simulated incidents; and how fast
-	$(BIN)/python -m tests.bench.bench_triage
+bench-triage: $(VENV)/.ready    ## is the cause found? some 2,200 simulated incidents; and how fast
+	$(BIN)/python -m tests.bench.bench_triage --seeds 20 --jobs 2
 	$(BIN)/python -m tests.bench.bench_analysis
 
 crash: $(VENV)/.ready           ## kill -9 the collector a hundred times: is an acknowledged row lost?

@@ -10,7 +10,7 @@ from engine import endpoint
 
 import llmtrace
 
-llmtrace.init("first-trace", exporters=["console"])
+llmtrace.init("first-trace")  # a line a request here; OTLP where OTEL_EXPORTER_OTLP_ENDPOINT says
 
 with endpoint() as (url, model):
     client = openai.OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY", "none"))

@@ -12,6 +12,7 @@ from typing import Final
 
 from llmtrace.budget_report import Held, Report
 from llmtrace.budget_view import eats
+from llmtrace.pages import document
 from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace.view import ms, outcomes_text
 
@@ -24,21 +25,6 @@ _STATES: Final = {
     "not reported": ("", "not reported", NEUTRAL),
 }
 _STYLE: Final = """
-:root { color-scheme: light dark; --ground: #ffffff; --ink: #1c2128; --soft: #57606a;
-  --line: #d8dee4; --track: #eceff2; --card: #f7f8fa; }
-@media (prefers-color-scheme: dark) { :root { --ground: #111418; --ink: #e6e9ec;
-  --soft: #9aa4af; --line: #2d333b; --track: #262c34; --card: #181c22; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 66rem; padding: 2rem 1.5rem 3rem; background: var(--ground);
-  color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.35rem; margin: 0 0 .2rem; } h2 { font-size: 1.15rem; margin: 0; }
-p { margin: .35rem 0; } .soft { color: var(--soft); }
-section { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
-  padding: 1.3rem 1.5rem; margin: 1.4rem 0; }
-.verdict { font-size: 1.9rem; font-weight: 650; margin: .1rem 0 .9rem; letter-spacing: -.01em; }
-.verdict small { font-size: 1rem; font-weight: 400; color: var(--soft); }
-.pill { border-radius: 99px; padding: .1rem .6rem; font-size: .82rem; font-weight: 600;
-  white-space: nowrap; border: 1.5px solid var(--c); color: var(--ink); }
 .whole { position: relative; margin: .6rem 0 1.6rem; }
 .whole div.bar { display: flex; align-items: center; margin: .45rem 0; }
 .whole .name { flex: 0 0 7.5rem; color: var(--soft); font-size: .87rem; }
@@ -51,15 +37,7 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 .mark { position: absolute; top: -.3rem; bottom: -.3rem; border-left: 2px dashed var(--ink); }
 .mark b { position: absolute; top: 100%; left: .35rem; font-size: .74rem; font-weight: 500;
   white-space: nowrap; } .mark.late b { left: auto; right: .35rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th { text-align: left; font-weight: 500; color: var(--soft); font-size: .82rem; }
-th, td { padding: .38rem .7rem .38rem 0; border-bottom: 1px solid var(--line);
-  white-space: nowrap; }
-td.n, th.n { text-align: right; } tr.sum td { font-weight: 600; }
 tr.gap td { border: 0; height: .5rem; padding: 0; }
-.chip { display: inline-block; width: .75rem; height: .75rem; border-radius: 3px;
-  margin-right: .5rem; vertical-align: -.06rem; }
 .used { position: relative; width: 7rem; height: .8rem; background: var(--track);
   border-radius: 4px; display: inline-block; vertical-align: middle; margin-right: .5rem; }
 .used i { display: block; height: 100%; border-radius: 4px; }
@@ -76,18 +54,16 @@ def page(reports: Sequence[Report], source: str) -> str:
         source: where the requests are from, for the reader.
     """
     sections = "\n".join(_section(one) for one in reports)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Latency budget</title><style>{_STYLE}</style></head><body>\n"
+    body = (
         "<h1>Latency budget</h1>\n"
         f'<p class="soft">Requests from {escape(source)}. Durations in milliseconds.</p>\n'
         f"{sections}\n"
         '<p class="soft">What a request at the objective spends in each stage is an estimate '
         "over all requests (Harrell and Davis's weights), and adds up. A stage's own percentile "
         "is of that stage alone: percentiles do not add up, and are shown beside it for what "
-        "they are.</p>\n</body></html>\n"
+        "they are.</p>"
     )
+    return document("Latency budget", body, _STYLE)
 
 
 def _section(report: Report) -> str:

@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
@@ -310,17 +310,14 @@ def _window(folder: Path, about: Mapping[str, Any], name: str) -> Window | None:
 
 
 def _plain_budget(budget: Budget) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "name": budget.name,
-        "objective": budget.objective,
-        "total": budget.total_s,
-        "ttft": budget.ttft_s,
-        "tpot": budget.tpot_s,
-        "tokens": budget.tokens,
-        "stages": dict(budget.stages_s),
-        "buffer": budget.buffer_s,
+    """Write a budget as `read_budget` reads it: its fields without their unit."""
+    plain = {part.name.removesuffix("_s"): getattr(budget, part.name) for part in fields(budget)}
+    plain["stages"] = dict(budget.stages_s)
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in plain.items()
+        if value not in (None, (), {})
     }
-    return {key: value for key, value in plain.items() if value not in (None, {})}
 
 
 def _labels(given: object) -> tuple[tuple[str, str], ...]:

@@ -38,10 +38,16 @@ class Collector:
         ConfigError: that is no address, or the file holds no token.
     """
 
+    # What errors say. Others speak the same protocol below /api/v1, by names of their own.
+    whom = "collector"
+    usual = DEFAULT_URL
+    mend = "start one with `llmtrace collect`, or say where it is"
+    token_option = "--token-file"  # noqa: S105 - the name of an option
+
     def __init__(self, url: str = DEFAULT_URL, token_file: Path | None = None) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(f"{url!r} is no address of a collector; write {DEFAULT_URL}")
+            raise ConfigError(f"{url!r} is no address of a {self.whom}; write {self.usual}")
         if parts.username or parts.password:
             raise ConfigError("keep secrets out of the address: put a token into a file")
         self.url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
@@ -96,7 +102,7 @@ class Collector:
 
     def _refused(self, error: urllib.error.HTTPError) -> str:
         if error.code == HTTPStatus.UNAUTHORIZED:
-            return f"{self.url} wants a token; put it into a file and give --token-file"
+            return f"{self.url} wants a token; put it into a file and give {self.token_option}"
         said = error.read(_MOST_SAID).decode("utf-8", "replace")
         with contextlib.suppress(ValueError, KeyError, TypeError):
             said = json.loads(said)["error"]
@@ -106,10 +112,7 @@ class Collector:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
             return SourceError(f"{self.url}: TLS failed: {reason}")
-        return SourceError(
-            f"no collector answers at {self.url} ({reason}); start one with `llmtrace collect`, "
-            "or say where it is"
-        )
+        return SourceError(f"no {self.whom} answers at {self.url} ({reason}); {self.mend}")
 
 
 def read_token(path: Path) -> str:

@@ -10,6 +10,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.column_sample import Sample
 from llmtrace.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, Floats, as_ids, short
 from llmtrace.errors import DataError, SourceError, missing_extra
 
@@ -26,32 +28,35 @@ _BLOCK_BYTES: Final = 16 << 20
 _LINE_BYTES: Final = 1 << 20
 _PLAIN_LINE: Final = 1 << 16
 _DEPTH: Final = 64  # of brackets: no row nests deeper, and a parser may recurse
-_MOST_ROWS: Final = 50_000_000
+_PIECE: Final = 500_000  # rows between two thinnings
 
 
 def read_columns(path: Path, progress: Progress | None = None) -> Columns:
     """Read rows: `.parquet`, else JSON lines, gzipped if the name ends in `.gz`.
 
-    What is no row is counted in the columns' `warnings`.
+    What is no row is counted in the columns' `warnings`. Of more than two million rows a sample
+    is kept, each standing for those left out by its `weight`.
 
     Raises:
         SourceError: the file cannot be read.
         DataError: it holds lines, and none of them is a row.
     """
-    builder = Builder()
+    builder, sample = Builder(), Sample()
     report = progress or _silent
-    if path.suffix == ".parquet":
-        _read_parquet(path, builder, report)
-    else:
-        for rows in blocks(path, report):
-            _add_json(rows, builder)
-            if builder.n > _MOST_ROWS:
-                builder.kept_out[f"file: more than {_MOST_ROWS} rows, the rest"] += 1
-                break
-    if not builder.n and builder.kept_out:
+    pieces = (
+        _parquet(path, builder, report)
+        if path.suffix == ".parquet"
+        else _lines(path, builder, report)
+    )
+    for _ in pieces:
+        if builder.n >= _PIECE:
+            sample.add(builder.flush())
+    sample.add(builder.flush())
+    rows = sample.rows()
+    if not rows.n and builder.kept_out:
         what = "; ".join(f"{what} ({count})" for what, count in builder.kept_out.items())
         raise DataError(f"{path}: holds no row of llmtrace: {what}")
-    return builder.done()
+    return replace(rows, warnings=(*builder.warnings, *rows.warnings))
 
 
 def write_columns(path: Path, columns: Columns) -> None:
@@ -116,6 +121,12 @@ def _depth(line: bytes) -> int:
         depth += (byte in b"[{") - (byte in b"]}")
         deepest = max(deepest, depth)
     return deepest
+
+
+def _lines(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
+    for block in blocks(path, report):
+        _add_json(block, builder)
+        yield
 
 
 def _add_json(block: bytes, builder: Builder) -> None:
@@ -219,7 +230,7 @@ def add_table(table: Any, builder: Builder) -> None:
     builder.add_arrays(table["start"].to_numpy().astype(np.int64), number, word, identity)
 
 
-def _read_parquet(path: Path, builder: Builder, report: Progress) -> None:
+def _parquet(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
     try:
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -230,7 +241,7 @@ def _read_parquet(path: Path, builder: Builder, report: Progress) -> None:
         with parquet.ParquetFile(path) as file:
             wanted = ["start", *NUMBERS, *WORDS, *IDS]
             columns = [name for name in wanted if name in file.schema_arrow.names]
-            total = file.metadata.num_rows or 1
+            total, read = file.metadata.num_rows or 1, 0
             for batch in file.iter_batches(1 << 18, columns=columns):
                 table = pa.Table.from_batches([batch])
                 if "start" not in columns:
@@ -243,10 +254,9 @@ def _read_parquet(path: Path, builder: Builder, report: Progress) -> None:
                     builder.kept_out["row: no usable start"] += odd
                 table = table.set_column(table.column_names.index("start"), "start", starts)
                 add_table(table.filter(usable), builder)
-                report(f"reading {path.name}", min(1.0, builder.n / total))
-                if builder.n > _MOST_ROWS:
-                    builder.kept_out[f"file: more than {_MOST_ROWS} rows, the rest"] += 1
-                    break
+                read += batch.num_rows
+                report(f"reading {path.name}", min(1.0, read / total))
+                yield
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{path}: cannot read it: {error}") from error
 

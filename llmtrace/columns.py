@@ -296,9 +296,19 @@ class Builder:
         return as_ids(column)
 
     def done(self) -> Columns:
-        """Return everything added."""
-        return Columns(
-            n=self.n,
+        """Return everything added, and say what was kept out."""
+        return replace(self.flush(), warnings=self.warnings)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was kept out so far, for people."""
+        return tuple(f"{what}: {count} kept out" for what, count in sorted(self.kept_out.items()))
+
+    def flush(self) -> Columns:
+        """Return what was added since the last time, and forget it."""
+        n, self.n = self.n, 0
+        columns = Columns(
+            n=n,
             start=_joined(self._start, np.int64),
             numbers={name: _joined(parts, np.float64) for name, parts in self._numbers.items()},
             words={
@@ -306,10 +316,13 @@ class Builder:
                 for name, parts in self._codes.items()
             },
             ids={name: _joined(parts, "S1") for name, parts in self._ids.items()},
-            warnings=tuple(
-                f"{what}: {count} kept out" for what, count in sorted(self.kept_out.items())
-            ),
         )
+        stores: list[list[Any]] = [self._start]
+        for by_name in (self._numbers, self._codes, self._ids):
+            stores += by_name.values()
+        for parts in stores:
+            parts.clear()
+        return columns
 
 
 def as_ids(values: Sequence[str | None]) -> NDArray[np.bytes_]:

@@ -25,9 +25,10 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from llmtrace import __version__
-from llmtrace.errors import SourceError
+from llmtrace.errors import ConfigError, LlmtraceError, SourceError
 from llmtrace.export.aggregate import Aggregate
 from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.failopen import internal_error
 from llmtrace_collector import banner
 from llmtrace_collector.config import Address, Config, as_yaml, exposed, load, secret, tls
 from llmtrace_collector.expose import TargetMetrics
@@ -55,6 +56,7 @@ from llmtrace_collector.serve.looking import Looking
 from llmtrace_collector.serve.metrics import Own, Samples
 from llmtrace_collector.settings import Key
 from llmtrace_collector.store.opening import open_store
+from llmtrace_collector.store.stored import ClickHouseStore
 from llmtrace_collector.tally import Tally
 from llmtrace_collector.unwanted import Unwanted
 
@@ -66,6 +68,7 @@ _GRPC_GRACE_S: Final = 2.0
 _HURRIED: Final = 130
 _SAME_WISH_S: Final = 0.3
 _WEB_CONNECTIONS: Final = 1_000
+_TRIM_EVERY_S: Final = 600.0
 
 
 def run(
@@ -111,12 +114,8 @@ class State:
         return None
 
 
-async def collect(config: Config, *, told: Callable[[banner.Places], None] | None = None) -> None:
+async def collect(config: Config) -> None:
     """Run everything until SIGTERM or SIGINT, then end in order. A second signal ends it at once.
-
-    Args:
-        config: checked.
-        told: called once everything is up, with where it listens.
 
     Raises:
         ConfigError: a port, folder or certificate cannot be had.
@@ -129,8 +128,6 @@ async def collect(config: Config, *, told: Callable[[banner.Places], None] | Non
         async with running(config) as places:
             banner.show(config, places, sys.stderr)
             logger.info("ready")
-            if told is not None:
-                told(places)
             await stop.wait()
             logger.info("stopping: what is spooled is stored first; once more ends at once")
     logger.info("stopped")
@@ -146,6 +143,8 @@ async def running(config: Config) -> AsyncIterator[banner.Places]:
     """
     began = time.monotonic()
     state = State()
+    _look_for_room(config)
+    _make_folder(config.data)
     context_of = tls(config)
     async with AsyncExitStack() as last:
         store = await asyncio.to_thread(open_store, config.store_place, keep=config.store.keep())
@@ -198,27 +197,84 @@ async def running(config: Config) -> AsyncIterator[banner.Places]:
             machine=machine,
             began=began,
         )
-        places = banner.Places(gpus=0 if gpus is None else gpus.count, tls=context_of is not None)
+        places = looking.places
+        places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
         web = _web(config, registry, Api(store, looking), lambda: state.why_not(spool))
         if web is not None:
             await web.start()
             last.push_async_callback(web.stop)
             places.web = _at(config.listen.web, web.port)
-            looking.places = places
         # From here on the order of ending matters: senders first, then what they sent.
         last.push_async_callback(_drain, ingest, config)
         ingest.start()
         await _receive(config, intake, unwanted, places, last)
-        for job in (recorder.run(), *([tally.run()] if config.metrics.requests else [])):
+        jobs = [recorder.run()]
+        if config.metrics.requests:
+            jobs.append(tally.run())
+        if config.store.disk_bytes is not None:
+            jobs.append(_keep_small(store, config.store.disk_bytes))
+        for job in jobs:
             last.push_async_callback(_end, asyncio.create_task(job))
         state.ready = True
         last.callback(_mark_stopping, state)
-        looking.places = places
         yield places
+
+
+def _look_for_room(config: Config) -> None:
+    """Look whether one can listen where one is to, before anything slow begins.
+
+    Raises:
+        ConfigError: one cannot.
+    """
+    for name in ("web", "otlp_http", "otlp_grpc"):
+        at: Address | None = getattr(config.listen, name)
+        if at is None or at.port == 0:
+            continue
+        family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            try:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind((at.host, at.port))
+            except OSError as error:
+                raise ConfigError(
+                    f"listen.{name}: cannot listen on {at}: {error.strerror or error}; "
+                    f"is another collector running? Otherwise take another port"
+                ) from error
+
+
+def _make_folder(data: Path) -> None:
+    """Make the folder of the data, for nobody else to read.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"data: cannot make the folder {data}: {error.strerror or error}; "
+            f"give one this user may write to, by --data"
+        ) from error
 
 
 def _mark_stopping(state: State) -> None:
     state.stopping = True
+
+
+async def _keep_small(store: ClickHouseStore, most_bytes: int) -> None:
+    """Drop the oldest days while the store is larger than it may be."""
+    while True:
+        try:
+            trimmed = await asyncio.to_thread(store.trim, most_bytes)
+        except LlmtraceError as error:
+            internal_error("collector.trim", error)
+        else:
+            if trimmed.dropped:
+                logger.info(
+                    "the store was too large: %d days of tables dropped, %d MiB freed",
+                    len(trimmed.dropped), trimmed.freed >> 20,
+                )  # fmt: skip
+        await asyncio.sleep(_TRIM_EVERY_S)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

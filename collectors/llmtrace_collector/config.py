@@ -298,6 +298,10 @@ class StoreSettings:
         _KEEP.signals, whole(1, 36_500, "a number of days"), "engines' signals are kept"
     )
 
+    disk_bytes: int | None = setting(
+        None, size, "embedded: above it the oldest days go, spans first"
+    )
+
     def keep(self) -> Keep:
         """Return for how long what is kept."""
         return replace(

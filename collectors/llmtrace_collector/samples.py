@@ -12,7 +12,7 @@ from typing import Any, Final
 from llmtrace_collector.profile import show_version
 from llmtrace_collector.scrape import TargetState
 from llmtrace_collector.store import Facts, SignalSample
-from llmtrace_collector.unify import Distribution, Labels, Measured
+from llmtrace_collector.unify import Distribution, Labels, Measured, Reading
 
 _MOST_LABEL_TEXT: Final = 200
 
@@ -31,13 +31,27 @@ def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSampl
             yield SignalSample(t_ns, instance, "up", float(state.up), own)
         if state.reading is None:
             continue
-        yield from _samples(state.reading.measured, instance, own, t_ns)
-        if state.reading.started is not None:
-            yield SignalSample(t_ns, instance, "started", state.reading.started, own)
+        yield from of_reading(state.reading, instance, own, t_ns)
         for window in state.windows:
             if window.frontend_s is not None:
                 labels = {**own, **_short(window.labels)}
                 yield SignalSample(t_ns, instance, "frontend_time", window.frontend_s, labels)
+
+
+def of_reading(
+    reading: Reading, instance: str, own: Mapping[str, str], t_ns: int
+) -> Iterator[SignalSample]:
+    """Yield samples of what one page said, and since when its process runs.
+
+    Args:
+        reading: of the page.
+        instance: whose it is.
+        own: labels of the target, for all samples.
+        t_ns: unix nanoseconds.
+    """
+    yield from _samples(reading.measured, instance, own, t_ns)
+    if reading.started is not None:
+        yield SignalSample(t_ns, instance, "started", reading.started, own)
 
 
 def of_machine(measured: Iterable[Measured], instance: str, t_ns: int) -> Iterator[SignalSample]:
@@ -72,8 +86,8 @@ def facts_of(states: Sequence[TargetState], t_ns: int) -> Iterator[Facts]:
     """Yield what is known of each engine that answers: what it is, its version, since when."""
     for state in states:
         reading = state.reading
-        if reading is None or not reading.profiles:
-            continue
+        if reading is None or not any(one.signal.room == "engine" for one in reading.measured):
+            continue  # a GPU's page may be read under its engine's name, and is not what that is
         known: dict[str, Any] = {"engine": reading.profiles[0]}
         if reading.oldest is not None:
             known["version_at_least"] = show_version(reading.oldest)

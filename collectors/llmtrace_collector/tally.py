@@ -24,6 +24,8 @@ from llmtrace_collector.store import Store, read
 _NS: Final = 1_000_000_000
 # Rows are found by when they began. One whose parts are later than this is not counted.
 _BACK_NS: Final = 1_800 * _NS
+# Where others run the join, in the server, it has come so far at least.
+_BLIND_NS: Final = 120 * _NS
 _REMEMBERED: Final = 1_000_000
 # Sampled rows stand for others; one that claims to stand for more than this is not believed.
 _MOST_WEIGHT: Final = 1_000
@@ -69,8 +71,8 @@ class Tally:
         self._interval_s = interval_s
         self._without = frozenset(without)
         self._wall = wall
-        # What was settled before this process began was counted by the one before it.
-        self._until = wall() - self._settle_ns
+        # What had settled when the process before this one ended, it has counted.
+        self._until = self._joined() - self._settle_ns
         self._counted: OrderedDict[Key, tuple[int, int]] = OrderedDict()
 
     async def run(self) -> None:
@@ -87,16 +89,13 @@ class Tally:
                 self.failures += 1
                 internal_error("collector.tally", error)
 
-    def look(self, *, all_of_it: bool = False) -> int:
+    def look(self) -> int:
         """Count what has settled since the last look; return how many rows.
-
-        Args:
-            all_of_it: also what has not settled yet: nothing more will come.
 
         Raises:
             LlmtraceError: the store did not answer; nothing was counted.
         """
-        until = self._wall() - (0 if all_of_it else self._settle_ns)
+        until = min(self._wall() - self._settle_ns, self._joined())
         before = self.rows
         if until > self._until:
             for flat in read.changed(
@@ -106,6 +105,11 @@ class Tally:
             self._until = until
             self._forget(until)
         return self.rows - before
+
+    def _joined(self) -> int:
+        """Return the version up to which no join is still writing rows."""
+        now = self._wall()
+        return min(now, read.joined_until(self._store) or now - _BLIND_NS)
 
     def _count(self, flat: Mapping[str, Any], until: int) -> None:
         key = str(flat.get("trace_id")), str(flat.get("span_id"))

@@ -6,12 +6,7 @@ meaning is in words and symbols; colour repeats it.
 
 from __future__ import annotations
 
-import http.client
-import json
-import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,15 +16,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.collector_api import Collector
+from llmtrace.errors import SourceError
 from llmtrace.palette import STAGE_COLOURS
 from llmtrace.view import ms
-from llmtrace_collector.config import secret
-from llmtrace_collector.fetch import checked, shown
 
-DEFAULT_URL: Final = "http://127.0.0.1:4319"
-_MOST_BYTES: Final = 8 << 20
-_TIMEOUT_S: Final = 15.0
 _GAP: Final = 2
 _WIDEST: Final = 140
 _WIDE: Final = 96
@@ -53,15 +44,12 @@ def run(url: str, *, token_file: Path | None, interval_s: float, once: bool) -> 
         SourceError: it does not answer, or wants a token.
         ConfigError: the address or the token file is none.
     """
-    base = checked(url, "llmtrace top").rstrip("/")
-    token = secret(token_file)
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise ConfigError(f"{token_file} holds no token: it is not one line of text")
+    collector = Collector(url, token_file)
     console = Console()
     if once or not console.is_terminal:
-        console.print(picture(ask(base, token), width_of(console)))
+        console.print(picture(ask(collector), width_of(console)))
         return
-    watch(console, lambda: ask(base, token), interval_s)
+    watch(console, lambda: ask(collector), interval_s)
 
 
 def watch(
@@ -104,50 +92,16 @@ def width_of(console: Console) -> int:
     return min(console.width, _WIDEST)
 
 
-def ask(base: str, token: str | None) -> Mapping[str, Any]:
+def ask(collector: Collector) -> Mapping[str, Any]:
     """Return what a collector's live page shows.
 
     Raises:
         SourceError: it did not answer with that.
     """
-    request = urllib.request.Request(f"{base}/api/v1/live")  # noqa: S310 - `checked` looked
-    if token is not None:
-        request.add_unredirected_header("Authorization", f"Bearer {token}")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)
-    try:
-        with opener.open(request, timeout=_TIMEOUT_S) as answer:
-            body = answer.read(_MOST_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise SourceError(_refused(base, error.code)) from None
-    except (OSError, http.client.HTTPException, ssl.SSLError) as error:
-        reason = getattr(error, "reason", error)
-        raise SourceError(
-            f"no collector answers at {shown(base)} ({reason}); "
-            f"start one with `llmtrace collect`, or give its --url"
-        ) from error
-    try:
-        told = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{shown(base)} is no collector of llmtrace's") from error
-    if not isinstance(told, dict) or "stages" not in told or len(body) > _MOST_BYTES:
-        raise SourceError(f"{shown(base)} is no collector of llmtrace's")
+    told = collector.get("live")
+    if not isinstance(told, dict) or "stages" not in told:
+        raise SourceError(f"{collector.url} is no collector of llmtrace's")
     return told
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows nobody elsewhere: the token is for this server alone."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Go nowhere."""
-
-
-def _refused(base: str, status: int) -> str:
-    if status == http.HTTPStatus.UNAUTHORIZED:
-        return f"{shown(base)} wants a token; put it into a file and give --token-file"
-    if status == http.HTTPStatus.MISDIRECTED_REQUEST:
-        return f"{shown(base)} is not called so; see access.hosts in the collector's configuration"
-    return f"{shown(base)} answered {status}"
 
 
 def picture(live: Mapping[str, Any], width: int) -> RenderableType:

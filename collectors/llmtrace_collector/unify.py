@@ -16,7 +16,7 @@ from llmtrace_collector.page import Limits, PageReader, Series
 from llmtrace_collector.profile import Family, Profile, Version, show_version
 from llmtrace_collector.signals import SIGNALS, Signal
 
-_STARTED: Final = "process_start_time_seconds"
+STARTED: Final = "process_start_time_seconds"
 _INFINITY: Final = float("inf")
 # Asking all profiles whether they know a page costs more than reading it.
 _PAGES_BETWEEN_LOOKS: Final = 100
@@ -221,7 +221,7 @@ def _on_page(text: str, name: str) -> bool:
 
 
 def _wanted(profiles: tuple[Profile, ...]) -> Callable[[str], bool]:
-    known: dict[str, bool] = {_STARTED: True}
+    known: dict[str, bool] = {STARTED: True}
     most = Limits().series
 
     def wanted(name: str) -> bool:
@@ -248,7 +248,7 @@ def _plan(profiles: tuple[Profile, ...], reader: PageReader) -> _Plan:
             oldest, newest = profile_oldest, profile_newest
         missing += _missing(profile, chosen, profile_oldest, skip_engine=taken_engine)
         taken_engine = taken_engine or profile.kind == "engine"
-    started = next((i for i, one in enumerate(reader.series) if one.name == _STARTED), None)
+    started = next((i for i, one in enumerate(reader.series) if one.name == STARTED), None)
     return _Plan(tuple(groups), tuple(missing), started, oldest, newest)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import random
 import threading
 import time
 import uuid
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -30,7 +31,7 @@ from llmtrace.sim.body import RefusedError, parse_body
 from llmtrace.sim.chat import CHAT, COMPLETIONS
 from llmtrace.sim.dialect import SERVER, Dialect, Reply
 from llmtrace.sim.engine import Figures, Request
-from llmtrace.sim.exposition import PrometheusMeter
+from llmtrace.sim.exposition import PrometheusMeter, tell_gpu
 from llmtrace.sim.faults import (
     HEADER,
     EngineFailedError,
@@ -49,9 +50,9 @@ from llmtrace.sim.stream import read_figures, tell_stream
 _DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Service:
-    """What the endpoints of one application share."""
+    """What the endpoints of one application share; `change` gives it another configuration."""
 
     config: ServerConfig
     live: LiveEngine
@@ -60,6 +61,12 @@ class Service:
     ready: threading.Event = field(default_factory=threading.Event)
     turned_away: Tally[str] = field(default_factory=Tally)
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    draws: Iterator[int] = field(default_factory=itertools.count)
+
+    def change(self, config: ServerConfig) -> None:
+        """Go on under another configuration, from the next request and the next step on."""
+        self.config = config
+        self.live.config = config.engine
 
 
 def make_service(
@@ -92,6 +99,7 @@ def make_app(service: Service) -> ASGIApp:
         Route("/v1/models", partial(_models, service)),
         Route("/health", _health),
         Route("/metrics", partial(_metrics, service)),
+        Route("/gpu/metrics", partial(_gpu_metrics, service)),
     ]
     return _front(Starlette(routes=routes, lifespan=lifespan), service)
 
@@ -176,6 +184,13 @@ def _faults_of(service: Service, http: HttpRequest) -> Faults:
             "retry-after-ms": str(round(1e3 * wait_s)),
         }
         raise RefusedError(429, f"simulated rate limit; come back in {wait_s:g} s", None, headers)
+    # A generator of its own for each request: the draw does not depend on who asked before.
+    chance = random.Random(1_000_003 * service.config.engine.seed + next(service.draws))  # noqa: S311
+    if chance.random() < service.config.reject_share:
+        wait = {"retry-after": str(math.ceil(faults.retry_after_s))}
+        raise RefusedError(429, "simulated rate limit", None, wait)
+    if chance.random() < service.config.break_share:
+        return replace(faults, error_after=1 + chance.randrange(service.config.answer_tokens))
     return faults
 
 
@@ -220,3 +235,9 @@ async def _health(_: HttpRequest) -> Response:
 
 async def _metrics(service: Service, _: HttpRequest) -> Response:
     return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _gpu_metrics(service: Service, _: HttpRequest) -> Response:
+    """Answer as dcgm-exporter would for a GPU that runs this engine."""
+    page = tell_gpu(service.config.gpu_clock, is_busy=bool(service.live.state.running))
+    return Response(page, media_type=CONTENT_TYPE_LATEST)

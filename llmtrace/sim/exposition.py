@@ -60,3 +60,27 @@ class PrometheusMeter:
 
 def _read_gauge(read: Callable[[EngineConfig, EngineState], float], live: LiveEngine) -> float:
     return read(live.config, live.state)
+
+
+_CLOCK_MHZ, _IDLE_W, _BUSY_W = 1980.0, 90.0, 610.0
+
+
+def tell_gpu(clock: float, *, is_busy: bool) -> str:
+    """Return a page like dcgm-exporter's, of a simulated GPU.
+
+    Args:
+        clock: share of the nominal clock it runs at; what runs slower for heat is hot.
+        is_busy: whether a step is under way.
+    """
+    power = _IDLE_W + (_BUSY_W - _IDLE_W) * clock**2 * is_busy
+    figures = (
+        ("DCGM_FI_DEV_SM_CLOCK", "SM clock in MHz.", _CLOCK_MHZ * clock),
+        ("DCGM_FI_DEV_POWER_USAGE", "Power draw in W.", power),
+        ("DCGM_FI_DEV_GPU_TEMP", "Temperature in C.", 45 + 0.03 * power + 60 * (1 - clock)),
+        ("DCGM_FI_DEV_GPU_UTIL", "GPU utilization in percent.", 100.0 * is_busy),
+    )
+    labels = '{gpu="0",modelName="Simulated"}'
+    return "".join(
+        f"# HELP {name} Simulated. {words}\n# TYPE {name} gauge\n{name}{labels} {value:.1f}\n"
+        for name, words, value in figures
+    )

@@ -31,6 +31,9 @@ class ServerConfig:
     answer_tokens: int = 120  # median length of an answer nobody limits
     gateway_s: float = 0.0  # spent in a simulated gateway before the engine, and reported by it
     faults: Faults = NO_FAULTS
+    reject_share: float = 0.0  # of requests, answered with 429
+    break_share: float = 0.0  # of answers, ended by an error event in the middle
+    gpu_clock: float = 1.0  # of its nominal clock; what that costs is in the engine's figures
 
     def __post_init__(self) -> None:
         """Refuse a server that could not answer."""
@@ -40,6 +43,9 @@ class ServerConfig:
             raise ConfigError("ServerConfig.answer_tokens must be at least 1")
         if self.gateway_s < 0:
             raise ConfigError("ServerConfig.gateway_s must not be negative")
+        for name in ("reject_share", "break_share", "gpu_clock"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"ServerConfig.{name} is a share from 0 to 1")
 
     @property
     def fingerprint(self) -> str:

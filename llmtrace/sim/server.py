@@ -74,6 +74,25 @@ class SimulatedServer:
         """The base URL OpenAI's client wants, ending in `/v1`."""
         return f"{self.root}/v1"
 
+    @property
+    def config(self) -> ServerConfig:
+        """What it runs under."""
+        return self._service.config
+
+    def change(self, config: ServerConfig) -> None:
+        """Go on under another configuration, such as one of `llmtrace.sim.incidents`.
+
+        The model's name stays: clients ask for it.
+
+        Raises:
+            ConfigError: the model has another name.
+        """
+        if config.model != self.config.model:
+            raise ConfigError(
+                f"the model is {self.config.model!r}, and cannot be {config.model!r}"
+            )
+        self._service.change(config)
+
     def stop(self) -> None:
         """Cut what is open, close the port and end the thread. Stopping twice is fine."""
         self._service.live.close_soon()

@@ -19,22 +19,18 @@ from llmtrace.columns import Columns, concatenate
 from llmtrace.errors import ConfigError
 from llmtrace.quantiles import least_values
 from llmtrace.triage.anatomy import anatomy
-from llmtrace.triage.attribute import (
-    NAMES,
-    Attribution,
-    Requests,
-    Spread,
-    attribute,
-    bootstrap,
-    requests,
-)
+from llmtrace.triage.attribute import NAMES, Attribution, Spread, bootstrap
 from llmtrace.triage.causes import causes
 from llmtrace.triage.cohorts import find_cohorts
 from llmtrace.triage.compare import FLOOR_S, Compared, compare
+from llmtrace.triage.divide import Divided, divide
 from llmtrace.triage.estimate import estimate_prefill, wants_estimate
 from llmtrace.triage.evidence import gather
+from llmtrace.triage.exemplars import exemplars
+from llmtrace.triage.load import load_of
 from llmtrace.triage.outcomes import compare_outcomes
-from llmtrace.triage.parts import METRICS, PARTS, Values, split, values
+from llmtrace.triage.parts import METRICS, PARTS, Values, values
+from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import (
     NAMED,
     NO_BOUNDS,
@@ -43,29 +39,22 @@ from llmtrace.triage.result import (
     Contribution,
     Estimates,
     Finding,
-    Load,
     Metric,
-    Onset,
     Outcomes,
-    Quality,
     Result,
     Verdict,
 )
-from llmtrace.triage.spike import date_change
 from llmtrace.triage.verdict import judge
-from llmtrace.triage.windows import Chosen, choose
-from llmtrace.triage.workload import FEWEST, Cells, cells
+from llmtrace.triage.windows import choose, onset
 
 Q: Final = 0.95
 
-_FEW: Final = 200
 _MOST_ROWS: Final = 200_000  # a window, looked at: beyond, every second, third, ... row
-_CERTAIN: Final = 0.01  # chance of a false alarm where the caller chose the windows
-_CERTAIN_FOUND: Final = 1e-6  # and where they were chosen among thousands
-_LEAST_EFFECTIVE: Final = 100
-_LEAST_COVERAGE: Final = 0.8
-_EXEMPLARS: Final = 3
-_CLUSTERED: Final = 3.0
+# Chance of a false alarm, and the least share of the p95 that matters: where the caller chose the
+# windows, and where they were chosen among thousands.
+_GIVEN: Final = (0.01, 0.1)
+_FOUND: Final = (1e-6, 0.2)
+_MOST_DRAWS: Final = 10_000
 _LONGER_ANSWERS: Final = 2.0  # times the relative change of its parts
 
 
@@ -91,18 +80,17 @@ class Settings:
     def __post_init__(self) -> None:
         if self.metric is not None and self.metric not in METRICS:
             raise ConfigError(f"metric: {self.metric!r} is not one of {', '.join(METRICS)}")
-        if not 0 <= self.bootstrap <= 10_000:
-            raise ConfigError(f"bootstrap: {self.bootstrap!r} is not between 0 and 10000")
+        if not 0 <= self.bootstrap <= _MOST_DRAWS:
+            raise ConfigError(f"bootstrap: {self.bootstrap!r} is not from 0 to {_MOST_DRAWS}")
         for name in ("before", "after"):
             window = getattr(self, name)
             if window is not None and not 0 < window.seconds < math.inf:
                 raise ConfigError(f"{name}: {window} does not end after it starts")
-        if self.before and self.after and self.before.end > self.after.start < self.before.end:
-            overlap = min(self.before.end, self.after.end) - max(
-                self.before.start, self.after.start
-            )
+        if self.before and self.after:
+            begin = max(self.before.start, self.after.start)
+            overlap = min(self.before.end, self.after.end) - begin
             if overlap > 0:
-                raise ConfigError(f"before and after overlap by {overlap:.0f} s")
+                raise ConfigError(f"before and after overlap by {overlap:g} s")
 
 
 Progress = Callable[[str, float], None]
@@ -147,50 +135,56 @@ def triage(
              rows.within(windows[1].start, windows[1].end))  # fmt: skip
     sides = (_thinned(whole[0]), _thinned(whole[1]))
     report("comparing", 0.2)
-    certain = _CERTAIN_FOUND if chosen.searched else _CERTAIN
+    certain, least = _FOUND if chosen.searched else _GIVEN
     wanted = METRICS if metric is None else (metric,)
     told = {name: (values(sides[0], name), values(sides[1], name)) for name in METRICS}
     compared = {
-        name: compare(sides, windows, told[name], Q, certain / len(wanted)) for name in METRICS
+        name: compare(sides, windows, told[name], Q, certain=certain / len(wanted), least=least)
+        for name in METRICS
     }
     outcomes = compare_outcomes(*sides)
     about = metric or _which_moved(compared)
     report("dividing the change", 0.3)
-    work = {name: _Work.of(sides, told[name], name) for name in {about, "ttft", "tpot"}}
-    found = {name: one.attribute() for name, one in work.items()}
+    looked_into: set[Metric] = {about, "ttft", "tpot"}
+    divided = {name: divide(sides, told[name], Q) for name in looked_into}
+    mine = divided[about]
     spread = None
     enough = min(len(told[about][0]), len(told[about][1])) >= least_values(Q)
-    if settings.bootstrap and enough and (attribution := found[about]) is not None:
+    if settings.bootstrap and enough and mine.found is not None:
         spread = bootstrap(
-            work[about].before,
-            work[about].after,
+            mine.before,
+            mine.after,
             Q,
-            attribution,
+            mine.found,
             times=settings.bootstrap,
             seed=settings.seed,
             progress=lambda share: report("resampling for intervals", 0.35 + 0.45 * share),
         )
     report("looking for cohorts", 0.8)
     change = compared[about].change
-    load = {"before": _load(sides[0], windows[0]), "after": _load(sides[1], windows[1])}
+    load = {"before": load_of(sides[0], windows[0]), "after": load_of(sides[1], windows[1])}
     judged = judge(
         change,
-        found[about],
+        mine.found,
         spread,
         outcomes,
         load,
-        unmatched=work[about].cells.unmatched_share,
+        unmatched=mine.cells.unmatched_share,
         fewest=least_values(Q),
     )
     rose = change.significant and (change.delta_s or 0.0) > 0
     cohorts: tuple[Cohort, ...] = ()
     if rose:
         cohorts = find_cohorts(
-            sides, told[about], work[about].cells, compared[about].threshold, Q,
-            compared[about].design[0],
-        )  # fmt: skip
+            sides,
+            told[about],
+            mine.cells,
+            threshold=compared[about].threshold,
+            q=Q,
+            design=compared[about].design[0],
+        )
     report("weighing causes", 0.9)
-    contributions = _contributions(change.delta_s, found[about], spread, significant=enough)
+    contributions = _contributions(change.delta_s, mine.found, spread, significant=enough)
     result = Result(
         verdict=judged.verdict,
         reason=judged.reason,
@@ -203,72 +197,38 @@ def triage(
         contributions=contributions,
         cohorts=cohorts,
         localised=bool(cohorts),
-        causes=_causes(concatenate(sides), case, windows, about, found, judged.verdict),
-        exemplars=_exemplars(sides, told[about], change.before.p95, change.after.p95),
-        quality=_quality(
+        causes=_causes(
+            concatenate(sides),
             case,
-            chosen,
-            sides,
-            whole,
+            windows,
+            about=about,
+            divided=divided,
+            verdict=judged.verdict,
+        ),
+        exemplars=exemplars(sides, told[about], change.before.p95, change.after.p95),
+        quality=quality_of(
             told[about],
             compared[about],
-            work[about],
-            found[about],
-            duplicates,
+            mine,
+            looked_at=sum(map(len, sides)),
+            there=sum(map(len, whole)),
+            duplicates=duplicates,
+            warnings=(*chosen.warnings, *case.warnings),
             intervals=spread is not None or not settings.bootstrap,
         ),
         changes=tuple(compared[name].change for name in METRICS if _any(told[name])),
         moved=_moved(compared, outcomes),
         outcomes=outcomes,
-        onset=_onset(of(about), windows, compared[about].threshold, chosen)
+        onset=onset(of(about), windows, compared[about].threshold, chosen)
         if change.significant or chosen.found
         else None,
         load=load,
-        anatomy=_anatomy(work[about], change.before.p95, change.after.p95),
+        anatomy=_anatomy(mine, change.before.p95, change.after.p95),
         estimates=_estimates(sides, settings.seed),
         settle=_settle(judged.verdict, told[about]),
     )
     report("done", 1.0)
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A metric's requests in both windows, in cells of the same work."""
-
-    before: Requests
-    after: Requests
-    cells: Cells
-
-    @staticmethod
-    def of(sides: tuple[Columns, Columns], both: tuple[Values, Values], name: Metric) -> _Work:
-        found = cells(sides, (both[0].index, both[1].index), name)
-        work = _Work._with(sides, both, name, found)
-        coarser = FEWEST
-        # Cells so fine that weighting them leaves few requests' worth tell nothing.
-        while (one := work.attribute()) is not None and found.count > 1:
-            least = min(_LEAST_EFFECTIVE, 0.5 * min(len(both[0]), len(both[1])))
-            if one.effective_n >= least or coarser > len(both[0]) + len(both[1]):
-                break
-            coarser *= 2
-            found = cells(sides, (both[0].index, both[1].index), name, coarser)
-            work = _Work._with(sides, both, name, found)
-        return work
-
-    @staticmethod
-    def _with(
-        sides: tuple[Columns, Columns], both: tuple[Values, Values], name: Metric, found: Cells
-    ) -> _Work:
-        both_requests = [
-            requests(rows.start[one.index], one.value, split(rows, name, one.index), one.weight, c)
-            for rows, one, c in zip(sides, both, (found.before, found.after), strict=True)
-        ]
-        return _Work(both_requests[0], both_requests[1], found)
-
-    def attribute(self) -> Attribution | None:
-        if not len(self.before) or not len(self.after):
-            return None
-        return attribute(self.before, self.after, Q)
 
 
 def _in_order(rows: Columns) -> tuple[Columns, int]:
@@ -374,8 +334,9 @@ def _causes(
     rows: Columns,
     case: Case,
     windows: tuple[Window, Window],
+    *,
     about: Metric,
-    found: dict[Metric, Attribution | None],
+    divided: dict[Metric, Divided],
     verdict: Verdict,
 ) -> tuple[Finding, ...]:
     """Ask the rules; they see the first token's stages and the pace's, each from its own metric.
@@ -384,11 +345,10 @@ def _causes(
     more than possible.
     """
     seconds: dict[str, float] = {}
-    for name, stages in (("ttft", PARTS[:5]), ("tpot", PARTS[5:7])):
-        attribution = found.get(name)  # type: ignore[call-overload]
-        if attribution is not None:
+    for one, stages in ((divided["ttft"], PARTS[:5]), (divided["tpot"], PARTS[5:7])):
+        if one.found is not None:
             for stage in stages:
-                seconds[stage] = float(attribution.seconds[NAMES.index(stage)])
+                seconds[stage] = float(one.found.seconds[NAMES.index(stage)])
     evidence = gather(
         rows, case.signals, case.facts, *windows, metric=about, contributions=seconds
     )
@@ -408,154 +368,22 @@ def _causes(
     return tuple(named)
 
 
-def _exemplars(
-    sides: tuple[Columns, Columns],
-    both: tuple[Values, Values],
-    p95_before: float | None,
-    p95_after: float | None,
-) -> dict[str, tuple[str, ...]]:
-    """Return trace ids nearest to the p95: `slow` ones after, `normal` ones before."""
-    listed = {}
-    for name, rows, one, at in (
-        ("slow", sides[1], both[1], p95_after), ("normal", sides[0], both[0], p95_before),
-    ):  # fmt: skip
-        ids: list[str] = []
-        if at is not None:
-            for i in np.lexsort((one.t, np.abs(one.value - at))):
-                text = rows.id("trace_id", int(one.index[i]))
-                if text and text not in ids:
-                    ids.append(text)
-                if len(ids) == _EXEMPLARS:
-                    break
-        listed[name] = tuple(ids)
-    return listed
-
-
-def _quality(
-    case: Case,
-    chosen: Chosen,
-    sides: tuple[Columns, Columns],
-    whole: tuple[Columns, Columns],
-    both: tuple[Values, Values],
-    compared: Compared,
-    work: _Work,
-    found: Attribution | None,
-    duplicates: int,
-    *,
-    intervals: bool,
-) -> Quality:
-    coverage = _coverage(work)
-    clustered = max(compared.design)
-    warnings = [*chosen.warnings, *case.warnings]
-    n = (len(both[0]), len(both[1]))
-    if least_values(Q) <= min(n) < _FEW:
-        warnings.append(f"few requests ({n[0]:,} before, {n[1]:,} after): wide intervals")
-    if coverage is not None and coverage < _LEAST_COVERAGE:
-        warnings.append(
-            f"stages are known for {100 * coverage:.0f} % of the typical request's time: "
-            "the rest stays one piece, unattributed"
-        )
-    if clustered > _CLUSTERED:
-        warnings.append(
-            f"slow requests come in bursts: {clustered:.0f} of them say as much as one"
-        )
-    censored = (len(both[0].censored), len(both[1].censored))
-    if censored[1] > 0.05 * max(n[1], 1) and censored[1] > censored[0]:
-        warnings.append(
-            f"{censored[1]:,} requests were cut short before they could tell {both[1].metric}: "
-            "the true p95 after is higher"
-        )
-    for kind, share in work.cells.new[:3]:
-        warnings.append(f"{100 * share:.0f} % of the requests are new: {kind}")
-    if duplicates:
-        warnings.append(f"{duplicates:,} rows were there twice, and left out once")
-    if not intervals:
-        warnings.append("no intervals: the windows cannot be resampled")
-    looked_at, there = (sum(map(len, rows)) for rows in (sides, whole))
-    return Quality(
-        n=n,
-        coverage=coverage,
-        censored=censored,
-        clustered=clustered,
-        duplicates=duplicates,
-        unmatched_share=work.cells.unmatched_share,
-        effective_n=None if found is None else found.effective_n,
-        matched_on=work.cells.matched_on,
-        sampled=looked_at / there if there else 1.0,
-        warnings=tuple(dict.fromkeys(warnings)),
-    )
-
-
-def _coverage(work: _Work) -> float | None:
-    """Return the median share of a request's time after that stages are known for."""
-    value = work.after.value
-    told = value > 0
-    if not told.any():
-        return None
-    unknown = work.after.staged.parts[told, -1] / value[told]
-    return float(np.clip(1.0 - np.median(unknown), 0.0, 1.0))
-
-
 def _any(both: tuple[Values, Values]) -> bool:
     return len(both[0]) + len(both[1]) > 0
 
 
-def _onset(
-    one: Values,
-    windows: tuple[Window, Window],
-    threshold: float,
-    chosen: Chosen,
-) -> Onset | None:
-    """Date the change near the start of the window after."""
-    before, after = windows
-    inside = (one.t >= before.start) & (one.t < after.end)
-    t, above = one.t[inside], one.value[inside] > threshold
-    slack = max(0.1 * after.seconds, 60.0)
-    if chosen.found is not None:
-        slack = 3 * chosen.found.bin_s
-    dated = date_change(t, above, after.start - slack, min(after.start + slack, after.end))
-    end = chosen.found.end if chosen.found else None
-    if dated is None:
-        if chosen.found is None:
-            return None
-        return Onset(start=after.start, end=end, error_s=chosen.found.bin_s)
-    return Onset(start=dated[0], end=end, error_s=dated[1])
-
-
-def _load(rows: Columns, window: Window) -> Load:
-    """Tell how much was asked for in a window."""
-    seconds = window.seconds
-    weight = rows.weights
-
-    def rate(name: str | None) -> float | None:
-        if name is None:
-            return float(weight.sum()) / seconds if len(rows) else None
-        column = rows.numbers[name]
-        known = ~np.isnan(column)
-        return float((column[known] * weight[known]).sum()) / seconds if known.any() else None
-
-    def at(name: str, q: float) -> float | None:
-        column = rows.numbers[name]
-        known = column[~np.isnan(column)]
-        return float(np.quantile(known, q)) if known.size else None
-
-    return Load(
-        requests_per_s=rate(None),
-        prompt_tokens_per_s=rate("prompt_tokens"),
-        output_tokens_per_s=rate("output_tokens"),
-        prompt_tokens_p50=at("prompt_tokens", 0.5),
-        prompt_tokens_p95=at("prompt_tokens", Q),
-        output_tokens_p50=at("output_tokens", 0.5),
-        output_tokens_p95=at("output_tokens", Q),
-    )
-
-
-def _anatomy(work: _Work, p95_before: float | None, p95_after: float | None) -> Anatomy | None:
+def _anatomy(
+    divided: Divided, p95_before: float | None, p95_after: float | None
+) -> Anatomy | None:
     if p95_before is None or p95_after is None:
         return None
     return Anatomy(
-        before=anatomy(work.before.value, work.before.staged.parts, Q, p95_before),
-        after=anatomy(work.after.value, work.after.staged.parts, Q, p95_after),
+        before=anatomy(
+            divided.before.value, divided.before.staged.parts, Q, p95_before, divided.before.weight
+        ),
+        after=anatomy(
+            divided.after.value, divided.after.staged.parts, Q, p95_after, divided.after.weight
+        ),
     )
 
 

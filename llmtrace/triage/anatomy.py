@@ -12,7 +12,9 @@ from llmtrace.columns import Floats
 from llmtrace.triage.parts import PARTS
 
 
-def anatomy(value: Floats, parts: Floats, q: float, at: float) -> dict[str, float]:
+def anatomy(
+    value: Floats, parts: Floats, q: float, at: float, weight: Floats | None = None
+) -> dict[str, float]:
     """Return the seconds of each part in a request at the quantile; they come to `at`.
 
     Args:
@@ -20,9 +22,15 @@ def anatomy(value: Floats, parts: Floats, q: float, at: float) -> dict[str, floa
         parts: a column each of `PARTS`, adding up to `value`.
         q: between 0 and 1.
         at: the quantile as reported, which the smoother estimate is scaled to.
+        weight: how many requests each stands for; one, if not given.
     """
     order = np.argsort(value, kind="stable")
     weights = harrell_davis(len(value), q)
+    if weight is not None and np.ptp(weight) > 0:
+        # Each request has the weights of the ranks it stands for.
+        reached = np.append(0.0, np.cumsum(weight[order]) / weight.sum())
+        of_ranks = np.append(0.0, np.cumsum(weights))
+        weights = np.diff(np.interp(reached, np.linspace(0, 1, len(of_ranks)), of_ranks))
     found = weights @ parts[order]
     total = float(found.sum())
     if total > 0:
@@ -35,10 +43,11 @@ def harrell_davis(n: int, q: float) -> Floats:
 
     Example:
         >>> harrell_davis(3, 0.5).round(3)
-        array([0.262, 0.476, 0.262])
+        array([0.263, 0.474, 0.263])
     """
     a, b = (n + 1) * q - 1, (n + 1) * (1 - q) - 1
     share = (np.arange(n) + 0.5) / n
     logs = a * np.log(share) + b * np.log1p(-share)
-    weights: Floats = np.exp(logs - logs.max())
-    return weights / weights.sum()
+    density = np.exp(logs - logs.max())
+    weights: Floats = density / density.sum()
+    return weights

@@ -40,20 +40,37 @@ def quantile(values: Floats, q: float, weights: Floats | None = None) -> float:
     return float(values[order[min(rank, len(values) - 1)]])
 
 
-def quantile_bounds(values: Floats, q: float, design: float = 1.0) -> tuple[float | None, ...]:
+def effective_count(weights: Floats) -> float:
+    """Return how many equally weighted requests say as much as these.
+
+    Example:
+        >>> effective_count(np.array([2.0, 2.0])), effective_count(np.array([1.0, 0.0]))
+        (2.0, 1.0)
+    """
+    total = float((weights**2).sum())
+    return float(weights.sum()) ** 2 / total if total > 0 else 0.0
+
+
+def quantile_bounds(
+    values: Floats, q: float, design: float = 1.0, weights: Floats | None = None
+) -> tuple[float | None, ...]:
     """Return the order statistics that hold the true quantile with 95 % confidence.
 
-    Exact for independent requests; `design` counts fewer of them where they share fate. `None`
-    where there are too few for a bound.
+    Exact for independent requests; `design` counts fewer of them where they share fate, and so do
+    weights that differ. `None` where there are too few for a bound.
     """
     n = len(values)
-    effective = max(int(n / max(design, 1.0)), 1)
+    uneven = weights is not None and np.ptp(weights) > 0
+    count = effective_count(weights) if weights is not None and uneven else n
+    effective = max(int(count / max(design, 1.0)), 1)
     low, high = _ranks(effective, q)
     ordered = np.sort(values)
 
     def at(rank: int | None, up: bool) -> float | None:
         if rank is None:
             return None
+        if uneven:
+            return quantile(values, rank / effective, weights)
         # A rank of the effective count, as a share, is a rank of the whole.
         place = (
             math.ceil(rank / effective * n) if up else math.floor((rank - 1) / effective * n) + 1

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.columns import Columns, Floats, Mask
-from llmtrace.triage.chance import binomial_tail, false_discovery, quantile
+from llmtrace.triage.chance import binomial_tail, effective_count, false_discovery, quantile
 from llmtrace.triage.parts import Values, slow
 from llmtrace.triage.result import Cohort
 from llmtrace.triage.workload import Cells, Codes
@@ -43,6 +43,7 @@ class _Side:
     """Requests of one window: whether each is slow, the chance of it, and its attributes."""
 
     slow: Mask
+    weight: Floats  # they come to as many requests as they say as much as
     chance: Floats
     codes: dict[str, Codes]
     value: Floats  # infinite where it was cut short, having been slow already
@@ -70,6 +71,7 @@ def find_cohorts(
     rows: tuple[Columns, Columns],
     both: tuple[Values, Values],
     cells: Cells,
+    *,
     threshold: float,
     q: float,
     design: float,
@@ -85,7 +87,7 @@ def find_cohorts(
         design: how many requests say as much as one independent one.
     """
     before, after = _sides(rows, both, cells, threshold, q)
-    excess = float(after.slow.sum() - after.chance.sum())
+    excess = float((after.weight * (after.slow - after.chance)).sum())
     if excess < _FEWEST_SLOW or not len(before):
         return ()
     singles = [
@@ -95,7 +97,7 @@ def find_cohorts(
         if (one := _candidate(((name, value),), before, after, excess, design))
     ]
     parents = sorted(singles, key=lambda one: -one.score)[:_PARENTS]
-    tried = singles + list(_pairs(parents, singles, before, after, excess, design))
+    tried = singles + list(_pairs(parents, singles, (before, after), excess, design))
     kept = []
     for one, false in zip(tried, false_discovery([c.p_value for c in tried]), strict=True):
         if false > _FALSE or one.score < _BEYOND_SHARE:
@@ -126,7 +128,7 @@ def _sides(
     threshold: float,
     q: float,
 ) -> tuple[_Side, _Side]:
-    flags, found_cells, values = [], [], []
+    flags, found_cells, values, weights = [], [], [], []
     codes: list[dict[str, Codes]] = []
     for columns, one, cell in zip(rows, both, (cells.before, cells.after), strict=True):
         index, above = slow(one, threshold)
@@ -137,17 +139,23 @@ def _sides(
         value = np.full(len(columns), np.inf)
         value[one.index] = one.value
         values.append(value[index])
-        codes.append({name: columns.words[name].codes[index] for name in ATTRIBUTES})
-    chance = _chance(flags[0], found_cells[0], cells.count, 1 - q)
-    sides = [_Side(flags[i], chance[found_cells[i]], codes[i], values[i]) for i in (0, 1)]
+        weight = columns.weights[index]
+        weights.append(weight * (effective_count(weight) / weight.sum() if len(weight) else 1.0))
+        codes.append(
+            {name: columns.words[name].codes[index].astype(np.int64) for name in ATTRIBUTES}
+        )
+    chance = _chance(flags[0], weights[0], found_cells[0], cells.count, 1 - q)
+    sides = [
+        _Side(flags[i], weights[i], chance[found_cells[i]], codes[i], values[i]) for i in (0, 1)
+    ]
     return sides[0], sides[1]
 
 
-def _chance(above: Mask, cell: Codes, count: int, usual: float) -> Floats:
+def _chance(above: Mask, weight: Floats, cell: Codes, count: int, usual: float) -> Floats:
     """Return each cell's share of slow requests before; the last is of requests of no cell."""
     inside = cell >= 0
-    n = np.bincount(cell[inside], minlength=count)
-    k = np.bincount(cell[inside], above[inside], minlength=count)
+    n = np.bincount(cell[inside], weight[inside], minlength=count)
+    k = np.bincount(cell[inside], (weight * above)[inside], minlength=count)
     return np.append((k + usual * _PRIOR) / (n + _PRIOR), usual)
 
 
@@ -171,19 +179,21 @@ def _candidate(
     if n < _FEWEST or k < _FEWEST_SLOW or n >= _NEARLY_ALL * len(after):
         return None
     # What was slow of this value before, against what its work would make one expect.
-    usual = (before.slow[was].sum() + _PRIOR_SLOW) / (before.chance[was].sum() + _PRIOR_SLOW)
-    expected = float(after.chance[mine].sum() * usual)
-    others = float(after.chance[~mine].sum())
-    total = int(after.slow.sum())
+    past, now = before.weight * before.slow, after.weight * after.slow
+    work = before.weight * before.chance
+    usual = float((past[was].sum() + _PRIOR_SLOW) / (work[was].sum() + _PRIOR_SLOW))
+    asked = after.weight * after.chance
+    expected, others = float(asked[mine].sum()) * usual, float(asked[~mine].sum())
+    found, total = float(now[mine].sum()), float(now.sum())
     p = binomial_tail(
-        int(k / design), int(total / design), expected / max(expected + others, 1e-12)
+        int(found / design), int(total / design), expected / max(expected + others, 1e-12)
     )
     return _Candidate(
         attributes=attributes,
         n=n,
         slow=k,
-        excess_share=(k - expected) / excess,
-        traffic_share=n / len(after),
+        excess_share=(found - expected) / excess,
+        traffic_share=float(after.weight[mine].sum() / after.weight.sum()),
         p_value=p,
     )
 
@@ -191,8 +201,7 @@ def _candidate(
 def _pairs(
     parents: list[_Candidate],
     singles: list[_Candidate],
-    before: _Side,
-    after: _Side,
+    sides: tuple[_Side, _Side],
     excess: float,
     design: float,
 ) -> Iterator[_Candidate]:
@@ -204,7 +213,7 @@ def _pairs(
             if one.attributes[0][0] == other.attributes[0][0] or pair in seen:
                 continue
             seen.add(pair)
-            found = _candidate(pair, before, after, excess, design)
+            found = _candidate(pair, *sides, excess, design)
             if found and found.score >= max(one.score, other.score) + _BEATS_PARENTS:
                 yield found
 
@@ -218,11 +227,12 @@ def _mask(attributes: tuple[tuple[str, int], ...], side: _Side) -> NDArray[np.bo
 
 def _without(one: _Candidate, before: _Side, after: _Side, q: float) -> float | None:
     """Return the p95 after of all others, if their change is clearly less; else `None`."""
-    rest_b, rest_a = (side.value[~_mask(one.attributes, side)] for side in (before, after))
-    if not rest_b.size or not rest_a.size:
+    rest_b, rest_a = (~_mask(one.attributes, side) for side in (before, after))
+    if not rest_b.any() or not rest_a.any():
         return None
-    change = quantile(after.value, q) - quantile(before.value, q)
-    without = quantile(rest_a, q)
-    if change <= 0 or without - quantile(rest_b, q) > (1 - _EXPLAINS) * change:
+    change = quantile(after.value, q, after.weight) - quantile(before.value, q, before.weight)
+    without = quantile(after.value[rest_a], q, after.weight[rest_a])
+    usual = quantile(before.value[rest_b], q, before.weight[rest_b])
+    if change <= 0 or without - usual > (1 - _EXPLAINS) * change:
         return None
     return round(without, 9) if np.isfinite(without) else None

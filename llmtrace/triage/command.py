@@ -16,14 +16,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from llmtrace.case import Case, Window, read_case, write_case
-from llmtrace.collector_api import Collector
+from llmtrace.case import Case, Window, write_case
 from llmtrace.columns import WORDS, Mask
 from llmtrace.errors import ConfigError, DataError
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import Result, Verdict, as_json
 from llmtrace.triage.screen import screen
-from llmtrace.triage.sources import from_collector
+from llmtrace.triage.sources import Read
 
 # Exit statuses beside those every command has: what a script wants to know.
 MOVED: Final = 10
@@ -59,8 +58,13 @@ class Asked:
     save: Path | None = None
 
 
-def main(options: argparse.Namespace) -> int:
-    """Run the command of these options; return its exit status."""
+def main(options: argparse.Namespace, read: Read) -> int:
+    """Run the command of these options; return its exit status.
+
+    Args:
+        options: as parsed.
+        read: reads the source they name, as `sources.reader` makes it.
+    """
     now = time.time()
     asked = Asked(
         settings=Settings(
@@ -78,19 +82,10 @@ def main(options: argparse.Namespace) -> int:
     )
     progress = Steps(sys.stderr)
     try:
-        return run(_case(options, asked, now, progress), asked, sys.stdout, progress)
+        case = read(span(asked.settings, options.last, now), progress.report, asked.filters)
+        return run(case, asked, sys.stdout, progress)
     finally:
         progress.done()
-
-
-def _case(options: argparse.Namespace, asked: Asked, now: float, progress: Steps) -> Case:
-    """Read what the options say is to be looked at."""
-    if options.case is not None:
-        return read_case(options.case, progress.report)
-    collector = Collector(options.url, options.token_file)
-    return from_collector(
-        collector, span(asked.settings, options.last, now), progress.report, asked.filters
-    )
 
 
 def span(settings: Settings, last: str, now: float) -> Window:

@@ -9,12 +9,18 @@ from typing import Final
 from llmtrace.case import Window
 from llmtrace.columns import Columns
 from llmtrace.quantiles import least_values
-from llmtrace.triage.chance import clustered, more_than, quantile, quantile_bounds, share_bounds
+from llmtrace.triage.chance import (
+    clustered,
+    effective_count,
+    more_than,
+    quantile,
+    quantile_bounds,
+    share_bounds,
+)
 from llmtrace.triage.parts import Values, slow
 from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
 
 FLOOR_S: Final[dict[Metric, float]] = {"ttft": 0.005, "tpot": 0.0005, "e2e": 0.01, "render": 0.005}
-_LEAST_RELATIVE: Final = 0.1
 _ALSO: Final = (0.5, 0.8)
 
 
@@ -29,6 +35,7 @@ class Compared:
     """
 
     change: Change
+    quantile: float
     design: tuple[float, float]
     threshold: float
 
@@ -38,7 +45,9 @@ def compare(
     windows: tuple[Window, Window],
     both: tuple[Values, Values],
     q: float,
+    *,
     certain: float,
+    least: float,
 ) -> Compared:
     """Compare a metric in two windows.
 
@@ -46,7 +55,7 @@ def compare(
     more lay above the p95 after) is tested by Fisher's exact test, for as many independent
     requests as clustering leaves. The same is asked at the p50 and the p80, where these moved the
     same way: where few requests lie near the p95, it moves far with little to show for it. And the
-    move must matter: 10 %, and a floor.
+    move must matter: by a share of the p95, and a floor.
 
     Args:
         rows: of the windows before and after.
@@ -54,6 +63,7 @@ def compare(
         both: the metric of those rows.
         q: the quantile, 0.95.
         certain: the chance of a false alarm to stay below.
+        least: share of the p95 by which it must move to matter.
     """
     before, after = both
     metric = before.metric
@@ -64,16 +74,15 @@ def compare(
             metric=metric, before=sides[0], after=sides[1], delta_s=None, share_above=None,
             share_above_ci=NO_BOUNDS, p_value=None, significant=False,
         )  # fmt: skip
-        return Compared(change, (1.0, 1.0), math.nan)
+        return Compared(change, q, (1.0, 1.0), math.nan)
     low, high = (quantile(one.value, q, one.weight) for one in both)
     seconds = (windows[0].seconds, windows[1].seconds)
     up = _share_above(rows, both, low, seconds)
     k, n, design_a = up.after
     side_b = _side(before, windows[0], q, up.before[2])
     side_a = _side(after, windows[1], q, design_a)
-    delta = high - low
-    p_value = _p_value(rows, both, q, seconds)
-    matters = _matters(metric, low, high)
+    p_value = _p_value(rows, both, q, seconds, least)
+    matters = _matters(metric, low, high, least)
     told = min(len(before), len(after)) >= fewest
     change = Change(
         metric=metric,
@@ -85,15 +94,15 @@ def compare(
         p_value=p_value,
         significant=bool(told and matters and p_value < certain),
     )
-    return Compared(change, (up.before[2], design_a), low)
+    return Compared(change, q, (up.before[2], design_a), low)
 
 
 @dataclass(frozen=True, slots=True)
 class _Above:
-    """How many of how many are above a threshold, and their design effect."""
+    """How many of how many are above a threshold, by their weights, and their design effect."""
 
-    before: tuple[int, int, float]
-    after: tuple[int, int, float]
+    before: tuple[float, float, float]
+    after: tuple[float, float, float]
 
 
 def _share_above(
@@ -106,7 +115,10 @@ def _share_above(
     for columns, one, other_s in zip(rows, both, reversed(seconds), strict=True):
         index, above = slow(one, threshold)
         design = clustered(columns.start[index] / 1e9, above, other_s)
-        counted.append((int(above.sum()), len(above), design))
+        weights = columns.weights[index]
+        n = effective_count(weights)
+        share = float(weights[above].sum() / weights.sum()) if n else 0.0
+        counted.append((share * n, n, design))
     return _Above(counted[0], counted[1])
 
 
@@ -115,6 +127,7 @@ def _p_value(
     both: tuple[Values, Values],
     q: float,
     seconds: tuple[float, float],
+    least: float,
 ) -> float:
     """Return the chance of a change as clear as this, of those in the direction of the p95's."""
     turned = ((rows[1], rows[0]), (both[1], both[0]), (seconds[1], seconds[0]))
@@ -122,16 +135,16 @@ def _p_value(
         both[0].value, q, both[0].weight
     )
     one_rows, one, lengths = (rows, both, seconds) if rises else turned
-    least = 1.0
+    chance = 1.0
     for share in (*_ALSO, q):
         low, high = (quantile(side.value, share, side.weight) for side in one)
-        if share == q or _matters(both[0].metric, low, high) and high > low:
-            least = min(least, _p(_share_above(one_rows, one, low, lengths)))
-    return min(1.0, 2 * least * (1 + len(_ALSO)))  # either direction, at each of the shares
+        if share == q or (_matters(both[0].metric, low, high, least) and high > low):
+            chance = min(chance, _p(_share_above(one_rows, one, low, lengths)))
+    return min(1.0, 2 * chance * (1 + len(_ALSO)))  # either direction, at each of the shares
 
 
-def _matters(metric: Metric, low: float, high: float) -> bool:
-    return abs(high - low) >= max(FLOOR_S[metric], _LEAST_RELATIVE * min(low, high))
+def _matters(metric: Metric, low: float, high: float, least: float) -> bool:
+    return abs(high - low) >= max(FLOOR_S[metric], least * min(low, high))
 
 
 def _p(found: _Above) -> float:
@@ -143,7 +156,7 @@ def _p(found: _Above) -> float:
 def _side(one: Values, window: Window, q: float, design: float) -> Side:
     if not len(one):
         return Side(window=window, n=0, p50=None, p95=None)
-    bounds = quantile_bounds(one.value, q, design)
+    bounds = quantile_bounds(one.value, q, design, one.weight)
     ci: Bounds = (_rounded(bounds[0]), _rounded(bounds[1]))
     return Side(
         window=window,

@@ -36,6 +36,7 @@ TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "
 # What matters at all, in seconds: below, nobody is paged.
 FLOOR_S: Final[Mapping[str, float]] = {"tpot_s": 0.0005}
 _FLOOR_S: Final = 0.005
+_FELT_S: Final = 0.05  # on average: that much would be felt, whatever else happened
 
 _MOST_VALUES: Final = 24  # of a column, when looking where something is
 _ELSEWHERE: Final = 0.35  # the rest moves by less than this share, or it is not local
@@ -220,13 +221,27 @@ class Evidence:
         return any(self._felt(stage) for stage in known)
 
     def _felt(self, stage: str) -> bool:
-        """Return whether a stage rose for many, or by so much for some that the mean shows it."""
-        found, carried = self.row(f"{stage}_s"), self.carried(stage)
+        """Return whether a stage rose for many, or by so much for some that the mean shows it.
+
+        And holds a part of the time added, or would be felt if nothing else had happened.
+        """
+        found = self.row(f"{stage}_s")
         if found is None:
             return False
-        return (found.rose(_FLOOR_S) and carried >= 0.1) or (  # noqa: PLR2004
-            found.grew(_FLOOR_S) and carried >= 0.3  # noqa: PLR2004
+        carried, alone = self.carried(stage), self._alone(stage)
+        return (found.rose(_FLOOR_S) and (carried >= 0.1 or alone >= 0.1)) or (  # noqa: PLR2004
+            found.grew(_FLOOR_S) and (carried >= 0.3 or alone >= 0.3)  # noqa: PLR2004
         )
+
+    def _alone(self, stage: str) -> float:
+        """Return what a stage grew by, on average, as a share of a typical wait before."""
+        usual, added = (
+            self.row("ttft_s" if stage in TTFT_STAGES else "decode_s"),
+            self._added(stage),
+        )
+        if usual is None or added < _FELT_S:
+            return 0.0
+        return added / max(usual.before_p50, 1e-9)
 
     def carried(self, stage: str) -> float:
         """Return the share of all added time that one stage holds, by means; 0 to 1.
@@ -250,11 +265,6 @@ class Evidence:
     def moved(self) -> tuple[str, ...]:
         """The metrics that rose."""
         return tuple(name for name in METRICS if self.up(name))
-
-    @cached_property
-    def enough(self) -> bool:
-        """Whether there are rows enough to compare at all."""
-        return min(len(self.before), len(self.after)) >= 3 * FEWEST
 
     def mix_share(self, name: str, by: str) -> float | None:
         """Return how much of a field's p95 rise is that requests differ in another field.
@@ -281,7 +291,8 @@ class Evidence:
         """Return time per token after over what the batch size explains by itself.
 
         A line of time per token over `running` is fitted before; 1 = as fast as ever for a batch
-        of this size. `None` where nothing is known of either, or batches never differed.
+        of this size. `None` where nothing is known of either, batches never differed, or the batch
+        is far beyond any that was seen.
         """
         return self.once("curve", self._on_curve)
 
@@ -297,6 +308,8 @@ class Evidence:
             return None
         cells = [np.median(np.c_[batch, time][part], axis=0)
                  for part in np.array_split(np.argsort(batch, kind="stable"), 8)]  # fmt: skip
+        if float(np.median(batches[1][known[1]])) > 2.5 * max(float(batch.max()), 1.0):
+            return None  # a line that far out is a guess
         x, y = np.array(cells).T
         slope, base = np.polyfit(x, y, 1)
         expected = base + max(slope, 0.0) * float(np.median(batches[1][known[1]]))

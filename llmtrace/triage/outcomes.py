@@ -8,7 +8,7 @@ import numpy as np
 
 from llmtrace.columns import Columns, Mask
 from llmtrace.rows import OUTCOMES, TURN
-from llmtrace.triage.chance import clustered, more_than
+from llmtrace.triage.chance import clustered, effective_count, more_than
 from llmtrace.triage.result import Outcomes
 
 FAILED: Final = ("error", "truncated", "timeout")
@@ -29,8 +29,10 @@ def compare_outcomes(before: Columns, after: Columns) -> Outcomes:
         for names in (FAILED, ("cancelled",))
     )
     p_failed, p_cancelled = (_rise(sides, masks) for masks in (failed, cancelled))
-    shares = [float(mask.mean()) if len(mask) else None for mask in failed]
-    given_up = [float(mask.mean()) if len(mask) else None for mask in cancelled]
+    shares, given_up = (
+        [_share(rows, mask) for rows, mask in zip(sides, masks, strict=True)]
+        for masks in (failed, cancelled)
+    )
     return Outcomes(
         before=_count(sides[0]),
         after=_count(sides[1]),
@@ -47,13 +49,19 @@ def compare_outcomes(before: Columns, after: Columns) -> Outcomes:
 def _rise(sides: list[Columns], masks: list[Mask]) -> float | None:
     if not all(len(mask) for mask in masks):
         return None
-    design = max(
-        clustered(rows.start / 1e9, mask) for rows, mask in zip(sides, masks, strict=True)
-    )
-    # An outage is one cluster: however it is counted, many failures where there were none are more.
+    pairs = zip(sides, masks, strict=True)
+    design = max(clustered(rows.start / 1e9, mask) for rows, mask in pairs)
+    # An outage is one cluster, and still many failures where there were none.
     design = min(design, max(float(masks[1].sum()) / 8, 1.0))
-    (k0, n0), (k1, n1) = ((mask.sum() / design, len(mask) / design) for mask in masks)
-    return more_than(k1, n1, k0, n0)
+    counts = [effective_count(rows.weights) / design for rows in sides]
+    low, high = (_share(rows, mask) or 0.0 for rows, mask in zip(sides, masks, strict=True))
+    return more_than(high * counts[1], counts[1], low * counts[0], counts[0])
+
+
+def _share(rows: Columns, mask: Mask) -> float | None:
+    """Return the share of requests that a mask of rows stands for."""
+    weights = rows.weights
+    return float(weights[mask].sum() / weights.sum()) if len(mask) else None
 
 
 def _matters(p_value: float | None, shares: list[float | None]) -> bool:
@@ -65,9 +73,9 @@ def _matters(p_value: float | None, shares: list[float | None]) -> bool:
 
 def _count(rows: Columns) -> dict[str, int]:
     words = rows.words["outcome"]
-    counts = np.bincount(words.codes[words.codes >= 0], minlength=len(words.names))
-    found = {words.names[i]: int(counts[i]) for i in np.flatnonzero(counts)}
-    if unknown := int((words.codes < 0).sum()):
+    counts = np.bincount(words.codes + 1, rows.weights, minlength=len(words.names) + 1)
+    found = {words.names[i - 1]: round(counts[i]) for i in np.flatnonzero(counts) if i}
+    if unknown := round(counts[0]):
         found["unknown"] = unknown
     return dict(sorted(found.items(), key=lambda item: _rank(item[0])))
 

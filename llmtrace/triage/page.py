@@ -17,7 +17,16 @@ from llmtrace.case import Case, Window
 from llmtrace.errors import SourceError
 from llmtrace.pages import document
 from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
-from llmtrace.triage.result import NAMED, Cohort, Contribution, Finding, Point, Result, Status
+from llmtrace.triage.result import (
+    NAMED,
+    Anatomy,
+    Cohort,
+    Contribution,
+    Finding,
+    Point,
+    Result,
+    Status,
+)
 from llmtrace.triage.screen import (
     METRIC_NAMES,
     PART_NAMES,
@@ -50,7 +59,8 @@ _STATUS_COLOURS: Final[dict[Status, str]] = {
 _STYLE: Final = """
 h2 { margin-bottom: .6rem; }
 h2 small { font-weight: 400; font-size: .85rem; color: var(--soft); }
-svg { display: block; width: 100%; height: auto; overflow: visible; }
+svg { display: block; width: 100%; min-width: 40rem; height: auto; overflow: visible; }
+.legend { display: flex; flex-wrap: wrap; gap: .1rem 1.4rem; font-variant-numeric: tabular-nums; }
 svg text { fill: var(--soft); font: 11px system-ui, sans-serif;
   font-variant-numeric: tabular-nums; }
 svg .ink { fill: var(--ink); } svg .line { stroke: var(--line); }
@@ -58,9 +68,10 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.2rem; 
 dt { font-weight: 600; } dd { margin: 0; }
 .cause { border-top: 1px solid var(--line); padding: .9rem 0; } .cause:first-of-type { border: 0; }
 .cause h3 { margin: 0 0 .4rem; font-size: 1.02rem; }
-.points td { white-space: normal; border: 0; padding: .12rem .7rem .12rem 0; }
+.points td { white-space: normal; border: 0; padding: .12rem .7rem .12rem 0;
+  vertical-align: top; overflow-wrap: anywhere; }
 .points td:first-child { width: 3.2rem; text-align: right; font-weight: 600; }
-.for { color: #2f9e55; } .against { color: #d64550; }
+.for { color: light-dark(#1a7a3a, #4cc07a); } .against { color: light-dark(#c02b36, #f27d85); }
 .action { border-left: 3px solid var(--ink); padding: .2rem 0 .2rem .8rem; margin: .6rem 0 .2rem; }
 .split { display: flex; height: 1.9rem; margin: .3rem 0 .8rem; background: var(--track); }
 .split span { overflow: hidden; border-right: 1.5px solid var(--card); color: #10141a;
@@ -69,11 +80,17 @@ dt { font-weight: 600; } dd { margin: 0; }
   margin: .12rem 0; min-width: 12rem; }
 .two i { display: block; height: 100%; border-radius: 3px; }
 td.wide { width: 45%; } code { font-size: .86rem; word-break: break-all; white-space: normal; }
-summary { cursor: pointer; color: var(--soft); }
-@media print { details > * { display: block; } }
+summary { cursor: pointer; color: var(--soft); overflow-wrap: anywhere; }
+h1, dd, p { overflow-wrap: anywhere; } td.whose { white-space: normal; overflow-wrap: anywhere;
+  min-width: 9rem; max-width: 24rem; }
+@media (max-width: 40rem) { body { padding: 1.2rem .8rem 2rem; } section { padding: 1rem; }
+  dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } }
+@media print { svg { min-width: 0; } details > * { display: block; } }
 """
 _WIDTH: Final = 960.0
 _LEFT: Final = 64.0
+_LATE: Final = 0.85
+_LONGEST_MARK: Final = 24
 
 
 def write_page(path: Path, result: Result, case: Case) -> None:
@@ -162,10 +179,12 @@ def _timeline(result: Result, seen: Timeline, case: Case) -> str:
     marks = [] if result.onset is None else [(result.onset.start, "began", OVER)]
     marks += [(one.t, one.kind, NEUTRAL) for one in case.facts.events if start <= one.t <= end]
     for number, (t, text, colour) in enumerate(marks):
+        late = x(t) > _LATE * _WIDTH  # no room to the right
         drawn.append(
             f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{top}" y2="{height - bottom}" '
-            f'stroke="{colour}" stroke-dasharray="4 3"/><text class="ink" x="{x(t) + 4:.1f}" '
-            f'y="{top + 10 + 13 * (number % 3)}">{escape(text)}</text>'
+            f'stroke="{colour}" stroke-dasharray="4 3"/><text class="ink" '
+            f'x="{x(t) + (-4 if late else 4):.1f}" text-anchor="{"end" if late else "start"}" '
+            f'y="{top + 10 + 13 * (number % 3)}">{escape(text[:_LONGEST_MARK])}</text>'
         )
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         t = start + share * (end - start)
@@ -175,13 +194,13 @@ def _timeline(result: Result, seen: Timeline, case: Case) -> str:
             f"{time.strftime('%H:%M', time.localtime(t))}</text>"
         )
     legend = " &nbsp; ".join(
-        f'<span style="color:{colour}">━</span> {name}'
+        f'<i class="chip" style="background:{colour}"></i>{name}'
         for name, colour in (("p95", OVER), ("p50", NEUTRAL))
     )
     return (
         f"<section><h2>Over time <small>{legend}; local time</small></h2>"
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" '
-        f'aria-label="{escape(_title(result))} over time">{"".join(drawn)}</svg></section>'
+        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {height}" role="img" '
+        f'aria-label="{escape(_title(result))} over time">{"".join(drawn)}</svg></div></section>'
     )
 
 
@@ -254,8 +273,8 @@ def _change(result: Result) -> str:
     return (
         "<section><h2>Where the change is <small>the parts add up to it exactly; "
         "faint = within noise</small></h2>"
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{_aloud(shown)}">'
-        f"{''.join(drawn)}</svg>{note}</section>"
+        f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {height}" role="img" '
+        f'aria-label="{_aloud(shown)}">{"".join(drawn)}</svg></div>{note}</section>'
     )
 
 
@@ -310,8 +329,22 @@ def _anatomy(result: Result) -> str:
         bars.append(f'<div class="soft">{name}</div><div class="split">{pieces}</div>')
     return (
         "<section><h2>What a request at the p95 is made of <small>milliseconds; adds up to the "
-        f"p95</small></h2>{''.join(bars)}</section>"
+        f"p95</small></h2>{''.join(bars)}{_legend(result.anatomy)}</section>"
     )
+
+
+def _legend(anatomy: Anatomy) -> str:
+    """Return each stage's figures in words: no colour is needed to read them."""
+    items = "".join(
+        f'<span><i class="chip" style="background:{STAGE_COLOURS.get(stage, NEUTRAL)}"></i>'
+        f"{escape(stage)} {ms(before)} → {ms(after)}</span>"
+        for stage, before, after in (
+            (stage, anatomy.before.get(stage, 0.0), anatomy.after.get(stage, 0.0))
+            for stage in dict.fromkeys((*anatomy.before, *anatomy.after))
+        )
+        if before or after
+    )
+    return f'<div class="legend">{items}</div>'
 
 
 _ROOM: Final = 0.1  # of the bar: below it no name fits
@@ -352,7 +385,7 @@ def _cohort(one: Cohort) -> str:
         )
     )
     return (
-        f'<tr><td>{escape(names)}</td><td class="wide">{bars}</td>'
+        f'<tr><td class="whose">{escape(names)}</td><td class="wide">{bars}</td>'
         f'<td class="n">{ms(one.p95_without)} ms</td><td class="n">{one.n:,}</td></tr>'
     )
 
@@ -373,8 +406,8 @@ def _cause(one: Finding) -> str:
         for kind, points in (("for", one.evidence), ("against", one.against))
         for point in points
     ]
-    lines += [f"<tr><td>?</td><td>would tell: {escape(text)}</td></tr>" for text in one.missing]
-    action = f'<p class="action">{escape(one.action)}</p>' if one.action else ""
+    lines += [f"<tr><td>?</td><td>would tell: {_marked(text)}</td></tr>" for text in one.missing]
+    action = f'<p class="action">{_marked(one.action)}</p>' if one.action else ""
     runbook = f'<p class="soft">{escape(one.runbook)}</p>' if one.runbook else ""
     return (
         f'<div class="cause"><h3>{escape(one.id)} '
@@ -382,6 +415,12 @@ def _cause(one: Finding) -> str:
         f'<small class="soft">{one.score:+d} decibans</small></h3>'
         f'<table class="points">{"".join(lines)}</table>{action}{runbook}</div>'
     )
+
+
+def _marked(text: str) -> str:
+    """Return text of ours as HTML: what stands between backticks is to be typed."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{one}</code>" if n % 2 else one for n, one in enumerate(parts))
 
 
 def _points(point: Point) -> str:

@@ -21,14 +21,17 @@ from llmtrace.triage.sides import Side
 _LONG_TO_MEDIAN: Final = 5.0
 _LONG_TO_P90: Final = 1.3
 _FEWEST_ARRIVALS: Final = 4
-_BAND: Final = 0.06
-_BAND_S: Final = 0.3
-_SHORTEST_IDLE_S: Final = 3.0
+_BAND: Final = 0.08
+_SHORT_BAND_S: Final = 0.02
+_BAND_S: Final = 0.3  # proxies look at long timers now and then only
+_TIMERS_S: Final = 3.0
+_SHORTEST_IDLE_S: Final = 0.5
 _FRESH_S: Final = 150.0
 _LOOKED_AT: Final = 8
 _ROLLING: Final = 20
 _ROOM: Final = 0.8
 _STALLED: Final = 0.7
+_BUNCHED: Final = 0.8
 _FEWEST_STREAMS: Final = 2
 
 
@@ -48,8 +51,6 @@ class Overlap:
     tokens: float
     long_n: int
     long_before: int
-    long_share: float
-    victims: int
     during: float
     outside: float
     tpot_during: float | None
@@ -101,8 +102,6 @@ def _overlap(e: Evidence) -> Overlap | None:
         tokens=limit,
         long_n=int(long.sum()),
         long_before=int(long_b.sum()),
-        long_share=float(long.mean()),
-        victims=int((slow & during).sum()),
         during=float(np.percentile(ttft[during], 90)),
         outside=float(np.percentile(ttft[outside], 90)),
         tpot_during=_median(e.after.number("tpot_s"), (tokens < limit) & ran),
@@ -181,6 +180,7 @@ class Silence:
         arrivals: requests that came and waited in it.
         streams: answers that were under way all through it, of which the longest gap is known.
         stalled: the share of those whose longest gap is as long as the silence; `None` = none.
+        bunched: of those who came in it, the share whose first chunk came right after its end.
         prompt: tokens of a prompt that takes as long to compute, and was; `None` = there was none.
     """
 
@@ -190,12 +190,19 @@ class Silence:
     arrivals: int
     streams: int
     stalled: float | None
+    bunched: float
     prompt: float | None
 
     @property
     def whole(self) -> bool | None:
-        """Whether the engine stood still, and did not only begin nothing new."""
-        return None if self.stalled is None else self.stalled >= _STALLED
+        """Whether the engine stood still, and did not only begin nothing new.
+
+        Without answers under way it is told by those who came: after a queue they are served one
+        by one, after a halt all at once.
+        """
+        if self.stalled is None:
+            return True if self.bunched >= _BUNCHED else None
+        return self.stalled >= _STALLED
 
 
 def silences(e: Evidence) -> tuple[Silence | None, Silence | None]:
@@ -256,8 +263,17 @@ def _silences(side: Side, here: Mask, name: str | None, speed: float) -> Iterato
                 if through.sum() >= _FEWEST_STREAMS
                 else None
             ),
+            bunched=_bunched(t, first, float(low), float(high)),
             prompt=float(giants.max()) if len(giants) else None,
         )
+
+
+def _bunched(t: Floats, first: Floats, low: float, high: float) -> float:
+    """Return which share of those who came in a span got their first chunk right after it."""
+    came = first[(t > low) & (t < high) & np.isfinite(first)]
+    if len(came) < _FEWEST_ARRIVALS:
+        return 0.0
+    return float((came <= high + 0.25 * (high - low) + 0.2).mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +304,13 @@ def cuts(side: Side) -> Cuts:
     """Look at what was cut, timed out or failed after the request was on its way."""
     ended = side.where("outcome", "truncated", "timeout", "error")
     status = side.number("http_status")
+    # A client that stops waiting before anything came gave up; nobody cut its stream.
+    ended &= ~(side.where("outcome", "timeout") & np.isnan(side.number("ttft_s"))
+               & ~(status == 504))  # fmt: skip  # noqa: PLR2004
     ended &= ~((status >= 400) & (status != 504))  # noqa: PLR2004 - 504: a proxy waited in vain
-    gap = np.where(
-        np.isfinite(side.number("ttft_s")), side.number("max_gap_s"), side.number("e2e_s")
-    )[ended]
+    # Where nothing came at all, it was silent from when the request was out.
+    silent = side.number("e2e_s") - np.nan_to_num(side.number("network_s"), nan=0.0)
+    gap = np.where(np.isfinite(side.number("ttft_s")), side.number("max_gap_s"), silent)[ended]
     gap = gap[np.isfinite(gap)]
     idle, alike = _common(gap)
     ends = np.sort(side.ends[ended])
@@ -313,7 +332,8 @@ def _common(values: Floats) -> tuple[float | None, float]:
     values = np.sort(values[np.isfinite(values)])
     if len(values) < 4:  # noqa: PLR2004
         return None, 0.0
-    reach = np.searchsorted(values, values * (1 + _BAND) + _BAND_S, side="right")
+    band = _BAND * values + np.where(values >= _TIMERS_S, _BAND_S, _SHORT_BAND_S)
+    reach = np.searchsorted(values, values + band, side="right")
     counts = reach - np.arange(len(values))
     counts = np.where(values >= _SHORTEST_IDLE_S, counts, 0)
     at = int(np.argmax(counts))
@@ -447,3 +467,10 @@ def _cache_fell_first(e: Evidence) -> bool | None:
     if calm.sum() < _ROLLING:
         return None
     return bool(share[calm].mean() <= 0.75 * np.nanmean(usual))
+
+
+def refused_connections(side: Side) -> Mask:
+    """Return which requests failed because nobody took or kept their connection."""
+    words = ("connect", "refused", "reset", "protocol")
+    names = side.rows.words["error_type"].names
+    return side.where("error_type", *(n for n in names if any(w in n.lower() for w in words)))

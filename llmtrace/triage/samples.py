@@ -135,7 +135,7 @@ def rates(signals: Signals, signal: str, labels: Mapping[str, str]) -> dict[str,
 
 
 def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved | None:
-    """Compare a signal between two windows; `None` where nobody reports it after."""
+    """Compare a signal between two windows; `None` where too few samples are in either."""
     sides = [
         {name: one.within(window) for name, one in series.items()} for window in (before, after)
     ]
@@ -152,7 +152,10 @@ def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved 
         for side in sides
         for part in ("value", "t")
     ]
-    return Moved(shift(*every), instances, sides[0], sides[1])
+    fleet = shift(*every)
+    if fleet is None and not instances:
+        return None
+    return Moved(fleet, instances, sides[0], sides[1])
 
 
 def _chosen(signals: Signals, signal: str) -> tuple[Mask, float]:

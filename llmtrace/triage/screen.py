@@ -140,7 +140,7 @@ def _clock(at: float, day: str = "") -> str:
 
 
 def _split(result: Result) -> Iterator[RenderableType]:
-    if not told(result):
+    if not told(result) or result.delta_s is None:
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("where the change is")

@@ -53,7 +53,7 @@ class Side:
         if name not in DERIVED:
             return self.rows.numbers[name]
         if name not in self._kept:
-            with np.errstate(invalid="ignore", divide="ignore"):
+            with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
                 self._kept[name] = DERIVED[name](self)
         found: Floats = self._kept[name]
         return found

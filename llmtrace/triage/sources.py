@@ -5,25 +5,125 @@ Each source gives the same `Case`: rows, signals and facts of a stretch of time.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.case import Case, Window, facts_from, signals_from
+import numpy as np
+
+from llmtrace.case import Case, Window, facts_from, no_signals, read_case, signals_from
 from llmtrace.collector_api import Collector
-from llmtrace.columns import Builder, Columns
+from llmtrace.column_files import read_columns
+from llmtrace.columns import Builder, Columns, from_rows
 from llmtrace.errors import DataError
 
 Progress = Callable[[str, float], None]
+Filters = Mapping[str, tuple[str, ...]]
+# Reads the case of a stretch of time; filters are by row field, and may be left to the caller.
+Read = Callable[[Window, Progress, Filters], Case]
+# Imports a module of the collector, which this package knows by name alone: name, what wants it.
+Bring = Callable[[str, str], Any]
 
 _MOST_ROWS: Final = 5_000_000
+_MOST_OBSERVATIONS: Final = 100_000
 _TOLD_EVERY: Final = 2_000
+_AROUND_S: Final = 60.0
+
+
+def reader(options: argparse.Namespace, bring: Bring) -> Read:
+    """Return what reads the source that the command's options name.
+
+    Args:
+        options: of `llmtrace triage`.
+        bring: imports what is built on this package.
+
+    Raises:
+        ConfigError: an address is none, or what it takes is not installed.
+    """
+    read = _rows(options, bring)
+    if options.prometheus is None:
+        return read
+    prometheus = bring("from_prometheus", "--prometheus")
+
+    def both(window: Window, progress: Progress, filters: Filters) -> Case:
+        case = read(window, progress, filters)
+        t = case.rows.start / 1e9
+        around = Window(float(np.min(t)) - _AROUND_S, float(np.max(t)) + _AROUND_S)
+        signals, odd = prometheus.read_signals(
+            options.prometheus, options.prometheus_token_file, around, progress
+        )
+        # In place of others there may be: a counter that is there twice counts nothing.
+        return replace(case, signals=signals, warnings=(*case.warnings, *odd))
+
+    return both
+
+
+def _rows(options: argparse.Namespace, bring: Bring) -> Read:
+    if options.case is not None:
+        return lambda _window, progress, _filters: read_case(options.case, progress)
+    if options.rows is not None:
+        return lambda _window, progress, _filters: from_file(options.rows, progress)
+    if options.langfuse:
+        return lambda window, progress, _filters: from_langfuse(window, progress)
+    if options.store is not None:
+        store = bring("store.as_case", "--store")
+
+        def stored(window: Window, progress: Progress, filters: Filters) -> Case:
+            case: Case = store.read_case(options.store, window, progress, filters)
+            return case
+
+        return stored
+    collector = Collector(options.url, options.token_file)
+    return lambda window, progress, filters: from_collector(collector, window, progress, filters)
+
+
+def from_file(path: Path, progress: Progress) -> Case:
+    """Read rows alone: JSON lines, gzipped or not, or Parquet. There are no signals then.
+
+    Raises:
+        SourceError: the file cannot be read.
+        DataError: no row is in it.
+    """
+    return _rows_alone(read_columns(path, progress), str(path))
+
+
+def from_langfuse(window: Window, progress: Progress) -> Case:
+    """Read the generations of a Langfuse project, which its `LANGFUSE_*` variables name.
+
+    Raises:
+        ConfigError: the package is not installed, or a variable is missing.
+        SourceError: the server does not answer, refuses, or says what cannot be read.
+        DataError: no request began in the window.
+    """
+    from llmtrace.langfuse_rows import read_rows
+
+    progress("reading Langfuse", 0.0)
+    start, end = (datetime.fromtimestamp(t, UTC) for t in (window.start, window.end))
+    found = read_rows(start, end, most=_MOST_OBSERVATIONS)
+    progress("reading Langfuse", 1.0)
+    case = _rows_alone(from_rows(found.rows), "the Langfuse project")
+    odd = []
+    if found.skipped:
+        odd.append(f"observations that are not over, or no requests: {found.skipped} kept out")
+    if found.more:
+        odd.append(f"only {_MOST_OBSERVATIONS} observations were read: take a shorter --last")
+    return replace(case, warnings=(*case.warnings, *odd))
+
+
+def _rows_alone(rows: Columns, source: str) -> Case:
+    if not rows.n:
+        raise DataError(f"{source} has no rows of that time")
+    return Case(rows=rows, signals=no_signals(), warnings=rows.warnings)
 
 
 def from_collector(
     collector: Collector,
     window: Window,
     progress: Progress,
-    filters: Mapping[str, tuple[str, ...]] | None = None,
+    filters: Filters | None = None,
 ) -> Case:
     """Read a case from a running collector.
 

@@ -24,6 +24,9 @@ _FEWEST_INSIDE: Final = 80
 _LAGS: Final = (1, 2, 4, 8)
 _FEWEST_STRETCHES: Final = 4
 _STANDS_OUT: Final = 4.0
+_ABOVE_HIGHEST: Final = 1.5  # times as far above the usual as the highest of them
+_LEAST_S: Final = 120.0  # a spike lasts so long, or this share of all there is
+_LEAST_SHARE: Final = 0.1
 _MOST_GAPS: Final = 4
 _NEAR: Final = 2  # bins
 _MEDIAN_OF_CHI: Final = 0.4549
@@ -131,6 +134,9 @@ def _stretch(
     score, i, j = found
     if at is None:
         i, j = _without_gaps(x, weight, spread, (i, j))
+        lasted = (j - i) * bins.width
+        if lasted < min(_LEAST_S, _LEAST_SHARE * len(x) * bins.width):
+            return None
         if not _stands_out(x, weight, i, j):
             return None
     lasts = not (weight[j:] > 0).any()
@@ -225,9 +231,10 @@ def _stands_out(x: Floats, weight: Floats, i: int, j: int) -> bool:
                 means.append(float(np.average(x[part], weights=weight[part])))
     if len(means) < _FEWEST_STRETCHES:
         return True  # too short a history to know what is usual
-    inside = float(np.average(x[i:j], weights=weight[i:j]))
+    apart = float(np.average(x[i:j], weights=weight[i:j])) - float(np.mean(means))
     error = float(np.std(means, ddof=1)) * math.sqrt(1 + 1 / len(means))
-    return inside - float(np.mean(means)) > _STANDS_OUT * error
+    highest = max(means) - float(np.mean(means))
+    return apart > max(_STANDS_OUT * error, _ABOVE_HIGHEST * highest)
 
 
 def _unrest(x: Floats, weight: Floats) -> float:
@@ -252,7 +259,8 @@ def date_change(t: Floats, slow: Mask, low: float, high: float) -> tuple[float, 
     Args:
         t: unix seconds, ascending, from well before to well after.
         slow: whether each request was slow.
-        low, high: the change is looked for between them.
+        low: the change is looked for from here,
+        high: to here.
 
     Returns:
         Unix seconds, and half the width of what is nearly as likely; `None` = no such change.

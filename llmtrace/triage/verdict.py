@@ -148,7 +148,7 @@ def _heavier(load: Mapping[str, Load]) -> tuple[float, float]:
 
 
 def _hidden(change: Change, found: Attribution | None, spread: Spread | None) -> Judged | None:
-    """Return a verdict where workload and system moved in opposite directions, unseen in the sum."""
+    """Return a verdict where workload and system moved against each other, unseen in the sum."""
     if found is None or spread is None:
         return None
     mix, same = float(found.seconds[0]), found.same_work

@@ -16,8 +16,8 @@ from llmtrace.case import Window
 from llmtrace.columns import Columns, Floats
 from llmtrace.triage.outcomes import failed_mask
 from llmtrace.triage.parts import METRICS, Values
-from llmtrace.triage.result import Metric
-from llmtrace.triage.spike import CERTAIN, Spike, bins_for, find_failures, find_slow
+from llmtrace.triage.result import Metric, Onset
+from llmtrace.triage.spike import CERTAIN, Spike, bins_for, date_change, find_failures, find_slow
 
 _LONGER: Final = 8.0  # times the incident that the window before may be long
 _HOUR_S: Final = 3600.0
@@ -57,7 +57,8 @@ def choose(
     Args:
         rows: by start.
         values: a metric of these rows.
-        before, after: as the caller wants them; `None` = to be found.
+        before: as the caller wants it; `None` = to be found.
+        after: the same.
         at: a time inside the incident, unix seconds.
         metric: the metric the spike is looked for in; `None` = any, and failures.
     """
@@ -65,8 +66,8 @@ def choose(
         return Chosen(before, after, None, searched=False)
     t = rows.start / 1e9
     if after is not None:
-        found, warnings = _before(t, after, 0.0)
-        return Chosen(found, after, None, searched=False, warnings=warnings)
+        found, said = _before(t, after, 0.0)
+        return Chosen(found, after, None, searched=False, warnings=said)
     since = None if before is None else before.end
     spike = _search(rows, values, since, at, metric)
     end = float(t[-1]) + 1e-3 if len(t) else 1.0
@@ -87,6 +88,35 @@ def choose(
         before, more = _before(t, after, guard)
         warnings += more
     return Chosen(before, after, spike, searched=True, warnings=warnings)
+
+
+def onset(
+    one: Values,
+    windows: tuple[Window, Window],
+    threshold: float,
+    chosen: Chosen,
+) -> Onset | None:
+    """Date the change near the start of the window after; `None` where nothing rises there.
+
+    Args:
+        one: the metric of all rows.
+        windows: before and after.
+        threshold: above which a request is slow.
+        chosen: how the windows were come by.
+    """
+    before, after = windows
+    inside = (one.t >= before.start) & (one.t < after.end)
+    t, above = one.t[inside], one.value[inside] > threshold
+    slack = max(0.1 * after.seconds, 60.0)
+    if chosen.found is not None:
+        slack = 3 * chosen.found.bin_s
+    dated = date_change(t, above, after.start - slack, min(after.start + slack, after.end))
+    end = chosen.found.end if chosen.found else None
+    if dated is None:
+        if chosen.found is None:
+            return None
+        return Onset(start=after.start, end=end, error_s=chosen.found.bin_s)
+    return Onset(start=dated[0], end=end, error_s=dated[1])
 
 
 def _search(

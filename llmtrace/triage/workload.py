@@ -78,7 +78,7 @@ def cells(
     n = len(index[0])
     is_after = np.arange(n + len(index[1])) >= n
 
-    def column(name: str) -> Floats:
+    def number(name: str) -> Floats:
         both = [rows.numbers[name][i] for rows, i in zip(sides, index, strict=True)]
         return np.concatenate(both)
 
@@ -88,7 +88,7 @@ def cells(
 
     kinds = {name: codes(name) for name in _KINDS}
     kinds = {name: found for name, found in kinds.items() if found.size and np.ptp(found) > 0}
-    lengths = {name: np.log2(column(name) + 1) for name in _LENGTHS[metric]}
+    lengths = {name: np.log2(number(name) + 1) for name in _LENGTHS[metric]}
     lengths = {
         name: np.nan_to_num(found, nan=-1.0)
         for name, found in lengths.items()
@@ -165,7 +165,7 @@ def _shifted(codes: Codes, is_after: Mask) -> bool:
     table = np.array(_counts(codes, is_after))
     table = table[:, table.any(axis=0)]
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / max(table.sum(), 1.0)
-    free = table.shape[1] - 1
+    free = max(table.shape[1] - 1, 0)
     chi = float(((table - expected) ** 2 / np.maximum(expected, 1.0)).sum())
     return bool(chi > free + _SHIFTED * np.sqrt(2 * free))
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -168,3 +172,38 @@ def wait_for(look: Any, what: str) -> Any:
         assert time.monotonic() < give_up, what
         time.sleep(0.1)
     return found
+
+
+@contextmanager
+def process(
+    data: Path, *flags: str, **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """Run `llmtrace collect`; yield it, and the addresses it names for OTLP and the web."""
+    command = [sys.executable, "-m", "llmtrace", "collect", "--data", str(data),
+               "--web", "0", "--otlp-http", "0", "--otlp-grpc", "off", *flags]  # fmt: skip
+    given = {f"LLMTRACE_COLLECT_{name.upper()}": text for name, text in variables.items()}
+    environment = {**os.environ, **given}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as running:
+        try:
+            said = ""
+            assert running.stderr is not None
+            for line in running.stderr:
+                said += line
+                if " ready" in line or "error" in line:
+                    break
+            otlp = re.search(r"OTLP over HTTP +(\S+)", said)
+            web = re.search(r"metrics +(\S+)/metrics", said)
+            assert otlp is not None, said
+            assert web is not None, said
+            yield running, otlp[1], web[1]
+        finally:
+            if running.poll() is None:
+                running.kill()
+
+
+def post(otlp: str, body: bytes) -> None:
+    """Send OTLP."""
+    headers = {"Content-Type": "application/x-protobuf"}
+    asked = urllib.request.Request(f"{otlp}/v1/traces", data=body, headers=headers)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        assert answer.status == 200

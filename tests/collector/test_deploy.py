@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from llmtrace.cli import make_parser
 from llmtrace.content import NAMES
 from llmtrace_collector.config import PREFIX, Config, load
 from llmtrace_collector.settings import leaves, variable
@@ -107,16 +108,28 @@ def test_the_images_settings_hold(tmp_path: Path):
     assert made.log.format == "json"
 
 
-def test_systemd_takes_the_unit(tmp_path: Path):
+@pytest.mark.parametrize("name", ["llmtrace-collect", "llmtrace-triage"])
+def test_systemd_takes_the_unit(name: str, tmp_path: Path):
     """Its own checker, with the program where the unit looks for it."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
-    text = (FILES / "systemd" / "llmtrace-collect.service").read_text()
-    unit = tmp_path / "llmtrace-collect.service"
+    text = (FILES / "systemd" / f"{name}.service").read_text()
+    unit = tmp_path / f"{name}.service"
     unit.write_text(text.replace("/opt/llmtrace/bin/llmtrace", shutil.which("true") or ""))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", unit],
         capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"},
     )  # fmt: skip
 
-    assert [line for line in done.stderr.splitlines() if "llmtrace-collect" in line] == []
+    assert [line for line in done.stderr.splitlines() if name in line] == []
+
+
+def test_the_triage_unit_starts_what_there_is():
+    """The command line it has, and the one in its remarks, are understood."""
+    text = (FILES / "systemd" / "llmtrace-triage.service").read_text()
+    text = text.replace("\n# ", "\n").replace("\\\n", " ")
+    commands = re.findall(r"(?m)^ExecStart=\S+/llmtrace (.+)$", text)
+
+    assert len(commands) == 2
+    for command in commands:
+        assert make_parser().parse_args(command.split()).what == "serve"

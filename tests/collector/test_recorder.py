@@ -94,6 +94,11 @@ def test_facts():
     assert facts.facts["started"] > 1.7e9
 
 
+def test_a_gpu_is_no_engine():
+    """Read under its engine's name, it must not take the engine's facts away."""
+    assert [*facts_of([state(pages.DCGM)], 17)] == []
+
+
 def test_nothing_is_written_twice():
     """A target that said nothing new is left out, one that is down is said again."""
     shelf, target = Shelf(), state(pages.LLAMA_CPP)

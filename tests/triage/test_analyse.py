@@ -86,12 +86,12 @@ def test_other_work_is_a_workload(kind, metric):
 
 
 def test_other_work_and_a_slower_stage_are_both_told():
-    """More long prompts, and a slower prefill for all."""
-    result = triage(day(after=Kind(long_share=0.2, prefill=1.8), n=(6000, 3000)), QUICK)
+    """More long prompts, and a longer way: no engine is shared there."""
+    result = triage(day(after=Kind(long_share=0.2, network=8.0), n=(6000, 3000)), QUICK)
 
     assert result.verdict == "mixed"
     assert part(result, "mix").seconds > 0.05
-    assert part(result, "prefill").seconds > 0.05
+    assert part(result, "network").seconds > 0.05
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -359,6 +359,29 @@ def test_a_case_comes_back_from_its_folder_with_the_same_result(tmp_path):
     write_case(tmp_path / "case", case)
 
     assert as_json(triage(read_case(tmp_path / "case"), QUICK)) == as_json(triage(case, QUICK))
+
+
+def test_requests_that_were_sampled_count_for_those_left_out():
+    """Of the fast half one in ten is kept: p95, shares and verdict are as with all of them."""
+    case = day(after=Kind(queued_share=0.1, failed=0.1, slow_replica=2.0), n=(9000, 5000))
+    rows = case.rows
+    fast = np.nan_to_num(rows.numbers["ttft_s"], nan=9.0) < 0.3
+    kept = ~fast | (np.arange(rows.n) % 10 == 0)
+    weight = np.where(fast, 10.0, 1.0)
+    some = replace(rows, numbers={**rows.numbers, "weight": weight}).take(kept)
+    all_, sampled = (triage(replace(case, rows=one), QUICK) for one in (rows, some))
+
+    assert (sampled.verdict, sampled.moved) == (all_.verdict, all_.moved)
+    assert sampled.after.p95 == pytest.approx(all_.after.p95, rel=0.05)
+    assert sampled.after.p95_ci[0] < all_.after.p95 < sampled.after.p95_ci[1]
+    assert part(sampled, "queue").seconds == pytest.approx(part(all_, "queue").seconds, rel=0.2)
+    assert sampled.changes[0].share_above == pytest.approx(all_.changes[0].share_above, rel=0.1)
+    assert sampled.outcomes.failed_after == pytest.approx(all_.outcomes.failed_after, rel=0.1)
+    assert sampled.load["after"].requests_per_s == pytest.approx(
+        all_.load["after"].requests_per_s, rel=0.1
+    )
+    assert sum(sampled.anatomy.after.values()) == pytest.approx(sampled.after.p95)
+    assert [c.attributes for c in sampled.cohorts] == [c.attributes for c in all_.cohorts]
 
 
 def test_progress_is_told():

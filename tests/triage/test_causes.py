@@ -57,6 +57,23 @@ def test_what_is_not_reported_leaves_it_unknown(cause):
     assert found[cause].missing
 
 
+def test_a_gateway_that_tells_nothing_is_named_by_what_it_is_not():
+    """Time on the way that neither the engine nor bursts explain is likely the gateway's."""
+    found = hand_made.gateway_overhead_by_exclusion().findings()
+
+    assert next(iter(found)) == "gateway_overhead", report(found)
+    assert found["gateway_overhead"].status == "likely"
+    assert found["gateway_overhead"].missing == ()
+
+
+def test_an_engine_that_dies_is_seen_by_its_requests_alone():
+    """Cut together, and refused from then on: no signal is needed for that."""
+    found = hand_made.engine_down_by_rows().findings()
+
+    assert next(iter(found)) == "engine_down", report(found)
+    assert found["engine_down"].status in SURE
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_quiet_day_names_nothing(seed):
     """Nothing is wrong, and no cause is said to be likely."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -71,7 +72,8 @@ def test_values_that_share_fate_bound_less():
 
 @pytest.mark.parametrize(
     ("k", "n", "low", "high"),
-    [(0, 10, 0.0, 0.3085), (5, 10, 0.1871, 0.8129), (10, 10, 0.6915, 1.0), (212, 900, 0.2082, 0.2647)],
+    [(0, 10, 0.0, 0.3085), (5, 10, 0.1871, 0.8129), (10, 10, 0.6915, 1.0),
+     (212, 900, 0.2082, 0.2647)],
 )  # fmt: skip
 def test_an_interval_of_a_share_is_clopper_and_pearsons(k, n, low, high):
     """Figures from tables."""
@@ -137,4 +139,4 @@ def test_discoveries_are_never_surer_than_their_tests(p_values):
 
     assert all(p <= one <= 1 for p, one in zip(p_values, q, strict=True))
     order = np.argsort(p_values, kind="stable")
-    assert all(q[a] <= q[b] for a, b in zip(order, order[1:], strict=False))
+    assert all(q[a] <= q[b] for a, b in pairwise(order))

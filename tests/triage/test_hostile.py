@@ -45,7 +45,7 @@ def check(result):
     return result
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(rows, max_size=20),
     st.integers(1, 12),

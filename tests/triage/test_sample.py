@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from llmtrace.column_sample import Sample
 from llmtrace.triage.analyse import Settings, triage
-from llmtrace.triage.sample import Sample
 from tests.triage.days import Kind, day
 
 

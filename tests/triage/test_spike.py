@@ -1,6 +1,6 @@
-"""Is a spike found where it is, dated, and not found where there is none?
+r"""Is a spike found where it is, dated, and not found where there is none?
 
-p95 ____________/‾‾‾‾‾‾\\__________
+p95 ____________/‾‾‾‾‾‾\__________
              start     end
 """
 

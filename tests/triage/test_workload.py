@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
-from llmtrace.columns import Columns, from_dicts
+from llmtrace.columns import Columns, concatenate, from_dicts
 from llmtrace.triage.workload import cells
 
 
@@ -20,8 +22,6 @@ def rows(n, seed=1, **fixed) -> Columns:
 
 def put(before: Columns, after: Columns, **given):
     """Put all rows of two windows into cells."""
-    from llmtrace.columns import concatenate
-
     both = concatenate([before, after])
     sides = both.take(slice(0, before.n)), both.take(slice(before.n, both.n))
     index = np.arange(before.n), np.arange(after.n)
@@ -41,7 +41,7 @@ def test_lengths_are_told_apart_as_finely_as_both_windows_fill():
         tokens = sides[0].numbers["prompt_tokens"][found.before == cell]
         spans.append((tokens.min(), tokens.max()))
     spans.sort()
-    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in pairwise(spans))
 
 
 def test_exchanging_the_windows_gives_the_same_cells():
@@ -56,8 +56,6 @@ def test_exchanging_the_windows_gives_the_same_cells():
 def test_a_new_model_has_nothing_to_be_compared_with():
     """Its requests are of no cell, and said to be new."""
     new = rows(300, 3, model="b")
-    from llmtrace.columns import concatenate
-
     _, found = put(rows(2000), concatenate([rows(300, 2), new]))
 
     assert found.new == (("model=b", 0.5),)
@@ -68,8 +66,6 @@ def test_a_new_model_has_nothing_to_be_compared_with():
 
 def test_prompts_longer_than_any_before_are_new():
     """What was never asked has no time to be compared with."""
-    from llmtrace.columns import concatenate
-
     long = rows(60, 3, prompt_tokens=100_000)
     _, found = put(rows(2000), concatenate([rows(540, 2), long]))
 
@@ -85,8 +81,6 @@ def test_a_tenant_that_asks_as_often_as_before_is_not_told_apart():
 
 def test_tenants_that_ask_more_often_are_told_apart():
     """Their share is part of the mix."""
-    from llmtrace.columns import concatenate
-
     before = concatenate([rows(1800, 1, tenant="a"), rows(200, 2, tenant="b")])
     after = concatenate([rows(200, 3, tenant="a"), rows(200, 4, tenant="b")])
 

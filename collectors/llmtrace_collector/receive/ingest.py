@@ -224,6 +224,8 @@ class Ingest:
         else:
             self.counted.rows += report.rows
             self._joins_due -= 1
+            if self.counted.problem is not None and self.counted.problem.startswith("join"):
+                self.counted.problem = None
         ended = self._monotonic()
         pause = self._settings.join_s * (1 if self._joins_due > 0 else _IDLE)
         self._join_at = ended + max(pause, _REST * (ended - started))

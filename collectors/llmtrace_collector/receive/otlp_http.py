@@ -36,6 +36,8 @@ JSON: Final = "application/json"
 _TAKEN: Final = ExportTraceServiceResponse().SerializeToString()
 # Of a body that is too large so much is read and let go, so that its sender hears the answer.
 _PATIENCE: Final = 64 * MIB
+# For what comes after the body: unpacking, reading, the disk.
+_KEEPING_S: Final = 30.0
 
 
 class _Body(NamedTuple):
@@ -98,7 +100,7 @@ class _Endpoint:
             try:
                 self._admit(headers, welcome=origin is None or allowed is not None)
                 with self._intake.weighing() as weight:
-                    async with asyncio.timeout(self._intake.limits.body_s + 30):
+                    async with asyncio.timeout(self._intake.limits.body_s + _KEEPING_S):
                         reply = await self._take(headers, receive, weight)
             except RefusedError as error:
                 reply = self._refused(headers, error)

@@ -15,6 +15,7 @@ from llmtrace.budget import Budget
 from llmtrace.rows import TURN
 from llmtrace_collector.serve.live import NAMES, STAGE_NAMES, Counted, Minutes, SlowRow
 from llmtrace_collector.store import Store
+from llmtrace_collector.store.read import level
 
 _NS: Final = 1_000_000_000
 _MINUTE_S: Final = 60
@@ -43,7 +44,7 @@ def counted(
         value = _COLUMNS[name]
         columns += [
             f"count({value})",
-            f"quantilesExact(0.5, {budget.objective:.6f})({value})",
+            f"quantilesExact({level(0.5)}, {level(budget.objective)})({value})",
             f"countIf({value} <= {round(limits.get(name, 0) * _NS)})",
             f"sum({value})",
         ]
@@ -89,7 +90,7 @@ def minutes(store: Store, end_ns: int, budget: Budget, back: int = 60) -> Minute
         back: minutes before that.
     """
     columns = ", ".join(
-        f"quantileExact({budget.objective:.6f})({_COLUMNS[name]})" for name in NAMES
+        f"quantileExact({level(budget.objective)})({_COLUMNS[name]})" for name in NAMES
     )
     some = ", ".join(f"count({_COLUMNS[name]})" for name in NAMES)
     start_ns = (end_ns // (_MINUTE_S * _NS) - back) * _MINUTE_S * _NS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from llmtrace.errors import ConfigError, missing_extra
-
 from llmtrace_collector.store.engine import Parameters, Settings, failure, literal
 from llmtrace_collector.store.protocol import StoreError
 
@@ -43,6 +43,8 @@ class Embedded:
         self.name = str(folder)
         self._path = folder.resolve() / "clickhouse"
         self._threads = threads
+        if "?" in str(self._path):
+            raise ConfigError(f"store {folder}: a folder with '?' in its name cannot be used")
         self._process = os.getpid()
         self._local = threading.local()
         self._open: WeakSet[Any] = WeakSet()
@@ -52,7 +54,8 @@ class Embedded:
         self._closed = False
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-            (folder / "schemas").mkdir(exist_ok=True)
+            self._schemas = self._path.parent / "schemas"
+            self._schemas.mkdir(exist_ok=True)
             self._connection("write")
         except OSError as error:
             raise ConfigError(f"store {folder}: {error.strerror}: give another folder") from error
@@ -73,25 +76,46 @@ class Embedded:
         return result
 
     def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
-        """Insert bytes into a table; one insert at a time."""
+        """Insert bytes into a table; one insert at a time.
+
+        By way of a file: a streamed insert does not tell of what goes wrong behind a view, such as
+        a full disk.
+        """
         with self._writing, self._begun():
             connection = self._connection("insert")
-            given = {"insert_deduplication_token": "", **settings}
+            given = {
+                "insert_deduplication_token": "",
+                "use_structure_from_insertion_table_in_table_functions": 1,
+                **settings,
+            }
+            file = self._path.parent / "inserting"
             try:
                 for name, value in given.items():
                     self._set(connection, name, value)
-                with connection.send_insert(f"INSERT INTO {table}", form) as sending:  # noqa: S608 - ours
-                    sending.append(body)
-                    sending.finish()
+                file.write_bytes(body)
+                source = f"file('{str(file).translate(_QUOTE)}', '{form}')"
+                connection.query(f"INSERT INTO {table} SELECT * FROM {source}", "Null")
             except (RuntimeError, ValueError, OSError) as error:
                 # What a connection does after a broken insert is not written down anywhere.
                 self._drop("insert")
                 raise failure(str(error), inserting=True, what=f"insert into {table}") from None
+            finally:
+                file.unlink(missing_ok=True)
 
-    def began_ns(self) -> int:
-        """Return the moment before which every insert has ended."""
+    def schema(self, text: str, message: str) -> Settings:
+        """Write a Protobuf schema where the engine reads it."""
+        path = self._schemas / f"{message}-{zlib.crc32(text.encode()):08x}.proto"
+        if not path.exists():
+            # Given as text, a copy of it is left in the working directory, wherever that is.
+            written = path.with_suffix(f".{os.getpid()}")
+            written.write_text(text, encoding="utf-8")
+            written.replace(path)
+        return {"format_schema": f"{path}:{message}"}
+
+    def settled_ns(self, now_ns: int) -> int:
+        """Return the moment up to which nothing more will be inserted as of then."""
         with self._lock:
-            return min(self._under_way.values(), default=time.time_ns())
+            return min(self._under_way.values(), default=min(now_ns, time.time_ns()))
 
     def close(self) -> None:
         """Close every connection; the engine stops with the last."""
@@ -129,10 +153,10 @@ class Embedded:
         found = getattr(self._local, use, None)
         if found is None:
             try:
-                found = chdb.connect(f"{self._path}?format_schema_path={self._path.parent / 'schemas'}")
+                found = chdb.connect(str(self._path))  # type: ignore[no-untyped-call]
                 self._prepare(found, use)
             except (RuntimeError, ValueError) as error:
-                raise failure(str(error), inserting=False, what="open") from None
+                raise StoreError(str(error).replace("\n", " ")[:300]) from None
             with self._lock:
                 self._open.add(found)
             setattr(self._local, use, found)

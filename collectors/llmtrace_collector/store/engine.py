@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from llmtrace.errors import DataError, LlmtraceError
-
 from llmtrace_collector.store.protocol import BadBatch, StoreError
 
 Parameters = Mapping[str, object]
@@ -33,8 +32,15 @@ class Engine(Protocol):
     def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
         """Insert bytes of one of ClickHouse's formats into a table."""
 
-    def began_ns(self) -> int:
-        """Return the moment before which every insert into here has ended (unix ns)."""
+    def schema(self, text: str, message: str) -> Settings:
+        """Return the settings by which the engine reads messages of a Protobuf schema."""
+
+    def settled_ns(self, now_ns: int) -> int:
+        """Return the moment up to which nothing more will be inserted as of then.
+
+        Args:
+            now_ns: unix nanoseconds by this process's clock; the answer is by the engine's.
+        """
 
     def close(self) -> None:
         """Let go of everything."""
@@ -43,11 +49,34 @@ class Engine(Protocol):
 _CODE: Final = re.compile(r"\bCode: (\d+)\b")
 # Of bytes that are not what they should be; to send them again is no use.
 _UNREADABLE: Final = frozenset(
-    {6, 25, 26, 27, 32, 33, 38, 41, 69, 70, 72, 117, 128, 131, 190, 321, 349, 434, 436, 444, 561, 636}
+    {
+        6,
+        25,
+        26,
+        27,
+        32,
+        33,
+        38,
+        41,
+        69,
+        70,
+        72,
+        117,
+        128,
+        131,
+        190,
+        321,
+        349,
+        434,
+        436,
+        444,
+        561,
+        636,
+    }
 )
 # Of statements that are wrong, or that may not be run.
 _WRONG: Final = frozenset(
-    {36, 43, 46, 47, 53, 62, 158, 164, 184, 215, 307, 386, 396, 450, 456, 457, 497}
+    {36, 43, 46, 47, 53, 60, 62, 158, 164, 184, 215, 307, 386, 396, 450, 456, 457, 497}
 )
 _LONGEST: Final = 400
 
@@ -71,11 +100,11 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
 
 
 def literal(value: object) -> str:
-    """Write a parameter's value as ClickHouse reads it.
+    r"""Write a parameter's value as ClickHouse reads it.
 
     Example:
         >>> literal("it's"), literal(["a", "b"]), literal(None)
-        ("it's", "['a','b']", '\\\\N')
+        ("it's", "['a','b']", '\\N')
     """
     if value is None:
         return "\\N"

@@ -26,7 +26,6 @@ from llmtrace.semconv_table import (
     SPECIAL,
 )
 from llmtrace.stages import SOURCES, STAGES
-
 from llmtrace_collector.store.sql import quoted
 
 WORD: Final = "LowCardinality(String)"
@@ -124,7 +123,11 @@ def _plain(field: str, name: str, kind: str) -> tuple[str, str, str]:
     if field == "chunks":
         return "Int64", f"ifNull(toInt64OrNull({text}), 0)", "0"
     if field == "weight":
-        return "Float64", f"if(toFloat64OrNull({text}) > 0, assumeNotNull(toFloat64OrNull({text})), 1)", "1"
+        return (
+            "Float64",
+            f"if(toFloat64OrNull({text}) > 0, assumeNotNull(toFloat64OrNull({text})), 1)",
+            "1",
+        )
     if kind == "string":
         return WORD, _word(name), "''"
     if kind == "int":
@@ -162,9 +165,7 @@ def _marked(when: str) -> str:
 def _browser() -> str:
     """What a page told, by the names a row's JSON has."""
     pairs = ((name_of(line.field.removeprefix("browser."), ON_WIRE), line) for line in BROWSER)
-    names = {
-        wire: name_of(line.field.removeprefix("browser."), IN_JSON) for wire, line in pairs
-    }
+    names = {wire: name_of(line.field.removeprefix("browser."), IN_JSON) for wire, line in pairs}
     wire = ", ".join(f"'{name}'" for name in names)
     flat = ", ".join(f"'{name}'" for name in names.values())
     return (

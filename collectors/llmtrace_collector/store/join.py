@@ -22,7 +22,6 @@ from typing import Final
 from llmtrace.rendering import IN_JSON, name_of
 from llmtrace.rows import TURN
 from llmtrace.stages import STAGES
-
 from llmtrace_collector.store.engine import Engine
 from llmtrace_collector.store.fields import FIELDS, SOURCE, TEXTS
 from llmtrace_collector.store.parts import KIND
@@ -52,7 +51,6 @@ _RANKED: Final = (
     "engine_inband", "engine_span", "engine_plugin", "server_timing", "client", "kernel",
     "client_bound", "engine_window",
 )  # fmt: skip
-
 
 
 # What the steps look at or change. The rest of a row rides along in one tuple.
@@ -314,7 +312,10 @@ def _with_figures(inner: str, who: str, source: str) -> str:
         inner,
         (f"{who}_queue", f"if({usable}, {one}.queue, NULL)"),
         (f"{who}_prefill", f"if({usable}, {one}.prefill, NULL)"),
-        (f"{who}_decode", f"multiIf(length({found}) = 1, {one}.decode, {usable}, {last} - {first}, NULL)"),
+        (
+            f"{who}_decode",
+            f"multiIf(length({found}) = 1, {one}.decode, {usable}, {last} - {first}, NULL)",
+        ),
         (f"{who}_frontend", f"if({usable}, {one}.frontend, NULL)"),
         (f"{who}_prompt", f"if(length({found}) = 1, {one}.prompt, NULL)"),
         (f"{who}_cached", f"if(length({found}) = 1, {one}.cached, NULL)"),
@@ -335,15 +336,20 @@ def _with_figures(inner: str, who: str, source: str) -> str:
             f" transform(toString({name}_source), {ranks}) > {_RANKED.index(source)})"
         )
         changes.append((f"{name}_ns", f"if({better}, {who}_{figure}, {name}_ns)"))
-        changes.append((
-            f"{name}_source",
-            f"CAST(if({better}, '{source}', toString({name}_source)), '{quoted(SOURCE)}')",
-        ))
+        changes.append(
+            (
+                f"{name}_source",
+                f"CAST(if({better}, '{source}', toString({name}_source)), '{quoted(SOURCE)}')",
+            )
+        )
     changes += [
         ("prompt_tokens", f"ifNull(prompt_tokens, {who}_prompt)"),
         ("cached_tokens", f"ifNull(cached_tokens, {who}_cached)"),
         # Of an answer that did not come whole the client got fewer.
-        ("output_tokens", f"if(outcome = 'success', ifNull(output_tokens, {who}_output), output_tokens)"),
+        (
+            "output_tokens",
+            f"if(outcome = 'success', ifNull(output_tokens, {who}_output), output_tokens)",
+        ),
         ("preemptions", f"ifNull(preemptions, {who}_preemptions)"),
         ("replica", f"if(replica = '', {who}_replica, toString(replica))"),
     ]
@@ -376,7 +382,9 @@ def _with_page(inner: str) -> str:
         "e2e", "ttft", "held_before", "held_after", "first_byte", "last_content", "max_gap",
         "client_wait", "dns", "connect", "tls", "gateway",
     )  # fmt: skip
-    query = step(inner, ("page", f"if(notEmpty(page_found), page_found[1].3, CAST(map(), '{TEXTS}'))"))
+    query = step(
+        inner, ("page", f"if(notEmpty(page_found), page_found[1].3, CAST(map(), '{TEXTS}'))")
+    )
     query = step(
         query,
         *((f"page_{figure}", told(figure)) for figure in figures),
@@ -390,9 +398,15 @@ def _with_page(inner: str) -> str:
         ("page_streams", "stream AND page_kind != 'whole'"),
         ("page_hb", "ifNull(page_held_before, 0)"),
         ("page_ha", "ifNull(page_held_after, 0)"),
-        ("page_rtt", "if(page_connect > 0 AND page['browser_protocol'] != 'h3', page_connect, NULL)"),
+        (
+            "page_rtt",
+            "if(page_connect > 0 AND page['browser_protocol'] != 'h3', page_connect, NULL)",
+        ),
         ("page_wait", "ifNull(page_ttft, page_e2e)"),
-        ("page_gateway_wins", "ifNull(page_gateway > ifNull(reported_gateway_ns, 0) + ifNull(app_ns, 0), false)"),
+        (
+            "page_gateway_wins",
+            "ifNull(page_gateway > ifNull(reported_gateway_ns, 0) + ifNull(app_ns, 0), false)",
+        ),
         ("waited", "ttft_ns - held_before_ns"),
     )
     query = step(
@@ -485,7 +499,9 @@ class Joiner:
     def join(self, now_ns: int) -> JoinReport:
         """Write the rows of all requests of which parts arrived since the last call."""
         began = time.perf_counter()
-        until = min(now_ns, self._engine.began_ns()) // 1000 * 1000 - 1000
+        until = self._engine.settled_ns(now_ns) // 1000 * 1000 - 1000
+        if until < self._until - _NEAR_S * _NS:  # the clock was set back: begin anew from there
+            self._until = self._far = until - _NEAR_S * _NS
         if until <= self._until:
             return JoinReport(0, self._until, 0.0)
         is_far = until - self._far >= _FAR_EVERY_S * _NS
@@ -508,7 +524,7 @@ class Joiner:
             )
             rows = int(
                 self._engine.read(
-                    f"SELECT count() FROM requests WHERE version_ns = {self._version}",  # noqa: S608
+                    f"SELECT count() FROM requests WHERE version_ns = {self._version}",
                     "TSV",
                 )
             )
@@ -523,7 +539,7 @@ class Joiner:
 
     def _kinds(self, since: str, until: str) -> frozenset[str]:
         told = self._engine.read(
-            f"SELECT DISTINCT toString(kind) FROM request_parts WHERE arrived > {since}"  # noqa: S608
+            f"SELECT DISTINCT toString(kind) FROM request_parts WHERE arrived > {since}"
             f" AND arrived <= {until}",
             "TSV",
         )

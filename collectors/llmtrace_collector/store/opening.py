@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from llmtrace.errors import ConfigError
-
+from llmtrace_collector.store.engine import Engine
 from llmtrace_collector.store.stored import ClickHouseStore
 from llmtrace_collector.store.tables import Keep
 
+PASSWORD: Final = "CLICKHOUSE_PASSWORD"  # noqa: S105 - names of variables
+PASSWORD_FILE: Final = "CLICKHOUSE_PASSWORD_FILE"  # noqa: S105
 
-def open_store(url: str | Path, *, keep: Keep | None = None) -> ClickHouseStore:
+
+def open_store(
+    url: str | Path, *, keep: Keep | None = None, environ: Mapping[str, str] = os.environ
+) -> ClickHouseStore:
     """Open a store, and make what it lacks.
 
     Args:
         url: `chdb:///path` or a folder: inside this process. `http(s)://[user@]host:port/database`:
-            a ClickHouse server; its password comes from CLICKHOUSE_PASSWORD, or from the file
-            that CLICKHOUSE_PASSWORD_FILE names.
-        keep: for how long what is kept; for what is made now.
+            a ClickHouse server; its password comes from the variable CLICKHOUSE_PASSWORD, or from
+            the file that CLICKHOUSE_PASSWORD_FILE names.
+        keep: for how long what is kept.
+        environ: where those variables are.
 
     Raises:
         ConfigError: there is no such store, or it cannot be had.
         StoreError: the server does not answer.
     """
+    return ClickHouseStore(open_engine(url, environ=environ), keep)
+
+
+def open_engine(url: str | Path, *, environ: Mapping[str, str] = os.environ) -> Engine:
+    """Open what runs the SQL of the store at a URL. Arguments and errors as of `open_store`."""
     text = str(url)
     parts = urlsplit(text)
     if parts.scheme in {"http", "https"}:
-        raise ConfigError("not yet")
+        from llmtrace_collector.store.server import Server
+
+        return Server(parts, password=_password(environ))
+    if parts.scheme == "chdb":
+        text = _path(parts)
+    elif "://" in text:
+        raise ConfigError(
+            f"store {parts.scheme}://…: give a folder, chdb:///path, or "
+            "http(s)://[user@]host:port/database"
+        )
+    if not text:
+        raise ConfigError("store: give a folder")
     from llmtrace_collector.store.embedded import Embedded
 
-    if parts.scheme == "chdb":
-        text = parts.path
-    return ClickHouseStore(Embedded(Path(text)), keep)
+    return Embedded(Path(text))
+
+
+def _path(parts: SplitResult) -> str:
+    if parts.netloc:
+        raise ConfigError(
+            f"store chdb://{parts.netloc}…: three slashes before an absolute path, as chdb:///path"
+        )
+    return unquote(parts.path)
+
+
+def _password(environ: Mapping[str, str]) -> str:
+    name = environ.get(PASSWORD_FILE)
+    if not name:
+        return environ.get(PASSWORD, "")
+    try:
+        return Path(name).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{PASSWORD_FILE}: {name} cannot be read: {error}") from error

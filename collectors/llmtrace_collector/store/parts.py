@@ -13,7 +13,6 @@ from typing import Final
 
 from llmtrace.engine_span import (
     DECODE,
-    E2E as ENGINE_E2E,
     ENGINE_ID,
     ENGINE_SOURCE,
     INFERENCE,
@@ -22,10 +21,13 @@ from llmtrace.engine_span import (
     QUEUE,
     TTFT,
 )
+from llmtrace.engine_span import (
+    E2E as ENGINE_E2E,
+)
 from llmtrace.rendering import ON_WIRE, name_of
 from llmtrace.semconv_table import E2E, EXECUTE_TOOL, GATEWAY
-
 from llmtrace_collector.store.fields import FIELDS, attribute, ns_of
+from llmtrace_collector.store.sql import quoted
 
 KINDS: Final = ("row", "genai", "engine", "plugin", "gateway", "page")
 KIND: Final = "Enum8({})".format(
@@ -131,7 +133,9 @@ def _reads() -> dict[str, str]:
         ("output_tokens", "gen_ai.usage.completion_tokens"),
     ):
         plain = f"toInt64OrNull({attribute(older)})"
-        reads[field] = _count(f"if(tells = 'genai', ifNull({reads[field]}, {plain}), {reads[field]})")
+        reads[field] = _count(
+            f"if(tells = 'genai', ifNull({reads[field]}, {plain}), {reads[field]})"
+        )
     reads["cached_tokens"] = _count(reads["cached_tokens"])
     reads["preemptions"] = _count(reads["preemptions"])
     reads["provider"] = _either(reads["provider"], "gen_ai.system")
@@ -139,9 +143,15 @@ def _reads() -> dict[str, str]:
     reads["request_id"] = (
         f"if(tells = 'genai' AND {attribute('llmtrace.request_id')} = '', '', {reads['request_id']})"
     )
-    reads["e2e_ns"] = f"if(tells = 'genai', toInt64(least(Duration, 1000000000000000000)), {reads['e2e_ns']})"
-    reads["outcome"] = f"if(tells = 'genai' AND StatusCode IN {_FAILED}, 'error', {reads['outcome']})"
-    reads["stream"] = f"if(tells = 'genai' AND {reads['ttft_ns']} IS NOT NULL, true, {reads['stream']})"
+    reads["e2e_ns"] = (
+        f"if(tells = 'genai', toInt64(least(Duration, 1000000000000000000)), {reads['e2e_ns']})"
+    )
+    reads["outcome"] = (
+        f"if(tells = 'genai' AND StatusCode IN {_FAILED}, 'error', {reads['outcome']})"
+    )
+    reads["stream"] = (
+        f"if(tells = 'genai' AND {reads['ttft_ns']} IS NOT NULL, true, {reads['stream']})"
+    )
     reads["unwatched"] = f"if(tells = 'genai', true, {reads['unwatched']})"
     return reads
 
@@ -153,7 +163,7 @@ def parts_select(traces: str) -> str:
     columns = ",\n    ".join(f"{reads[field.name]} AS {field.name}" for field in FIELDS)
     return f"""\
 SELECT
-    CAST(tells, '{KIND.replace("'", chr(92) + "'")}') AS kind,
+    CAST(tells, '{quoted(KIND)}') AS kind,
     now64(6) AS arrived,
     TraceId AS trace_id,
     SpanId AS span_id,

@@ -20,7 +20,7 @@ class StoreError(SourceError):
     """
 
 
-class BadBatch(DataError):
+class BadBatch(DataError):  # noqa: N818 - it is the batch that is bad
     """These bytes are no OTLP spans: inserting them again will fail again."""
 
 
@@ -116,7 +116,7 @@ class Store(Protocol):
         """Store events. The same event twice is one. Raises `StoreError`."""
 
     def insert_facts(self, facts: Sequence[Facts]) -> None:
-        """Store facts; those that an engine has already are not stored again. May raise `StoreError`."""
+        """Store facts that an engine did not have before. Raises `StoreError`."""
 
     def join(self, now_ns: int) -> JoinReport:
         """Write the rows of all requests of which parts arrived since the last call.

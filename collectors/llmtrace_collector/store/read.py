@@ -21,6 +21,7 @@ _PAGE: Final = 5_000
 _SLICE_NS: Final = 600 * _NS
 _MOST_SPANS: Final = 2_000
 _MOST_ROWS: Final = 200
+_LESS: Final = 1e-9
 
 # What rows may be asked for by: equal to a text.
 FILTERS: Final = (
@@ -56,6 +57,10 @@ def rows(
         after: those behind this one only.
     """
     where, given = _where(filters)
+    columns = _COLUMNS
+    if limit is None or limit > _PAGE:
+        told = f"{_BETWEEN}{where}"
+        columns = _told(store, told, _between(start_ns, end_ns, given))
     left = limit
     while left is None or left > 0:
         ask = _PAGE if left is None else min(_PAGE, left)
@@ -70,15 +75,20 @@ def rows(
             )
         parameters["since"] = begin
         words += " AND start >= fromUnixTimestamp64Nano({since:Int64})"
-        page = _rows(
-            store, f"{words}{where} ORDER BY start, trace_id, span_id LIMIT {ask}", parameters
-        )
+        order = f"ORDER BY start, trace_id, span_id LIMIT {ask}"
+        page = _rows(store, f"{words}{where} {order}", parameters, columns)
         yield from page
         if len(page) < ask:
             return
         left = None if left is None else left - len(page)
         last = page[-1]
         after = last["start"], last["trace_id"], last["span_id"]
+
+
+def joined_until(store: Store) -> int:
+    """Return the version (unix ns) up to which all rows can be read; 0 = none were made here."""
+    [(until,)] = store.query("SELECT max(until_ns) FROM joins")
+    return int(until)
 
 
 def changed(
@@ -123,7 +133,7 @@ def slowest(
     column = _column(by)
     # Which they are is found by few columns; all of them are read for those alone.
     chosen = store.query(
-        f"SELECT trace_id, span_id FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}{where}"  # noqa: S608
+        f"SELECT trace_id, span_id FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}{where}"
         f" AND {column} IS NOT NULL ORDER BY {column} DESC LIMIT {int(limit)}",
         _between(start_ns, end_ns, given),
     )
@@ -150,7 +160,7 @@ def trace(store: Store, trace_id: str) -> dict[str, Any]:
     """
     given = {"trace": trace_id}
     spans = store.query(
-        "SELECT SpanId, ParentSpanId, SpanName, toString(ServiceName), toString(SpanKind),"  # noqa: S608
+        "SELECT SpanId, ParentSpanId, SpanName, toString(ServiceName), toString(SpanKind),"
         " toUnixTimestamp64Nano(Timestamp), Duration, toString(StatusCode), StatusMessage,"
         " CAST(SpanAttributes, 'Map(String, String)')"
         " FROM otel_traces WHERE TraceId = {trace:String}"
@@ -194,30 +204,48 @@ def stage_percentiles(
         stage or metric how many tell it (`known`), `p50_s`, `p95_s` and `p99_s`.
     """
     where, given = _where(filters)
+    step = f"intDiv(toUnixTimestamp64Nano(start), {int(step_s) * _NS}) AS step"
+    found = f"FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}{where}"
+    between = _between(start_ns, end_ns, given)
+    # Beside the percentiles, counting outcomes would cost as much as all of these.
+    outcomes: dict[int, dict[str, int]] = {}
+    for at, outcome, count in store.query(
+        f"SELECT {step}, toString(outcome), count() {found} GROUP BY step, outcome ORDER BY step",
+        between,
+    ):
+        outcomes.setdefault(int(at), {})[str(outcome)] = int(count)
+    levels = ", ".join(map(level, (0.5, 0.95, 0.99)))
     figures = ", ".join(
-        f"countIf({_column(name)}, ok), quantilesExactIf(0.5, 0.95, 0.99)({_column(name)}, ok)"
-        for name in _ALL
+        f"count({_column(name)}), quantilesExact({levels})({_column(name)})" for name in _ALL
     )
-    found = store.query(
-        f"SELECT intDiv(toUnixTimestamp64Nano(start), {int(step_s) * _NS}) AS step,"  # noqa: S608
-        f" sumMap(map(toString(outcome), toUInt64(1))), {figures}"
-        f" FROM (SELECT *, outcome = 'success' AS ok, tpot_s FROM requests FINAL"
-        f" WHERE {_BETWEEN} AND {_REQUESTS}{where}) GROUP BY step ORDER BY step",
-        _between(start_ns, end_ns, given),
+    told = store.query(
+        f"SELECT {step}, {figures} {found} AND outcome = 'success' GROUP BY step", between
     )
-    return [_step(row, step_s) for row in found]
+    stages = {int(row[0]): _percentiles(row) for row in told}
+    none = _percentiles([0, *((0, (0, 0, 0)) * len(_ALL))])
+    return [
+        {"t": at * step_s, "requests": counts, "stages": stages.get(at, none)}
+        for at, counts in outcomes.items()
+    ]
 
 
-def _step(row: Sequence[Any], step_s: int) -> dict[str, Any]:
+def level(q: float) -> str:
+    """Write the level at which `quantileExact` gives the nearest rank, as `llmtrace.quantiles`.
+
+    It takes the value at index n * q, rounded down: one too high where that is a whole number.
+    """
+    return f"{q - _LESS:.10f}"
+
+
+def _percentiles(row: Sequence[Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for place, name in enumerate(_ALL):
-        known, quantiles = row[2 + 2 * place], row[3 + 2 * place]
+        known, quantiles = row[1 + 2 * place], row[2 + 2 * place]
         told[name] = {"known": int(known)} | {
             p: float(value) / _NS if known else None
             for p, value in zip(("p50_s", "p95_s", "p99_s"), quantiles, strict=True)
         }
-    outcomes = {name: int(count) for name, count in row[1].items()}
-    return {"t": int(row[0]) * step_s, "requests": outcomes, "stages": told}
+    return told
 
 
 def coverage(store: Store, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -233,7 +261,7 @@ def coverage(store: Store, start_ns: int, end_ns: int) -> dict[str, Any]:
         for stage in STAGES
     )
     [row] = store.query(
-        "SELECT count(), sumMap(arrayMap(x -> toString(x), told_by),"  # noqa: S608
+        "SELECT count(), sumMap(arrayMap(x -> toString(x), told_by),"
         " arrayMap(x -> toUInt64(1), told_by)), countIf(notEmpty(inconsistent)), " + sources +
         f" FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}",
         _between(start_ns, end_ns, {}),
@@ -267,7 +295,7 @@ def signals(
     # By slices of time, since a sample has no key of its own to go on from.
     for begin in range(start_ns, end_ns, _SLICE_NS):
         found = store.query(
-            "SELECT toUnixTimestamp64Milli(t), instance, signal, value, labels FROM signals"  # noqa: S608
+            "SELECT toUnixTimestamp64Milli(t), instance, signal, value, labels FROM signals"
             " WHERE t >= fromUnixTimestamp64Nano({since:Int64})"
             " AND t < fromUnixTimestamp64Nano({until:Int64})"
             f" AND isFinite(value){words} ORDER BY t, instance, signal",
@@ -371,18 +399,58 @@ _UNLESS_NONE: Final = frozenset(
 )
 
 
-def _rows(store: Store, where: str, parameters: Mapping[str, object]) -> list[dict[str, Any]]:
+def _told(store: Store, where: str, parameters: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the columns in which any of these rows says anything.
+
+    There are some hundred, and hardly any row says more than forty: leaving out the others makes
+    reading many rows twice as fast.
+    """
+    asked = {name: told for name in _COLUMNS if (told := _TOLD.get(name)) is not None}
+    [counts] = store.query(
+        f"SELECT {', '.join(asked.values())} FROM requests WHERE {where}",
+        parameters,
+    )
+    silent = {name for name, count in zip(asked, counts, strict=True) if not int(count)}
+    return tuple(name for name in _COLUMNS if name not in silent)
+
+
+def _says(name: str, kind: str) -> str | None:
+    """Return the expression that counts the rows that say something; `None` = all of them do."""
+    if kind.startswith("Nullable"):
+        return f"count({name})"
+    if kind.startswith(("Map", "Array")):
+        return f"countIf(notEmpty({name}))"
+    if name in _UNLESS_NONE:
+        return f"countIf({name} != 0)"
+    if "String" in kind or kind.startswith("Enum"):
+        return f"countIf(toString({name}) != '')"
+    return None
+
+
+_TOLD: Final = {
+    **{field.name: _says(field.name, field.type) for field in FIELDS},
+    **{f"{stage}_ns": f"count({stage}_ns)" for stage in STAGES},
+    **{f"{stage}_source": f"countIf(toString({stage}_source) != '')" for stage in STAGES},
+}
+
+
+def _rows(
+    store: Store,
+    where: str,
+    parameters: Mapping[str, object],
+    columns: Sequence[str] = _COLUMNS,
+) -> list[dict[str, Any]]:
     found = store.query(
-        f"SELECT toUnixTimestamp64Nano(start), trace_id, span_id, {', '.join(_COLUMNS)}"  # noqa: S608
+        f"SELECT toUnixTimestamp64Nano(start), trace_id, span_id, {', '.join(columns)}"
         f" FROM requests FINAL WHERE {where}",
         parameters,
     )
-    return [_flat(row) for row in found]
+    return [_flat(row, columns) for row in found]
 
 
-def _flat(row: Sequence[Any]) -> dict[str, Any]:
+def _flat(row: Sequence[Any], columns: Sequence[str]) -> dict[str, Any]:
     flat: dict[str, Any] = {"start": int(row[0]), "trace_id": row[1], "span_id": row[2]}
-    for name, value in zip(_COLUMNS, row[3:], strict=True):
+    for name, value in zip(columns, row[3:], strict=True):
         if value is None or value in ("", []):
             continue
         if name in _UNFOLDED:

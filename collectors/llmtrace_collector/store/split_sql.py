@@ -7,14 +7,14 @@ of a loop. Tests hold it against the Python, to the nanosecond.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from llmtrace.stages import STAGES
-
 from llmtrace_collector.store.fields import SOURCE
 from llmtrace_collector.store.sql import quoted, step
 
-_NUMBER: Final = {stage: number for number, stage in enumerate(STAGES, 1)}
+_NUMBER: Final[Mapping[str, int]] = {stage: number for number, stage in enumerate(STAGES, 1)}
 _NO_FIGURE: Final = "('', 'estimated')"  # a fit over many requests may not enter a sum
 _PARTS: Final = ("client_wait", "dns", "connect", "tls", "handshake", "send", "rtt")
 
@@ -26,7 +26,11 @@ def _told(name: str) -> str:
 
 def _marks(when: str) -> list[tuple[str, str, str]]:
     return [
-        (stage, f"if(mapContains(marked_{when}, '{stage}'), marked_{when}['{stage}'], NULL)", "'client'")
+        (
+            stage,
+            f"if(mapContains(marked_{when}, '{stage}'), marked_{when}['{stage}'], NULL)",
+            "'client'",
+        )
         for stage in STAGES
     ]
 
@@ -71,7 +75,7 @@ def split_sql(inner: str) -> str:
                      f"if(whole, {_told('decode')}, NULL)")
     )  # fmt: skip
     before_ns, before_stage, before_source = _claims(_BEFORE)
-    after_ns, after_stage, after_source = _claims(_AFTER)
+    after_ns, after_stage, _ = _claims(_AFTER)
     query = step(
         inner,
         ("total", "greatest(ifNull(e2e_ns, 0), 0)"),
@@ -109,7 +113,9 @@ def split_sql(inner: str) -> str:
     for stage in STAGES:
         if stage == "first_chunk":
             continue
-        taken = f"{_sum('before_fit', before_stage, stage)} + {_sum('after_fit', after_stage, stage)}"
+        taken = (
+            f"{_sum('before_fit', before_stage, stage)} + {_sum('after_fit', after_stage, stage)}"
+        )
         known_here = (
             f"{_any('before_ns', before_stage, stage)} OR {_any('after_ns', after_stage, stage)}"
         )
@@ -117,7 +123,7 @@ def split_sql(inner: str) -> str:
             taken += " + if(takes_decode, after_rest, 0)"
             known_here += " OR takes_decode"
         stages.append((f"{stage}_ns", f"if({known_here}, {taken}, NULL)"))
-        stages.append((f"{stage}_told", _last(stage, before_stage, after_stage, after_source)))
+        stages.append((f"{stage}_told", _last(stage, before_stage, after_stage)))
     query = step(query, *stages)
     query = step(
         query,
@@ -146,10 +152,7 @@ def split_sql(inner: str) -> str:
     )  # fmt: skip
     return step(
         query,
-        *(
-            (f"{stage}_source", f"CAST({stage}_told, '{quoted(SOURCE)}')")
-            for stage in STAGES
-        ),
+        *((f"{stage}_source", f"CAST({stage}_told, '{quoted(SOURCE)}')") for stage in STAGES),
     )
 
 
@@ -172,20 +175,16 @@ def _any(claims: str, stages: str, stage: str) -> str:
     return f"arrayExists((x, s) -> s = {number} AND x IS NOT NULL, {claims}, {stages})"
 
 
-def _last(stage: str, before: str, after: str, after_source: str) -> str:
+def _last(stage: str, before: str, after: str) -> str:
     """Who told of a stage last: that is what the whole of it goes by."""
     number = _NUMBER[stage]
-    in_before = (
-        f"arrayLast((w, s, x) -> s = {number} AND x IS NOT NULL, before_source, {before}, before_ns)"
-    )
+    in_before = f"arrayLast((w, s, x) -> s = {number} AND x IS NOT NULL, before_source, {before}, before_ns)"
     if stage == "decode":
         first = "if(takes_decode, 'client', "
         last = ")"
     else:
         first, last = "", ""
-    return (
-        f"{first}if({_any('after_ns', after, stage)}, 'client', {in_before}){last}"
-    )
+    return f"{first}if({_any('after_ns', after, stage)}, 'client', {in_before}){last}"
 
 
 def _cut(claims: str, fits: str, stages: str, *, first: int = 1, upto: int | None = None) -> str:
@@ -193,6 +192,4 @@ def _cut(claims: str, fits: str, stages: str, *, first: int = 1, upto: int | Non
     names = "[" + ", ".join(f"'{stage}'" for stage in STAGES) + "]"
     length = "" if upto is None else f", {upto - first + 1}"
     part = ", ".join(f"arraySlice({array}, {first}{length})" for array in (stages, claims, fits))
-    return (
-        f"arrayMap(s -> {names}[s], arrayFilter((s, x, fit) -> x IS NOT NULL AND x != fit, {part}))"
-    )
+    return f"arrayMap(s -> {names}[s], arrayFilter((s, x, fit) -> x IS NOT NULL AND x != fit, {part}))"

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from llmtrace_collector.store import spans, tables
+from llmtrace_collector.store import retention, spans, tables
 from llmtrace_collector.store.engine import Engine, Settings
 from llmtrace_collector.store.join import Joiner
 from llmtrace_collector.store.protocol import Event, Facts, JoinReport, SignalSample
+from llmtrace_collector.store.retention import Trimmed
 from llmtrace_collector.store.tables import Keep
 
 _MS: Final = 1_000_000
 _IN_S: Final = 1_000
 _OTLP: Final[Settings] = {
-    "format_schema_source": "string",
-    "format_schema": spans.PROTO,
-    "format_schema_message_name": spans.MESSAGE,
     "input_format_protobuf_oneof_presence": 1,
     # Or a batch that was stored in one table and not in the next would stay so.
     "deduplicate_blocks_in_dependent_materialized_views": 1,
+    # Spans of many days in one batch are odd, and no reason to refuse it.
+    "max_partitions_per_insert_block": 0,
 }
 _EACH_ROW: Final = "JSONEachRow"
 
@@ -32,7 +31,7 @@ class ClickHouseStore:
 
     Args:
         engine: what runs the SQL; closed with this.
-        keep: for how long; only tables that are made now follow it.
+        keep: for how long what is kept.
 
     Raises:
         ConfigError: the engine cannot do what is needed.
@@ -46,12 +45,15 @@ class ClickHouseStore:
         self._lock = threading.Lock()
         for statement in tables.statements(self.keep):
             engine.run(statement)
+        retention.follow(engine, self.keep)
+        self._otlp = {**_OTLP, **engine.schema(spans.PROTO, spans.MESSAGE)}
         self._joiner = Joiner(engine)
 
     def insert_otlp(self, body: bytes, token: str) -> None:
         """Store the spans of one batch, exactly once for each token."""
         if body:
-            self.engine.insert("otlp", "Protobuf", body, {**_OTLP, "insert_deduplication_token": token})
+            settings = {**self._otlp, "insert_deduplication_token": token}
+            self.engine.insert("otlp", "Protobuf", body, settings)
 
     def insert_signals(self, samples: Sequence[SignalSample]) -> None:
         """Store readings of signals."""
@@ -105,6 +107,10 @@ class ClickHouseStore:
         """Write the rows of all requests of which parts arrived since the last call."""
         with self._lock:
             return self._joiner.join(now_ns)
+
+    def trim(self, most_bytes: int) -> Trimmed:
+        """Drop the oldest days until everything takes at most so many bytes on disk."""
+        return retention.trim(self.engine, most_bytes)
 
     def query(
         self, sql: str, parameters: Mapping[str, object] | None = None

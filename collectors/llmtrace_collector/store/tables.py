@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.stages import STAGES
-
 from llmtrace_collector.store import parts, spans
 from llmtrace_collector.store.fields import FIELDS, NS, SOURCE
+from llmtrace_collector.store.sql import quoted
 
 # Blocks whose tokens are remembered, in each table: what is inserted again is there already.
 REMEMBERED: Final = 1000
@@ -28,6 +28,9 @@ class Keep:
     signals: int = 30
     # Parts wait here for the rest of their request: only as long as something may still come.
     parts: int = 2
+
+
+_KEEP: Final = Keep()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,36 +178,55 @@ def days_kept(table: Table, keep: Keep) -> int:
 TABLES: Final = (TRACES, PARTS, REQUESTS, SIGNALS, EVENTS, FACTS, JOINS)
 
 
-def create(table: Table, keep: Keep) -> str:
-    """Return the statement that makes a table of one node, if it is not there."""
-    return _create(table, keep, name=table.name, engine=table.engine)
-
-
-def _create(table: Table, keep: Keep, *, name: str, engine: str, on: str = "") -> str:
+def _create(
+    table: Table, keep: Keep, *, name: str | None = None, engine: str | None = None, on: str = ""
+) -> str:
     primary = f"PRIMARY KEY ({table.primary})\n" if table.primary else ""
     return f"""\
-CREATE TABLE IF NOT EXISTS {name}{on} (
+CREATE TABLE IF NOT EXISTS {name or table.name}{on} (
 {table.columns}
-) ENGINE = {engine}
+) ENGINE = {engine or table.engine}
 PARTITION BY {table.partition}
 {primary}ORDER BY ({table.order})
 TTL {table.time} + INTERVAL {days_kept(table, keep)} DAY
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1,
-    non_replicated_deduplication_window = {REMEMBERED}"""
+    {"replicated" if on else "non_replicated"}_deduplication_window = {REMEMBERED}"""
 
 
-def statements(keep: Keep = Keep()) -> Iterator[str]:  # noqa: B008 - frozen
+def statements(keep: Keep = _KEEP) -> Iterator[str]:
     """Yield the statements that make everything on one node. Run again, they change nothing."""
     for table in TABLES:
-        yield create(table, keep)
+        yield _create(table, keep)
+    yield from _views("", "")
+
+
+def cluster_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
+    """Yield the statements that make everything on a cluster, run on any one of its nodes.
+
+    What belongs to one trace lies on one shard. Each node reads the parts off the spans it gets.
+    """
+    on = f" ON CLUSTER '{quoted(cluster)}'"
+    for table in TABLES:
+        local = f"{table.name}_local"
+        name, _, arguments = table.engine.partition("(")
+        zoo = "'/clickhouse/tables/{shard}/{database}/{table}', '{replica}'"
+        rest = f", {arguments}" if arguments else ")"
+        yield _create(table, keep, name=local, engine=f"Replicated{name}({zoo}{rest}", on=on)
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {table.name}{on} AS {local}\n"
+            f"ENGINE = Distributed('{quoted(cluster)}', currentDatabase(), {local}, {table.shard})"
+        )
+    yield from _views(on, "_local")
+
+
+def _views(on: str, local: str) -> Iterator[str]:
     yield (
-        "CREATE MATERIALIZED VIEW IF NOT EXISTS request_parts_of_spans TO request_parts AS\n"
-        + parts.parts_select("otel_traces")
+        f"CREATE MATERIALIZED VIEW IF NOT EXISTS request_parts_of_spans{on} TO request_parts{local} AS\n"
+        + parts.parts_select(f"otel_traces{local}")
     )
+    yield f"CREATE TABLE IF NOT EXISTS otlp{on} (\n{spans.INCOMING_COLUMNS}\n) ENGINE = Null"
+    # By way of the distributed table, that each trace's spans come to their shard.
     yield (
-        f"CREATE TABLE IF NOT EXISTS otlp (\n{spans.INCOMING_COLUMNS}\n) ENGINE = Null"
-    )
-    yield (
-        "CREATE MATERIALIZED VIEW IF NOT EXISTS spans_of_otlp TO otel_traces AS\n"
+        f"CREATE MATERIALIZED VIEW IF NOT EXISTS spans_of_otlp{on} TO otel_traces AS\n"
         + spans.traces_select("otlp")
     )

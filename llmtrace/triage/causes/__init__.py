@@ -71,13 +71,22 @@ BEHIND: Final[Mapping[str, tuple[str, ...]]] = {
     "midstream_errors": ("engine_down", "idle_timeout"),
     "rate_limit_retries": ("engine_down",),
     "head_of_line": ("engine_paused",),
+    "network_path": ("engine_down",),
     "client_give_ups": tuple(name for name in RULES if name != "client_give_ups"),
 }  # fmt: skip
 # Seen in how requests end, whatever becomes of their latency.
 BY_OUTCOME: Final = frozenset(
     {"engine_down", "idle_timeout", "midstream_errors", "client_give_ups", "rate_limit_retries"}
 )
+# What can add nothing to a metric: before the first chunk there is no pace, after it no wait.
+OUTSIDE: Final[Mapping[str, frozenset[str]]] = {
+    "ttft_s": frozenset({"longer_outputs", "slow_renderer", "batch_size", "low_spec_acceptance"}),
+    "tpot_s": frozenset({"network_path", "client_gate", "gateway_overhead"}),
+}
+_OUTSIDE: Final = -4
+_BY_LOAD: Final = ("queue_saturation", "batch_size")
 _IS_BEHIND: Final = -6
+_GIVES_UP_FOR: Final = -10  # nearly everything that is slow makes people leave
 _NOTHING_MOVED: Final = -10
 _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled_out": 4}
 
@@ -86,6 +95,7 @@ def causes(evidence: Evidence) -> list[Finding]:
     """Return what the evidence says of every cause, the best supported first."""
     found = {name: rule(evidence) for name, rule in RULES.items()}
     found = {name: _if_moved(evidence, one) for name, one in found.items()}
+    found = {name: _of_the_metric(evidence, one) for name, one in found.items()}
     found = {name: _behind(evidence, one, found) for name, one in found.items()}
     order = list(RULES)
     return sorted(
@@ -100,22 +110,33 @@ def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
     return with_points(finding, [Point("no metric moved beyond its usual unrest", _NOTHING_MOVED)])
 
 
+def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
+    """Take points off what lies outside of the time in question."""
+    outside = OUTSIDE.get(evidence.metric or "", frozenset())
+    if finding.status not in NAMED or finding.id not in outside:
+        return finding
+    return with_points(finding, [Point("it is not in the time in question", _OUTSIDE)])
+
+
 def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) -> Finding:
     """Take points off what another cause, well supported, would bring about by itself."""
     if finding.status not in NAMED:
         return finding
-    if finding.id in ("queue_saturation", "batch_size") and evidence.more_load:
-        return finding  # there is more of it to do: that needs no other cause
+    names = BEHIND.get(finding.id, ())
+    if finding.id in _BY_LOAD and evidence.more_load:
+        # There is more to do: that needs no other cause. But a full batch is one cause, not two.
+        names = tuple(name for name in names if name in _BY_LOAD)
     behind = [
         found[name]
-        for name in BEHIND.get(finding.id, ())
+        for name in names
         if found[name].status in ("confirmed", "likely")
         and not _came_first(evidence, finding, name)
     ]
     if not behind:
         return finding
     first = max(behind, key=lambda one: one.score)
-    return with_points(finding, [Point(f"would follow from {first.id} by itself", _IS_BEHIND)])
+    points = _GIVES_UP_FOR if finding.id == "client_give_ups" else _IS_BEHIND
+    return with_points(finding, [Point(f"would follow from {first.id} by itself", points)])
 
 
 def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmtrace.columns import Mask
 from llmtrace.triage.causes import words as say
 from llmtrace.triage.evidence import Evidence
 from llmtrace.triage.result import Finding
 from llmtrace.triage.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.sides import Side
 
 
 def slow_renderer(e: Evidence) -> Finding:
@@ -133,16 +135,20 @@ def client_gate(e: Evidence) -> Finding:
         support(None if running is None else not running.rose(2.0, 0.2),
                 "the engines are not busier: " + say.gauge("running", running)),
         support(None if local is None else True, f"only {local}"),
+        against(e.carried("network") < 0.4,
+                "everything else got slower too: connections are held for longer",
+                strongly=True),
     ]  # fmt: skip
     action = "Fix the client: raise its pool or semaphore. It is not the server."
     return judge("client_gate", lines, action)
 
 
 def client_give_ups(e: Evidence) -> Finding:
-    """Clients cancel more of their requests before these are answered.
+    """Clients give up on more of their requests before these are answered.
 
     Looks like:
-        The share of outcome `cancelled` rises. What is left looks *better*: those who waited
+        The share of outcome `cancelled` rises, or of `timeout` where it was the client's own
+        deadline. What is left looks *better*: those who waited
         longest are gone from the percentiles, and vLLM counts none of them.
 
     Confirm:
@@ -158,19 +164,19 @@ def client_give_ups(e: Evidence) -> Finding:
         Put give-ups into the objective: a request that was given up on is not a fast one. Cancel
         upstream too, so that engines do not finish what nobody reads.
     """
-    gone = e.outcome("cancelled")
+    gone = e.share("gave up", _gave_up)
     waited_b, waited = _patience(e)
     whole = e.row("e2e_s")
     typical = None if whole is None else whole.before_p50
     fewer = None if whole is None else whole.after_p95 <= whole.before_p95
-    early = e.share("cancelled before the first chunk",
-                    lambda side: side.where("outcome", "cancelled")
+    early = e.share("gave up before the first chunk",
+                    lambda side: _gave_up(side)
                     & ~np.isfinite(side.number("ttft_s")))  # fmt: skip
     lines = [
-        gate(gone.rose(0.01, 5), f"cancelled: {gone}"),
-        required(gone.rose(0.01, 5), f"cancelled: {gone}"),
+        gate(gone.rose(0.01, 5), f"gave up: {gone}"),
+        required(gone.rose(0.01, 5), f"gave up: {gone}"),
         proof(gone.after >= 0.03 and gone.after >= 2 * gone.before + 0.02,
-              f"cancelled {say.percent(gone.before)} → {say.percent(gone.after)}"),
+              f"gave up {say.percent(gone.before)} → {say.percent(gone.after)}"),
         support(None if waited is None or typical is None else waited <= typical,
                 f"they left after {say.seconds(waited or 0)} (median; before: "
                 f"{say.seconds(waited_b) if waited_b is not None else 'none'})"),
@@ -185,7 +191,13 @@ def _patience(e: Evidence) -> tuple[float | None, float | None]:
     """Return the median wait of those who cancelled, before and after."""
     found = []
     for side in (e.before, e.after):
-        waited = side.number("e2e_s")[side.where("outcome", "cancelled")]
+        waited = side.number("e2e_s")[_gave_up(side)]
         waited = waited[np.isfinite(waited)]
         found.append(float(np.median(waited)) if len(waited) else None)
     return found[0], found[1]
+
+
+def _gave_up(side: Side) -> Mask:
+    """Return who left: cancelled, or ran into a deadline of their own."""
+    own = side.where("outcome", "timeout") & ~(side.number("http_status") >= 400)
+    return side.where("outcome", "cancelled") | own

@@ -44,7 +44,7 @@ def queue_saturation(e: Evidence) -> Finding:
         Scale on waiting requests or queue time, not on GPU utilisation, which reads 100 % long
         before. Set a limit at the door, so that overload is a fast 503 and not a slow answer.
     """
-    waiting = _capacity_waiting(e)
+    waiting = e.gauge("waiting")
     running, kv = e.gauge("running"), e.gauge("kv_usage")
     at_limit, limit = _at_limit(e, running)
     full = kv is not None and _highest(kv) >= _FULL_KV
@@ -230,10 +230,6 @@ def replica_imbalance(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
     return judge("replica_imbalance", lines, action)
-
-
-def _capacity_waiting(e: Evidence) -> Moved | None:
-    return e.gauge("waiting")
 
 
 def _load(e: Evidence) -> str:

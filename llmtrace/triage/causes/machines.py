@@ -14,6 +14,7 @@ from llmtrace.triage.patterns import (
     broken,
     fresh,
     overlap,
+    refused_connections,
     restarted,
     silences,
     starts,
@@ -166,14 +167,19 @@ def engine_paused(e: Evidence) -> Finding:
     usual = before.seconds if before else 0.0
     long = _stood_still(quiet, before)
     stopped = _stopped(e)
+    if long is False and not _told_apart(e):
+        long = None  # others answer while one stands still
+    # A front end that is short of CPU counts tokens late: alone this says nothing.
+    stopped = stopped and long is not False
     told = [one for one in (slept, long, stopped) if one is not None]
+    open_ = quiet is not None and long is None and not (slept or stopped)
     gap = e.row("max_gap_s")
     again = restarted(e)
     long_ones = overlap(e)
     lines = [
         gate(e.gate(*_ENGINE_STAGES) if e.moved else bool(gap and gap.rose(0.2)),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
-        required(any(told) if told else None, _silence_text(quiet, usual),
+        required(any(told) if told and not open_ else None, _silence_text(quiet, usual),
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(slept, "the engine said that it was asleep"),
         support(long, _silence_text(quiet, usual)),
@@ -218,7 +224,9 @@ def engine_down(e: Evidence) -> Finding:
     known = e.has("started") or e.has("running") or any("started" in one for one in facts)
     local = _errors_at(e)
     server = e.share("5xx", lambda side: side.number("http_status") >= 500)
-    refused = e.share("connect", _refused)
+    refused = e.share("connect", refused_connections)
+    together = cut.together >= 0.5 and cut.n >= 4
+    turned_away = server.rose(0.003, 2, 2.0) or refused.rose(0.003, 2, 2.0)
     lines = [
         gate(failed.rose(0.003, 3, 2.0) or e.share("retried", lambda s: s.number("attempts") > 1)
              .rose(0.003, 3, 2.0), f"failed requests: {failed}"),
@@ -228,9 +236,11 @@ def engine_down(e: Evidence) -> Finding:
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failed.rose(0.003, 3, 2.0),
               "the start time moved, and requests failed"),
+        proof(together and turned_away and (local is None or local[1]) and not again,
+              "streams ended at one instant, and nobody was answered after that"),
         support(cut.together >= 0.4 and cut.n >= 3,
                 f"of {cut.n} cut streams {say.percent(cut.together)} ended together"),
-        support(server.rose(0.003, 2, 2.0) or refused.rose(0.003, 2, 2.0),
+        support(turned_away,
                 f"5xx: {server}; refused: {refused}"),
         support(None if local is None else local[1], local[0] if local else ""),
         against(len(again) >= max(2, 0.6 * len(e.instances)),
@@ -293,6 +303,9 @@ def frontend_cpu(e: Evidence) -> Finding:
                 "queue and prefill did not move: " + say.durations("queue", e.row("queue_s"))),
         support(None if waiting is None else not waiting.rose(1.0), "nothing waits in the engine"),
         against(idle, say.gauge("cores used by the API server", cpu)),
+        against(cpu is None and (e.up("tpot_s", relative=0.3) or False),
+                "steps got slower, and who comes waits for the running one: "
+                + say.durations("time per token", e.row("tpot_s"))),
         against(stalls, _silence_text(quiet, before.seconds if before else 0.0)),
         against(None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5,
                 "slow requests came while long prompts were worked on"),
@@ -387,12 +400,18 @@ def _silence_text(found: Silence | None, usual: float) -> str:
     )
 
 
+def _told_apart(e: Evidence) -> bool:
+    """Return whether rows say which engine they were on, or there is only one."""
+    known = (e.after.rows.words["replica"].codes >= 0).any()
+    return bool(known) or len(e.instances) == 1
+
+
 def _stood_still(quiet: Silence | None, before: Silence | None) -> bool | None:
     """Return whether an engine gave nothing for far longer than it ever does."""
     if quiet is None:
-        return None
+        return False
     usual = before.seconds if before is not None and before.whole is not False else 0.0
-    return False if quiet.seconds < max(0.8, 3.0 * usual) else quiet.whole
+    return False if quiet.seconds < max(0.8, 2.5 * usual) else quiet.whole
 
 
 def _stopped(e: Evidence) -> bool | None:
@@ -416,12 +435,6 @@ def _stopped(e: Evidence) -> bool | None:
 
 def _failed(side: Side) -> Mask:
     return side.where("outcome", "error", "truncated", "timeout")
-
-
-def _refused(side: Side) -> Mask:
-    words = ("connect", "refused", "reset", "protocol")
-    names = side.rows.words["error_type"].names
-    return side.where("error_type", *(n for n in names if any(w in n.lower() for w in words)))
 
 
 def _errors_at(e: Evidence) -> tuple[str, bool] | None:
@@ -448,6 +461,6 @@ def _vanished(e: Evidence) -> list[str]:
             continue
         usual = float(np.median(np.diff(before)))
         marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
-        if np.diff(marks).max() > max(4 * usual, 20.0):
+        if np.diff(marks).max() > max(5 * usual, 8.0):
             found.append(name)
     return found

@@ -8,7 +8,7 @@ from llmtrace.columns import Mask
 from llmtrace.triage.causes import words as say
 from llmtrace.triage.causes.advice import flags
 from llmtrace.triage.evidence import Evidence
-from llmtrace.triage.patterns import broken, restarted
+from llmtrace.triage.patterns import broken, refused_connections, restarted, starts
 from llmtrace.triage.result import Finding
 from llmtrace.triage.scoring import against, gate, judge, proof, required, support
 from llmtrace.triage.sides import Side
@@ -82,7 +82,8 @@ def gateway_overhead(e: Evidence) -> Finding:
 
     Looks like:
         The gateway's own time is up, with no more attempts than before; engines behind it are as
-        ever.
+        ever. A gateway that tells nothing leaves its time in `first_chunk`: there it is told by
+        what it is not (the engine's front end, bursts, a restart), and may be any hop on the way.
 
     Confirm:
             histogram_quantile(0.95,
@@ -102,12 +103,20 @@ def gateway_overhead(e: Evidence) -> Finding:
     retried = e.share("retried", _retried)
     local = e.local("gateway", "gateway_s")
     limited = _limited(e)
+    tells = "the gateway's own time (Server-Timing, its headers, or our middleware)"
+    by_exclusion = None if whole is not None else _is_between(e)
+    if by_exclusion:
+        text = ("the gateway tells nothing, but time is lost on the way and not in the engine: "
+                + say.durations("first chunk", e.row("first_chunk_s")))  # fmt: skip
+        seen = [gate(e.gate("first_chunk"), text), required(by_exclusion, text, tells)]
+    else:
+        seen = [
+            gate(e.gate("gateway"), say.durations("gateway", whole), tells),
+            required(None if own is None else own.rose(0.005),
+                     say.durations("gateway, of requests sent once", own), tells),
+        ]  # fmt: skip
     lines = [
-        gate(e.gate("gateway"), say.durations("gateway", whole),
-             "the gateway's own time (Server-Timing, its headers, or our middleware)"),
-        required(None if own is None else own.rose(0.005),
-                 say.durations("gateway, of requests sent once", own),
-                 "the gateway's own time"),
+        *seen,
         proof(None if own is None or whole is None else
               own.after_mean - own.before_mean >= 0.6 * (whole.after_mean - whole.before_mean),
               f"it is the gateway's own time; more than one attempt: {retried}"),
@@ -148,6 +157,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
     seen = [one for one in (limited, counter, turned) if one is not None]
     local = e.local("tenant", "retry_s")
     again = restarted(e)
+    refused = e.share("connect", refused_connections)
     knows = bool(np.isfinite(e.after.number("attempts")).any())
     statuses = e.share("429", _status_limited)
     lines = [
@@ -164,6 +174,8 @@ def rate_limit_retries(e: Evidence) -> Finding:
                 say.durations("failed attempts and backoff", wait)),
         support(None if local is None else True, f"only {local}"),
         support(e.gate("gateway"), say.durations("gateway", e.row("gateway_s"))),
+        against(refused.rose(0.01, 3, 2.0) and not any(seen),
+                f"connections were refused: {refused}"),
         against(bool(again), f"{', '.join(again)} was restarted"),
     ]  # fmt: skip
     action = "Raise the quota or rebalance over keys; honour Retry-After, and add jitter."
@@ -315,9 +327,9 @@ def midstream_errors(e: Evidence) -> Finding:
     retries = resent.rose(0.01) and decode is not None and decode.over > 0.07
     idle = found.idle is not None and found.alike >= 0.6 and found.n >= 4
     lines = [
-        gate(cut.rose(0.002, 3) or retries,
+        gate(cut.rose(0.005, 3, 3.0) or retries,
              f"broken after the first chunk: {cut}; sent again: {resent}"),
-        required(cut.rose(0.002, 3) or retries, f"broken after the first chunk: {cut}"),
+        required(cut.rose(0.005, 3, 3.0) or retries, f"broken after the first chunk: {cut}"),
         proof(counted, "the engines count: " + say.counted("finished with an error", finished)),
         support(not idle and found.n >= 4,
                 "they had been silent for all sorts of times before they broke"),
@@ -327,6 +339,7 @@ def midstream_errors(e: Evidence) -> Finding:
         against(idle and found.together < 0.4,
                 f"they had all been silent for {say.seconds(found.idle or 0)}", strongly=True),
         against(bool(again), f"{', '.join(again)} was restarted"),
+        against(found.together >= 0.5 and found.n >= 4, "they broke at the same instant"),
     ]  # fmt: skip
     action = "Reroute away from what the broken streams share, roll back; then fix the engine."
     return judge("midstream_errors", lines, action)
@@ -335,6 +348,23 @@ def midstream_errors(e: Evidence) -> Finding:
 def _engine_flat(e: Evidence) -> bool | None:
     rose = [one for one in (e.up("queue_s"), e.up("prefill_s")) if one is not None]
     return not any(rose) if rose else None
+
+
+def _is_between(e: Evidence) -> bool | None:
+    """Return whether `first_chunk` grew and everything else that could sit there is ruled out.
+
+    `None` where too little of that is reported.
+    """
+    gauge, rows = e.gauge("frontend_time"), e.row("first_chunk_frontend_s")
+    front = [gauge.rose(0.005, 0.3) if gauge else None, rows.rose(0.005, 0.3) if rows else None]
+    known = [one for one in front if one is not None]
+    bursts, pace = e.row("burst_share"), e.row("wait_per_token_s")
+    if not known or pace is None:
+        return None
+    gathered = pace.after_mean <= 0.8 * pace.before_mean or (
+        bursts is not None and bursts.after_mean - bursts.before_mean >= 0.15
+    )
+    return bool(e.up("first_chunk_s")) and not (any(known) or gathered or starts(e))
 
 
 def _retried(side: Side) -> Mask:

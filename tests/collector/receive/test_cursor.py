@@ -9,7 +9,8 @@ import pytest
 from llmtrace_collector.receive.cursor import Cursor
 
 
-def opened(path, position=False):
+def opened(path, *, position=False):
+    """Open a cursor and close it; return it, or its position."""
     cursor = Cursor(path, sync=False)
     cursor.close()
     return cursor.position if position else cursor
@@ -33,7 +34,7 @@ def test_moves_and_plans_are_remembered(tmp_path):
     found = opened(tmp_path / "cursor", position=True)
 
     assert cursor.position == found
-    assert (3, 100, 250) == (found.segment, found.offset, found.planned)
+    assert (found.segment, found.offset, found.planned) == (3, 100, 250)
 
 
 @pytest.mark.parametrize("half", [0, 1])

@@ -6,18 +6,21 @@ import asyncio
 import json
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from llmtrace_collector.receive import Ingest, Spool, SpoolLimits
+from llmtrace_collector.receive import Ingest, IngestSettings, Spool, SpoolLimits
+from llmtrace_collector.store import open_store
 from tests.collector.receive.parts import MemoryStore, body, receiving, spooled
 from tests.collector.receive.test_http import posted
+from tests.collector.receive.test_ingest import until
 
 
 def mount(*words):
+    """Mount something; say whether that was allowed."""
     done = subprocess.run(["mount", *words], check=False, capture_output=True)
     return done.returncode == 0
 
@@ -36,10 +39,12 @@ def small_disk(folder, size):
 
 def test_a_full_disk_is_survived(tmp_path):
     """Senders are asked to come back; what was taken is stored; then they are welcome again."""
+
     async def run(disk):
-        async with receiving(disk / "spool") as receiver, aiohttp.ClientSession(
-            receiver.url
-        ) as session:
+        async with (
+            receiving(disk / "spool") as receiver,
+            aiohttp.ClientSession(receiver.url) as session,
+        ):
             statuses = [(await posted(session, body(n * 300, 300)))[0] for n in range(60)]
             taken = statuses.count(200)
             store = MemoryStore()
@@ -58,10 +63,12 @@ def test_a_full_disk_is_survived(tmp_path):
 
 def test_a_disk_that_becomes_read_only_is_survived(tmp_path):
     """As a filesystem does after an error: 503, until it can be written to again."""
+
     async def run(disk):
-        async with receiving(disk / "spool") as receiver, aiohttp.ClientSession(
-            receiver.url
-        ) as session:
+        async with (
+            receiving(disk / "spool") as receiver,
+            aiohttp.ClientSession(receiver.url) as session,
+        ):
             first = (await posted(session, body(0)))[0]
             # What is open for writing keeps a disk from being made read-only.
             receiver.spool._leave_file()
@@ -78,8 +85,8 @@ def test_a_disk_that_becomes_read_only_is_survived(tmp_path):
     with small_disk(tmp_path / "disk", 1 << 20) as disk:
         first, while_read_only, then, kept, receiver = asyncio.run(run(disk))
 
-    assert (200, [503, 503], 200) == (first, while_read_only, then)
-    assert [0, 3] == kept
+    assert (first, while_read_only, then) == (200, [503, 503], 200)
+    assert kept == [0, 3]
     assert receiver.spool.counted.errors["EROFS"] == 2
 
 
@@ -126,13 +133,45 @@ def test_a_limit_on_files_is_survived(tmp_path):
     assert set(errors) == {"EFBIG"}
 
 
+def test_a_full_disk_under_the_store_loses_nothing(tmp_path):
+    """The store says so, and what was taken waits in the spool until there is room."""
+    requests = [body(n * 300, 300) for n in range(10)]
+    spool = Spool(tmp_path / "spool", SpoolLimits(free_bytes=0))
+    with small_disk(tmp_path / "disk", 60 << 20) as disk, closing(spool):
+        asyncio.run(append_all(spool, requests))
+        with closing(open_store(disk / "store")) as store:
+            fill(disk / "filler")
+            ingest = Ingest(spool, store, IngestSettings(backoff_s=0.01, join_s=600))
+            ingest.start()
+            assert until(lambda: ingest.counted.failures["insert"])
+            assert spool.backlog_bytes > 0
+            (disk / "filler").unlink()
+
+            assert ingest.stop(timeout_s=60)
+            counted = "SELECT count(), uniqExact(TraceId) FROM otel_traces"
+            assert [list(map(int, one)) for one in store.query(counted)] == [[3000, 3000]]
+
+
+def fill(path):
+    """Write until the disk is full."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+async def append_all(spool, requests):
+    """Append requests of 300 spans each."""
+    for one in requests:
+        await spool.append(one, 300)
+
+
 def test_the_cursor_needs_no_room_on_a_full_disk(tmp_path):
     """What is stored can be noted, and so deleted, when nothing more fits."""
     with small_disk(tmp_path / "disk", 256 << 10) as disk:
         spool = Spool(disk / "spool", SpoolLimits(free_bytes=0, segment_bytes=32 << 10))
         try:
 
-            async def fill():
+            async def append():
                 for n in range(10_000):
                     try:
                         await spool.append(body(n), 1)
@@ -140,12 +179,8 @@ def test_the_cursor_needs_no_room_on_a_full_disk(tmp_path):
                         return n
                 return None
 
-            taken = asyncio.run(fill())
-            (disk / "filler").write_bytes(b"")
-            with pytest.raises(OSError, match="No space"), (disk / "filler").open("wb") as file:
-                while True:
-                    file.write(bytes(4096))
-                    file.flush()
+            taken = asyncio.run(append())
+            fill(disk / "filler")
 
             assert list(range(taken)) == spooled(spool)
         finally:

@@ -37,6 +37,8 @@ async def serving(folder, limits=None, spool_limits=None, **how):
 
 
 def run(test, *args, **kwargs):
+    """Run a test with a server of its own."""
+
     async def within():
         async with serving(*args, **kwargs) as (intake, spool, export):
             await test(intake, spool, export)
@@ -85,7 +87,7 @@ def test_bad_data_is_refused_for_good(tmp_path, wrong):
         error = await refused(export, wrong)
 
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert {("grpc", "bad_data"): 1} == intake.counted.refused
+        assert intake.counted.refused == {("grpc", "bad_data"): 1}
 
     run(test, tmp_path)
 
@@ -101,7 +103,7 @@ def test_what_is_too_large_is_refused(tmp_path, packed):
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await export(body()) == b""
-        assert [0] == spooled(spool)
+        assert spooled(spool) == [0]
 
     run(test, tmp_path, limits)
 
@@ -139,7 +141,7 @@ def test_too_much_at_once_is_to_come_back_later(tmp_path):
 
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert retry_info(error) == 5
-        assert {("grpc", "overloaded"): 1} == intake.counted.refused
+        assert intake.counted.refused == {("grpc", "overloaded"): 1}
 
     run(test, tmp_path)
 

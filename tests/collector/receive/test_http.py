@@ -36,6 +36,7 @@ BEACON = {
 
 @asynccontextmanager
 async def sending(tmp_path, limits=None, access=None, spool_limits=None):
+    """Listen; yield the receiver, and a session that sends to it."""
     async with (
         receiving(tmp_path / "spool", limits, access, spool_limits) as receiver,
         aiohttp.ClientSession(
@@ -54,6 +55,8 @@ async def posted(session, data, path="/v1/traces", **headers):
 
 
 def run(test, *args, **kwargs):
+    """Run a test with a receiver of its own."""
+
     async def within():
         async with sending(*args, **kwargs) as (receiver, session):
             await test(receiver, session)
@@ -62,6 +65,7 @@ def run(test, *args, **kwargs):
 
 
 def packed(encoding, raw):
+    """Compress."""
     if encoding == "zstd":
         zstd = pytest.importorskip("backports.zstd")
         return zstd.compress(raw)
@@ -74,7 +78,7 @@ def test_what_is_answered_with_200_is_kept(tmp_path):
     async def test(receiver, session):
         status, answer, headers = await posted(session, body(0, 5))
 
-        assert (200, b"") == (status, answer)
+        assert (status, answer) == (200, b"")
         assert headers["Content-Type"] == "application/x-protobuf"
         assert list(range(5)) == spooled(receiver.spool)
         assert receiver.intake.counted.spans == {"http": 5}
@@ -89,9 +93,7 @@ def test_every_encoding_is_read(tmp_path, encoding):
 
     async def test(receiver, session):
         for raw in (body(0, 1), body(1, 400)):
-            status, _, _ = await posted(
-                session, packed(encoding, raw), content_encoding=encoding
-            )
+            status, _, _ = await posted(session, packed(encoding, raw), content_encoding=encoding)
             assert status == 200
 
         assert list(range(401)) == spooled(receiver.spool)
@@ -108,8 +110,8 @@ def test_json_is_taken_and_answered_in_json(tmp_path):
             session, raw, content_type="application/json; charset=utf-8"
         )
 
-        assert (200, b"{}", "application/json") == (status, answer, headers["Content-Type"])
-        assert [0, 1] == spooled(receiver.spool)
+        assert (status, answer, headers["Content-Type"]) == (200, b"{}", "application/json")
+        assert spooled(receiver.spool) == [0, 1]
 
     run(test, tmp_path)
 
@@ -122,14 +124,14 @@ def test_what_is_left_out_is_told_as_partial_success(tmp_path):
         status, answer, _ = await posted(session, request(span(0), wrong).SerializeToString())
         told = ExportTraceServiceResponse.FromString(answer).partial_success
 
-        assert (200, 1) == (status, told.rejected_spans)
+        assert (status, told.rejected_spans) == (200, 1)
         assert "trace id" in told.error_message
 
         status, answer, _ = await posted(
             session, json.dumps(as_json(span(2), wrong)), content_type="application/json"
         )
         assert json.loads(answer)["partialSuccess"]["rejectedSpans"] == "1"
-        assert [0, 2] == spooled(receiver.spool)
+        assert spooled(receiver.spool) == [0, 2]
         assert receiver.intake.counted.refused_spans == {"ids": 2}
 
     run(test, tmp_path)
@@ -188,7 +190,7 @@ def test_a_body_whose_length_is_not_told_is_bounded_too(tmp_path):
             pass  # we had closed before it had read the answer
         else:
             assert status == 413
-        assert {("http", "too_large"): 1} == receiver.intake.counted.refused
+        assert receiver.intake.counted.refused == {("http", "too_large"): 1}
 
     run(test, tmp_path, limits)
 
@@ -203,18 +205,16 @@ def test_too_much_at_once_is_to_come_back_later(tmp_path):
 
     async def test(receiver, session):
         busy = [asyncio.create_task(posted(session, slow())) for _ in range(2)]
-        while receiver.intake.counted.memory_bytes < 100_000:
-            await asyncio.sleep(0.01)
+        await until(lambda: receiver.intake.counted.memory_bytes >= 100_000)
 
         status, answer, headers = await posted(session, body())
 
-        assert (429, "5") == (status, headers["Retry-After"])
+        assert (status, headers["Retry-After"]) == (429, "5")
         assert "later" in Status.FromString(answer).message
         for one in busy:
             one.cancel()
         await asyncio.gather(*busy, return_exceptions=True)
-        while receiver.intake.counted.memory_bytes:
-            await asyncio.sleep(0.01)
+        await until(lambda: not receiver.intake.counted.memory_bytes)
         assert (await posted(session, body()))[0] == 200
 
     run(test, tmp_path, limits)
@@ -226,11 +226,13 @@ def test_a_full_spool_is_to_come_back_later(tmp_path):
     async def test(receiver, session):
         answers = [await posted(session, body(n, 3)) for n in range(0, 30, 3)]
 
-        assert [200, 503] == [answers[0][0], answers[-1][0]]
+        assert [answers[0][0], answers[-1][0]] == [200, 503]
         assert answers[-1][2]["Retry-After"] == "5"
         assert receiver.intake.counted.refused["http", "spool_full"] > 0
 
-    run(test, tmp_path, spool_limits=SpoolLimits(free_bytes=0, segment_bytes=1000, disk_bytes=1000))
+    run(
+        test, tmp_path, spool_limits=SpoolLimits(free_bytes=0, segment_bytes=1000, disk_bytes=1000)
+    )
 
 
 def test_a_token_is_asked_for_where_one_is_set(tmp_path):
@@ -240,7 +242,7 @@ def test_a_token_is_asked_for_where_one_is_set(tmp_path):
     async def test(receiver, session):
         for wrong in ({}, {"authorization": "Bearer no"}, {"authorization": f"Basic {TOKEN}"}):
             status, answer, headers = await posted(session, body(), **wrong)
-            assert (401, "Bearer") == (status, headers["WWW-Authenticate"])
+            assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
             assert TOKEN.encode() not in answer
         assert (await posted(session, body(), authorization=f"bearer {TOKEN}"))[0] == 200
         assert (await posted(session, json.dumps(BEACON), "/v1/beacons"))[0] == 204
@@ -254,23 +256,21 @@ def test_a_beacon_becomes_the_page_s_span(tmp_path):
 
     async def test(receiver, session):
         status, answer, _ = await posted(session, json.dumps(BEACON), "/v1/beacons")
-        assert (204, b"") == (status, answer)
+        assert (status, answer) == (204, b"")
 
         batch = receiver.spool.next_batch(1 << 20, 10)
-        [resource] = ExportTraceServiceRequest.FromString(
-            batch.records[0].payload
-        ).resource_spans
+        [resource] = ExportTraceServiceRequest.FromString(batch.records[0].payload).resource_spans
         [scope] = resource.scope_spans
         [made] = scope.spans
-        assert (b"\x11" * 16, b"\x22" * 8) == (made.trace_id, made.span_id)
-        assert (b"", "llmtrace.browser", SCOPE) == (
+        assert (made.trace_id, made.span_id) == (b"\x11" * 16, b"\x22" * 8)
+        assert (
             made.parent_span_id, made.name, scope.scope.name,
-        )  # fmt: skip
+        ) == (b"", "llmtrace.browser", SCOPE)  # fmt: skip
         assert made.end_time_unix_nano - made.start_time_unix_nano == 1_200_500_000
         flat = {one.key: getattr(one.value, one.value.WhichOneof("value"))
                 for one in made.attributes}  # fmt: skip
         browser = unflatten(flat, ON_WIRE)
-        assert (1_200_500_000, 300_000_000) == (browser.e2e_ns, browser.ttft_ns)
+        assert (browser.e2e_ns, browser.ttft_ns) == (1_200_500_000, 300_000_000)
 
     run(test, tmp_path)
 
@@ -296,7 +296,7 @@ def test_beacons_are_taken_so_many_a_second(tmp_path):
         statuses = [
             (await posted(session, json.dumps(BEACON), "/v1/beacons"))[0] for _ in range(6)
         ]
-        assert [204, 204, 429, 429, 429, 429] == statuses
+        assert statuses == [204, 204, 429, 429, 429, 429]
 
     run(test, tmp_path, ReceiveLimits(beacons_per_s=2.0 / 1))
 
@@ -346,19 +346,28 @@ def test_a_label_explosion_grows_no_metric(tmp_path):
             await posted(session, body(), content_type=f"type/{n}")
         counted = receiver.intake.counted
 
-        assert {"attributes": 50} == counted.refused_spans
-        assert {("http", "encoding"): 50, ("http", "media_type"): 50} == counted.refused
+        assert counted.refused_spans == {"attributes": 50}
+        assert counted.refused == {("http", "encoding"): 50, ("http", "media_type"): 50}
 
     run(test, tmp_path)
 
 
+async def until(condition):
+    """Wait for something that has to come."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is waited for is a counter
+            await asyncio.sleep(0.01)
+
+
 async def closed(writer):
+    """Close a connection from this side."""
     writer.close()
     with suppress(OSError):
         await writer.wait_closed()
 
 
 async def raw(url):
+    """Open a connection of bytes."""
     where = urlsplit(url)
     return await asyncio.open_connection(where.hostname, where.port)
 
@@ -379,8 +388,7 @@ def test_a_head_that_never_comes_closes_the_connection(tmp_path, said):
                 pass
         await closed(writer)
         assert receiver.intake.counted.dropped_connections["slow_head"] == 1
-        while receiver.intake.counted.connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not receiver.intake.counted.connections)
 
     run(test, tmp_path, limits)
 
@@ -417,7 +425,7 @@ def test_a_body_that_never_comes_is_given_up(tmp_path):
         await closed(writer)
         assert b" 408 " in answer.splitlines()[0]
         assert receiver.intake.counted.memory_bytes == 0
-        assert {("http", "too_slow"): 1} == receiver.intake.counted.refused
+        assert receiver.intake.counted.refused == {("http", "too_slow"): 1}
 
     run(test, tmp_path, limits)
 
@@ -438,7 +446,7 @@ def test_a_slow_but_steady_sender_is_served(tmp_path):
         async with asyncio.timeout(20):
             assert b" 200 " in (await reader.read()).splitlines()[0]
         await closed(writer)
-        assert [0, 1] == spooled(receiver.spool)
+        assert spooled(receiver.spool) == [0, 1]
 
     run(test, tmp_path)
 
@@ -450,8 +458,7 @@ def test_connections_are_bounded(tmp_path):
     async def test(receiver, session):
         assert (await posted(session, body()))[0] == 200
         others = [await raw(receiver.url) for _ in range(2)]
-        while receiver.intake.counted.connections < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: receiver.intake.counted.connections == 3)
 
         reader, writer = await raw(receiver.url)
         async with asyncio.timeout(20):
@@ -491,14 +498,11 @@ def test_a_sender_that_leaves_amid_its_body_holds_nothing(tmp_path):
             b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
             b"Content-Length: 100000\r\n\r\nabc"
         )
-        while not receiver.intake.counted.memory_bytes:
-            await asyncio.sleep(0.01)
+        await until(lambda: receiver.intake.counted.memory_bytes)
         writer.transport.abort()
         with suppress(OSError):
             await writer.wait_closed()
-        async with asyncio.timeout(20):
-            while receiver.intake.counted.memory_bytes:
-                await asyncio.sleep(0.01)
+        await until(lambda: not receiver.intake.counted.memory_bytes)
 
     run(test, tmp_path)
 

@@ -20,6 +20,7 @@ QUICK = IngestSettings(interval_s=0.01, join_s=0.01, backoff_s=0.01, most_backof
 
 @contextmanager
 def opened(folder):
+    """Open a spool, and close it."""
     spool = Spool(folder, SpoolLimits(free_bytes=0))
     try:
         yield spool
@@ -28,6 +29,8 @@ def opened(folder):
 
 
 def append(spool, *spans):
+    """Append one request a span."""
+
     async def run():
         for number in spans:
             await spool.append(body(number), 1)
@@ -83,7 +86,7 @@ def test_a_store_that_fails_is_asked_again_with_the_same_token(tmp_path):
         assert until(lambda: store.stored)
         assert ingest.stop()
         assert list(range(10)) == store.stored
-        assert {"insert": 3} == ingest.counted.failures
+        assert ingest.counted.failures == {"insert": 3}
         assert ingest.counted.problem is None
 
 
@@ -142,7 +145,7 @@ def test_a_request_that_can_never_be_stored_is_put_aside(tmp_path):
         ingest = Ingest(spool, store, QUICK)
         ingest.drain()
 
-        assert [0, 1, 2, 3, 5, 6, 7, 8, 9] == sorted(store.stored)
+        assert sorted(store.stored) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
         assert ingest.counted.put_aside == 1
         assert spool.backlog_bytes == 0
     [kept] = (tmp_path / "aside").iterdir()
@@ -168,7 +171,7 @@ def test_a_store_that_fails_amid_the_search_for_a_bad_request_stores_nothing_twi
         ingest = Ingest(spool, store, QUICK)
         ingest.drain()
 
-    assert [0, 1, 2, 3, 5, 6, 7, 8, 9] == sorted(store.stored)
+    assert sorted(store.stored) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
 def test_a_full_disk_under_the_cursor_stores_nothing_twice(tmp_path, monkeypatch):
@@ -189,7 +192,7 @@ def test_a_full_disk_under_the_cursor_stores_nothing_twice(tmp_path, monkeypatch
         ingest.drain()
 
         assert list(range(10)) == store.stored
-        assert {"spool": 2} == ingest.counted.failures
+        assert ingest.counted.failures == {"spool": 2}
         assert spool.backlog_bytes == 0
 
 
@@ -228,7 +231,7 @@ def test_an_error_nobody_thought_of_does_not_end_the_thread(tmp_path):
         append(spool, 0)
         Ingest(spool, store, QUICK).drain()
 
-    assert [0] == store.stored
+    assert store.stored == [0]
 
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path):

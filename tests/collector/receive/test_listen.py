@@ -11,10 +11,12 @@ from llmtrace_collector.receive import HttpAccess, HttpServer, ReceiveLimits
 from llmtrace_collector.receive.counters import Received
 
 
-async def nothing(scope, receive, send): ...
+async def nothing(scope, receive, send):
+    """Answer nothing."""
 
 
 def server(port=0, **how):
+    """Make a server that is not started."""
     return HttpServer(nothing, "127.0.0.1", port, ReceiveLimits(), Received(), **how)
 
 
@@ -40,7 +42,9 @@ def test_a_certificate_that_is_none_is_told(tmp_path):
         asyncio.run(server(certificate=tmp_path / "x.pem", key=tmp_path / "x.pem").start())
 
 
-@pytest.mark.parametrize("wrong", [{"body_bytes": 0}, {"connections": -1}, {"body_bytes": 1 << 40}])
+@pytest.mark.parametrize(
+    "wrong", [{"body_bytes": 0}, {"connections": -1}, {"body_bytes": 1 << 40}]
+)
 def test_wrong_limits_are_told(wrong):
     """With the setting's name."""
     with pytest.raises(ConfigError, match=f"receive.{next(iter(wrong))}"):

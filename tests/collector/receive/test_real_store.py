@@ -27,11 +27,14 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def spool(tmp_path):
+    """Open an empty spool."""
     with closing(Spool(tmp_path / "spool", SpoolLimits(free_bytes=0))) as opened:
         yield opened
 
 
 def append(spool, *payloads):
+    """Append requests, one after the other."""
+
     async def run():
         for payload in payloads:
             await spool.append(payload, 1)
@@ -58,7 +61,7 @@ def test_a_batch_inserted_again_is_stored_once(store, spool):
     ingest = Ingest(spool, store)
     ingest.drain()
 
-    assert (100, 100) == count(store, 0, 99)
+    assert count(store, 0, 99) == (100, 100)
     assert not ingest.counted.failures
 
 
@@ -84,11 +87,11 @@ def test_what_passed_the_check_never_stops_the_store(store, spool):
     ingest = Ingest(spool, store)
     ingest.drain()
 
-    assert (0, {}) == (ingest.counted.put_aside, dict(ingest.counted.failures))
-    assert (4, 4) == count(store, 2000, 2003)
+    assert (ingest.counted.put_aside, dict(ingest.counted.failures)) == (0, {})
+    assert count(store, 2000, 2003) == (4, 4)
     # Older ones than spans are kept are let go by the store.
     assert count(store, 3000, 3005) == (6, 6)
-    assert (1, 1) == count(store, 4000, 4000)
+    assert count(store, 4000, 4000) == (1, 1)
 
 
 def test_a_request_the_store_cannot_read_is_put_aside(store, spool):
@@ -99,7 +102,7 @@ def test_a_request_the_store_cannot_read_is_put_aside(store, spool):
     ingest.drain()
 
     assert ingest.counted.put_aside == 1
-    assert (2, 2) == count(store, 5000, 5001)
+    assert count(store, 5000, 5001) == (2, 2)
 
 
 def test_a_beacon_is_a_span_of_the_store(store, spool):
@@ -114,7 +117,7 @@ def test_a_beacon_is_a_span_of_the_store(store, spool):
         " FROM otel_traces WHERE TraceId = {t:String}",
         {"t": "a" * 32},
     )
-    assert ("llmtrace.browser", "1.5", "1500000000") == (name, e2e, duration)
+    assert (name, e2e, duration) == ("llmtrace.browser", "1.5", "1500000000")
 
 
 def test_three_kills_lose_and_double_nothing(tmp_path, store):

@@ -11,6 +11,7 @@ PAYLOADS = st.lists(st.binary(max_size=60) | st.just(MARK * 3), max_size=6)
 
 
 def written(payloads: list[bytes]) -> bytes:
+    """Write records."""
     return b"".join(head(one, place) + one for place, one in enumerate(payloads))
 
 

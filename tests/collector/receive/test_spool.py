@@ -21,6 +21,7 @@ MIB = 1 << 20
 
 @contextmanager
 def opened(folder, **limits):
+    """Open a spool, and close it."""
     spool = Spool(folder, SpoolLimits(**{"free_bytes": 0, **limits}))
     try:
         yield spool
@@ -40,6 +41,7 @@ def append(spool, *spans):
 
 
 def segments(folder):
+    """Return the files."""
     return sorted(folder.glob("*.spool"))
 
 
@@ -86,7 +88,7 @@ def test_under_always_the_disk_has_it_before_the_answer(tmp_path, monkeypatch):
         append(spool, 0)
         order.append("answer")
 
-    assert ["sync", "answer"] == order[:2]
+    assert order[:2] == ["sync", "answer"]
 
 
 def test_under_interval_the_disk_is_synced_without_another_request(tmp_path):
@@ -207,7 +209,7 @@ def test_damage_amid_good_records_is_put_aside(tmp_path, where):
     file.write_bytes(raw)
 
     with opened(tmp_path) as spool:
-        assert [0, 1, 3, 4] == spooled(spool)
+        assert spooled(spool) == [0, 1, 3, 4]
         assert spool.counted.damaged_bytes == size
     [kept] = (tmp_path / "aside").iterdir()
     assert bytes(raw[2 * size : 3 * size]) == kept.read_bytes()
@@ -223,7 +225,7 @@ def test_a_length_that_cannot_be_does_not_hide_what_follows(tmp_path):
     file.write_bytes(raw)
 
     with opened(tmp_path) as spool:
-        assert [1, 2] == spooled(spool)
+        assert spooled(spool) == [1, 2]
 
 
 def test_a_file_that_is_gone_is_counted(tmp_path):
@@ -234,7 +236,7 @@ def test_a_file_that_is_gone_is_counted(tmp_path):
         append(spool, 2)
         segments(tmp_path)[1].unlink()
 
-        assert [0, 2] == spooled(spool)
+        assert spooled(spool) == [0, 2]
         assert spool.counted.errors == {"ENOENT": 1}
 
 
@@ -248,7 +250,7 @@ def test_a_full_spool_takes_nothing_and_keeps_what_it_has(tmp_path):
         assert {"spool_full"} == {one.reason for one in answers[taken:]}
         assert spool.disk_bytes <= 2000
         assert list(range(taken)) == spooled(spool)
-        assert [None] == append(spool, 30)
+        assert append(spool, 30) == [None]
 
 
 def test_room_is_left_on_the_disk(tmp_path):
@@ -261,7 +263,7 @@ def test_room_is_left_on_the_disk(tmp_path):
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO])
 def test_a_disk_that_does_not_write_is_survived(tmp_path, monkeypatch, error):
-    """Nothing half-written is seen; the sender may come back; when the disk works again all is well."""
+    """Nothing half-written is seen, the sender may come back, and then all is well."""
     with opened(tmp_path) as spool:
         append(spool, 0)
         real = os.pwritev
@@ -275,9 +277,9 @@ def test_a_disk_that_does_not_write_is_survived(tmp_path, monkeypatch, error):
             answers = append(spool, 1, 2)
         answers += append(spool, 3)
 
-        assert ["spool_error", "spool_error"] == [one.reason for one in answers[:2]]
+        assert [one.reason for one in answers[:2]] == ["spool_error", "spool_error"]
         assert answers[2] is None
-        assert [0, 3] == spooled(spool)
+        assert spooled(spool) == [0, 3]
         assert {errno.errorcode[error]} == set(spool.counted.errors)
 
 
@@ -295,7 +297,7 @@ def test_a_sync_that_fails_is_not_acknowledged(tmp_path, monkeypatch):
         append(spool, 2)
 
         assert answer.reason == "spool_error"
-        assert [0, 2] == spooled(spool)
+        assert spooled(spool) == [0, 2]
 
 
 def test_a_writer_that_breaks_in_an_unknown_way_goes_on(tmp_path, monkeypatch):
@@ -306,7 +308,7 @@ def test_a_writer_that_breaks_in_an_unknown_way_goes_on(tmp_path, monkeypatch):
             [answer] = append(spool, 0)
 
         assert answer.reason == "spool_error"
-        assert [None] == append(spool, 1)
+        assert append(spool, 1) == [None]
 
 
 def test_a_closed_spool_says_so(tmp_path):
@@ -351,7 +353,7 @@ def test_a_lost_cursor_loses_nothing(tmp_path):
     (tmp_path / "cursor").write_bytes(b"?" * 1024)
 
     with opened(tmp_path) as spool:
-        assert [0, 1] == spooled(spool)
+        assert spooled(spool) == [0, 1]
 
 
 def test_a_record_across_the_search_s_chunks_is_found(tmp_path):
@@ -365,7 +367,7 @@ def test_a_record_across_the_search_s_chunks_is_found(tmp_path):
         file.write_bytes(raw[:size] + b"\xf1" * filler + raw[size:])
         (tmp_path / "cursor").unlink()
         with opened(tmp_path, segment_bytes=8 * MIB) as spool:
-            assert [0, 1] == spooled(spool)
+            assert spooled(spool) == [0, 1]
             assert spool.counted.damaged_bytes == filler
         file.write_bytes(raw)
 

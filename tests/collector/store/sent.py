@@ -43,12 +43,9 @@ def join(store):
 def fetch(store, columns, where="1", **parameters):
     """Return requests as dicts by column, by span id."""
     names = ["span_id", *columns]
-    told = store.query(
-        f"SELECT {', '.join(names)} FROM requests FINAL WHERE {where}", parameters
-    )
+    told = store.query(f"SELECT {', '.join(names)} FROM requests FINAL WHERE {where}", parameters)
     short = [name.rpartition(" AS ")[2] for name in names]
     return {row[0]: dict(zip(short, row, strict=True)) for row in told}
-
 
 
 def drawn(strategy, number):

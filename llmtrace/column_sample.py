@@ -1,4 +1,4 @@
-"""How are ten million rows triaged in the memory of one?
+"""How are ten million rows looked at in the memory of two?
 
 By a sample that is made as they come, in any number of pieces. Which rows are in it follows from
 what they are, not from chance or order, and each stands for those left out: its `weight` says so.
@@ -31,7 +31,7 @@ class Sample:
         self._halvings = 0
 
     def add(self, rows: Columns) -> None:
-        """Add rows; where there are too many, half of all are dropped and the rest count double."""
+        """Add rows; of too many, half are dropped and the others count double."""
         self._parts.append(self._chosen(rows))
         self._kept += self._parts[-1].n
         while self._kept > self._most:
@@ -61,7 +61,7 @@ class Sample:
 
 
 def _mixed(rows: Columns) -> NDArray[np.uint64]:
-    """Return a number a row that follows from its time to the nanosecond, and looks like chance."""
+    """Return a number a row that follows from its times, and looks like chance."""
     bits = rows.start.astype(np.uint64)
     bits = bits ^ np.ascontiguousarray(rows.numbers["e2e_s"]).view(np.uint64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

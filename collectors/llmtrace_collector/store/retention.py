@@ -1,0 +1,123 @@
+"""How does a store stay as small as it was told to?
+
+By time the engine drops what is too old itself (`Keep`); tables that were made with other times are
+changed when the store is opened. By size, `trim` drops the oldest days: spans first, and requests'
+rows, which are small and wanted longest, last.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from llmtrace_collector.store import tables
+from llmtrace_collector.store.engine import Engine
+from llmtrace_collector.store.tables import Keep
+
+# What goes first.
+_DROPPED: Final = ("otel_traces", "request_parts", "signals", "requests")
+# Below this a day is not worth dropping: there is something else on this disk.
+_LEAST_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What was dropped, and what is left.
+
+    Attributes:
+        dropped: (table, day) pairs; a part of a day goes by that day, too.
+        freed: bytes of them.
+        size: bytes of all tables after it.
+    """
+
+    dropped: tuple[tuple[str, str], ...]
+    freed: int
+    size: int
+
+
+def size(engine: Engine) -> dict[str, int]:
+    """Return how many bytes each table takes on disk."""
+    told = engine.read(
+        "SELECT table, sum(bytes_on_disk) FROM system.parts WHERE active"
+        " AND database = currentDatabase() GROUP BY table ORDER BY table",
+        "JSONCompactEachRow",
+    )
+    return {name: int(count) for name, count in map(json.loads, told.splitlines())}
+
+
+def trim(engine: Engine, most_bytes: int) -> Trimmed:
+    """Drop the oldest days until all tables take at most so much.
+
+    Days that are far from today are taken for somebody's wrong clock, and go first. Of the only
+    day left of the spans the older part is deleted.
+
+    Args:
+        engine: of the store; on a cluster each node has to trim its own.
+        most_bytes: of all tables together.
+
+    Raises:
+        StoreError: a day could not be dropped.
+    """
+    total = sum(size(engine).values())
+    dropped: list[tuple[str, str]] = []
+    freed = 0
+    for table in _DROPPED:
+        for day, has in _days(engine, table):
+            left = total - freed
+            if left <= most_bytes:
+                break
+            today = day == _today(engine)
+            if today and table != "otel_traces":
+                break
+            if today:
+                if has < _LEAST_BYTES:
+                    break
+                share = min(1.0, (left - most_bytes) / has)
+                _delete_older(engine, share)
+                freed += round(has * share)
+            else:
+                engine.run(f"ALTER TABLE {table} DROP PARTITION '{day}'")
+                freed += has
+            dropped.append((table, day))
+    return Trimmed(tuple(dropped), freed, sum(size(engine).values()) if dropped else total)
+
+
+def _today(engine: Engine) -> str:
+    return engine.read("SELECT toString(toDate(now()))", "TSV").decode().strip()
+
+
+def _days(engine: Engine, table: str) -> list[tuple[str, int]]:
+    told = engine.read(
+        "SELECT partition, sum(bytes_on_disk) FROM system.parts WHERE active"
+        f" AND database = currentDatabase() AND table = '{table}' GROUP BY partition"
+        " ORDER BY abs(dateDiff('day', toDate(partition), toDate(now()))) DESC, partition",
+        "JSONCompactEachRow",
+    )
+    return [(day, int(count)) for day, count in map(json.loads, told.splitlines())]
+
+
+def _delete_older(engine: Engine, share: float) -> None:
+    """Delete so large a share of today's spans, the oldest."""
+    [until] = engine.read(
+        f"SELECT quantile({share:.4f})(toUnixTimestamp64Nano(Timestamp)) FROM otel_traces",
+        "TSV",
+    ).split()
+    engine.run(
+        f"ALTER TABLE otel_traces DELETE WHERE toUnixTimestamp64Nano(Timestamp) <= {float(until):.0f}"
+        " SETTINGS mutations_sync = 1"
+    )
+
+
+def follow(engine: Engine, keep: Keep) -> None:
+    """Have tables that exist already keep what they hold for as long as they are told to now."""
+    told = engine.read(
+        "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()",
+        "JSONCompactEachRow",
+    )
+    made = dict(map(json.loads, told.splitlines()))
+    for table in tables.TABLES:
+        days = tables.days_kept(table, keep)
+        now = made.get(table.name, "")
+        if " TTL " in now and f"toIntervalDay({days})" not in now:
+            engine.run(f"ALTER TABLE {table.name} MODIFY TTL {table.time} + INTERVAL {days} DAY")

@@ -1,0 +1,78 @@
+"""What does `llmtrace simulate` do?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TextIO
+
+from llmtrace.errors import ConfigError, missing_extra
+
+_TRUTH: Final = "truth.json"
+
+
+def write_day(
+    out: Path,
+    faults: Sequence[tuple[str, float]],
+    seed: int,
+    *,
+    shift: str | None = None,
+    drop: Sequence[str] = (),
+    say: TextIO = sys.stderr,
+) -> None:
+    """Simulate a day and write it as a case folder, with the truth in a file of its own.
+
+    Args:
+        out: the folder; it must not exist, or be empty.
+        faults: causes and their severities, from 1 to 3; none = a quiet day.
+        seed: decides what is left to chance.
+        shift: what people ask differently.
+        drop: signals nobody scraped; `*` = all of them.
+        say: where progress is told.
+
+    Raises:
+        ConfigError: a cause, a severity or the folder cannot be, or the extra is not installed.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out {out}: is there already, and not empty; name a new folder")
+    try:
+        from llmtrace.sim.fleet.scenario import Scenario, simulate
+    except ImportError as error:
+        raise missing_extra("llmtrace simulate", "simulate", error.name or "numba") from error
+    from llmtrace.case import write_case
+
+    scenario = Scenario(seed=seed, faults=tuple(faults), shift=shift, drop=tuple(drop))
+    print(f"simulating {scenario.name}; the first time, it is compiled for a minute", file=say)
+    simulated = simulate(scenario)
+    write_case(out, simulated.case)
+    truth = simulated.truth
+    told = {"causes": truth.causes, "shift": truth.shift, "shown": truth.shown}
+    (out / _TRUTH).write_text(json.dumps(told) + "\n", encoding="utf-8")
+    case = simulated.case
+    print(f"{out}: {case.rows.n} rows, {len(case.signals)} samples", file=say)
+    for metric, (before, after) in truth.moved.items():
+        if metric == "outcomes":
+            line = f"not successful  {before:8.1%} -> {after:8.1%}"
+        else:
+            line = f"p95 {metric:10}  {before:7.3f}s -> {after:7.3f}s"
+        print(f"  {line}", file=say)
+    if (faults or shift) and not truth.shown:
+        print("  nothing moved visibly: nobody would have called", file=say)
+
+
+def list_faults(out: TextIO) -> None:
+    """Print the causes that can be injected, and what people may ask differently."""
+    try:
+        from llmtrace.sim.fleet.faults import FAULTS
+        from llmtrace.sim.fleet.shifts import SHIFTS
+    except ImportError as error:
+        raise missing_extra("llmtrace simulate", "simulate", error.name or "numba") from error
+    width = max(map(len, FAULTS))
+    print("faults (--fault NAME, --severity 1 to 3):", file=out)
+    for cause, fault in sorted(FAULTS.items()):
+        print(f"  {cause:{width}}  {fault.about}", file=out)
+    print("\nshifts, with nothing broken (--shift NAME):", file=out)
+    for name, shift in SHIFTS.items():
+        print(f"  {name:{width}}  {(shift.__doc__ or '').splitlines()[0]}", file=out)

@@ -1,0 +1,106 @@
+"""What is planned for a simulated day, before it runs?
+
+A `Day` is the deployment, what will change in it and when, and how the questions will differ from
+then on. Faults write into it (`faults`); `workload` and `fleet` read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.sim.fleet.deployment import Deployment
+from llmtrace.sim.fleet.layout import Engine, Gateway, Pool, Quota, Table
+
+WARM_UP_S = 240.0  # simulated before the first row that is kept: queues and caches fill
+
+Arrays = dict[str, NDArray[Any]]
+Records = Any  # a numpy.recarray: its fields are attributes, which no type checker knows
+# Given the questions, which of them start after the onset, and a generator of its own.
+Edit = Callable[[Arrays, NDArray[np.bool_], np.random.Generator], None]
+
+_TABLES = {
+    Engine: Table.ENGINE,
+    Gateway: Table.GATEWAY,
+    Quota: Table.QUOTA,
+    Pool: Table.POOL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From `at` on, a figure of the fleet is `value`; row -1 = of each replica, gateway, ..."""
+
+    at: float
+    what: Engine | Gateway | Quota | Pool
+    value: float
+    row: int = -1
+
+    @property
+    def table(self) -> Table:
+        """Which table the figure is in."""
+        return _TABLES[type(self.what)]
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What a deploy log would say: deploy, scale or config."""
+
+    at: float
+    kind: str
+    text: str
+
+
+@dataclass(slots=True)
+class Day:
+    """A day being planned. Times are seconds of the simulation; the incident begins at `onset`.
+
+    Attributes:
+        rng: chance for whoever plans.
+        deployment: what stands at the beginning; faults may replace it before anything runs.
+        before_s, after_s: how long the two windows are.
+        changes: of figures of the fleet.
+        happenings: what people would have written down.
+        edits: of the questions.
+        volume: traffic after the onset, as a multiple.
+        mix: new shares after the onset, by dimension: route, tenant, region, app.
+        known: facts of every engine that differ at the end from what the deployment says.
+        serial_tools: whether tools take turns after the onset.
+    """
+
+    rng: np.random.Generator
+    deployment: Deployment
+    before_s: float
+    after_s: float
+    changes: list[Change] = field(default_factory=list)
+    happenings: list[Happening] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+    volume: float = 1.0
+    mix: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
+    serial_tools: bool = False
+
+    @property
+    def onset(self) -> float:
+        """When the incident begins."""
+        return WARM_UP_S + self.before_s
+
+    @property
+    def end(self) -> float:
+        """When it is looked at."""
+        return self.onset + self.after_s
+
+    def change(
+        self, what: Engine | Gateway | Quota | Pool, value: float, *, row: int = -1,
+        at: float | None = None,
+    ) -> None:  # fmt: skip
+        """Plan a change, at the onset unless said otherwise."""
+        self.changes.append(Change(self.onset if at is None else at, what, float(value), row))
+
+    def happen(self, kind: str, text: str, at: float | None = None) -> None:
+        """Plan a line in the deploy log."""
+        self.happenings.append(Happening(self.onset if at is None else at, kind, text))

@@ -1,0 +1,169 @@
+"""How do the loop's tables look at the beginning of a day, and what comes out of running it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.sim.fleet.day import Day, Records
+from llmtrace.sim.fleet.deployment import Deployment
+from llmtrace.sim.fleet.faults import KV_BASE_S, KV_TOKEN_S
+from llmtrace.sim.fleet.kernel import (
+    FATE,
+    POOL,
+    REPLICA,
+    TENANT,
+    Changes,
+    Fleet,
+    Samples,
+    run,
+)
+from llmtrace.sim.fleet.layout import Engine, Gateway, GatewayMeter, Meter, Pool, Quota
+from llmtrace.sim.fleet.workload import Asked, ask
+
+TICK_S: Final = 15.0
+_SIZES: Final = 24
+_MOST_WORKERS: Final = 512
+_MOST_SEATS: Final = 65_536  # of a batch, whatever is asked for
+_NEVER: Final = 1e18
+_VERIFY: Final = 0.25  # a drafted token costs this much of a sequence
+_DRAFT: Final = 0.06  # and this much of a step, for the draft model
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A day that ran."""
+
+    day: Day
+    asked: Asked
+    fate: Records  # of kernel.FATE
+    samples: Samples
+
+
+def run_day(day: Day, seed: int) -> Ran:
+    """Run a planned day from its first question to the end of its last answer."""
+    asked = ask(day, seed)
+    fate, samples = run_requests(day, asked.work, seed)
+    return Ran(day, asked, fate, samples)
+
+
+def run_requests(day: Day, work: Records, seed: int) -> tuple[Records, Samples]:
+    """Run requests, of `kernel.WORK`, through a day's fleet; return their fate, and the meters."""
+    fleet = _fleet(day.deployment, work)
+    fate = _fate(len(work))
+    ticks = int(day.end / TICK_S) + 1
+    samples = Samples(
+        np.zeros((ticks, len(fleet.engines), len(Meter))),
+        np.zeros((ticks, len(fleet.gateways), len(GatewayMeter))),
+    )
+    run(work, fate, fleet, _changes(day), samples, TICK_S, day.end, seed % 2**31)
+    return fate, samples
+
+
+def _changes(day: Day) -> Changes:
+    # What would come later than anybody looks would end the day before its last answer.
+    planned = sorted((c for c in day.changes if c.at <= day.end), key=lambda c: c.at)
+    return Changes(
+        at=np.array([c.at for c in planned], np.float64),
+        table=np.array([int(c.table) for c in planned], np.int64),
+        row=np.array([c.row for c in planned], np.int64),
+        column=np.array([int(c.what) for c in planned], np.int64),
+        value=np.array([c.value for c in planned], np.float64),
+    )
+
+
+def _engines(deployment: Deployment) -> NDArray[np.float64]:
+    cost = deployment.cost
+    figures = {
+        Engine.ALIVE: 1,
+        Engine.ROUTABLE: 1,
+        Engine.WEIGHT: 1,
+        Engine.MAX_SEQS: deployment.max_seqs,
+        Engine.MAX_TOKENS: deployment.max_tokens,
+        Engine.BLOCKS: deployment.blocks,
+        Engine.CHUNKED: deployment.chunked,
+        Engine.PREFIX_CACHING: 1,
+        Engine.MAX_LORAS: deployment.max_loras,
+        Engine.BASE_S: cost.base_s,
+        Engine.PREFILL_TOKEN_S: cost.prefill_token_s,
+        Engine.ATTENTION_S: cost.attention_s,
+        Engine.SEQUENCE_S: cost.sequence_s,
+        Engine.CONTEXT_S: cost.context_s,
+        Engine.JITTER: cost.jitter,
+        Engine.SPEED: 1,
+        Engine.SPEC_TOKENS: deployment.spec_tokens,
+        Engine.DRAFT_S: _DRAFT * cost.base_s,
+        Engine.VERIFY: _VERIFY,
+        Engine.ACCEPTANCE: 1,
+        Engine.FRONT_REQUEST_S: cost.front_request_s,
+        Engine.FRONT_PROMPT_S: cost.front_prompt_s,
+        Engine.FRONT_TOKEN_S: cost.front_token_s,
+        Engine.FRONT_PROCESSES: 1,
+        Engine.KV_SHARE: deployment.kv_share,
+        Engine.KV_BASE_S: KV_BASE_S,
+        Engine.KV_TOKEN_S: KV_TOKEN_S,
+        Engine.STARTED: -86_400.0,
+        Engine.WARM_S: 1,
+        Engine.CLOCK: 1,
+    }
+    return _table(deployment.replicas, len(Engine), figures)
+
+
+def _fleet(deployment: Deployment, work: Records) -> Fleet:
+    replicas, requests = deployment.replicas, len(work)
+    gateways, pools = len(deployment.regions), len(deployment.regions) * len(deployment.apps)
+    tenants, groups = len(deployment.tenants), int(work["group"].max(initial=0)) + 1
+    prefix_blocks = np.zeros(groups, np.int64)
+    shared = work["group"] >= 0
+    prefix_blocks[work["group"][shared]] = work["group_tokens"][shared] // 16
+    gateway = {
+        Gateway.WORKERS: min(deployment.gateway_workers, _MOST_WORKERS),
+        Gateway.SERVICE_S: deployment.gateway_s,
+        Gateway.SIGMA: 0.35,
+        Gateway.RETRY_AFTER_S: 1.0,
+        Gateway.BUFFER: 1,
+        Gateway.POLICY: deployment.policy,
+    }
+    sizes = np.repeat([app.pool for app in deployment.apps], len(deployment.regions))
+    return Fleet(
+        engines=_engines(deployment),
+        gateways=_table(gateways, len(Gateway), gateway),
+        quotas=_table(tenants, len(Quota), {Quota.BURST: 10}),
+        limits=sizes.astype(np.float64).reshape(pools, len(Pool)),
+        meters=np.zeros((replicas, len(Meter))),
+        gateway_meters=np.zeros((gateways, len(GatewayMeter))),
+        replicas=_records(REPLICA, replicas, step_end=_NEVER, head=-1, tail=-1, inbox=-1),
+        tenants=_records(TENANT, tenants, tokens=10.0),
+        pools=_records(POOL, pools, head=-1, tail=-1),
+        workers=np.zeros((gateways, _MOST_WORKERS)),
+        running=np.zeros((replicas, min(requests + 1, _MOST_SEATS)), np.int64),
+        prefix_used=np.full((replicas, groups), -1.0),
+        prefix_blocks=prefix_blocks,
+        seen=np.zeros((replicas, _SIZES), np.int64),
+        loras=np.zeros((replicas, max(1, deployment.adapters)), np.int64),
+    )
+
+
+def _records(kind: np.dtype[np.void], n: int, **values: float) -> Records:
+    records = np.zeros(n, kind)
+    for name, value in values.items():
+        records[name] = value
+    return records.view(np.recarray)
+
+
+def _table(rows: int, columns: int, figures: object) -> NDArray[np.float64]:
+    table = np.zeros((rows, columns))
+    for column, value in dict(figures).items():  # type: ignore[call-overload]
+        table[:, column] = value
+    return table
+
+
+def _fate(n: int) -> Records:
+    unknown = (
+        "started", "sent", "attempt", "routed", "queued", "scheduled", "first_token",
+        "last_token", "queue_s", "prefill_s", "front_s", "first", "last", "end",
+    )  # fmt: skip
+    return _records(FATE, n, **dict.fromkeys(unknown, np.nan), replica=-1, outcome=-1, next=-1)

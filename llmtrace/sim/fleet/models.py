@@ -1,0 +1,93 @@
+"""What does a step of an engine cost, on which machine?
+
+`cpu-tiny` was measured (docs/simulator.md says how, tests hold the fit to it). The GPU models are
+assumed: their figures are set so that output tokens take the 20 to 80 ms and prompts the 100 to
+500 ms that are commonly reported for such machines, and no more should be read into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds that a step takes: a base, and more for what is in it.
+
+    Attributes:
+        base_s: a step with nothing in it: the weights are read once.
+        prefill_token_s: a prompt token.
+        attention_s: a pair of prompt token and token before it.
+        sequence_s: a sequence that decodes.
+        context_s: a token of its context.
+        jitter: standard deviation of a step's time, as a share of it.
+        front_request_s, front_prompt_s, front_token_s: the API server's work for a request, for a
+            prompt token, for an output chunk.
+        measured: whether this is a fit or an assumption.
+    """
+
+    base_s: float
+    prefill_token_s: float
+    attention_s: float
+    sequence_s: float
+    context_s: float
+    jitter: float
+    front_request_s: float
+    front_prompt_s: float
+    front_token_s: float
+    measured: bool = False
+
+    def rate_limit(self, prompt_tokens: float, output_tokens: float) -> float:
+        """Return the requests a second at which steps would never end: capacity without limits.
+
+        A step that carries the prompts and tokens arriving while it runs takes
+        base / (1 - rate * (prefill + output tokens * cost of a sequence)).
+        """
+        return 1.0 / self._request_s(prompt_tokens, output_tokens)
+
+    def batch(self, rate: float, prompt_tokens: float, output_tokens: float) -> float:
+        """Return how many sequences decode at once under a steady load."""
+        load = rate * self._request_s(prompt_tokens, output_tokens)
+        return rate * output_tokens * self.base_s / max(1e-9, 1.0 - load)
+
+    def _request_s(self, prompt_tokens: float, output_tokens: float) -> float:
+        context = prompt_tokens + output_tokens / 2
+        prefill = prompt_tokens * (self.prefill_token_s + self.attention_s * prompt_tokens / 2)
+        return prefill + output_tokens * (self.sequence_s + self.context_s * context)
+
+
+MODELS: Final[Mapping[str, StepCost]] = {
+    # 70 B parameters on four older GPUs: slow prompts, 35 ms and more a token.
+    "a100x4-70b": StepCost(
+        base_s=0.034, prefill_token_s=130e-6, attention_s=2e-9, sequence_s=200e-6,
+        context_s=30e-9, jitter=0.04,
+        front_request_s=0.002, front_prompt_s=1.0e-6, front_token_s=40e-6,
+    ),
+    # The same on newer ones.
+    "h100x4-70b": StepCost(
+        base_s=0.022, prefill_token_s=75e-6, attention_s=1.2e-9, sequence_s=120e-6,
+        context_s=20e-9, jitter=0.04,
+        front_request_s=0.002, front_prompt_s=1.0e-6, front_token_s=40e-6,
+    ),
+    # 8 B parameters on a small GPU.
+    "l4-8b": StepCost(
+        base_s=0.045, prefill_token_s=180e-6, attention_s=2.5e-9, sequence_s=350e-6,
+        context_s=60e-9, jitter=0.05,
+        front_request_s=0.002, front_prompt_s=1.0e-6, front_token_s=40e-6,
+    ),
+    # 8 B parameters on a large GPU.
+    "a100-8b": StepCost(
+        base_s=0.011, prefill_token_s=55e-6, attention_s=0.8e-9, sequence_s=90e-6,
+        context_s=15e-9, jitter=0.05,
+        front_request_s=0.002, front_prompt_s=1.0e-6, front_token_s=30e-6,
+    ),
+    # vLLM 0.32 on two shared CPU cores with a model of 2.5 M parameters: `calibrate.fit` of
+    # tests/sim/measured_steps.jsonl.
+    "cpu-tiny": StepCost(
+        base_s=6.90e-3, prefill_token_s=34.9e-6, attention_s=70.9e-9, sequence_s=0.0,
+        context_s=0.0, jitter=0.208,
+        front_request_s=9.53e-3, front_prompt_s=0.0, front_token_s=0.0, measured=True,
+    ),
+}  # fmt: skip

@@ -1,0 +1,182 @@
+"""Which days can be simulated, and what became of their requests?
+
+A `Scenario` is data: faults with their severities, a seed, what nobody scraped. `simulate` plays
+it and returns the case, as it would have been seen, and beside it the truth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from llmtrace.case import Case, Window
+from llmtrace.columns import Columns, Floats
+from llmtrace.errors import ConfigError
+from llmtrace.sim.fleet.day import Day
+from llmtrace.sim.fleet.deployment import draw
+from llmtrace.sim.fleet.faults import MILD, SEVERE, find
+from llmtrace.sim.fleet.fleet import run_day
+from llmtrace.sim.fleet.observe import observe
+from llmtrace.sim.fleet.shifts import SHIFTS
+from llmtrace.stages import Source
+
+EPOCH_S: Final = 1_790_000_000
+_DATES: Final = 1000  # days are on different dates
+_LOUDER: Final = 1.15  # a p95 that grew by this much has moved
+_OVER: Final = 0.08  # if besides so many requests lie above the p95 before
+_WORSE: Final = 0.02  # more requests that did not succeed
+
+Shown = Literal["ttft", "tpot", "e2e", "outcomes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One day.
+
+    Attributes:
+        seed: decides everything that is left to chance, the deployment included.
+        faults: causes and their severities, from 1 to 3.
+        shift: what people ask differently, of `shifts.SHIFTS`; no fault.
+        before_s, after_s: how long the windows are.
+        drop: signals nobody scraped; `*` = all of them.
+        tells: who tells of the engine's times; `engine` = whoever the seed says, `nobody` = a
+            hosted API.
+    """
+
+    seed: int
+    faults: tuple[tuple[str, float], ...] = ()
+    shift: str | None = None
+    before_s: float = 1800.0
+    after_s: float = 600.0
+    drop: tuple[str, ...] = ()
+    tells: Source | Literal["engine", "nobody"] = "engine"
+
+    def __post_init__(self) -> None:
+        for cause, severity in self.faults:
+            find(cause)
+            if not MILD <= severity <= SEVERE:
+                raise ConfigError(f"{cause}: severity is from 1 to 3, not {severity}")
+        if self.shift is not None and self.shift not in SHIFTS:
+            raise ConfigError(f"no shift {self.shift!r}; known: {', '.join(SHIFTS)}")
+        if min(self.before_s, self.after_s) <= 0 or self.before_s + self.after_s > 86_400:  # noqa: PLR2004
+            raise ConfigError("the windows of a scenario are longer than 0 s, and a day together")
+        if self.seed < 0:
+            raise ConfigError(f"a seed is a whole number from 0, not {self.seed}")
+
+    @property
+    def name(self) -> str:
+        """A name for people and folders."""
+        what = [f"{cause}-{severity:g}" for cause, severity in self.faults]
+        return "-and-".join(what or [f"shift-{self.shift}" if self.shift else "quiet"]) + (
+            f"-{self.seed}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What was done to a day, and whether it shows; no analysis may see this.
+
+    Attributes:
+        causes: the ids of what was injected.
+        moved: by metric, p95 before and after; `outcomes`: share that did not succeed.
+        shown: the metrics that moved visibly, of those the faults are known to move, the
+            likeliest first.
+    """
+
+    causes: tuple[str, ...]
+    shift: str | None
+    moved: dict[str, tuple[float, float]]
+    shown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A case and its truth."""
+
+    scenario: Scenario
+    case: Case
+    truth: Truth
+
+
+def simulate(scenario: Scenario) -> Simulated:
+    """Play a scenario. The same scenario gives the same case, to the bit.
+
+    Raises:
+        ConfigError: a cause or shift that does not exist, or numba is not installed.
+    """
+    faults = [find(cause) for cause, _ in scenario.faults]
+    needs = {need for fault in faults for need in fault.needs}
+    rng = np.random.default_rng([scenario.seed, 0])
+    deployment = draw(rng, sorted(needs))
+    if scenario.tells != "engine":
+        told = None if scenario.tells == "nobody" else scenario.tells
+        deployment = replace(deployment, engine_tells=told)
+    day = Day(rng, deployment, scenario.before_s, scenario.after_s)
+    if scenario.shift is not None:
+        SHIFTS[scenario.shift](day)
+    for fault, (_, severity) in zip(faults, scenario.faults, strict=True):
+        fault.inject(day, severity)
+    ran = run_day(day, scenario.seed)
+    case = observe(ran, EPOCH_S + 86_400 * (scenario.seed % _DATES), drop=scenario.drop)
+    moved = measure(case)
+    wanted = [metric for fault in faults for metric in fault.shows] or ["ttft", "tpot", "e2e"]
+    shown = tuple(dict.fromkeys(m for m in wanted if is_visible(case, moved, m)))
+    metric = next((m for m in shown if m != "outcomes"), None)
+    truth = Truth(
+        causes=tuple(fault.cause for fault in faults),
+        shift=scenario.shift,
+        moved=moved,
+        shown=shown,
+    )
+    return Simulated(scenario=scenario, case=replace(case, metric=metric), truth=truth)
+
+
+def _sides(case: Case) -> tuple[Columns, Columns]:
+    def rows(window: Window | None) -> Columns:
+        if window is None:
+            raise AssertionError("a simulated case has windows")
+        return case.rows.within(window.start, window.end)
+
+    return rows(case.before), rows(case.after)
+
+
+def _values(rows: Columns, metric: str) -> Floats:
+    """Return what a metric is made of: turns, where there are any, are what e2e is about."""
+    if metric == "outcomes":
+        return (~rows.words["outcome"].where("success")).astype(np.float64)
+    values = rows.numbers[f"{metric}_s"]
+    if metric == "e2e":
+        values = values[rows.numbers["nested"] != 1]
+    return values[~np.isnan(values)]
+
+
+def measure(case: Case) -> dict[str, tuple[float, float]]:
+    """Return p95 before and after by metric, and the share of requests that did not succeed."""
+    moved = {}
+    sides = _sides(case)
+    for metric in ("ttft", "tpot", "e2e", "outcomes"):
+        values = [_values(side, metric) for side in sides]
+        if min(len(v) for v in values):
+            figure = np.mean if metric == "outcomes" else _p95
+            moved[metric] = (float(figure(values[0])), float(figure(values[1])))
+    return moved
+
+
+def _p95(values: Floats) -> float:
+    return float(np.percentile(values, 95))
+
+
+def is_visible(case: Case, moved: dict[str, tuple[float, float]], metric: str) -> bool:
+    """Return whether a metric is so much worse that somebody would have noticed."""
+    if metric not in moved:
+        return False
+    before, after = moved[metric]
+    if metric == "outcomes":
+        return after - before >= _WORSE
+    later = _values(_sides(case)[1], metric)
+    return after >= _LOUDER * before and float(np.mean(later > before)) >= _OVER
+
+
+__all__ = ["EPOCH_S", "Scenario", "Simulated", "Truth", "is_visible", "measure", "simulate"]

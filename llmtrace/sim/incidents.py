@@ -1,0 +1,128 @@
+"""Which causes of an incident can the embedded engine be given while it runs?
+
+Each changes the mechanism in a server's configuration and nothing else; rows and both metrics
+pages follow. `server.change(incident(server.config, "gpu_throttle", 2))` begins one, and
+`server.change(before)` ends it. Causes that are made by clients (long prompts, slow renderers,
+pools) or need a fleet are not here: `llmtrace.sim.fleet` has all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from llmtrace.errors import ConfigError
+from llmtrace.sim.plan import ServerConfig
+
+MILD: Final = 1.0
+SEVERE: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One cause: its id, in a sentence, and how a configuration comes to have it."""
+
+    cause: str
+    about: str
+    change: Callable[[ServerConfig, float], ServerConfig]
+
+
+def incident(config: ServerConfig, cause: str, severity: float = 2.0) -> ServerConfig:
+    """Return a healthy configuration with one thing wrong in it.
+
+    Args:
+        config: of the healthy server.
+        cause: one of `INCIDENTS`.
+        severity: from 1, hardly felt, to 3.
+
+    Raises:
+        ConfigError: there is no such cause or severity.
+
+    Example:
+        >>> incident(ServerConfig(), "gateway_overhead", 3).gateway_s
+        1.5
+    """
+    if cause not in INCIDENTS:
+        raise ConfigError(
+            f"no fault {cause!r} of one engine; known: {', '.join(sorted(INCIDENTS))}"
+        )
+    if not MILD <= severity <= SEVERE:
+        raise ConfigError(f"{cause}: severity is from 1 to 3, not {severity:g}")
+    return INCIDENTS[cause].change(config, severity)
+
+
+def healthy(config: ServerConfig) -> ServerConfig:
+    """Return a configuration of a server with something to lose: its prompts are mostly cached."""
+    return replace(config, engine=replace(config.engine, prefix_hit_share=0.7))
+
+
+def _between(severity: float, mild: float, medium: float, severe: float) -> float:
+    low, high = (mild, medium) if severity <= 2 else (medium, severe)  # noqa: PLR2004
+    return low + (high - low) * (severity - (1 if severity <= 2 else 2))  # noqa: PLR2004
+
+
+def _queue_saturation(config: ServerConfig, severity: float) -> ServerConfig:
+    seats = max(1, round(config.engine.max_num_seqs / _between(severity, 2, 3, 6)))
+    return replace(config, engine=replace(config.engine, max_num_seqs=seats))
+
+
+def _kv_exhaustion(config: ServerConfig, severity: float) -> ServerConfig:
+    engine = config.engine
+    # Some sequence has to fit: without that an engine does not start.
+    held = engine.blocks(round(_between(severity, 3600, 2600, 1800)))
+    longest = min(engine.max_model_len, held)
+    return replace(config, engine=replace(engine, kv_capacity_tokens=held, max_model_len=longest))
+
+
+def _prefix_cache_collapse(config: ServerConfig, severity: float) -> ServerConfig:
+    left = config.engine.prefix_hit_share * _between(severity, 0.5, 0.2, 0)
+    return replace(config, engine=replace(config.engine, prefix_hit_share=left))
+
+
+def _gpu_throttle(config: ServerConfig, severity: float) -> ServerConfig:
+    slower, engine = _between(severity, 1.4, 2.0, 3.0), config.engine
+    return replace(
+        config,
+        gpu_clock=min(1.0, 1.05 / slower),
+        engine=replace(
+            engine,
+            base_s=engine.base_s * slower,
+            prefill_token_s=engine.prefill_token_s * slower,
+            attention_s=engine.attention_s * slower,
+            sequence_s=engine.sequence_s * slower,
+            context_token_s=engine.context_token_s * slower,
+        ),
+    )
+
+
+def _gateway_overhead(config: ServerConfig, severity: float) -> ServerConfig:
+    return replace(config, gateway_s=config.gateway_s + _between(severity, 0.2, 0.6, 1.5))
+
+
+def _rate_limit_retries(config: ServerConfig, severity: float) -> ServerConfig:
+    return replace(config, reject_share=_between(severity, 0.15, 0.3, 0.5))
+
+
+def _midstream_errors(config: ServerConfig, severity: float) -> ServerConfig:
+    return replace(config, break_share=_between(severity, 0.08, 0.2, 0.4))
+
+
+def _longer_outputs(config: ServerConfig, severity: float) -> ServerConfig:
+    longer = round(config.answer_tokens * _between(severity, 1.6, 2.2, 3.0))
+    return replace(config, answer_tokens=longer)
+
+
+INCIDENTS: Final[Mapping[str, Incident]] = {
+    cause: Incident(cause, about, change)
+    for cause, about, change in (
+        ("queue_saturation", "The batch has fewer seats than people ask.", _queue_saturation),
+        ("kv_exhaustion", "The KV cache holds less than the batch wants.", _kv_exhaustion),
+        ("prefix_cache_collapse", "Prompts stop sharing a prefix.", _prefix_cache_collapse),
+        ("gpu_throttle", "The GPU runs at a lower clock.", _gpu_throttle),
+        ("gateway_overhead", "The gateway works longer on every request.", _gateway_overhead),
+        ("rate_limit_retries", "Some requests are refused, and tried again.", _rate_limit_retries),
+        ("midstream_errors", "Some answers end in an error.", _midstream_errors),
+        ("longer_outputs", "Answers are longer; nothing is broken.", _longer_outputs),
+    )
+}

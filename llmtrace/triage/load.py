@@ -1,0 +1,41 @@
+"""How much was asked for in a window?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from llmtrace.case import Window
+from llmtrace.columns import Columns
+from llmtrace.triage.result import Load
+
+_HIGH: Final = 0.95
+
+
+def load_of(rows: Columns, window: Window) -> Load:
+    """Tell how much was asked for; a row counts as often as it stands for requests."""
+    seconds = window.seconds
+    weight = rows.weights
+
+    def rate(name: str | None) -> float | None:
+        if name is None:
+            return float(weight.sum()) / seconds if len(rows) else None
+        column = rows.numbers[name]
+        known = ~np.isnan(column)
+        return float((column[known] * weight[known]).sum()) / seconds if known.any() else None
+
+    def at(name: str, q: float) -> float | None:
+        column = rows.numbers[name]
+        known = column[~np.isnan(column)]
+        return float(np.quantile(known, q)) if known.size else None
+
+    return Load(
+        requests_per_s=rate(None),
+        prompt_tokens_per_s=rate("prompt_tokens"),
+        output_tokens_per_s=rate("output_tokens"),
+        prompt_tokens_p50=at("prompt_tokens", 0.5),
+        prompt_tokens_p95=at("prompt_tokens", _HIGH),
+        output_tokens_p50=at("output_tokens", 0.5),
+        output_tokens_p95=at("output_tokens", _HIGH),
+    )

@@ -1,0 +1,92 @@
+"""How far do the data carry the verdict?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from llmtrace.quantiles import least_values
+from llmtrace.triage.compare import Compared
+from llmtrace.triage.divide import Divided
+from llmtrace.triage.parts import Values
+from llmtrace.triage.result import Quality
+
+_FEW: Final = 200
+_LEAST_COVERAGE: Final = 0.8
+_CLUSTERED: Final = 3.0
+_CENSORED: Final = 0.05
+_SHOWN: Final = 3
+
+
+def quality_of(
+    both: tuple[Values, Values],
+    compared: Compared,
+    divided: Divided,
+    *,
+    looked_at: int,
+    there: int,
+    duplicates: int,
+    warnings: Sequence[str],
+    intervals: bool,
+) -> Quality:
+    """Say how far to trust a triage.
+
+    Args:
+        both: the metric of the rows before and after.
+        compared: what became of it.
+        divided: what its change consists of.
+        looked_at: rows of the windows that were looked at.
+        there: rows of the windows.
+        duplicates: rows left out because they were there already.
+        warnings: said by others already.
+        intervals: whether there are any, if any were asked for.
+    """
+    coverage = _coverage(divided)
+    clustered = max(compared.design)
+    said = list(warnings)
+    n = (len(both[0]), len(both[1]))
+    if least_values(compared.quantile) <= min(n) < _FEW:
+        said.append(f"few requests ({n[0]:,} before, {n[1]:,} after): wide intervals")
+    if coverage is not None and coverage < _LEAST_COVERAGE:
+        said.append(
+            f"stages are known for {100 * coverage:.0f} % of the typical request's time: "
+            "the rest stays one piece, unattributed"
+        )
+    if clustered > _CLUSTERED:
+        said.append(f"slow requests come in bursts: {clustered:.0f} of them say as much as one")
+    censored = (len(both[0].censored), len(both[1].censored))
+    if censored[1] > _CENSORED * max(n[1], 1) and censored[1] > censored[0]:
+        said.append(
+            f"{censored[1]:,} requests were cut short before they could tell {both[1].metric}: "
+            "the true p95 after is higher"
+        )
+    for kind, share in divided.cells.new[:_SHOWN]:
+        said.append(f"{100 * share:.0f} % of the requests are new: {kind}")
+    if duplicates:
+        said.append(f"{duplicates:,} rows were there twice, and left out once")
+    if not intervals:
+        said.append("no intervals: the windows cannot be resampled")
+    return Quality(
+        n=n,
+        coverage=coverage,
+        censored=censored,
+        clustered=clustered,
+        duplicates=duplicates,
+        unmatched_share=divided.cells.unmatched_share,
+        effective_n=None if divided.found is None else divided.found.effective_n,
+        matched_on=divided.cells.matched_on,
+        sampled=looked_at / there if there else 1.0,
+        warnings=tuple(dict.fromkeys(said)),
+    )
+
+
+def _coverage(divided: Divided) -> float | None:
+    """Return the median share of a request's time after that stages are known for."""
+    value = divided.after.value
+    told = value > 0
+    if not told.any():
+        return None
+    unknown = divided.after.staged.parts[told, -1] / value[told]
+    return float(np.clip(1.0 - np.median(unknown), 0.0, 1.0))

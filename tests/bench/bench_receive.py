@@ -1,0 +1,245 @@
+"""How many spans a CPU-second does the collector receive over HTTP and store, on one core?
+
+    python -m tests.bench.bench_receive [--duckdb FOLDER]
+
+All of it counts: HTTP, checking, spool, store, join, every thread of the process, until the last
+span is stored. Beside it the obvious alternative, a receiver in Python that walks every span and
+inserts columns into DuckDB (`pip install --target FOLDER duckdb`). Then ten times as much as the
+store takes is sent, and memory, refusals and what was acknowledged are looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from llmtrace.export.wire import Resources, encode
+from llmtrace.rows import Row
+from llmtrace.stages import Network, Reported, Timeline
+
+BAR = 120_000
+A_TRACE = 9  # spans
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+MS = 1_000_000
+
+
+def attribute(key: str, value: Any) -> KeyValue:
+    """Make one."""
+    kind = {str: "string_value", int: "int_value", float: "double_value"}[type(value)]
+    return KeyValue(key=key, value=AnyValue(**{kind: value}))
+
+
+def plain_requests(count: int, spans: int) -> Iterator[bytes]:
+    """Write requests of spans as any instrumented application has them: 12 attributes each."""
+    random_ = random.Random(1)
+    about = Resource(
+        attributes=[
+            attribute("service.name", "shop"), attribute("service.version", "1.2.3"),
+            attribute("host.name", "node-1"), attribute("telemetry.sdk.language", "python"),
+            attribute("deployment.environment", "production"), attribute("process.pid", 4711),
+        ]
+    )  # fmt: skip
+    names = [f"app.attribute.{n}" for n in range(9)]
+    made = ExportTraceServiceRequest(
+        resource_spans=[
+            ResourceSpans(
+                resource=about,
+                scope_spans=[
+                    ScopeSpans(
+                        spans=[
+                            Span(
+                                name=f"step {n % A_TRACE}",
+                                kind=1 + n % 3,
+                                attributes=[
+                                    attribute("http.request.method", "POST"),
+                                    attribute("http.response.status_code", 200),
+                                    attribute("app.seconds", 0.25 + n / 1000),
+                                    *(attribute(name, f"value {n % 7}") for name in names),
+                                ],
+                            )
+                            for n in range(spans)
+                        ]
+                    )
+                ],
+            )
+        ]
+    )
+    all_spans = list(made.resource_spans[0].scope_spans[0].spans)
+    for _ in range(count):
+        now = time.time_ns()
+        trace_id = root = b""
+        for n, span in enumerate(all_spans):
+            if n % A_TRACE == 0:
+                trace_id, root = random_.randbytes(16), b""
+            span.trace_id, span.span_id, span.parent_span_id = trace_id, random_.randbytes(8), root
+            root = root or span.span_id
+            span.start_time_unix_nano = now - 50 * MS * n
+            span.end_time_unix_nano = now - 50 * MS * n + random_.randrange(500 * MS)
+        yield made.SerializeToString()
+
+
+def row_requests(count: int, spans: int) -> Iterator[bytes]:
+    """Write requests of an application with llmtrace: each row is a span and its stages'."""
+    random_ = random.Random(2)
+    resources = Resources()
+    for _ in range(count):
+        rows = [
+            Row(
+                request_id=f"{random_.getrandbits(64):x}",
+                response_id=f"chatcmpl-{random_.getrandbits(64):x}",
+                trace_id=f"{random_.getrandbits(128) or 1:032x}",
+                span_id=f"{random_.getrandbits(64) or 1:016x}",
+                start=time.time_ns(),
+                service="shop",
+                model="tiny",
+                route="/chat",
+                prompt_tokens=900,
+                output_tokens=200,
+                chunks=200,
+                timeline=Timeline(
+                    e2e=5000 * MS + random_.randrange(1000 * MS), ttft=700 * MS, stream=True,
+                    held_after=90 * MS, network=Network(connect=2 * MS, rtt=1 * MS),
+                    gateway=Reported(20 * MS, "server_timing"),
+                    queue=Reported(100 * MS, "engine_span"),
+                    prefill=Reported(300 * MS, "engine_span"),
+                ),
+            )
+            for _ in range(spans // A_TRACE)
+        ]  # fmt: skip
+        [(body, _)] = encode(rows, resources, 1 << 30)
+        yield body
+
+
+def spans_in(body: bytes) -> int:
+    """Count."""
+    read = ExportTraceServiceRequest.FromString(body)
+    return sum(len(scope.spans) for one in read.resource_spans for scope in one.scope_spans)
+
+
+async def measured(
+    bodies: list[bytes], senders: int, how: list[str], path: str | None, per_s: float = 0.0
+) -> tuple[dict[str, Any], Counter[int], float]:
+    """Send all bodies to a new receiver; return what it tells, the answers, and the seconds."""
+    answers: Counter[int] = Counter()
+    with tempfile.TemporaryDirectory(prefix="llmtrace-receive-") as folder:
+        environment = {**os.environ, **({"PYTHONPATH": f"{path}:."} if path else {})}
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.bench.receive_collect", folder, *how,
+            stdout=asyncio.subprocess.PIPE, env=environment,
+        )  # fmt: skip
+        assert child.stdout is not None
+        port = int(await child.stdout.readline())
+        waiting = iter(enumerate(bodies))
+        began = time.monotonic()
+
+        async def send(session: aiohttp.ClientSession) -> None:
+            for number, body in waiting:
+                if per_s:
+                    await asyncio.sleep(max(0.0, began + number / per_s - time.monotonic()))
+                url = f"http://127.0.0.1:{port}/v1/traces"
+                async with session.post(url, data=body, headers=PROTOBUF) as answer:
+                    await answer.read()
+                    answers[answer.status] += 1
+
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(300)
+        ) as session:
+            await asyncio.gather(*(send(session) for _ in range(senders)))
+        took = time.monotonic() - began
+        child.terminate()
+        told = json.loads(await child.stdout.readline())
+        await child.wait()
+    return told, answers, took
+
+
+def run(*args: Any, **kwargs: Any) -> tuple[dict[str, Any], Counter[int], float]:
+    """Do the same from outside."""
+    return asyncio.run(measured(*args, **kwargs))
+
+
+def speed(name: str, bodies: list[bytes], how: list[str], path: str | None) -> float:
+    """Measure one receiver, print a line, and return spans a CPU-second."""
+    spans = spans_in(bodies[0]) * len(bodies)
+    told, answers, _ = run(bodies, 8, how, path)
+    if told["stored"] != spans or set(answers) != {200}:
+        print(f"  {name:44} FAILED: {told['stored']:,} of {spans:,} stored, {dict(answers)}")
+        return 0.0
+    rate = spans / told["cpu_s"]
+    more = f", {told['rows']:,} rows" if told.get("rows") else ""
+    print(
+        f"  {name:44} {rate:9,.0f} spans a CPU-s   ({spans:,} spans{more}, "
+        f"{told['cpu_s']:.1f} CPU-s, {told['most_rss_mb']:.0f} MB)",
+        flush=True,
+    )
+    return rate
+
+
+def overload(spans_s: float, seconds: float) -> bool:
+    """Send ten times what the store takes; say whether memory held and nothing was lost."""
+    spans = 900
+    count = int(10 * spans_s * seconds / spans)
+    print(f"ten times too much: a store of {spans_s:,.0f} spans/s, sent {10 * spans_s:,.0f}")
+    few = list(plain_requests(min(count, 300), spans))
+    bodies = [few[n % len(few)] for n in range(count)]
+    calm, _, _ = run(few[:20], 4, ["--tight"], None)
+    told, answers, took = run(
+        bodies, 64, ["--tight", "--slow", str(spans_s)], None, per_s=10 * spans_s / spans
+    )
+    taken = answers[200] * spans
+    print(f"  {took:.0f} s, answers {dict(sorted(answers.items()))}, by reason {told['refused']}")
+    print(f"  acknowledged {taken:,} spans, stored {told['stored']:,}")
+    print(
+        f"  most memory {told['most_rss_mb']:.0f} MB; after 20 requests and no more "
+        f"{calm['most_rss_mb']:.0f} MB"
+    )
+    return taken == told["stored"] and len(answers) > 1
+
+
+def main() -> int:
+    """Measure, print, and return 1 if the bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--duckdb", help="folder that `pip install --target` put duckdb into")
+    parser.add_argument("--only", choices=("speed", "overload"))
+    given = parser.parse_args()
+    good = True
+    if given.only != "overload":
+        print(f"received over HTTP and stored, one core, {given.requests} requests of 900 spans:")
+        plain = list(plain_requests(given.requests, 900))
+        print(f"  ({len(plain[0]) / 900:.0f} bytes a span)")
+        rate = speed("llmtrace, spans of any application", plain, [], None)
+        if given.duckdb:
+            few = plain[: max(1, given.requests // 4)]
+            other = speed(
+                "every span in Python, into DuckDB", few, ["--into", "duckdb"], given.duckdb
+            )
+            if other:
+                print(f"  {rate / other:.1f} times the alternative")
+        small = list(plain_requests(given.requests, 90))
+        speed("llmtrace, 90 spans a request", small, [], None)
+        rows = list(row_requests(given.requests, 900))
+        speed("llmtrace, its own spans, joined to rows", rows, [], None)
+        good = rate >= BAR
+        print(f"bar: {BAR:,} spans a CPU-second: {'met' if good else 'missed'}")
+    if given.only != "speed":
+        good = overload(5_000, 20) and good
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

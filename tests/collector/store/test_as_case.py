@@ -1,0 +1,116 @@
+"""Does a triage get from a store itself what it would get from a collector?"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmtrace.case import Window
+from llmtrace.cli import main
+from llmtrace.columns import IDS, NUMBERS, WORDS, Builder, from_dicts
+from llmtrace.errors import DataError
+from llmtrace_collector.store import Event, Facts, SignalSample, open_store, read
+from llmtrace_collector.store.as_case import add_rows, read_case
+from tests.collector.store.sent import drawn, join, send
+from tests.strategies import rows
+
+START = (time.time_ns() // 10**9 - 3600) * 10**9
+ALL = Window(START / 1e9 - 1, START / 1e9 + 3000)
+
+
+def silent(_what, _share):
+    """Say nothing."""
+
+
+def taken(store, **given):
+    """Read the rows of the test's window."""
+    builder = Builder()
+    given = {"filters": {}, "window": ALL, "progress": silent, **given}
+    said = add_rows(store.engine, builder, **given)
+    return builder.done(), said
+
+
+@pytest.fixture(scope="module")
+def sent(store):
+    """Store whatever rows there may be, a second apart."""
+    found = [
+        replace(row, start=START + n * 10**9 + n, trace_id=f"{n:032x}", span_id=f"{n:016x}")
+        for n, row in enumerate(drawn(rows, 200), 1)
+    ]
+    send(store, found)
+    join(store)
+    return found
+
+
+def test_columns_are_those_of_rows(store, sent):
+    """Every column is what the read API's rows come to."""
+    found, said = taken(store)
+    wanted = from_dicts(read.rows(store, START, START + 3000 * 10**9))
+
+    assert found.n == wanted.n == len(sent)
+    assert said == ()
+    order = np.argsort(found.start)
+    found = found.take(order)
+    assert (found.start == wanted.start).all()
+    for name in NUMBERS:
+        np.testing.assert_allclose(
+            found.numbers[name], wanted.numbers[name], rtol=0, atol=1e-9, err_msg=name
+        )
+    for name in WORDS:
+        for i in range(found.n):
+            assert found.words[name].word(i) == wanted.words[name].word(i), name
+    for name in IDS:
+        assert found.ids[name].tolist() == wanted.ids[name].tolist()
+
+
+def test_the_store_filters(store, sent):
+    """By one word or several of a field."""
+    model = next(row.model for row in sent if row.model)
+    found, _ = taken(store, filters={"model": (model, "nobody's")})
+
+    assert found.n == sum(row.model == model for row in sent)
+    assert set(found.words["model"].names) == {model}
+
+
+def test_of_too_many_rows_some_stand_for_all(store, sent):
+    """The store itself picks them; together they weigh about what all do."""
+    found, said = taken(store, most=50)
+
+    assert 20 <= found.n <= 90
+    assert "stands for the others" in said[0]
+    whole, _ = taken(store)
+    wanted = dict(zip(whole.ids["span_id"].tolist(), whole.weights.tolist(), strict=True))
+    for span, weight in zip(found.ids["span_id"].tolist(), found.weights.tolist(), strict=True):
+        assert weight == pytest.approx(4 * wanted[span])
+
+
+def test_signals_facts_and_events_come_along(tmp_path, store, sent):
+    """As a case; a time without rows is an error that says so."""
+    del sent
+    t = START + 10**9
+    store.insert_signals([SignalSample(t, "vllm-0", "waiting", 3.0)])
+    store.insert_facts([Facts(t, "vllm-0", {"engine": "vllm"})])
+    store.insert_events([Event(t, "deploy", "v2")])
+    url = store.engine.name
+    store.close()
+    case = read_case(url, ALL, silent)
+
+    assert case.rows.n == 200
+    assert [*case.signals.signal.names] == ["waiting"]
+    assert case.facts.instances == {"vllm-0": {"engine": "vllm"}}
+    assert case.facts.events[0].text == "v2"
+    with pytest.raises(DataError, match="has no rows between"):
+        read_case(url, Window(1e9, 1e9 + 60), silent)
+    # And so does the command, which says it in words.
+    split = ALL.start + 100
+    windows = ("--before", f"{ALL.start}/{split}", "--after", f"{split}/{ALL.end}")
+    assert main(["triage", "--store", url, *windows, "--json", "--bootstrap", "0",
+                 "--save", str(tmp_path / "case")]) in {0, 10, 11}  # fmt: skip
+    assert (tmp_path / "case" / "rows.jsonl").read_bytes().count(b"\n") == 200
+    facts = json.loads((tmp_path / "case" / "facts.json").read_text())
+    assert facts["vllm-0"] == {"engine": "vllm"}
+    open_store(url).close()

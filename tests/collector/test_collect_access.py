@@ -1,0 +1,63 @@
+"""Do those who may send and read get in, over TLS, and nobody else?"""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+
+import grpc
+
+from .collecting import as_otlp, collecting, some_rows
+
+TOKEN = "0123456789abcdef-secret"
+
+
+def test_with_tokens_and_tls(tmp_path, capsys):
+    """Senders and readers show theirs; everything speaks TLS; nobody prints a token."""
+    (tmp_path / "send").write_text(TOKEN)
+    (tmp_path / "read").write_text(TOKEN[::-1])
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    trust = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+
+    def status(url: str, token: str | None, data: bytes | None = None) -> int:
+        headers = {"Content-Type": "application/x-protobuf"} if data is not None else {}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        asked = urllib.request.Request(url, data=data, headers=headers)
+        try:
+            with urllib.request.urlopen(asked, timeout=60, context=trust) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    files = {"access_certificate": "cert.pem", "access_key": "key.pem",
+             "access_token_file": "read", "receive_token_file": "send"}  # fmt: skip
+    variables = {name: str(tmp_path / file) for name, file in files.items()}
+    with collecting(tmp_path / "data", **variables) as one:
+        assert one.web.startswith("https://")
+        spans = as_otlp(some_rows(1))
+        assert status(f"{one.otlp}/v1/traces", TOKEN, spans) == 200
+        assert status(f"{one.otlp}/v1/traces", None, spans) == 401
+        assert status(f"{one.otlp}/v1/traces", TOKEN[::-1], spans) == 401
+        assert status(f"{one.web}/api/v1/live", TOKEN[::-1]) == 200
+        assert status(f"{one.web}/api/v1/live", TOKEN) == 401
+        assert status(f"{one.web}/metrics", None) == 401
+        assert status(f"{one.web}/readyz", None) == 200
+        roots = (tmp_path / "cert.pem").read_bytes()
+        with grpc.secure_channel(
+            str(one.places.otlp_grpc), grpc.ssl_channel_credentials(roots)
+        ) as channel:
+            export = channel.unary_unary(
+                "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+            )
+            shown = [("authorization", f"Bearer {TOKEN}")]
+            assert export(spans, metadata=shown, timeout=60) == b""
+    assert TOKEN not in capsys.readouterr().err

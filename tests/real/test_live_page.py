@@ -1,0 +1,224 @@
+"""Does the live page, in a real browser, show what there is, and say what there is not?
+
+`LLMTRACE_PICTURES=folder` keeps what the browser saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+
+from llmtrace_collector.receive import HttpServer, ReceiveLimits
+from llmtrace_collector.receive.counters import Received
+from llmtrace_collector.serve.app import make_app
+from llmtrace_collector.serve.live import SlowRow
+from tests.collector.serve.views import NOW, empty, view
+
+from . import chromium
+from .conftest import do_without
+
+TOKEN = "0123456789abcdef-secret"
+HOSTILE = '<img src=x onerror="window.hacked = 1"> & "quoted"'
+
+
+class Shown:
+    """What the served page is told."""
+
+    def __init__(self) -> None:
+        self.live: Any = view().as_json()
+        self.status = 200
+
+    async def answer(self, request: Request) -> Response:
+        """Answer as the API does."""
+        del request
+        return JSONResponse(self.live, self.status)
+
+
+@contextmanager
+def serving(shown: Shown, token: str | None = None) -> Iterator[str]:
+    """Serve the page from a thread; yield its address."""
+    app = make_app(
+        CollectorRegistry(),
+        Mount("/api/v1", routes=[Route("/live", shown.answer)]),
+        lambda: None,
+        token=token,
+    )
+    loop = asyncio.new_event_loop()
+    server = HttpServer(app, "127.0.0.1", 0, ReceiveLimits(), Received())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
+        yield f"http://127.0.0.1:{server.port}/"
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(30)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Chromium]:
+    """Run a browser."""
+    program = chromium.find()
+    if program is None:
+        do_without("chromium is not installed: run `make programs`")
+    with chromium.running(program) as running:
+        yield running
+
+
+def open_tab(
+    browser: chromium.Chromium, url: str, *, scheme: str = "light", width: int = 1280
+) -> chromium.Tab:
+    """Open the page, and wait until it has shown something."""
+    tab = browser.tab()
+    session = tab._session
+    browser.call(
+        "Emulation.setDeviceMetricsOverride", session,
+        width=width, height=1600, deviceScaleFactor=1, mobile=False,
+    )  # fmt: skip
+    browser.call(
+        "Emulation.setEmulatedMedia", session,
+        features=[{"name": "prefers-color-scheme", "value": scheme}],
+    )  # fmt: skip
+    tab.open(url)
+    wait_for(tab, "document.querySelector('#status').textContent !== 'loading'")
+    return tab
+
+
+def wait_for(tab: chromium.Tab, expression: str) -> None:
+    """Wait until it is so."""
+    give_up = time.monotonic() + 30
+    while not tab.evaluate(expression):
+        assert time.monotonic() < give_up, expression
+        time.sleep(0.05)
+
+
+def keep(tab: chromium.Tab, name: str) -> None:
+    """Keep a picture, if somebody wants them."""
+    if folder := os.environ.get("LLMTRACE_PICTURES"):
+        Path(folder, f"live-{name}.png").write_bytes(tab.picture())
+
+
+def text(tab: chromium.Tab, selector: str) -> str:
+    """Return what is to be read there."""
+    return str(tab.evaluate(f"document.querySelector({selector!r}).innerText"))
+
+
+@pytest.mark.parametrize(("scheme", "background"), [("light", 246), ("dark", 15)])
+def test_it_shows_all_of_it(browser: chromium.Chromium, scheme: str, background: int) -> None:
+    """Every stage with its verdict, a picture of each, slow requests, engines, GPUs."""
+    with serving(Shown()) as url:
+        tab = open_tab(browser, url, scheme=scheme)
+        keep(tab, scheme)
+        now, hour = text(tab, "#now"), text(tab, "#hour")
+
+        for words in ("queue", "✗ over 150", "? unclear 400", "not reported", "✓ within 2,500"):
+            assert words in now
+        assert tab.evaluate("document.querySelectorAll('#charts svg').length") == 10
+        assert "most 540, limit 1,000" in hour
+        # Seven minutes without requests are a gap: two lines and two areas in each picture.
+        assert (
+            tab.evaluate(
+                "document.querySelectorAll('#charts svg')[1].querySelectorAll('path').length"
+            )
+            == 4
+        )
+        assert tab.evaluate("document.querySelectorAll('#slowest tbody tr').length") == 8
+        assert "✗ Connection refused" in text(tab, "#engines")
+        assert "not read yet" in text(tab, "#engines")
+        assert "power_cap" in text(tab, "#gpus")
+        assert "not read: 10.0.0.7:8000" in text(tab, "#problem")
+        colour = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert colour.startswith(f"rgb({background}, ")
+        # Nothing hangs out of the page, and nothing was refused by its own policy.
+        assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert tab.said == []
+        tab.close()
+
+
+def test_on_a_phone(browser: chromium.Chromium) -> None:
+    """Tables scroll inside their boxes, not the page."""
+    with serving(Shown()) as url:
+        tab = open_tab(browser, url, width=420)
+        keep(tab, "phone")
+
+        assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        tab.close()
+
+
+def test_nothing_yet(browser: chromium.Chromium) -> None:
+    """It says how to send to it, and draws no empty tables."""
+    shown = Shown()
+    shown.live = empty().as_json()
+    with serving(shown) as url:
+        tab = open_tab(browser, url, width=1000)
+        keep(tab, "empty")
+
+        assert "export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318" in text(tab, "#empty")
+        hidden = (
+            "['now', 'hour', 'slowest', 'engines'].every(id => document.getElementById(id).hidden)"
+        )
+        assert tab.evaluate(hidden)
+        assert tab.said == []
+        tab.close()
+
+
+def test_names_from_anywhere_stay_text(browser: chromium.Chromium) -> None:
+    """A model or a route may be called anything."""
+    row = SlowRow(
+        trace_id="0" * 32, request_id="r", start=NOW, service=HOSTILE, model=HOSTILE,
+        route=HOSTILE, outcome="success", e2e_s=1.0, ttft_s=None, stages={"decode": 1.0},
+    )  # fmt: skip
+    shown = Shown()
+    shown.live = view(slowest=(row,)).as_json()
+    with serving(shown) as url:
+        tab = open_tab(browser, url)
+
+        assert HOSTILE in text(tab, "#slowest")
+        assert tab.evaluate("document.images.length") == 0
+        assert tab.evaluate("window.hacked") is None
+        tab.close()
+
+
+def test_a_collector_that_wants_a_token(browser: chromium.Chromium) -> None:
+    """The page asks for it, and keeps it for this tab alone."""
+    with serving(Shown(), TOKEN) as url:
+        tab = open_tab(browser, url)
+        assert tab.evaluate("!document.querySelector('#token').hidden")
+        tab.evaluate(
+            f"document.querySelector('#token input').value = {TOKEN!r};"
+            "document.querySelector('#token form').requestSubmit()"
+        )
+        wait_for(tab, "!document.querySelector('#now').hidden")
+
+        assert tab.evaluate("document.querySelector('#token').hidden")
+        assert tab.evaluate("localStorage.length") == 0
+        assert TOKEN not in tab.evaluate("location.href")
+        tab.close()
+
+
+def test_a_store_that_does_not_answer(browser: chromium.Chromium) -> None:
+    """What was shown stays, and it is said how old it is."""
+    shown = Shown()
+    with serving(shown) as url:
+        tab = open_tab(browser, url)
+        shown.live, shown.status = {"error": "the store does not answer"}, 503
+        tab.evaluate("refresh()")
+        wait_for(tab, "document.querySelector('#status').textContent.includes('shown is')")
+
+        assert "✗ the store does not answer; shown is" in text(tab, "#status")
+        assert "over 150" in text(tab, "#now")
+        tab.close()

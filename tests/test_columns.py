@@ -1,0 +1,309 @@
+"""Rows in columns: what goes in comes out, and what is no row stays out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmtrace import column_files
+from llmtrace.column_files import read_columns, write_columns
+from llmtrace.column_sample import Sample
+from llmtrace.columns import COUNTS, IDS, NUMBERS, WORDS, concatenate, empty, from_dicts, from_rows
+from llmtrace.errors import DataError, SourceError
+from llmtrace.rows import Row
+from tests.strategies import requests
+
+START = 1_700_000_000 * 10**9
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+odd_rows = st.dictionaries(
+    st.sampled_from(["start", *NUMBERS, *WORDS, *IDS, "whatever"]), anything, max_size=12
+)
+
+
+def same(one, other):
+    """Return whether two tables hold the same rows."""
+    return (
+        one.n == other.n
+        and np.array_equal(one.start, other.start)
+        and all(np.array_equal(one.numbers[k], other.numbers[k], equal_nan=True) for k in NUMBERS)
+        and all([one.words[k].word(i) for i in range(one.n)]
+                == [other.words[k].word(i) for i in range(one.n)] for k in WORDS)
+        and all(one.id(k, i) == other.id(k, i) for k in IDS for i in range(one.n))
+    )  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(requests, max_size=3))
+def test_rows_lie_in_columns_as_they_are(rows: list[Row]):
+    """Every number and word of a row is in its column, and what it lacks is unknown."""
+    placed = [row for row in rows if 0 < row.start < 2**63 - 1024]
+    columns = from_rows(rows)
+
+    assert columns.n == len(placed)
+    for i, row in enumerate(placed):
+        flat = row.as_dict()
+        assert columns.start[i] == row.start
+        for name in NUMBERS:
+            value = columns.numbers[name][i]
+            if name in flat and not (name in COUNTS and flat[name] > 2**53):
+                assert value == pytest.approx(float(flat[name])) or np.isnan(value)
+            else:
+                assert np.isnan(value)
+        for name in WORDS:
+            assert columns.words[name].word(i) == (flat.get(name) or None)
+
+
+def test_durations_of_another_generator_are_kept():
+    """Stages are taken as they stand, though nobody says who reported them."""
+    columns = from_dicts([{"start": START, "queue_s": 0.5, "prefill_s": 0.25, "ttft_s": 1.0}])
+
+    assert columns.numbers["queue_s"][0] == 0.5
+    assert columns.numbers["prefill_s"][0] == 0.25
+
+
+@settings(deadline=None)
+@given(st.lists(odd_rows, max_size=6))
+def test_whatever_a_row_holds_no_column_breaks(rows):
+    """Numbers are within their bounds or unknown, and what was kept out is counted."""
+    columns = from_dicts(rows)
+
+    for name in NUMBERS:
+        known = columns.numbers[name][~np.isnan(columns.numbers[name])]
+        assert ((known >= 0) & (known < 2**53 + 1)).all()
+    again = from_dicts(columns.to_dicts())
+    assert same(columns, again)
+    assert again.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("ttft_s", "fast", "ttft_s: not a number"),
+        ("ttft_s", True, "ttft_s: not a number"),
+        ("ttft_s", float("nan"), "ttft_s: not a number"),
+        ("ttft_s", -1, "ttft_s: out of bounds"),
+        ("ttft_s", 10**400, "ttft_s: out of bounds"),
+        ("ttft_s", {"a": 1}, "ttft_s: not a number"),
+        ("weight", 0, "weight: out of bounds"),
+        ("tenant", 7, "tenant: not text"),
+        ("request_id", ["x"], "request_id: not text"),
+    ],
+)
+def test_what_is_no_value_is_unknown_and_counted(field, value, said):
+    """A field that is nonsense does not cost the rest of its row."""
+    columns = from_dicts([{"start": START, "e2e_s": 1.0, field: value}])
+
+    assert columns.n == 1
+    assert columns.numbers["e2e_s"][0] == 1.0
+    assert columns.warnings == (f"{said}: 1 kept out",)
+
+
+@pytest.mark.parametrize("start", [None, 0, -1, "now", 2**64, float("nan"), True])
+def test_a_row_without_a_time_is_no_row(start):
+    """It cannot be placed."""
+    columns = from_dicts([{"start": start, "e2e_s": 1.0}, {"start": START}])
+
+    assert columns.n == 1
+    assert columns.warnings == ("row: no usable start: 1 kept out",)
+
+
+def test_rows_are_taken_by_mask_index_and_time():
+    """And taking all of them copies nothing."""
+    columns = from_dicts(
+        {"start": START + i * 10**9, "e2e_s": float(i), "tenant": f"t{i % 2}", "trace_id": str(i)}
+        for i in range(10)
+    )
+
+    assert columns.take(columns.words["tenant"].where("t1")).n == 5
+    assert columns.take(np.array([3, 1])).id("trace_id", 0) == "3"
+    assert columns.within(1_700_000_002, 1_700_000_005).numbers["e2e_s"].tolist() == [2, 3, 4]
+    assert columns.take(np.ones(10, bool)) is columns
+    mixed = columns.take(np.array([5, 1, 4]))
+    assert mixed.within(1_700_000_004, 1_700_000_006).n == 2
+
+
+def test_tables_are_joined_though_their_words_differ():
+    """Codes are translated to one dictionary."""
+    one = from_dicts([{"start": START, "tenant": "a"}, {"start": START, "tenant": "b"}])
+    other = from_dicts([{"start": START, "tenant": "b"}, {"start": START}])
+    both = concatenate([one, other, empty()])
+
+    assert [both.words["tenant"].word(i) for i in range(4)] == ["a", "b", "b", None]
+    assert both.words["tenant"].where("b").tolist() == [False, True, True, False]
+    assert concatenate([]).n == 0
+
+
+def lines(path, *some):
+    """Write lines, as they are or as JSON."""
+    path.write_bytes(
+        b"\n".join(s if isinstance(s, bytes) else json.dumps(s).encode() for s in some) + b"\n"
+    )
+    return path
+
+
+plain_rows = st.lists(
+    st.fixed_dictionaries(
+        {"start": st.integers(1, 2**62)},
+        optional={
+            "ttft_s": st.floats(0, 1e3), "prompt_tokens": st.integers(0, 10**6),
+            "tenant": st.text(max_size=5), "stream": st.booleans(),
+            "request_id": st.text(max_size=5),
+            "tries": st.lists(st.dictionaries(st.text(max_size=2), st.integers(), max_size=2)),
+            "e2e_s": st.none(),
+        },
+    ),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["plain", "odd"])
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_both_readers_read_the_same(tmp_path_factory, odd, data):
+    """With pyarrow, and line by line: the same rows, the same warnings."""
+    some = data.draw(st.lists(odd_rows, min_size=1, max_size=5) if odd else plain_rows)
+    path = lines(tmp_path_factory.mktemp("both") / "rows.jsonl", {"start": START}, *some)
+    fast = read_columns(path)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(column_files, "_add_json_fast", lambda *_: False)
+        slow = read_columns(path)
+
+    assert same(fast, slow)
+    assert fast.warnings == slow.warnings
+
+
+def test_the_fast_reader_is_used_for_plain_rows(tmp_path, monkeypatch):
+    """Not a line goes through the slow one."""
+    path = lines(tmp_path / "rows.jsonl", *[{"start": START + i, "e2e_s": 1.0} for i in range(50)])
+    monkeypatch.setattr(column_files, "objects", lambda _: pytest.fail("line by line"))
+
+    assert read_columns(path).n == 50
+
+
+def test_what_was_written_is_read(tmp_path):
+    """Plain and gzipped."""
+    columns = from_dicts(
+        {"start": START + i, "e2e_s": 0.1 * i, "tenant": "é", "stream": True, "trace_id": f"{i}"}
+        for i in range(20)
+    )
+    for name in ("rows.jsonl", "rows.jsonl.gz"):
+        write_columns(tmp_path / name, columns)
+        assert same(read_columns(tmp_path / name), columns)
+    packed = (tmp_path / "rows.jsonl.gz").read_bytes()
+    assert gzip.decompress(packed).startswith(b'{"start":')
+
+
+def test_parquet_is_read(tmp_path):
+    """With its nulls, its dictionaries, and columns that are not ours."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table(
+        {
+            "start": [START, None, START + 1, -5],
+            "ttft_s": [0.5, 0.5, float("nan"), 0.5],
+            "output_tokens": [7, 7, None, 7],
+            "tenant": pa.array(["a", "b", None, "a"]).dictionary_encode(),
+            "e2e_s": ["x", "y", "z", "w"],
+            "model": [1, 2, 3, 4],
+            "other": [1, 2, 3, 4],
+        }
+    )
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    columns = read_columns(tmp_path / "rows.parquet")
+
+    assert columns.start.tolist() == [START, START + 1]
+    assert columns.numbers["ttft_s"][0] == 0.5
+    assert columns.numbers["output_tokens"][0] == 7
+    assert [columns.words["tenant"].word(i) for i in range(2)] == ["a", None]
+    assert columns.warnings == (
+        "e2e_s: not a number: 2 kept out",
+        "model: not text: 2 kept out",
+        "row: no usable start: 2 kept out",
+        "ttft_s: not a number: 1 kept out",
+    )
+
+
+DEEP = b'{"start": 1, "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+LONG = b'{"start": 1, "a": "' + b"x" * (2 << 20) + b'"}'
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"[]", b"7", b"null", b"\xff\xfe", b'{"start": NaN}', DEEP, LONG]
+)
+def test_a_line_that_is_no_row_costs_no_other(tmp_path, line):
+    """It is counted, and the rows around it are read."""
+    path = lines(tmp_path / "rows.jsonl", {"start": START}, line, b"", {"start": START + 1})
+    columns = read_columns(path)
+
+    assert columns.start.tolist() == [START, START + 1]
+    assert sum(": 1 kept out" in warning for warning in columns.warnings) == 1
+
+
+def test_a_file_of_no_rows_says_why(tmp_path):
+    """Not an empty answer that looks like a quiet day."""
+    with pytest.raises(DataError, match="line: not a row"):
+        read_columns(lines(tmp_path / "rows.jsonl", b"hello", b"world"))
+
+
+def test_a_file_of_nothing_is_no_rows(tmp_path):
+    """Nothing was said, and nothing is wrong."""
+    (tmp_path / "rows.jsonl").write_bytes(b"")
+
+    assert read_columns(tmp_path / "rows.jsonl").n == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("rows.jsonl.gz", b"not gzip"), ("rows.parquet", b"not parquet"),
+     ("rows.jsonl.gz", gzip.compress(b'{"start": 1}\n' * 1000)[:60])],
+)  # fmt: skip
+def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name, content):
+    """With its path."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=name):
+        read_columns(tmp_path / name)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    """With its path."""
+    with pytest.raises(SourceError, match=r"missing\.jsonl"):
+        read_columns(tmp_path / "missing.jsonl")
+
+
+def test_lines_are_whole_however_a_file_is_cut(tmp_path, monkeypatch):
+    """Blocks end in the middle of lines, and no row is lost or torn."""
+    monkeypatch.setattr(column_files, "_BLOCK_BYTES", 100)
+    path = lines(tmp_path / "rows.jsonl", *[{"start": START + i, "e2e_s": 1.0} for i in range(99)])
+    seen = []
+    columns = read_columns(path, lambda what, share: seen.append(share))
+
+    assert columns.start.tolist() == [START + i for i in range(99)]
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
+    """Each standing for those left out, and what was kept out counted once."""
+    monkeypatch.setattr(column_files, "_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(column_files, "_PIECE", 100)
+    monkeypatch.setattr(column_files, "Sample", lambda: Sample(1000))
+    some = [{"start": START + 7 * i, "e2e_s": "x" if i % 10 == 0 else 1.0} for i in range(5000)]
+    columns = read_columns(lines(tmp_path / "rows.jsonl", *some))
+
+    assert 300 < columns.n <= 1000
+    assert columns.weights.sum() == pytest.approx(5000, rel=0.2)
+    assert "e2e_s: not a number: 500 kept out" in columns.warnings
+    assert sum("one in" in warning for warning in columns.warnings) == 1
