@@ -17,8 +17,8 @@ from llmtrace.gateway.served import CARRIED, Served
 from llmtrace.gateway.telling import complete, more
 from llmtrace.record import outcome_of
 from llmtrace.runtime import Runtime
-from llmtrace.wrappers.headers.comments import line
 from llmtrace.wrappers.headers import exchange, gateways
+from llmtrace.wrappers.headers.comments import line
 from llmtrace.wrappers.headers.server_timing import Entry, entries, write
 
 _logger = logging.getLogger("llmtrace")

@@ -85,7 +85,8 @@ h1, dd, p { overflow-wrap: anywhere; } td.whose { white-space: normal; overflow-
   min-width: 9rem; max-width: 24rem; }
 @media (max-width: 40rem) { body { padding: 1.2rem .8rem 2rem; } section { padding: 1rem; }
   dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } }
-@media print { svg { min-width: 0; } details > * { display: block; } }
+@media print { svg { min-width: 0; } details > * { display: block; }
+  details::details-content { content-visibility: visible; } }
 """
 _WIDTH: Final = 960.0
 _LEFT: Final = 64.0

@@ -20,8 +20,8 @@ from llmtrace.gateway.content import FirstContent
 from llmtrace.record import HIDDEN, OTHER, PIECE, Recording
 from llmtrace.rows import Row, from_dict
 from llmtrace.testing import FakeClock
-from llmtrace.wrappers.headers.comments import BEGIN, Comments
 from llmtrace.wrappers.headers import exchange
+from llmtrace.wrappers.headers.comments import BEGIN, Comments
 from llmtrace.wrappers.headers.server_timing import entries
 from llmtrace.wrappers.http.sse import Events
 from llmtrace.wrappers.sdk import chunks
