@@ -134,7 +134,7 @@ def suggest(
     euler = _whole_ms(spent * (dealt / measured), dealt)
     common_p, common = _common(parts, dealt)
     scale = np.divide(euler, spent, out=np.ones_like(spent), where=spent > 0)
-    drawn, kept = _draw(parts, whole, scale, dealt, objective=objective, seed=seed)
+    drawn, kept = _draw(parts, whole, scale, (dealt, goal), objective=objective, seed=seed)
     highs = np.quantile(parts, objective, axis=0)
     shares = tuple(
         _share(
@@ -194,14 +194,24 @@ def _share(
 
 
 def _draw(
-    parts: Floats, whole: Floats, scale: Floats, dealt: float, *, objective: float, seed: int
+    parts: Floats,
+    whole: Floats,
+    scale: Floats,
+    totals: tuple[float, float],
+    *,
+    objective: float,
+    seed: int,
 ) -> tuple[Floats, tuple[float, float, float]]:
-    """Draw whole requests with replacement; return allocations, and the share that is kept."""
+    """Draw whole requests with replacement; return allocations, and the share within the total.
+
+    `totals` are what is dealt out, and the total: that and the buffer.
+    """
+    dealt, goal = totals
     n = len(whole)
     draws = max(min(_DRAWS, _MOST_DRAWN // n), 50)
     chance = np.random.default_rng(seed)
     weights = harrell_davis(n, objective)
-    inside = parts @ scale <= dealt * (1 + 1e-9)
+    inside = parts @ scale <= goal * (1 + 1e-9)
     allocations = np.empty((draws, parts.shape[1]))
     kept = np.empty(draws)
     for i in range(draws):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeGuard
 
 import numpy as np
@@ -224,11 +225,26 @@ def read_case(folder: str | Path, progress: Progress | None = None) -> Case:
 
 
 def write_case(folder: str | Path, case: Case, *, compress: bool = False) -> None:
-    """Write a case folder, making it if need be; what is in it of an older case is replaced."""
+    """Write a case folder, making it if need be; what is in it of an older case is replaced.
+
+    Raises:
+        SourceError: it cannot be written; an older case is then still there.
+    """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (*_ROWS, *_SIGNALS):
-        (folder / name).unlink(missing_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".half-", dir=folder) as half:
+            _write(Path(half), case, compress=compress)
+            written = {path.name for path in Path(half).iterdir()}
+            for name in written:
+                (Path(half) / name).replace(folder / name)
+        for name in {*_ROWS, *_SIGNALS} - written:
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise SourceError(f"{folder}: cannot write the case: {error.strerror or error}") from error
+
+
+def _write(folder: Path, case: Case, *, compress: bool) -> None:
     about: dict[str, Any] = {
         name: [window.start, window.end]
         for name, window in (("before", case.before), ("after", case.after))

@@ -7,6 +7,7 @@ would warn its user of a loss that is none.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ _SERVICES: Final = {
 }
 # An empty message of either protocol: everything was taken.
 _TAKEN: Final = b""
+_BODY_S: Final = 30.0
 
 
 class Unwanted:
@@ -53,10 +55,13 @@ class Unwanted:
             try:
                 check_token(request.headers.get("authorization"), self._token)
                 size = 0
-                async for piece in request.stream():
-                    size += len(piece)
-                    if size > self._most:
-                        return Response(status_code=413, headers={"Connection": "close"})
+                async with asyncio.timeout(_BODY_S):
+                    async for piece in request.stream():
+                        size += len(piece)
+                        if size > self._most:
+                            return Response(status_code=413, headers={"Connection": "close"})
+            except TimeoutError:
+                return Response(status_code=408, headers={"Connection": "close"})
             except RefusedError as error:
                 challenge = {"WWW-Authenticate": "Bearer"}
                 return Response(error.words, error.answer.status, headers=challenge)

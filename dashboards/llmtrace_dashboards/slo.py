@@ -8,12 +8,11 @@ say nothing of speed: the errors are the availability's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from llmtrace.budget import Budget
+from llmtrace.budget import Budget, regex
 from llmtrace.errors import ConfigError
 
 SloName = Literal["e2e", "ttft", "tpot", "availability"]
@@ -175,7 +174,7 @@ def matcher(label: str, patterns: Sequence[str]) -> str:
     """
     if len(patterns) == 1 and not _wild(patterns[0]):
         return f"{label}={quoted(patterns[0])}"
-    return f"{label}=~{quoted('|'.join(_regex(one) for one in patterns))}"
+    return f"{label}=~{quoted('|'.join(regex(one) for one in patterns))}"
 
 
 def plain(patterns: Sequence[str]) -> str | None:
@@ -185,20 +184,6 @@ def plain(patterns: Sequence[str]) -> str | None:
 
 def _wild(pattern: str) -> bool:
     return any(character in pattern for character in "*?[")
-
-
-def _regex(pattern: str) -> str:
-    # As `fnmatch` reads it: * anything, ? one character, [..] one of these.
-    parts = re.split(r"(\*|\?|\[!?[^\]]+\])", pattern)
-    return "".join(_part(part) for part in parts)
-
-
-def _part(part: str) -> str:
-    if part in {"*", "?"}:
-        return {"*": ".*", "?": "."}[part]
-    if part.startswith("[") and part.endswith("]"):
-        return part.replace("[!", "[^", 1)
-    return re.sub(r"([.+*?()|\[\]{}^$\\])", r"\\\1", part)
 
 
 def quoted(text: str) -> str:

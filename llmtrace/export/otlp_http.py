@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 import zlib
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -34,13 +35,12 @@ def http_sender(settings: OtlpSettings) -> Send:
         headers["content-encoding"] = "gzip"
     where = urlsplit(settings.url)
     shown = f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
-    session: requests.Session | None = None
-    owner = 0
+    sessions: dict[int, requests.Session] = {}  # by process: a fork must not share the socket
 
     def send(body: bytes) -> bytes:
-        nonlocal session, owner
-        if session is None or owner != os.getpid():  # a forked child must not share the socket
-            session, owner = _session(settings), os.getpid()
+        session = sessions.get(os.getpid())
+        if session is None:
+            session = sessions[os.getpid()] = _session(settings)
         try:
             response = session.post(
                 settings.url,
@@ -66,7 +66,14 @@ def http_sender(settings: OtlpSettings) -> Send:
             wait_s=_retry_after(response.headers.get("retry-after")),
         )
 
+    # Nobody sends any more: the kept connection is closed rather than left to be collected.
+    weakref.finalize(send, _close, sessions).atexit = False
     return send
+
+
+def _close(sessions: dict[int, requests.Session]) -> None:
+    for session in sessions.values():
+        session.close()
 
 
 def _session(settings: OtlpSettings) -> requests.Session:

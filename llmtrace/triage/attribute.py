@@ -24,6 +24,7 @@ NAMES: Final = ("mix", *PARTS, "co_occurrence")
 
 _BLOCK_S: Final = (10.0, 60.0)
 _BLOCKS: Final = 24
+_FEWEST_BLOCKS: Final = 5
 _SMALL: Final = 4_000
 _WENT_WELL: Final = 0.2
 _MOST_RESAMPLED: Final = 6_000
@@ -195,11 +196,13 @@ def bootstrap(
 
     Blocks of 10 to 60 s are drawn anew from each window, since requests close in time share fate.
     Windows of more than 6,000 rows are thinned first, which makes the intervals wider than need
-    be, never narrower. `None` where no draw could be attributed.
+    be, never narrower. `None` where no draw could be attributed, or there are too few blocks.
     """
     rng = np.random.default_rng(seed)
     sides = [_thin(one) for one in (before, after)]
     blocks = [_blocks(one) for one in sides]
+    if min(int(block[-1]) + 1 for block in blocks) < _FEWEST_BLOCKS:
+        return None  # drawn from hardly anything, draws would hardly differ
     draws = []
     for i in range(times):
         counts = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -205,8 +206,11 @@ def time_of(text: str, at: float) -> float:
         return at
     with suppress(ValueError):
         if text[-1] in _UNITS:  # a minus before it says the same, but looks like an option
-            return at - float(text.removeprefix("-")[:-1]) * _UNITS[text[-1]]
-        return float(text)
+            found = at - float(text.removeprefix("-")[:-1]) * _UNITS[text[-1]]
+        else:
+            found = float(text)
+        if math.isfinite(found):
+            return found
     try:
         if len(text) <= len("00:00:00") and ":" in text:
             day = datetime.fromtimestamp(at).astimezone().date()

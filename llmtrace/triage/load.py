@@ -8,6 +8,7 @@ import numpy as np
 
 from llmtrace.case import Window
 from llmtrace.columns import Columns
+from llmtrace.triage.chance import quantile
 from llmtrace.triage.result import Load
 
 _HIGH: Final = 0.95
@@ -27,8 +28,8 @@ def load_of(rows: Columns, window: Window) -> Load:
 
     def at(name: str, q: float) -> float | None:
         column = rows.numbers[name]
-        known = column[~np.isnan(column)]
-        return float(np.quantile(known, q)) if known.size else None
+        known = ~np.isnan(column)
+        return quantile(column[known], q, weight[known]) if known.any() else None
 
     return Load(
         requests_per_s=rate(None),

@@ -30,12 +30,12 @@ from llmtrace.triage.result import (
 from llmtrace.triage.screen import (
     METRIC_NAMES,
     PART_NAMES,
-    VERDICTS,
     between,
     facts,
     quality_text,
     signed,
     told,
+    verdict_words,
     when,
 )
 from llmtrace.triage.timeline import Timeline, timeline
@@ -127,8 +127,8 @@ def _title(result: Result) -> str:
 
 
 def _head(result: Result) -> str:
-    words, _ = VERDICTS[result.verdict]
-    colour = _VERDICT_COLOURS[result.verdict]
+    words, style = verdict_words(result)
+    colour = WITHIN if style == "green" else _VERDICT_COLOURS[result.verdict]
     change = "cannot be told"
     if result.before.p95 is not None and result.after.p95 is not None:
         change = f"{ms(result.before.p95)} → {ms(result.after.p95)} ms"

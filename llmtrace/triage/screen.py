@@ -63,6 +63,15 @@ _BAR: Final = 24
 _DAY_S: Final = 86_400
 
 
+def verdict_words(result: Result) -> tuple[str, str]:
+    """Return the verdict in words, and a colour for it: what got quicker is no cause for alarm."""
+    better = result.delta_s is not None and result.delta_s < 0
+    failing = result.outcomes is not None and result.outcomes.significant
+    if result.verdict in {"regression", "mixed"} and better and not failing:
+        return "quicker than it was", "green"
+    return VERDICTS[result.verdict]
+
+
 def screen(result: Result, *, explain: bool = False) -> RenderableType:
     """Return the triage as one thing for `rich` to print.
 
@@ -93,7 +102,7 @@ class _Spaced:
 
 
 def _head(result: Result) -> RenderableType:
-    words, style = VERDICTS[result.verdict]
+    words, style = verdict_words(result)
     head = Text()
     metric = METRIC_NAMES.get(result.metric or "", "latency")
     percent = f"p{100 * result.quantile:g}"
@@ -213,7 +222,7 @@ def _facts(result: Result) -> RenderableType:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, text in facts(result):
-        table.add_row(name, text)
+        table.add_row(name, Text(text))  # names in it come from outside: no markup
     return table
 
 
@@ -332,9 +341,9 @@ def _cause(number: int, one: Finding, *, explain: bool) -> RenderableType:
     for sign, points in (("for", evidence), ("against", one.against)):
         for point in points:
             score = f"{point.points:+d}" if point.points else ("·" if sign == "for" else "-")
-            lines.add_row(Text(score, "green" if sign == "for" else "red"), point.text)
+            lines.add_row(Text(score, "green" if sign == "for" else "red"), Text(point.text))
     for text in one.missing if explain else ():
-        lines.add_row(Text("?", "yellow"), f"would tell: {text}")
+        lines.add_row(Text("?", "yellow"), Text(f"would tell: {text}"))
     if one.action:
         lines.add_row(Text("→", "bold"), Text(one.action, "bold"))
     if one.runbook:

@@ -25,7 +25,7 @@ import llmtrace
 from llmtrace.budget import DEFAULT
 from llmtrace.demo.workload import jobs
 from llmtrace.export.prometheus import PrometheusSink
-from llmtrace.failopen import count_internal
+from llmtrace.failopen import count_internal, reset_internal_errors
 from llmtrace.sim.faults import HEADER
 from llmtrace.sim.model import EngineConfig
 from llmtrace.sim.server import ServerConfig, serve
@@ -111,6 +111,7 @@ def open_shop(vllm: tuple[str, str] | None) -> Iterator[Shop]:
         )
         kept = _Kept()
         llmtrace.init("shop", exporters=[sink, kept], region="eu-west", budget=DEFAULT)
+        opened.callback(reset_internal_errors)
         opened.callback(llmtrace.shutdown)
         pages = {
             "shop": opened.enter_context(_served(application)),
@@ -131,8 +132,7 @@ def open_shop(vllm: tuple[str, str] | None) -> Iterator[Shop]:
         up = "sum(up) == 2 and count(llmtrace_target_up == 1) == " + str(len(targets))
         wait_for(lambda: query(url, up), "both pages and all targets are read")
         start = time.time()
-        rush = asyncio.run(_business(engine.url, bare.url, config.model, vllm))
-        gc.collect()  # what streams left behind is closed here, and not in somebody else's test
+        rush = asyncio.run(_day(engine.url, bare.url, config.model, vllm))
         time.sleep(3 * EVERY_S)  # the last answers are scraped, and looked at by the rules
         end = wait_for(lambda: _all_is_there(url, up), "a moment at which all pages are there")
         yield Shop(url, start, rush, end, frozenset(kept.traces))
@@ -160,6 +160,14 @@ def _config(pages: dict[str, str]) -> dict[str, Any]:
 
 
 # --- people -------------------------------------------------------------------------------------
+
+
+async def _day(url: str, bare: str, model: str, vllm: tuple[str, str] | None) -> float:
+    """Do business, and close what streams left behind while there is a loop to close it on."""
+    rush = await _business(url, bare, model, vllm)
+    gc.collect()
+    await asyncio.sleep(0.5)
+    return rush
 
 
 async def _business(url: str, bare: str, model: str, vllm: tuple[str, str] | None) -> float:
@@ -222,7 +230,7 @@ async def _unlucky(url: str, model: str, seconds: float) -> None:
     """Ask what fails, is cut off, or is refused at first."""
     over = time.monotonic() + seconds
     while time.monotonic() < over:
-        count_internal("shop.example", 1)
+        count_internal("shop.example", 1)  # something for the panel of what llmtrace lost
         for fault in ("error_after=4", "cut_after=4", "reject_first=1, retry_after_s=0.05"):
             async with _client(url, headers={HEADER: fault}) as client:
                 await _ask(client, model, [{"role": "user", "content": "hm"}], "chat", "tenant-0")

@@ -98,7 +98,6 @@ def test_the_same_firing_has_the_same_id():
         (b'{"alerts": [{"startsAt": "soon"}]}', "startsAt"),
         (b"[" * 100_000, "no JSON"),
         (b" " * (MOST_BYTES + 1), "more than"),
-        (notification(*[firing(1e9)] * 201), "more than 200"),
     ],
 )
 def test_what_is_no_notification_is_refused(body, words):
@@ -254,6 +253,30 @@ def test_too_few_requests_are_looked_at_again(slow, at, tmp_path):
     assert (told["result"]["verdict"], told["result"]["metric"]) == ("regression", "ttft")
 
 
+def test_what_failed_is_taken_on_again(slow, at, tmp_path):
+    """When its sender repeats itself: a collector that was away is back by then."""
+    away = [True]
+
+    def load(_window: Window, _progress: Any) -> Case:
+        if away[0]:
+            raise SourceError("away")
+        return Case(rows=slow.rows, signals=slow.signals)
+
+    alerts = read_alerts(notification(firing(at)))
+    with working(load, tmp_path, tries=2) as desk:
+        desk.take(alerts)
+        until(lambda: desk.counts["failed"])
+        away[0] = False
+        until(lambda: desk.take(alerts) == 1)
+        until(lambda: desk.counts["triaged"])
+
+
+def test_odd_alerts_do_not_hide_the_others(slow, at):
+    """What can be read of a notification is; of a large one the first."""
+    assert len(read_alerts(notification({"startsAt": "soon"}, firing(at), {}))) == 1
+    assert len(read_alerts(notification(*[firing(at)] * 500))) == 200
+
+
 def test_what_breaks_one_report_does_not_end_the_desk(slow, at, tmp_path, caplog):
     """Whatever is raised."""
     calls: list[int] = []
@@ -272,12 +295,13 @@ def test_what_breaks_one_report_does_not_end_the_desk(slow, at, tmp_path, caplog
     assert "could not be triaged" in caplog.text
 
 
-def test_too_many_are_refused_whole(tmp_path):
-    """The sender hears of it, and comes again."""
+def test_there_is_room_for_so_many(tmp_path):
+    """They are taken on; the sender hears that there are more, and comes again."""
     with working(lambda *_: time.sleep(60), tmp_path, settle_s=60.0, most_waiting=3) as desk:
+        many = read_alerts(notification(*(firing(1e9 + n) for n in range(5))))
         with pytest.raises(Full):
-            desk.take(read_alerts(notification(*(firing(1e9 + n) for n in range(5)))))
-        assert desk.take(read_alerts(notification(firing(1e9)))) == 1
+            desk.take(many)
+        assert (desk.counts["taken"], desk.counts["refused"]) == (3, 2)
 
 
 def test_what_has_ended_is_not_triaged(tmp_path):
@@ -417,6 +441,10 @@ def test_over_http(slow, at, tmp_path):
         working(load, tmp_path) as desk,
         TestClient(make_app(desk, Reports(tmp_path), SECRET)) as bare,
     ):
+        asked = bare.get("/", auth=("anyone", SECRET))
+        assert asked.status_code == 200
+        assert bare.get("/", auth=("anyone", "wrong")).status_code == 401
+        assert "Basic" in bare.get("/").headers["WWW-Authenticate"]
         assert bare.post("/alerts", content=notification(firing(at))).status_code == 401
         assert bare.get("/").status_code == 401
         assert bare.get("/healthz").status_code == 200
@@ -438,6 +466,17 @@ def test_over_http(slow, at, tmp_path):
         assert bare.get(f"/{link}.json").json()["result"]["verdict"] == "regression"
         assert bare.get("/reports/..%2f..%2fetc%2fpasswd").status_code == 404
         assert bare.get("/reports/none").status_code == 404
+
+
+def test_another_name_is_no_name_of_ours(tmp_path):
+    """Without a token, a page whose name was made to mean this machine is turned away."""
+    with working(lambda *_: None, tmp_path) as desk:
+        app = make_app(desk, Reports(tmp_path), None, ["triage.example"])
+        for host, status in (
+            ("127.0.0.1:4321", 200), ("triage.example", 200), ("evil.example:1", 421), ("", 421),
+        ):  # fmt: skip
+            with TestClient(app) as client:
+                assert client.get("/", headers={"Host": host}).status_code == status
 
 
 def options(tmp_path: Path, **changes: Any) -> Any:

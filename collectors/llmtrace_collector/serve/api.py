@@ -157,10 +157,14 @@ class Api:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return _error(415, "send events as Content-Type: application/json")
         body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _MOST_BODY:
-                return _error(413, f"more than {_MOST_BODY} bytes of events", close=True)
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > _MOST_BODY:
+                        return _error(413, f"more than {_MOST_BODY} bytes of events", close=True)
+        except TimeoutError:
+            return _error(408, f"the body took {_PATIENCE_S:g} s", close=True)
         events = read_events(bytes(body), round(self._wall() * 1e9))
         await self._ask(lambda: self._store.insert_events(events))
         return JSONResponse({"stored": len(events)}, 201)

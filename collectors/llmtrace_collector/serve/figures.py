@@ -6,12 +6,10 @@ stored. A request belongs to the moment it was over.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from fnmatch import translate
 from typing import Any, Final
 
-from llmtrace.budget import Budget
+from llmtrace.budget import Budget, regex
 from llmtrace.rows import TURN
 from llmtrace_collector.serve.live import NAMES, STAGE_NAMES, Counted, Minutes, SlowRow
 from llmtrace_collector.store import Store
@@ -163,7 +161,5 @@ def _where(start_ns: int, end_ns: int, budget: Budget) -> tuple[str, dict[str, o
 
 
 def _pattern(patterns: Sequence[str]) -> str:
-    """Write patterns such as `llama-*` as one regular expression of RE2's."""
-    # Python ends its translation with \Z, which RE2 writes \z.
-    made = (re.sub(r"\\[Zz]$", "", translate(one)) for one in patterns)
-    return "^(?:" + "|".join(made) + ")$"
+    """Write patterns such as `llama-*` as one regular expression."""
+    return "^(?:" + "|".join(map(regex, patterns)) + ")$"

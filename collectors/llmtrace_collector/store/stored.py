@@ -15,6 +15,7 @@ from llmtrace_collector.store.retention import Trimmed
 from llmtrace_collector.store.tables import Keep
 
 _MS: Final = 1_000_000
+_DAY_NS: Final = 86_400_000_000_000
 _IN_S: Final = 1_000
 _OTLP: Final[Settings] = {
     "input_format_protobuf_oneof_presence": 1,
@@ -41,7 +42,7 @@ class ClickHouseStore:
     def __init__(self, engine: Engine, keep: Keep | None = None) -> None:
         self.engine = engine
         self.keep = keep or Keep()
-        self._facts: dict[str, str] = {}
+        self._facts: dict[str, tuple[str, int]] = {}  # as last written, and on which day
         self._lock = threading.Lock()
         for statement in tables.statements(self.keep):
             engine.run(statement)
@@ -88,15 +89,17 @@ class ClickHouseStore:
         )
 
     def insert_facts(self, facts: Sequence[Facts]) -> None:
-        """Store facts that an engine did not have."""
-        news = []
+        """Store facts that an engine did not have; once a day all, or they would grow too old."""
+        news, known = [], {}
         with self._lock:
             for one in facts:
                 text = json.dumps(dict(one.facts), sort_keys=True)
-                if self._facts.get(one.instance) != text:
-                    self._facts[one.instance] = text
+                told = (text, one.t_ns // _DAY_NS)
+                if self._facts.get(one.instance) != told:
+                    known[one.instance] = told
                     news.append({"t": _time(one.t_ns), "instance": one.instance, "facts": text})
-        self._insert("facts", news)
+            self._insert("facts", news)
+            self._facts.update(known)
 
     def _insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         if rows:

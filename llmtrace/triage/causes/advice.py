@@ -109,7 +109,7 @@ REMEDIES: Final[Mapping[str, tuple[str, ...]]] = {
 def engine(e: Evidence) -> tuple[str | None, Version | None]:
     """Return the engine and version that the facts name; `None` = none, or several."""
     name = e.fact("engine")
-    found = re.match(r"v?(\d+)\.(\d+)", str(e.fact("version") or ""))
+    found = re.match(r"v?(\d+)\.(\d+)", str(e.fact("version") or e.fact("version_at_least") or ""))
     version = (int(found[1]), int(found[2])) if found else None
     return (name.lower() if isinstance(name, str) else None), version
 

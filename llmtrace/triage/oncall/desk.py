@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -30,6 +31,7 @@ from llmtrace.triage.sources import Progress
 logger = logging.getLogger("llmtrace.oncall")
 
 _HOUR_S: Final = 3600.0
+_MOST_KNOWN: Final = 10_000
 _NOT_FILTERS: Final = frozenset({"outcome", "finish_reason", "error_type"})
 
 # What is found of an alert that has only begun.
@@ -91,7 +93,7 @@ class Desk:
         self._link = link
         self._wall = wall
         self._waiting: deque[Alert] = deque()
-        self._known: deque[str] = deque(maxlen=10_000)
+        self._known: dict[str, None] = {}  # in the order they came
         self._changed = threading.Condition()
         self._closing = False
         self.counts: Counter[str] = Counter()
@@ -102,7 +104,8 @@ class Desk:
         """Take on the alerts that fire and are new; return how many.
 
         Raises:
-            Full: too many wait already; none of these is taken on.
+            Full: there is not room for all; as many as there is room for are taken on, and the
+                others are when their sender comes again.
         """
         with self._changed:
             new: dict[str, Alert] = {}
@@ -112,14 +115,18 @@ class Desk:
                     self.counts["repeated"] += 1
                 else:
                     new[name] = alert
-            if len(self._waiting) + len(new) > self._settings.most_waiting:
-                self.counts["refused"] += len(new)
-                raise Full
-            self._known.extend(new)
-            self._waiting.extend(new.values())
-            self.counts["taken"] += len(new)
+            room = max(0, self._settings.most_waiting - len(self._waiting))
+            taken = dict(islice(new.items(), room))
+            self._known.update(dict.fromkeys(taken))
+            while len(self._known) > _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._waiting.extend(taken.values())
+            self.counts["taken"] += len(taken)
             self._changed.notify_all()
-        return len(new)
+            if refused := len(new) - len(taken):
+                self.counts["refused"] += refused
+                raise Full
+        return len(taken)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Finish what is being worked on, and end the thread."""
@@ -146,13 +153,13 @@ class Desk:
             try:
                 self._work(alert)
             except Exception:  # one alert that cannot be worked must not end the desk
-                self.counts["failed"] += 1
+                self._failed(alert)
                 logger.exception("alert %s could not be triaged", alert.id)
 
     def _work(self, alert: Alert) -> None:
         found = self._triaged(alert)
         if found is None:
-            self.counts["failed"] += 1
+            self._failed(alert)
             return
         case, result = found
         name = self._reports.named(alert)
@@ -168,6 +175,12 @@ class Desk:
             except LlmtraceError as error:
                 self.counts["untold"] += 1
                 logger.warning("report %s: %s", name, error)
+
+    def _failed(self, alert: Alert) -> None:
+        """Count it, and take it on again when its sender repeats itself."""
+        self.counts["failed"] += 1
+        with self._changed:
+            self._known.pop(self._reports.named(alert), None)
 
     def _triaged(self, alert: Alert) -> tuple[Case, Result] | None:
         """Read what there is of an alert's time, and triage it.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from llmtrace.collector_api import read_token
 from llmtrace.errors import ConfigError, missing_extra
@@ -62,7 +62,7 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     sys.stderr.write(f"llmtrace triage: alerts to {where}/alerts, reports at {where}/\n")
     server = uvicorn.Server(
         uvicorn.Config(
-            make_app(desk, reports, token),
+            make_app(desk, reports, token, filter(None, (host, urlsplit(public).hostname))),
             log_config=None,
             access_log=False,
             ws="none",

@@ -9,13 +9,20 @@ import json
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from llmtrace.errors import ConfigError, SourceError, missing_extra
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.result import NAMED, Result
-from llmtrace.triage.screen import METRIC_NAMES, PART_NAMES, VERDICTS, cohort_text, signed
+from llmtrace.triage.screen import (
+    METRIC_NAMES,
+    PART_NAMES,
+    cohort_text,
+    signed,
+    verdict_words,
+)
 from llmtrace.view import ms
 
 _TIMEOUT_S: Final = 10.0
@@ -34,7 +41,7 @@ class Told(Protocol):
 def summary(alert: Alert, result: Result, link: str | None) -> str:
     """Say in a few lines what was found, for a chat or an annotation."""
     metric = METRIC_NAMES.get(result.metric or "", "latency")
-    lines = [f"{alert.name}: {VERDICTS[result.verdict][0]}"]
+    lines = [f"{alert.name}: {verdict_words(result)[0]}"]
     if result.before.p95 is not None and result.after.p95 is not None:
         lines.append(
             f"{metric} p95 {ms(result.before.p95)} → {ms(result.after.p95)} ms"
@@ -62,6 +69,16 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
     return "\n".join(lines)
 
 
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows nobody elsewhere: the address is a secret of this one host."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+_OPENER: Final = urllib.request.build_opener(_Stay)
+
+
 @dataclass(frozen=True, slots=True)
 class Webhook:
     """An address that takes `{"text": …}`, as Slack's incoming webhooks and many others do."""
@@ -82,9 +99,9 @@ class Webhook:
             {"Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
+            with _OPENER.open(request, timeout=_TIMEOUT_S):
                 pass
-        except OSError as error:
+        except (OSError, HTTPException, ValueError) as error:
             # Not the error itself: it may quote the address.
             status = getattr(error, "code", None)
             words = f"answered {status}" if status else "does not answer"

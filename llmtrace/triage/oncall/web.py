@@ -8,11 +8,14 @@ GET  /healthz       whether it works, and what it did
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import hmac
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from html import escape
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -27,6 +30,8 @@ from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.result import NAMED
 
 _LISTED: Final = 100
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_BODY_S: Final = 30.0
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -36,19 +41,31 @@ _HEADERS: Final = {
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(desk: Desk, reports: Reports, token: str | None) -> Starlette:
+def make_app(
+    desk: Desk, reports: Reports, token: str | None, names: Iterable[str] = ()
+) -> Starlette:
     """Make the application.
 
     Args:
         desk: that takes alerts on.
         reports: that are shown.
         token: that callers have to bear; `None` = anyone who reaches the port may.
+        names: hosts by which the server goes, beside loopback's. Without a token no other will do:
+            a page in somebody's browser could have its own name mean this machine.
     """
+    called = frozenset({*_LOOPBACK, *(name.lower() for name in names)})
 
     def guarded(answer: Answer) -> Answer:
         async def guard(request: Request) -> Response:
             if token is not None and not _bears(request, token):
-                response: Response = JSONResponse({"error": "a bearer token is wanted"}, 401)
+                # A browser then asks for a password, which is the token, whatever the name.
+                response: Response = JSONResponse(
+                    {"error": "a token is wanted"},
+                    401,
+                    {"WWW-Authenticate": 'Bearer, Basic realm="llmtrace", charset="UTF-8"'},
+                )
+            elif token is None and not _is_called(request, called):
+                response = JSONResponse({"error": "this server has another name"}, 421)
             else:
                 response = await answer(request)
             for name, value in _HEADERS.items():
@@ -63,12 +80,15 @@ def make_app(desk: Desk, reports: Reports, token: str | None) -> Starlette:
             return JSONResponse({"error": "send Content-Type: application/json"}, 415)
         body = bytearray()
         try:
-            async for piece in request.stream():
-                body += piece
-                if len(body) > MOST_BYTES:
-                    return JSONResponse({"error": f"more than {MOST_BYTES} bytes"}, 413)
+            async with asyncio.timeout(_BODY_S):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        return JSONResponse({"error": f"more than {MOST_BYTES} bytes"}, 413)
         except ClientDisconnect:
             return Response(status_code=400)
+        except TimeoutError:
+            return Response(status_code=408)
         try:
             taken = desk.take(read_alerts(bytes(body)))
         except DataError as error:
@@ -103,7 +123,20 @@ def make_app(desk: Desk, reports: Reports, token: str | None) -> Starlette:
 
 def _bears(request: Request, token: str) -> bool:
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), token.encode())
+    if scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode("utf-8").partition(":")[2]
+        except ValueError:
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def _is_called(request: Request, names: frozenset[str]) -> bool:
+    """Say whether a request names this server as it is called."""
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+    return host is not None and host.lower() in names
 
 
 def _none(name: str) -> Response:
