@@ -87,13 +87,13 @@ class Story:
             err: progress is.
 
         Raises:
-            SourceError: the collector does not have them.
+            SourceError: the collector does not answer.
         """
         err.print("waiting for the collector to store the rows")
         since = self._began - _MARGIN_S
         found = self._collector.wait_for(rows, since)
         if found < rows:
-            raise SourceError(f"the collector has {found} of {rows} rows")
+            err.print(f"the collector has {found} of {rows} rows; going on with those")
         err.print("triaging")
         window = Window(since, time.time() + _MARGIN_S)
         case = from_collector(Collector(self._collector.url), window, _silent)

@@ -117,6 +117,8 @@ def _filters(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
         name, equals, word = text.partition("=")
         if not (equals and name and word):
             raise ConfigError(f"--where {text}: write NAME=VALUE, as model=llama-3")
+        if name not in WORDS:
+            raise ConfigError(f"--where {name}=...: rows are filtered by {', '.join(WORDS)}")
         filters[name] = (*filters.get(name, ()), word)
     return filters
 

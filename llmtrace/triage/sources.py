@@ -137,7 +137,11 @@ def from_collector(
         SourceError: it does not answer.
         DataError: it has no rows of that time.
     """
-    asked = {name: words[0] for name, words in (filters or {}).items() if len(words) == 1}
+    asked = {
+        name: words[0]
+        for name, words in (filters or {}).items()
+        if len(words) == 1 and not name.endswith("_source")  # of those the API knows nothing
+    }
     span = {"start": f"{window.start:.6f}", "end": f"{window.end:.6f}"}
     rows = _columns(
         _told(collector.lines("rows", **span, **asked, limit=_MOST_ROWS), window, progress)
@@ -153,11 +157,18 @@ def from_collector(
     told = dict(collector.get("facts", at=f"{window.end:.6f}"))
     told["events"] = collector.get("events", **span)["events"]
     facts, odd_facts = facts_from(told)
+    cut = []
+    if rows.n >= _MOST_ROWS:  # they come by time: what is missing is the latest
+        until = float(np.max(rows.start)) / 1e9
+        cut.append(
+            f"only the first {rows.n:,} rows were read, up to {until:.0f} (unix seconds): "
+            "take a shorter --last, or read the store itself with --store"
+        )
     return Case(
         rows=rows,
         signals=signals,
         facts=facts,
-        warnings=(*rows.warnings, *odd_signals, *odd_facts),
+        warnings=(*rows.warnings, *cut, *odd_signals, *odd_facts),
     )
 
 
