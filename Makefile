@@ -10,7 +10,7 @@ demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, k
 	$(BIN)/llmtrace demo
 
 test: $(VENV)/.ready vllm litellm render programs ## everything, the real-vLLM tests included
-	$(BIN)/python -m pytest
+	sh scripts/run_tests.sh $(BIN)/python
 
 test-fast: $(VENV)/.ready       ## the same without the real parts
 	$(BIN)/python -m pytest -m "not real"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,16 +83,18 @@ def test_nothing_acknowledged_is_lost_and_all_agrees(
     settings = {"scrape_interval": "1", "scrape_timeout": "1", "metrics_settle": "1"}
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{http}/v1/traces")
     undelivered: list[bytes] = []
+    handing = threading.Lock()  # the receiver has several threads
 
-    def hand_on(body: bytes) -> None:
+    def hand_on(*bodies: bytes) -> None:
         """Send on what the engine sent, later if nobody is there, as an exporter would."""
-        undelivered.append(body)
-        while undelivered:
-            try:
-                post(f"http://127.0.0.1:{http}", undelivered[0])
-            except OSError:
-                return
-            undelivered.pop(0)
+        with handing:
+            undelivered.extend(bodies)
+            while undelivered:
+                try:
+                    post(f"http://127.0.0.1:{http}", undelivered[0])
+                except OSError:
+                    return
+                undelivered.pop(0)
 
     kept = Kept()
     receiver.also = hand_on
@@ -113,7 +116,8 @@ def test_nothing_acknowledged_is_lost_and_all_agrees(
                 assert llmtrace.flush(60)
                 for row in kept.rows:
                     receiver.of(row.trace_id)
-                hand_on_rest(hand_on, undelivered)
+                hand_on()  # what could not be sent while nobody was there
+                assert undelivered == []
                 check_rows(web, kept.rows, receiver)
                 check_prometheus(scraped, vllm, web)
                 running.send_signal(signal.SIGTERM)
@@ -121,13 +125,6 @@ def test_nothing_acknowledged_is_lost_and_all_agrees(
     finally:
         receiver.also = None
         llmtrace.shutdown()
-
-
-def hand_on_rest(hand_on: Any, undelivered: list[bytes]) -> None:
-    """Send what could not be sent while nobody was there."""
-    if undelivered:
-        hand_on(undelivered.pop())
-    assert undelivered == []
 
 
 def check_rows(web: str, sent: list[Row], receiver: Any) -> None:

@@ -21,10 +21,10 @@ from .conftest import do_without
 from .prometheus import get, missing
 from .shop import EVERY_S, RUSH_S, Shop, open_shop
 
-# Who leaves in the middle of a stream leaves httpx's own generator to the garbage collector, which
-# closes it while the loop does.
+# Who leaves in the middle of a stream leaves httpx's own generators to the garbage collector, which
+# closes them while the loop does.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*BoundAsyncStream.*:pytest.PytestUnraisableExceptionWarning"
+    "ignore:.*(BoundAsyncStream|aiter_raw).*:pytest.PytestUnraisableExceptionWarning"
 )
 
 FOLDER: Final = Path(__file__).parents[2] / "dashboards" / "json"

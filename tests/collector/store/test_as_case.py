@@ -11,7 +11,7 @@ import pytest
 
 from llmtrace.case import Window
 from llmtrace.cli import main
-from llmtrace.columns import IDS, NUMBERS, WORDS, Builder, from_dicts
+from llmtrace.columns import IDS, NUMBERS, WORDS, Builder, from_dicts, short
 from llmtrace.errors import DataError
 from llmtrace_collector.store import Event, Facts, SignalSample, open_store, read
 from llmtrace_collector.store.as_case import add_rows, read_case
@@ -73,7 +73,7 @@ def test_the_store_filters(store, sent):
     found, _ = taken(store, filters={"model": (model, "nobody's")})
 
     assert found.n == sum(row.model == model for row in sent)
-    assert set(found.words["model"].names) == {model}
+    assert set(found.words["model"].names) == {short(model)}
 
 
 def test_of_too_many_rows_some_stand_for_all(store, sent):

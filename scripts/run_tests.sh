@@ -1,0 +1,27 @@
+#!/bin/sh
+# Runs all tests: those against real parts, which mostly wait, beside all the others, which compute.
+# What the others say is printed once the real ones are over. $1 is the Python to run them with;
+# with --again only what failed before is run, one after the other.
+set -u
+python=$1
+cd "$(dirname "$0")/.."
+mkdir -p .pytest_cache
+if [ "${2:-}" = --again ]; then
+    status=0
+    for which in others real; do
+        "$python" -m pytest -o "cache_dir=.pytest_cache/$which" --last-failed --last-failed-no-failures none
+        code=$?
+        [ "$code" = 0 ] || [ "$code" = 5 ] || status=1 # 5: nothing had failed
+    done
+    exit "$status"
+fi
+"$python" -m pytest -o cache_dir=.pytest_cache/others -m "not real" >.pytest_cache/others.log 2>&1 &
+beside=$!
+trap 'kill "$beside" 2>/dev/null' INT TERM
+status=0
+"$python" -m pytest -o cache_dir=.pytest_cache/real tests/real || status=1
+wait "$beside" || status=1
+echo
+echo "The tests that need no real parts:"
+cat .pytest_cache/others.log
+exit "$status"
