@@ -21,8 +21,8 @@ from .conftest import do_without
 from .prometheus import get, missing
 from .shop import EVERY_S, RUSH_S, Shop, open_shop
 
-# Who leaves in the middle of a stream leaves httpx's own generators to the garbage collector, which
-# closes them while the loop does.
+# Who leaves in the middle of a stream leaves httpx's own generators to the garbage collector,
+# which closes them while the loop does.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(BoundAsyncStream|aiter_raw).*:pytest.PytestUnraisableExceptionWarning"
 )
