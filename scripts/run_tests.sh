@@ -15,7 +15,12 @@ if [ "${2:-}" = --again ]; then
     done
     exit "$status"
 fi
-"$python" -m pytest -o cache_dir=.pytest_cache/others -m "not real" >.pytest_cache/others.log 2>&1 &
+# A shell has what it runs beside itself ignore Ctrl-C, which some of the tests are about.
+heard='import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])'
+"$python" -c "$heard" -m pytest -o cache_dir=.pytest_cache/others -m "not real" \
+    >.pytest_cache/others.log 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null' INT TERM
 status=0
