@@ -6,7 +6,7 @@ from typing import Final
 
 from llmtrace.palette import OUTCOME_COLOURS
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import heat
+from llmtrace_dashboards.boards.parts import heat, side_by_side
 from llmtrace_dashboards.choices import AGENT, BAD, MARKS, REGION, SERVICE, TOOL
 from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, TOOLS, TURNS, mean, quantile, total
@@ -115,22 +115,7 @@ _TOOLS_ROW: Final = Row(
             empty=_NO_TOOLS,
             width=12,
             height=9,
-            transformations=(
-                ("merge", {}),
-                (
-                    "organize",
-                    {
-                        "excludeByName": {"Time": True},
-                        "renameByName": {
-                            "Value #A": "calls",
-                            "Value #B": "p50",
-                            "Value #C": "p95",
-                            "Value #D": "time in all",
-                            "Value #E": "failed",
-                        },
-                    },
-                ),
-            ),
+            transformations=side_by_side("calls", "p50", "p95", "time in all", "failed"),
             columns=(
                 Column(name="calls", unit="locale", decimals=0),
                 Column(name="failed", unit=_FRACTION, decimals=1, steps=BAD),

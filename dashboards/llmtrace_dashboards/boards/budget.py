@@ -14,6 +14,7 @@ from llmtrace_dashboards.boards.parts import (
     NOT_SUCCEEDED,
     OUTCOMES,
     STAGES_OVER_TIME,
+    side_by_side,
 )
 from llmtrace_dashboards.choices import BAD, COMPARED, GOOD, LEFT, MARKS, REQUESTS, USED
 from llmtrace_dashboards.choices import BUDGET as BUDGET_CHOICE
@@ -168,28 +169,13 @@ _LIMITS: Final = Row(
             unit="s",
             empty=NO_BUDGET,
             height=12,
-            transformations=(
-                ("merge", {}),
-                (
-                    "organize",
-                    {
-                        "excludeByName": {"Time": True},
-                        "indexByName": {
-                            "stage": 0,
-                            "Value #A": 1,
-                            "Value #B": 2,
-                            "Value #D": 3,
-                            "Value #C": 4,
-                        },
-                        "renameByName": {
-                            "stage": "limit of",
-                            "Value #A": "limit",
-                            "Value #B": "p95",
-                            "Value #C": "requests within",
-                            "Value #D": "p95 uses",
-                        },
-                    },
-                ),
+            transformations=side_by_side(
+                "limit",
+                "p95",
+                "requests within",
+                "p95 uses",
+                order=("stage", "limit", "p95", "p95 uses", "requests within"),
+                renamed={"stage": "limit of"},
             ),
             columns=(
                 Column(
@@ -293,22 +279,8 @@ _COMPARED: Final = Row(
             empty=NO_REQUESTS,
             width=14,
             height=9,
-            transformations=(
-                ("merge", {}),
-                (
-                    "organize",
-                    {
-                        "excludeByName": {"Time": True},
-                        "renameByName": {
-                            "Value #A": "requests",
-                            "Value #B": "within budget",
-                            "Value #C": "p95",
-                            "Value #D": "p95 TTFT",
-                            "Value #E": "p95 TPOT",
-                            "Value #F": "not succeeded",
-                        },
-                    },
-                ),
+            transformations=side_by_side(
+                "requests", "within budget", "p95", "p95 TTFT", "p95 TPOT", "not succeeded"
             ),
             columns=(
                 Column(name="requests", unit="locale", decimals=0),

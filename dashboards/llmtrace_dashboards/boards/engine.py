@@ -6,7 +6,7 @@ from typing import Final
 
 from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import NO_ENGINES, heat
+from llmtrace_dashboards.boards.parts import NO_ENGINES, heat, side_by_side
 from llmtrace_dashboards.choices import ENGINE_MODEL, FULL, INSTANCE, MARKS
 from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, INSTANCES, mean, quantile, total
@@ -378,20 +378,7 @@ _TARGETS: Final = Row(
             empty=NO_ENGINES,
             width=14,
             height=7,
-            transformations=(
-                ("merge", {}),
-                (
-                    "organize",
-                    {
-                        "excludeByName": {"Time": True},
-                        "renameByName": {
-                            "Value #A": "up",
-                            "Value #B": "last reading took",
-                            "Value #C": "signals missing",
-                        },
-                    },
-                ),
-            ),
+            transformations=side_by_side("up", "last reading took", "signals missing"),
             columns=(
                 Column(name="up", unit="bool_yes_no", steps=((None, OVER), (1, WITHIN))),
                 Column(name="last reading took", unit="s"),

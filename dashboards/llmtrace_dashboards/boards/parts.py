@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from llmtrace.palette import OUTCOME_COLOURS, STAGE_COLOURS
 from llmtrace_dashboards import promql
@@ -138,3 +139,24 @@ def heat(
         empty=empty,
         width=width,
     )
+
+
+def side_by_side(
+    *names: str, order: Sequence[str] = (), renamed: Mapping[str, str] | None = None
+) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return what makes one table of several queries: a column each, in the queries' order.
+
+    Args:
+        names: what the answer of each query is called.
+        order: all columns in another order: labels, and names of answers; default: as they come.
+        renamed: labels that are called something else.
+    """
+    values = {f"Value #{chr(ord('A') + i)}": name for i, name in enumerate(names)}
+    called = {name: value for value, name in values.items()}
+    places = {called.get(one, one): place for place, one in enumerate(order)}
+    options = {
+        "excludeByName": {"Time": True},
+        **({"indexByName": places} if places else {}),
+        "renameByName": {**(renamed or {}), **values},
+    }
+    return ("merge", {}), ("organize", options)

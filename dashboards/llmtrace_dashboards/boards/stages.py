@@ -15,6 +15,7 @@ from llmtrace_dashboards.boards.parts import (
     RATE,
     STAGES_OVER_TIME,
     heat,
+    side_by_side,
 )
 from llmtrace_dashboards.choices import MARKS, REQUESTS
 from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row, Step, Variable
@@ -61,21 +62,7 @@ _TIME: Final = Row(
             empty=NO_REQUESTS,
             width=10,
             height=11,
-            transformations=(
-                ("merge", {}),
-                (
-                    "organize",
-                    {
-                        "excludeByName": {"Time": True},
-                        "renameByName": {
-                            "Value #A": "mean",
-                            "Value #B": "p50",
-                            "Value #C": "p95",
-                            "Value #D": "p99",
-                        },
-                    },
-                ),
-            ),
+            transformations=side_by_side("mean", "p50", "p95", "p99"),
             columns=(Column(name="stage", width=130),),
             sort=("p95", True),
         ),

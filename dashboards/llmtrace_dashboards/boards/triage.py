@@ -7,7 +7,13 @@ from typing import Final
 
 from llmtrace.palette import NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import NO_ENGINES, NO_REQUESTS, NOT_SUCCEEDED, OUTCOMES
+from llmtrace_dashboards.boards.parts import (
+    NO_ENGINES,
+    NO_REQUESTS,
+    NOT_SUCCEEDED,
+    OUTCOMES,
+    side_by_side,
+)
 from llmtrace_dashboards.choices import BEFORE, FULL, INSTANCE, MARKS, REQUESTS
 from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row, Step
 from llmtrace_dashboards.promql import (
@@ -169,20 +175,7 @@ _WHAT_MOVED: Final = Row(
             empty=_NO_BEFORE,
             width=12,
             height=11,
-            transformations=(
-                ("merge", {}),
-                (
-                    "organize",
-                    {
-                        "excludeByName": {"Time": True},
-                        "renameByName": {
-                            "Value #A": "before",
-                            "Value #B": "now",
-                            "Value #C": "change",
-                        },
-                    },
-                ),
-            ),
+            transformations=side_by_side("before", "now", "change"),
             columns=(Column(name="change", unit="s", steps=_MOVED),),
             sort=("change", True),
         ),
@@ -211,15 +204,7 @@ _WHAT_MOVED: Final = Row(
             width=12,
             height=11,
             transformations=(
-                ("merge", {}),
-                (
-                    "organize",
-                    {
-                        "excludeByName": {"Time": True},
-                        "indexByName": {"figure": 0, "Value #A": 1, "Value #B": 2},
-                        "renameByName": {"Value #A": "before", "Value #B": "now"},
-                    },
-                ),
+                *side_by_side("before", "now", order=("figure", "before", "now")),
                 (
                     "calculateField",
                     {
@@ -270,20 +255,8 @@ def _by(label: str, title: str, empty: str, more: str = "") -> Panel:
         empty=empty,
         width=8,
         height=7,
-        transformations=(
-            ("merge", {}),
-            (
-                "organize",
-                {
-                    "excludeByName": {"Time": True},
-                    "indexByName": {label: 0, "Value #C": 1, "Value #B": 2, "Value #A": 3},
-                    "renameByName": {
-                        "Value #A": "p95 now",
-                        "Value #B": "p95 before",
-                        "Value #C": "requests",
-                    },
-                },
-            ),
+        transformations=side_by_side(
+            "p95 now", "p95 before", "requests", order=(label, "requests", "p95 before", "p95 now")
         ),
         columns=(Column(name="requests", unit="locale", decimals=0),),
         sort=("p95 now", True),
@@ -353,23 +326,14 @@ _WHO: Final = Row(
             empty=NO_ENGINES,
             width=24,
             height=7,
-            transformations=(
-                ("merge", {}),
-                (
-                    "organize",
-                    {
-                        "excludeByName": {"Time": True},
-                        "renameByName": {
-                            "Value #A": "p95 TTFT",
-                            "Value #B": "p95 queue",
-                            "Value #C": "p95 prefill",
-                            "Value #D": "most waiting",
-                            "Value #E": "most KV used",
-                            "Value #F": "preempted",
-                            "Value #G": "always up",
-                        },
-                    },
-                ),
+            transformations=side_by_side(
+                "p95 TTFT",
+                "p95 queue",
+                "p95 prefill",
+                "most waiting",
+                "most KV used",
+                "preempted",
+                "always up",
             ),
             columns=(
                 Column(name="most waiting", unit="short", decimals=0),
