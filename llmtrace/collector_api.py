@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from llmtrace.errors import ConfigError, SourceError
+from llmtrace.one_server import opener, read_token
 
 DEFAULT_URL: Final = "http://127.0.0.1:4319"
 _TIMEOUT_S: Final = 60.0
@@ -53,7 +54,7 @@ class Collector:
         self.url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
         self.url = self.url.rstrip("/")
         self._token = None if token_file is None else read_token(token_file)
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)
+        self._opener = opener(proxies=False)
 
     def get(self, path: str, **parameters: object) -> Any:
         """Return the JSON at an address below /api/v1.
@@ -113,25 +114,3 @@ class Collector:
         if isinstance(reason, ssl.SSLError):
             return SourceError(f"{self.url}: TLS failed: {reason}")
         return SourceError(f"no {self.whom} answers at {self.url} ({reason}); {self.mend}")
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file.
-
-    Raises:
-        ConfigError: there is none in it.
-    """
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot read the token: {error}") from error
-    if not (token and token.isascii() and token.isprintable()):
-        raise ConfigError(f"{path} holds no token: it is not one line of text")
-    return token
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows nobody elsewhere."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None

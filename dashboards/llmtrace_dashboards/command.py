@@ -10,9 +10,10 @@ from typing import Any, TextIO
 
 from llmtrace.budget import DEFAULT, Budget, read_budgets
 from llmtrace.errors import DataError
+from llmtrace.one_server import read_token
 from llmtrace_dashboards.build import dashboards
 from llmtrace_dashboards.exporting import Form, files, write
-from llmtrace_dashboards.importing.remote import Remote, read_token
+from llmtrace_dashboards.importing.remote import Remote
 from llmtrace_dashboards.importing.run import Wanted, carry_out, plan
 from llmtrace_dashboards.lint import Finding, lint, read
 from llmtrace_dashboards.rules import rule_files

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Final
 
 from llmtrace.collector_api import Collector
 from llmtrace.errors import SourceError
+from llmtrace.one_server import opener
 
 _HOST: Final = "127.0.0.1"
 _START_S: Final = 60.0
@@ -93,10 +93,10 @@ def _free_port() -> int:
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    direct = opener(proxies=False)
     give_up = time.monotonic() + _START_S
     while process.poll() is None and time.monotonic() < give_up:
-        with contextlib.suppress(OSError), opener.open(url, timeout=2.0):
+        with contextlib.suppress(OSError), direct.open(url, timeout=2.0):
             return
         time.sleep(0.1)
     said = log.read_text(encoding="utf-8", errors="replace")[-_SAID:].strip()

@@ -6,7 +6,6 @@ can act on. The token is in no error and no representation.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +23,6 @@ except ImportError as error:
         "llmtrace dashboards import", "dashboards", error.name or "grafana-client"
     ) from error
 
-_MOST_TOKEN: Final = 4096
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _MOST_WORDS: Final = 300
 _NOT_FOUND: Final = 404
 _UNAUTHORIZED: Final = 401
@@ -225,22 +222,3 @@ def _message(error: GrafanaException) -> str:
 def _says_why(error: GrafanaException) -> bool:
     """Whether a 404 is Grafana's own word: any other server's is a page, or nothing."""
     return isinstance(error.response, Mapping) and bool(error.response.get("message"))
-
-
-def read_token(path: Path) -> str:
-    """Read a service account's token from a file.
-
-    Raises:
-        ConfigError: there is none in it.
-    """
-    try:
-        if path.stat().st_size > _MOST_TOKEN:
-            raise ConfigError(f"--token-file {path}: larger than 4 KiB, which no token is")
-        token = path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"--token-file {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"--token-file {path}: not text") from error
-    if not _TOKEN.fullmatch(token):
-        raise ConfigError(f"--token-file {path}: wants one token, on one line, and nothing else")
-    return token

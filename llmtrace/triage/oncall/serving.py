@@ -13,8 +13,8 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from llmtrace.collector_api import read_token
 from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.one_server import read_token
 from llmtrace.triage.oncall.desk import Desk
 from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.oncall.telling import Grafana, Told, Webhook
@@ -45,7 +45,11 @@ def serve(options: argparse.Namespace, read: Read) -> None:
         level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    token = None if options.listen_token_file is None else read_token(options.listen_token_file)
+    token = (
+        None
+        if options.listen_token_file is None
+        else read_token(options.listen_token_file, "--listen-token-file")
+    )
     host, port = _address(options.listen, token)
     reports = Reports(options.reports)
     reports.ready()
@@ -86,13 +90,17 @@ def told(options: argparse.Namespace, environment: Mapping[str, str]) -> list[To
     found: list[Told] = []
     url = environment.get(WEBHOOK_VARIABLE)
     if options.webhook_file is not None:
-        url = read_token(options.webhook_file)
+        url = read_token(options.webhook_file, "--webhook-file")
     if url:
         found.append(Webhook(url))
     if options.grafana is not None:
         if options.grafana_token_file is None:
             raise ConfigError("--grafana needs --grafana-token-file: a token that may annotate")
-        found.append(Grafana(options.grafana, read_token(options.grafana_token_file)))
+        found.append(
+            Grafana(
+                options.grafana, read_token(options.grafana_token_file, "--grafana-token-file")
+            )
+        )
     return found
 
 

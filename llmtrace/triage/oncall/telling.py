@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.one_server import opener
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.result import NAMED, Result
 from llmtrace.triage.screen import (
@@ -69,14 +70,7 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
     return "\n".join(lines)
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows nobody elsewhere: the address is a secret of this one host."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-_OPENER: Final = urllib.request.build_opener(_Stay)
+_OPENER: Final = opener(proxies=True)  # a chat may be beyond one
 
 
 @dataclass(frozen=True, slots=True)

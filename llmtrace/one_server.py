@@ -1,0 +1,50 @@
+"""How does a command speak to one server, so that no secret of it reaches another?"""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+from llmtrace.errors import ConfigError
+
+_MOST_TOKEN: Final = 4096
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # what a header can hold, and no space
+
+
+def opener(*, proxies: bool) -> urllib.request.OpenerDirector:
+    """Return what opens URLs, and follows nobody elsewhere.
+
+    Args:
+        proxies: whether those that the environment names are asked for the way.
+    """
+    ways = () if proxies else (urllib.request.ProxyHandler({}),)
+    return urllib.request.build_opener(*ways, _Stay)
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def read_token(path: Path, option: str = "--token-file") -> str:
+    """Return the token in a file.
+
+    Args:
+        path: of the file.
+        option: that names it, for the error.
+
+    Raises:
+        ConfigError: there is none in it.
+    """
+    try:
+        if path.stat().st_size > _MOST_TOKEN:
+            raise ConfigError(f"{option} {path}: larger than 4 KiB, which no token is")
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise ConfigError(f"{option} {path}: cannot read the token: {reason}") from error
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError(f"{option} {path}: wants one token, on one line, and nothing else")
+    return token
