@@ -7,6 +7,8 @@ python=$1
 cd "$(dirname "$0")/.."
 mkdir -p .pytest_cache
 if [ "${2:-}" = --again ]; then
+    echo
+    echo "Once more, what failed:"
     status=0
     for which in others real; do
         "$python" -m pytest -o "cache_dir=.pytest_cache/$which" --last-failed --last-failed-no-failures none

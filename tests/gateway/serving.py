@@ -27,8 +27,9 @@ def serving(app: Any, ws: Any = "none") -> Iterator[str]:
     """Serve an application in a thread of its own, WebSocket too if asked; yield its address."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
+    # uvloop's timers are whole milliseconds and may end early; tests hold what a sleep took to it.
     server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, ws=ws, timeout_graceful_shutdown=5)
+        uvicorn.Config(app, loop="asyncio", log_config=None, ws=ws, timeout_graceful_shutdown=5)
     )
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()

@@ -157,7 +157,7 @@ def sse_async(server: Server, protocol: str) -> Run:
             elif ending == "cancelled":
                 await cancelled_midway(lambda ready: whole(create, asked, saw, ready))
             else:
-                async with asyncio.timeout(SHORT_S if ending == "timeout" else None):
+                async with asyncio.timeout(LONG_S if ending == "timeout" else None):
                     await whole(create, asked, saw, asyncio.Event())
 
     def run(ending: str, stream: bool, saw: Saw) -> None:
@@ -234,7 +234,7 @@ def raw_async(server: Server, library: str) -> Run:
             elif ending == "cancelled":
                 await cancelled_midway(lambda ready: whole(made, saw, ready))
             else:
-                async with asyncio.timeout(SHORT_S if ending == "timeout" else None):
+                async with asyncio.timeout(LONG_S if ending == "timeout" else None):
                     await whole(made, saw, asyncio.Event())
 
     def run(ending: str, stream: bool, saw: Saw) -> None:
@@ -377,7 +377,7 @@ def rpc_async(target: str) -> Run:
             ask = channel.unary_unary(f"/{SERVICE}/Ask")
             if ending == "cancelled":
                 await cancelled_midway(lambda ready: whole(ask, ending, saw, ready))
-            async with asyncio.timeout(SHORT_S if ending == "timeout" else None):
+            async with asyncio.timeout(LONG_S if ending == "timeout" else None):
                 await whole(ask, ending, saw, asyncio.Event())
 
     return lambda ending, stream, saw: asyncio.run(main(ending, stream, saw))

@@ -112,7 +112,7 @@ def test_a_guards_delay_is_the_gateways(vllm: Any, sink: Spans) -> None:
         rest = min(row.stages.gateway - ns for row, ns in each)
         return rest - best(plain, "gateway")
 
-    for _ in range(3):
+    for _ in range(8):
         plain += [row for row, _, _ in ask(vllm, sink, 0.0, stream=True)]
         guarded += [row for row, _, _ in ask(vllm, sink, GUARD_S, took_ns, stream=True)]
         if abs(beyond_ns()) <= GUARD_S * 1e9 * 0.05:
