@@ -57,8 +57,8 @@ def rows(
         after: those behind this one only.
     """
     where, given = _where(filters)
-    columns = _COLUMNS
-    if limit is None or limit > _PAGE:
+    columns, known_ns = _COLUMNS, joined_until(store)
+    if known_ns and (limit is None or limit > _PAGE):
         told = f"{_BETWEEN}{where}"
         columns = _told(store, told, _between(start_ns, end_ns, given))
     left = limit
@@ -76,7 +76,7 @@ def rows(
         parameters["since"] = begin
         words += " AND start >= fromUnixTimestamp64Nano({since:Int64})"
         order = f"ORDER BY start, trace_id, span_id LIMIT {ask}"
-        page = _rows(store, f"{words}{where} {order}", parameters, columns)
+        page = _rows(store, f"{words}{where} {order}", parameters, columns, known_ns)
         yield from page
         if len(page) < ask:
             return
@@ -439,18 +439,22 @@ def _rows(
     where: str,
     parameters: Mapping[str, object],
     columns: Sequence[str] = _COLUMNS,
+    known_ns: int = 0,
 ) -> list[dict[str, Any]]:
+    """Return the rows of a condition; of some columns, if nothing is newer than those are."""
     found = store.query(
-        f"SELECT toUnixTimestamp64Nano(start), trace_id, span_id, {', '.join(columns)}"
-        f" FROM requests FINAL WHERE {where}",
+        "SELECT toUnixTimestamp64Nano(start), trace_id, span_id, version_ns,"
+        f" {', '.join(columns)} FROM requests FINAL WHERE {where}",
         parameters,
     )
+    if columns is not _COLUMNS and any(int(row[3]) > known_ns for row in found):
+        return _rows(store, where, parameters)  # they may say what none said before
     return [_flat(row, columns) for row in found]
 
 
 def _flat(row: Sequence[Any], columns: Sequence[str]) -> dict[str, Any]:
     flat: dict[str, Any] = {"start": int(row[0]), "trace_id": row[1], "span_id": row[2]}
-    for name, value in zip(columns, row[3:], strict=True):
+    for name, value in zip(columns, row[4:], strict=True):
         if value is None or value in ("", []):
             continue
         if name in _UNFOLDED:

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from llmtrace.rendering import IN_JSON, flatten
 from llmtrace.stages import STAGES
+from llmtrace_collector.store import read
 from llmtrace_collector.store.fields import FIELDS
+from tests.collector.collecting import some_rows
 from tests.collector.store.sent import drawn, fetch, join, send
 from tests.strategies import rows
 
@@ -125,3 +127,41 @@ def test_rows_arrive_as_they_were(store):
         assert told["e2e_ns"] == told["unattributed_ns"] + sum(
             told[f"{stage}_ns"] or 0 for stage in STAGES
         )
+
+
+class _Meanwhile:
+    """A store into which something comes once it was asked what rows say."""
+
+    def __init__(self, store, come):
+        self._store, self._come = store, come
+
+    def query(self, sql, parameters=None):
+        """Ask the store; then let it come."""
+        found = self._store.query(sql, parameters)
+        if "count(" in sql and self._come is not None:
+            come, self._come = self._come, None
+            come()
+        return found
+
+
+def test_rows_that_come_while_they_are_read_are_whole(store):
+    """What none of the rows said when reading began is not left out of one that came since."""
+    first, *later = some_rows(5, service="meanwhile", tenant="acme")
+    send(store, [replace(first, tenant=None)])
+    join(store)
+
+    def come():
+        send(store, later)
+        join(store)
+
+    found = [
+        *read.rows(
+            _Meanwhile(store, come),
+            time.time_ns() - 3600 * 10**9,
+            time.time_ns() + 3600 * 10**9,
+            {"service": "meanwhile"},
+        )
+    ]
+
+    assert len(found) == 5
+    assert [row.get("tenant") for row in found] == [None, *["acme"] * 4]
