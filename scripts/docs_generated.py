@@ -20,7 +20,7 @@ import llmtrace
 import llmtrace.testing
 from llmtrace import browser, gateway, grpc, propagate, semconv_page, websocket
 from llmtrace.budget import DEFAULT
-from llmtrace.budget_file import as_plain
+from llmtrace.budget.file import as_plain
 from llmtrace.cli import make_parser
 from llmtrace.export.prometheus import LABELS, PrometheusSink
 from llmtrace.triage import runbooks

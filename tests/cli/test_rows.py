@@ -1,4 +1,4 @@
-"""The `llmtrace` command, without its demo."""
+"""Are rows drawn that a file holds, and is what their spans carry printed?"""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import sys
 
 import pytest
 
-import llmtrace
 from llmtrace import semconv_page
 from llmtrace.cli import main
-from llmtrace.demo.options import DemoOptions
 from llmtrace.export.console import waterfall
 from llmtrace.jsonl import write_rows
 from llmtrace.testing import make_row
@@ -32,23 +30,10 @@ def saved(tmp_path):
     return path, some
 
 
-def test_version_is_the_packages(capsys):
-    """`llmtrace version` prints the version and nothing else."""
-    assert main(["version"]) == 0
-    assert capsys.readouterr().out == f"llmtrace {llmtrace.__version__}\n"
-
-
 def test_semconv_prints_the_page(capsys):
     """`llmtrace semconv` is docs/semconv.md."""
     assert main(["semconv"]) == 0
     assert capsys.readouterr().out == semconv_page.page()
-
-
-def test_no_command_shows_which_there_are(capsys):
-    """`llmtrace` alone lists the commands, and is no success."""
-    assert main([]) == 2
-    told = capsys.readouterr().out
-    assert all(name in told for name in ("demo", "waterfall", "semconv", "version"))
 
 
 @pytest.mark.parametrize("options", [[], ["--slowest"]])
@@ -96,80 +81,6 @@ def test_waterfall_says_what_is_wrong(tmp_path, capsys, content, options, words)
     assert error.startswith("llmtrace: error: ")
     assert words in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--seconds", "0"],
-        ["--seconds", "inf"],
-        ["--seconds", "soon"],
-        ["--requests", "1.5"],
-        ["--concurrency", "-1"],
-        ["--vllm", "--endpoint", "http://127.0.0.1:1/v1"],
-    ],
-)
-def test_options_that_cannot_be_are_refused(options, capsys):
-    """A wrong number or combination is status 2, with the usage."""
-    with pytest.raises(SystemExit, match="2"):
-        main(["demo", *options])
-    assert "usage: llmtrace demo" in capsys.readouterr().err
-
-
-def test_demo_is_called_with_its_options(monkeypatch, tmp_path):
-    """Every option of the command reaches the one function it calls."""
-    seen = []
-    monkeypatch.setattr("llmtrace.demo.run.run", seen.append)
-    text = "--endpoint http://h/v1 --model m --api-key-env K --seconds 2.5 --requests 7"
-    files = ["--budget", str(tmp_path / "b"), "--json", str(tmp_path / "j")]
-
-    assert main(["demo", *text.split(), "--concurrency", "3", *files]) == 0
-    assert seen == [
-        DemoOptions(
-            endpoint="http://h/v1",
-            model="m",
-            api_key_env="K",
-            seconds=2.5,
-            requests=7,
-            users=3,
-            budget=tmp_path / "b",
-            json=tmp_path / "j",
-        )
-    ]
-
-
-def test_a_missing_extra_says_how_to_get_it(monkeypatch, capsys):
-    """Without rich the demo names the extra to install; the other commands do without it."""
-    for name in [one for one in sys.modules if one.startswith("llmtrace.demo.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-
-    assert main(["demo"]) == 2
-    assert "pip install '.[demo]'" in capsys.readouterr().err
-    assert main(["version"]) == 0
-
-
-def test_an_interrupt_is_status_130(monkeypatch, capsys):
-    """Ctrl-C ends any command without a traceback."""
-
-    def interrupted(path, name, width):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("llmtrace.redraw.redraw", interrupted)
-
-    assert main(["waterfall", "rows.jsonl"]) == 130
-    assert capsys.readouterr().err == "llmtrace: interrupted\n"
-
-
-def test_a_reader_that_goes_away_is_no_traceback():
-    """`llmtrace semconv | head -1` ends quietly."""
-    command = [sys.executable, "-m", "llmtrace", "semconv"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        error = process.stderr.read()
-
-    assert error == b""
-    assert process.returncode == 1
 
 
 def test_a_terminal_without_bars_still_gets_the_figures(saved):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from llmtrace.budget_check import check
-from llmtrace.budget_suggest import as_text, suggest
+from llmtrace.budget.check import check
+from llmtrace.budget.suggest import as_text, suggest
 from llmtrace.columns import from_dicts
 from llmtrace.errors import DataError
 from llmtrace.stages import STAGES
 
 
 def made(n=1200, seed=1, **changes):
-    """Make rows: log-normal stages, decode by tokens; `name=None` = nobody tells that stage."""
+    """Make rows: log-normal stages, decode by tokens.
+
+    `name=None` = nobody tells that stage; `name=seconds` = it always takes so long.
+    """
     chance = np.random.default_rng(seed)
 
     def spread(median, sigma):
@@ -28,8 +31,11 @@ def made(n=1200, seed=1, **changes):
         "decode": tokens * spread(0.02, 0.15), "render": spread(0.01, 0.6),
     }  # fmt: skip
     unsplit = np.zeros(n)
-    for name in [name for name, value in changes.items() if value is None]:
-        unsplit += parts.pop(name)
+    for name, value in changes.items():
+        if value is None:
+            unsplit += parts.pop(name)
+        else:
+            parts[name] = np.full(n, value)
     whole = sum(parts.values()) + unsplit
     after = parts["decode"] + parts.get("render", 0)
     return from_dicts(
@@ -136,6 +142,7 @@ def test_tokens_and_their_time_come_to_the_decode():
     st.integers(72, 300), st.integers(0, 99), st.floats(0.02, 30), st.sampled_from([0, 0.1, 0.5]),
     st.sampled_from(["queue", "gateway", "render", "prefill"]),
 )  # fmt: skip
+@example(72, 1, 0.25, 0.5, "render")  # half a millisecond in the gateway
 def test_any_suggestion_passes_the_check(n, seed, total, buffer, untold):
     """Whatever the rows and the total."""
     budget = suggest(
@@ -144,6 +151,16 @@ def test_any_suggestion_passes_the_check(n, seed, total, buffer, untold):
 
     assert check(budget).problems == ()
     assert all(limit > 0 for limit in budget.stages_s.values())
+
+
+@pytest.mark.parametrize("total", [0.25, 0.02, 2.5])
+def test_a_stage_that_takes_next_to_nothing_has_a_limit_too(total):
+    """Without one it would be free to take all that the first content leaves."""
+    budget = suggest(made(gateway=0.0), total_s=total, buffer=0.5).budget
+
+    assert budget.stages_s["gateway"] == (0.001 if total > 0.2 else 0.00001)
+    assert check(budget).problems == ()
+    assert sum(budget.stages_s.values()) + budget.buffer_s == pytest.approx(total, abs=1e-9)
 
 
 def test_only_requests_that_succeeded_count():

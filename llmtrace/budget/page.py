@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from llmtrace.budget_report import Held, Report
-from llmtrace.budget_view import eats
+from llmtrace.budget.report import Held, Report
+from llmtrace.budget.view import eats
 from llmtrace.pages import document
 from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace.view import ms, outcomes_text

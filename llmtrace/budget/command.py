@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TextIO
 
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
-from llmtrace.budget_check import as_text
-from llmtrace.budget_check import check as add_up
+from llmtrace.budget.check import as_text
+from llmtrace.budget.check import check as add_up
 from llmtrace.errors import ConfigError, DataError, SourceError, missing_extra
 from llmtrace.jsonl import read_rows
 from llmtrace.rows import Row
@@ -49,18 +49,18 @@ def suggest(
         SourceError, DataError: the rows cannot be read, or are too few.
     """
     try:
-        from llmtrace import budget_suggest
+        from llmtrace.budget import suggest as suggestion
         from llmtrace.columns import from_rows
     except ImportError as error:
         raise missing_extra("llmtrace budget suggest", "triage", error.name or "") from error
-    from llmtrace.budget_file import as_yaml
+    from llmtrace.budget.file import as_yaml
 
     # The options are read as the keys of a budget file are.
     wanted = read_budgets(
         {"total": total, "objective": objective, "model": model, "route": route, "name": name}
     ).all[0]
     rows = [row for row in read_rows(file) if wanted.covers(row.model, row.route)]
-    found = budget_suggest.suggest(
+    found = suggestion.suggest(
         from_rows(rows),
         total_s=wanted.total_s,
         objective=wanted.objective,
@@ -69,7 +69,7 @@ def suggest(
         model=wanted.model,
         route=wanted.route,
     )
-    print(budget_suggest.as_text(found), file=out)
+    print(suggestion.as_text(found), file=out)
     text = as_yaml(
         found.budget,
         (
@@ -94,23 +94,24 @@ def report(file: Path, budget: Path | None, html: Path | None) -> None:
     try:
         from rich.console import Console
 
-        from llmtrace import budget_report, budget_view
-        from llmtrace.budget_page import page
+        from llmtrace.budget import view
+        from llmtrace.budget.page import page
+        from llmtrace.budget.report import reports
     except ImportError as error:
         raise missing_extra("llmtrace budget report", "triage", error.name or "") from error
     budgets = Budgets((DEFAULT,)) if budget is None else read_budgets(budget)
     rows: Sequence[Row] = read_rows(file)
-    found = budget_report.reports(rows, budgets)
+    found = reports(rows, budgets)
     console = Console(highlight=False, markup=False, emoji=False)
     for number, one in enumerate(found):
         if number:
             console.print()
-        console.print(budget_view.heading(one), style="bold")
+        console.print(view.heading(one), style="bold")
         if one.high_s is not None:
             console.print()
-            console.print(budget_view.table(one, console.width))
+            console.print(view.table(one, console.width))
             console.print()
-            console.print(budget_view.remarks(one, min(console.width, 100)))
+            console.print(view.remarks(one, min(console.width, 100)))
     if html is not None:
         _replace(html, page(found, file.name))
         console.print(f"\nPicture written to {html}", soft_wrap=True)

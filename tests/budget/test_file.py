@@ -1,21 +1,20 @@
-"""Is a budget read as it was meant, and is every slip in it told with where and how to mend it?"""
+"""Is a budget read as it was meant and written as it is read, every slip told with its place?"""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, generate_latest
 
-from llmtrace.budget import DEFAULT, Budget, read_budget, read_budgets
+from llmtrace.budget import Budget, read_budget, read_budgets
+from llmtrace.budget.file import as_plain, as_yaml
 from llmtrace.errors import ConfigError
-from llmtrace.export.prometheus import PrometheusSink
-from llmtrace.stages import STAGES
-from llmtrace.testing import make_row
+from tests.budget.strategies import budgets
 
 seconds = st.floats(1e-6, 1e6)
 # Whatever a parser of YAML or JSON may come up with.
@@ -118,36 +117,6 @@ def test_seconds_as_a_number_or_as_text(value):
 def test_an_objective_as_a_quantile(percent):
     """An objective may be written as p99.9 or as 0.999."""
     assert read_budget({"objective": f"p{percent}"}).objective == pytest.approx(percent / 100)
-
-
-@given(st.dictionaries(st.sampled_from(STAGES), seconds))
-def test_every_limit_becomes_a_threshold(stages):
-    """The bucket bounds are exactly the limits that were set."""
-    budget = read_budget({"total": 3, "ttft": 1, "stages": stages})
-
-    assert budget.thresholds_s() == {"e2e": 3.0, "ttft": 1.0, **stages}
-
-
-def test_a_limit_for_each_token_is_a_threshold_too():
-    """Time per output token has its own bound."""
-    assert Budget(tpot_s=0.03).thresholds_s() == {"tpot": 0.03}
-
-
-def test_what_a_budget_allows_goes_by_its_name():
-    """Allocations are shown by the budget's name, the total among them where there is one."""
-    assert CHAT.allocations_s() == {
-        "chat": {"queue": 0.15, "decode": 120.0, "total": 2.5, "ttft": 1.0, "tpot": 0.03}
-    }
-    assert Budget(name="b").allocations_s() == {"b": {}}
-
-
-def test_the_default_budget_spends_its_total():
-    """The stages of the default budget and its buffer make up its total."""
-    assert set(DEFAULT.stages_s) == set(STAGES)
-    assert sum(DEFAULT.stages_s.values()) + DEFAULT.buffer_s == pytest.approx(DEFAULT.total_s)
-    assert DEFAULT.stages_s["decode"] == pytest.approx(
-        (DEFAULT.tpot_s or 0) * (DEFAULT.tokens or 0)
-    )
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -273,18 +242,6 @@ def test_several_budgets_in_a_file(tmp_path):
     assert budgets.all[1].availability == 0.995
 
 
-def test_whom_a_budget_covers():
-    """Names and patterns, for both labels; without any it is for everybody."""
-    budget = read_budget({"model": ["llama-*", "gpt-4o"], "route": "chat"})
-
-    assert budget.covers("llama-3", "chat")
-    assert budget.covers("gpt-4o", "chat")
-    assert not budget.covers("gpt-4o-mini", "chat")
-    assert not budget.covers("llama-3", "batch")
-    assert not budget.covers(None, "chat")
-    assert Budget().covers(None, None)
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -305,14 +262,33 @@ def test_a_slip_in_several_is_explained(content, expected):
     assert refused(content).startswith(expected)
 
 
-def test_every_limit_of_several_is_a_bucket():
-    """The metrics page counts exactly by each of them."""
-    budgets = read_budgets({"budgets": [{"name": "a", "ttft": "333ms"}, {"name": "b", "ttft": 7}]})
-    registry = CollectorRegistry()
-    sink = PrometheusSink(registry=registry, thresholds_s=budgets.thresholds_s())
-    sink.write(make_row())
-    page = generate_latest(registry).decode()
-    sink.close()
+# --- what is written -----------------------------------------------------------------------------
 
-    for le in ("0.333", "7.0"):
-        assert f'llmtrace_ttft_seconds_bucket{{le="{le}",' in page
+
+@given(budgets)
+def test_a_budget_is_written_as_it_is_read(budget):
+    """What `as_plain` and `as_yaml` write reads back the same."""
+    import yaml
+
+    plain = as_plain(budget)
+
+    assert as_plain(read_budget(plain)) == plain
+    assert yaml.safe_load(as_yaml(budget, ("a remark",))) == plain
+
+
+# --- what it costs ------------------------------------------------------------------------------
+
+
+def test_an_application_with_a_budget_loads_what_a_budget_is_and_no_more():
+    """Suggestions, reports and pages need numpy and rich; an application need not have them."""
+    program = """
+import sys, llmtrace
+llmtrace.init("app", budget={"total": "2s"}, exporters=[])
+print(*sorted(name for name in sys.modules if name.startswith("llmtrace.budget.")))
+print(*({"numpy", "rich"} & {*sys.modules}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "llmtrace.budget.file llmtrace.budget.model\n\n"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.budget import Budget
+from llmtrace.budget.model import Budget
 from llmtrace.stages import StageName
 
 # What passes before the first content.

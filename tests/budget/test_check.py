@@ -6,23 +6,10 @@ import re
 
 import pytest
 from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from llmtrace.budget import DEFAULT, Budget, read_budget
-from llmtrace.budget_check import FRONT, as_text, check
-from llmtrace.budget_file import as_plain, as_yaml
-from llmtrace.stages import STAGES
-
-ms = st.integers(1, 5_000).map(lambda n: n / 1000)
-budgets = st.builds(
-    Budget,
-    total_s=st.none() | ms,
-    ttft_s=st.none() | ms,
-    tpot_s=st.none() | st.integers(1, 200).map(lambda n: n / 1000),
-    tokens=st.none() | st.integers(1, 500),
-    stages_s=st.dictionaries(st.sampled_from(STAGES), ms),
-    buffer_s=st.just(0.0) | ms,
-)
+from llmtrace.budget.check import FRONT, as_text, check
+from tests.budget.strategies import budgets
 
 
 def problems(**keys: object) -> dict[str, str]:
@@ -156,14 +143,3 @@ def test_any_budget_is_laid_out(budget):
     assert all(part.name in text for part in found.parts)
     assert text.count("✗") == len(found.problems)
     assert found.sum_s == pytest.approx(sum(part.seconds for part in found.parts))
-
-
-@given(budgets)
-def test_a_budget_is_written_as_it_is_read(budget):
-    """What `as_plain` and `as_yaml` write reads back the same."""
-    import yaml
-
-    plain = as_plain(budget)
-
-    assert as_plain(read_budget(plain)) == plain
-    assert yaml.safe_load(as_yaml(budget, ("a remark",))) == plain

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from llmtrace.budget import Budget, Budgets
+from llmtrace.budget.model import Budget, Budgets
 from llmtrace.columns import from_rows
 from llmtrace.quantiles import least_values
 from llmtrace.rows import Row

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.budget import Budget
-from llmtrace.budget_check import FRONT
+from llmtrace.budget.check import FRONT
+from llmtrace.budget.model import Budget
 from llmtrace.columns import Columns, Floats
 from llmtrace.errors import DataError
 from llmtrace.quantiles import least_values
@@ -131,7 +131,8 @@ def suggest(
     measured = float(spent.sum())
     goal = _up_to_a_hundredth(measured) if total_s is None else total_s
     dealt = goal * (1 - buffer)
-    euler = _whole_ms(spent * (dealt / measured), dealt)
+    limited = np.isfinite(told).any(axis=0) & (np.array(_NAMES) != UNATTRIBUTED)
+    euler = _whole_ms(spent * (dealt / measured), dealt, limited.astype(np.float64))
     common_p, common = _common(parts, dealt)
     scale = np.divide(euler, spent, out=np.ones_like(spent), where=spent > 0)
     drawn, kept = _draw(parts, whole, scale, (dealt, goal), objective=objective, seed=seed)
@@ -245,14 +246,22 @@ def _common(parts: Floats, dealt: float) -> tuple[float | None, Floats | None]:
     return top, quantiles(top)
 
 
-def _whole_ms(seconds: Floats, total: float) -> Floats:
-    """Round to milliseconds (to hundredths of them, where the total is short) without a rest."""
+def _whole_ms(seconds: Floats, total: float, least: Floats) -> Floats:
+    """Round to milliseconds (to hundredths of them, where the total is short) without a rest.
+
+    A stage gets its `least`, 1 or 0 of them: with none it would have no limit, and not a low one.
+    """
     unit = 1e-3 if total >= _SHORT_S else 1e-5
+    there = round(total / unit)
     exact = seconds / unit
     floors = np.floor(exact)
-    missing = round(total / unit) - int(floors.sum())
+    if there >= least.sum():
+        floors = np.maximum(floors, least)
+    missing = there - int(floors.sum())
     largest = np.argsort(floors - exact, kind="stable")[: max(missing, 0)]
     floors[largest] += 1
+    for _ in range(-missing):
+        floors[np.argmax(floors)] -= 1
     rounded: Floats = np.round(floors * unit, 5)
     return rounded
 

@@ -1,0 +1,108 @@
+"""How are rows asked for: read from elsewhere, drawn, and what their spans carry?"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from llmtrace.cli.arguments import Commands, add_command, point_in_time, positive
+from llmtrace.errors import ConfigError
+
+_WIDEST: Final = 120
+
+
+def add_waterfall(commands: Commands) -> None:
+    """Declare `llmtrace waterfall`."""
+    waterfall = add_command(
+        commands,
+        "waterfall",
+        _waterfall,
+        "draw where the time of one request went",
+        "Draw where the time of one request went, from rows `llmtrace demo --json` wrote.",
+    )
+    waterfall.add_argument("file", type=Path, metavar="FILE", help="rows, one JSON object a line")
+    which = waterfall.add_mutually_exclusive_group()
+    which.add_argument(
+        "--slowest", action="store_true", help="the one that took longest (the default)"
+    )
+    which.add_argument(
+        "--request", metavar="ID", help="the one with this request, response or trace id"
+    )
+
+
+def _waterfall(options: argparse.Namespace) -> None:
+    from llmtrace.redraw import redraw
+
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    print(redraw(options.file, options.request, width))
+
+
+def add_rows(commands: Commands) -> None:
+    """Declare `llmtrace rows`."""
+    rows = add_command(
+        commands,
+        "rows",
+        _rows,
+        "print the requests that another tool has recorded, as rows",
+        "Print the requests that another tool has recorded, as rows: one JSON object a line, as "
+        "`llmtrace waterfall` reads them. Langfuse's project is the one that LANGFUSE_PUBLIC_KEY, "
+        "LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name.",
+    )
+    rows.add_argument("source", choices=("langfuse",), help="where they are")
+    rows.add_argument(
+        "--from", dest="start", type=point_in_time, metavar="TIME",
+        help="requests from then on, as 2026-11-21T14:00 (default: an hour before --to)",
+    )  # fmt: skip
+    rows.add_argument(
+        "--to",
+        dest="end",
+        type=point_in_time,
+        metavar="TIME",
+        help="and before then (default: now)",
+    )
+    rows.add_argument("--environment", metavar="NAME", help="only of this environment")
+    rows.add_argument(
+        "--most", type=positive(int), default=10_000, metavar="N",
+        help="read no more than about N observations (default: 10000)",
+    )  # fmt: skip
+
+
+def _rows(options: argparse.Namespace) -> None:
+    from llmtrace.jsonl import write_rows
+    from llmtrace.langfuse_rows import read_rows
+
+    end = options.end or datetime.now().astimezone()
+    start = options.start or end - timedelta(hours=1)
+    if start >= end:
+        raise ConfigError("--from is not before --to")
+    found = read_rows(start, end, environment=options.environment, most=options.most)
+    write_rows(sys.stdout, found.rows)
+    said = [_count(len(found.rows), "row")]
+    if found.skipped:
+        left_out = _count(found.skipped, "observation")
+        said.append(f"{left_out} left out: not over, or not a request")
+    if found.more:
+        said.append("there may be more: raise --most, or take a shorter time")
+    print("; ".join(said), file=sys.stderr)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def add_semconv(commands: Commands) -> None:
+    """Declare `llmtrace semconv`."""
+    add_command(
+        commands, "semconv", _semconv, "print the span attributes of a request, as Markdown"
+    )
+
+
+def _semconv(options: argparse.Namespace) -> None:
+    from llmtrace.semconv_page import page
+
+    del options
+    print(page(), end="")

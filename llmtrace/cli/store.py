@@ -1,0 +1,56 @@
+"""How are a store's tables asked for, and everything in one copied to another?"""
+
+from __future__ import annotations
+
+import argparse
+
+from llmtrace.cli.arguments import Commands, add_command
+from llmtrace.cli.extras import collector_module
+
+
+def add_schema(commands: Commands) -> None:
+    """Declare `llmtrace schema`."""
+    schema = add_command(
+        commands,
+        "schema",
+        _schema,
+        "print the tables and views for a ClickHouse of your own",
+        "Print the statements that make the collector's tables, and the view that joins requests, "
+        "for a ClickHouse that an OpenTelemetry Collector writes to: no llmtrace process is "
+        "needed then.",
+    )
+    schema.add_argument("engine", choices=("clickhouse",), help="what it is for")
+    schema.add_argument(
+        "--database", default="llmtrace", metavar="NAME", help="where to (default: llmtrace)"
+    )
+    schema.add_argument(
+        "--cluster", metavar="NAME", help="replicated and distributed over this cluster"
+    )
+
+
+def _schema(options: argparse.Namespace) -> None:
+    printed = collector_module("store.printed", "llmtrace schema")
+    print(printed.schema(options.database, options.cluster), end="")
+
+
+def add_migrate(commands: Commands) -> None:
+    """Declare `llmtrace migrate`."""
+    migrate = add_command(
+        commands,
+        "migrate",
+        _migrate,
+        "copy everything from one store to another",
+        "Copy spans, rows, signals, events and facts from one store to another, and count both "
+        "sides. Started again after an interruption it stores nothing twice. Stop the collector "
+        "of the store that is read. A store is a folder, chdb:///path, or "
+        "http(s)://[user@]host:port/database, whose password is in CLICKHOUSE_PASSWORD or in "
+        "the file that CLICKHOUSE_PASSWORD_FILE names.",
+    )
+    migrate.add_argument("--from", dest="source", required=True, metavar="STORE", help="read")
+    migrate.add_argument(
+        "--to", dest="destination", required=True, metavar="STORE", help="written"
+    )
+
+
+def _migrate(options: argparse.Namespace) -> None:
+    collector_module("store.migrate", "llmtrace migrate").run(options.source, options.destination)
