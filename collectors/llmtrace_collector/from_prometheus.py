@@ -20,7 +20,7 @@ from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace_collector.profile import Profile, builtin_profiles
 from llmtrace_collector.samples import of_reading
 from llmtrace_collector.signals import SIGNALS
-from llmtrace_collector.unify import STARTED, Unifier
+from llmtrace_collector.unify import CPU_USED, STARTED, Unifier
 
 Progress = Callable[[str, float], None]
 Series = Mapping[str, Any]  # `metric`: its labels, `values`: pairs of time and text
@@ -98,7 +98,7 @@ def read_signals(
             if not name.endswith("_bucket") and any(one.wants(name) for one in profiles)
         ]
         if names:
-            names.append(STARTED)
+            names += [STARTED, CPU_USED]
         else:
             raise DataError(
                 f"{server.url} has no metrics of engines between {window.start:.0f} and "

@@ -41,7 +41,7 @@ def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSampl
 def of_reading(
     reading: Reading, instance: str, own: Mapping[str, str], t_ns: int
 ) -> Iterator[SignalSample]:
-    """Yield samples of what one page said, and since when its process runs.
+    """Yield samples of what one page said, since when its process runs, and what CPU it used.
 
     Args:
         reading: of the page.
@@ -52,6 +52,8 @@ def of_reading(
     yield from _samples(reading.measured, instance, own, t_ns)
     if reading.started is not None:
         yield SignalSample(t_ns, instance, "started", reading.started, own)
+    if reading.cpu_s is not None and _is_engine(reading):
+        yield SignalSample(t_ns, instance, "api_cpu_seconds", reading.cpu_s, own)
 
 
 def of_machine(measured: Iterable[Measured], instance: str, t_ns: int) -> Iterator[SignalSample]:
@@ -82,11 +84,15 @@ def _short(labels: Labels) -> dict[str, str]:
     return {name: value[:_MOST_LABEL_TEXT] for name, value in labels}
 
 
+def _is_engine(reading: Reading) -> bool:
+    return any(one.signal.room == "engine" for one in reading.measured)
+
+
 def facts_of(states: Sequence[TargetState], t_ns: int) -> Iterator[Facts]:
     """Yield what is known of each engine that answers: what it is, its version, since when."""
     for state in states:
         reading = state.reading
-        if reading is None or not any(one.signal.room == "engine" for one in reading.measured):
+        if reading is None or not _is_engine(reading):
             continue  # a GPU's page may be read under its engine's name, and is not what that is
         known: dict[str, Any] = {"engine": reading.profiles[0]}
         if reading.oldest is not None:

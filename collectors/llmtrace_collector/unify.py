@@ -17,6 +17,7 @@ from llmtrace_collector.profile import Family, Profile, Version, show_version
 from llmtrace_collector.signals import SIGNALS, Signal
 
 STARTED: Final = "process_start_time_seconds"
+CPU_USED: Final = "process_cpu_seconds_total"
 _INFINITY: Final = float("inf")
 # Asking all profiles whether they know a page costs more than reading it.
 _PAGES_BETWEEN_LOOKS: Final = 100
@@ -77,6 +78,7 @@ class Reading:
     Attributes:
         profiles: those that know this page; empty = nobody does.
         started: when its process started, unix seconds by its own clock; `None` = not told.
+        cpu_s: CPU seconds that process has used since; `None` = not told.
         oldest: the oldest version that has every name on the page; `newest` = the last.
     """
 
@@ -84,6 +86,7 @@ class Reading:
     measured: tuple[Measured, ...] = ()
     missing: tuple[Missing, ...] = ()
     started: float | None = None
+    cpu_s: float | None = None
     oldest: Version | None = None
     newest: Version | None = None
 
@@ -118,6 +121,7 @@ class _Plan:
     groups: tuple[_Group, ...]
     missing: tuple[Missing, ...]
     started: int | None
+    cpu: int | None
     oldest: Version | None
     newest: Version | None
 
@@ -221,7 +225,7 @@ def _on_page(text: str, name: str) -> bool:
 
 
 def _wanted(profiles: tuple[Profile, ...]) -> Callable[[str], bool]:
-    known: dict[str, bool] = {STARTED: True}
+    known: dict[str, bool] = {STARTED: True, CPU_USED: True}
     most = Limits().series
 
     def wanted(name: str) -> bool:
@@ -248,8 +252,9 @@ def _plan(profiles: tuple[Profile, ...], reader: PageReader) -> _Plan:
             oldest, newest = profile_oldest, profile_newest
         missing += _missing(profile, chosen, profile_oldest, skip_engine=taken_engine)
         taken_engine = taken_engine or profile.kind == "engine"
-    started = next((i for i, one in enumerate(reader.series) if one.name == STARTED), None)
-    return _Plan(tuple(groups), tuple(missing), started, oldest, newest)
+    names = [one.name for one in reader.series]
+    started, cpu = (names.index(one) if one in names else None for one in (STARTED, CPU_USED))
+    return _Plan(tuple(groups), tuple(missing), started, cpu, oldest, newest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +477,7 @@ def _reading(profiles: tuple[Profile, ...], plan: _Plan, values: list[float | No
         measured=tuple(measured),
         missing=plan.missing,
         started=values[plan.started] if plan.started is not None else None,
+        cpu_s=values[plan.cpu] if plan.cpu is not None else None,
         oldest=plan.oldest,
         newest=plan.newest,
     )

@@ -26,6 +26,9 @@ _SHORT_BAND_S: Final = 0.02
 _BAND_S: Final = 0.3  # proxies look at long timers now and then only
 _TIMERS_S: Final = 3.0
 _SHORTEST_IDLE_S: Final = 0.5
+_FEWEST_CUT: Final = 4
+_ALIKE: Final = 0.6
+_FLOOR: Final = 0.8
 _FRESH_S: Final = 150.0
 _LOOKED_AT: Final = 8
 _ROLLING: Final = 20
@@ -284,6 +287,8 @@ class Cuts:
         n: how many.
         idle: the silence before the cut that most of them share, seconds; `None` = too few known.
         alike: the share of them whose silence is within a few percent of it.
+        floor: the silence that next to none of them is below, over their median: a timer cannot
+            be early, only late. 0 = too few known, or too short for a timer.
         e2e_alike: the share whose whole length lies as close together.
         together: the share that ended within half a second of two others.
     """
@@ -291,8 +296,15 @@ class Cuts:
     n: int
     idle: float | None
     alike: float
+    floor: float
     e2e_alike: float
     together: float
+
+    @property
+    def by_timer(self) -> bool:
+        """Whether a timer cut them: silent for the same time, or none for less than a time."""
+        alike = self.alike >= _ALIKE or self.floor >= _FLOOR
+        return self.idle is not None and alike and self.n >= _FEWEST_CUT
 
 
 def broken(e: Evidence) -> tuple[Cuts, Cuts]:
@@ -308,8 +320,10 @@ def cuts(side: Side) -> Cuts:
     ended &= ~(side.where("outcome", "timeout") & np.isnan(side.number("ttft_s"))
                & ~(status == 504))  # fmt: skip  # noqa: PLR2004
     ended &= ~((status >= 400) & (status != 504))  # noqa: PLR2004 - 504: a proxy waited in vain
-    # Where nothing came at all, it was silent from when the request was out.
-    silent = side.number("e2e_s") - np.nan_to_num(side.number("network_s"), nan=0.0)
+    # Where nothing came at all, it was silent from when the last attempt was out.
+    silent = side.number("e2e_s") - sum(
+        np.nan_to_num(side.number(one), nan=0.0) for one in ("network_s", "gateway_s")
+    )
     gap = np.where(np.isfinite(side.number("ttft_s")), side.number("max_gap_s"), silent)[ended]
     gap = gap[np.isfinite(gap)]
     idle, alike = _common(gap)
@@ -322,9 +336,18 @@ def cuts(side: Side) -> Cuts:
         n=int(ended.sum()),
         idle=idle,
         alike=alike,
+        floor=_floor(gap),
         e2e_alike=_common(side.number("e2e_s")[ended])[1],
         together=float(near.mean()) if len(near) else 0.0,
     )
+
+
+def _floor(values: Floats) -> float:
+    """Return the 10th percentile over the median; 0 where that says nothing of a timer."""
+    if len(values) < 2 * _FEWEST_CUT:
+        return 0.0
+    low, middle = np.percentile(values, (10, 50))
+    return float(low / middle) if low >= _SHORTEST_IDLE_S else 0.0
 
 
 def _common(values: Floats) -> tuple[float | None, float]:

@@ -89,6 +89,8 @@ def gauges(signals: Signals, signal: str) -> dict[str, Series]:
     if signal == "sleep" and not chosen.any():
         awake = gauges(signals, "awake")
         return {name: Series(one.t, 1.0 - one.value) for name, one in awake.items()}
+    if signal == "api_cpu" and not chosen.any():
+        return rates(signals, "api_cpu_seconds", {})
     if signal == "waiting_deferred" and not chosen.any():
         deferred = [labels.get("reason") == "deferred" for labels in signals.label_sets]
         chosen = signals.signal.where("waiting_by_reason")

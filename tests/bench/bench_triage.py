@@ -15,13 +15,15 @@ import multiprocessing
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from llmtrace.case import Case
+from llmtrace.columns import Floats
 from llmtrace.sim.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.stages import STAGES
 from llmtrace.triage.analyse import Settings, triage
@@ -158,22 +160,31 @@ def answer(task: Task) -> Answer:
     }
     if dropped := _dropped(task.kind, played):
         return Answer(**head, dropped=dropped)
+    return Answer(**head, **said_of(played.case, task.scenario.seed))
+
+
+def said_of(case: Case, seed: int) -> dict[str, Any]:
+    """Return the fields of an `Answer` that do not depend on the truth.
+
+    Args:
+        case: with both windows.
+        seed: of the ways that guess.
+    """
     began = time.perf_counter()
-    result = triage(played.case, Settings(bootstrap=0))
+    result = triage(case, Settings(bootstrap=0))
     took = time.perf_counter() - began
     summed = sum(round(one.seconds * 1e9) for one in result.contributions)
-    rng = np.random.default_rng(task.scenario.seed)
-    return Answer(
-        **head,
-        verdict=result.verdict,
-        named=tuple((one.id, one.status) for one in result.causes if one.status in NAMED),
-        by_p95=_largest(played, lambda values: float(np.percentile(values, 95))),
-        by_mean=_largest(played, lambda values: float(values.mean())),
-        by_chance=tuple(rng.permutation(CAUSES)[:TOP].tolist()),
-        sum_error=abs(summed / 1e9 - (result.delta_s or 0.0)) if result.contributions else 0.0,
-        rows=played.case.rows.n,
-        seconds=took,
-    )
+    rng = np.random.default_rng(seed)
+    return {
+        "verdict": result.verdict,
+        "named": tuple((one.id, one.status) for one in result.causes if one.status in NAMED),
+        "by_p95": _largest(case, lambda values: float(np.percentile(values, 95))),
+        "by_mean": _largest(case, lambda values: float(values.mean())),
+        "by_chance": tuple(rng.permutation(CAUSES)[:TOP].tolist()),
+        "sum_error": abs(summed / 1e9 - (result.delta_s or 0.0)) if result.contributions else 0.0,
+        "rows": case.rows.n,
+        "seconds": took,
+    }
 
 
 def _dropped(kind: str, played: Simulated) -> str | None:
@@ -195,9 +206,8 @@ def _dropped(kind: str, played: Simulated) -> str | None:
     return None
 
 
-def _largest(played: Simulated, of: object) -> tuple[str, ...]:
+def _largest(case: Case, of: Callable[[Floats], float]) -> tuple[str, ...]:
     """Return the usual causes of the stage of which a figure grew most."""
-    case = played.case
     assert case.before is not None
     assert case.after is not None
     sides = [case.rows.within(w.start, w.end) for w in (case.before, case.after)]
@@ -206,7 +216,7 @@ def _largest(played: Simulated, of: object) -> tuple[str, ...]:
         values = [side.numbers[f"{stage}_s"] for side in sides]
         known = [v[np.isfinite(v)] for v in values]
         if all(len(v) for v in known):
-            grown[stage] = of(known[1]) - of(known[0])  # type: ignore[operator]
+            grown[stage] = of(known[1]) - of(known[0])
     return USUAL[max(grown, key=lambda stage: grown[stage])] if grown else ()
 
 

@@ -69,10 +69,11 @@ def test_gauges_counters_and_histograms():
     assert found[("queue_count", *own)] == 62
     assert round(found[("queue_sum", *own)], 4) == 0.8647
     assert found[("started", *LABELS)] > 1.7e9
+    assert found[("api_cpu_seconds", *LABELS)] > 1
     assert {name for name, *_ in found} & {"frontend_time"}
     assert not any(name.endswith("_bucket") for name, *_ in found)
     assert {name.removesuffix("_sum").removesuffix("_count") for name, *_ in found} <= {
-        *SIGNALS, "up", "started", "frontend_time",
+        *SIGNALS, "up", "started", "api_cpu_seconds", "frontend_time",
     }  # fmt: skip
 
 

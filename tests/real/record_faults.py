@@ -23,7 +23,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -42,11 +43,11 @@ from llmtrace_collector.scrape import Scraper, ScrapeSettings
 from llmtrace_collector.targets import StaticTargets, Target
 
 from .delays import DelayProxy, delayed_network
-from .proxies import free_port, nginx
+from .proxies import free_port, haproxy, nginx
 
 _HERE: Final = Path(__file__).parent
-_BEFORE_S: Final = 32.0
-_AFTER_S: Final = 28.0
+_BEFORE_S: Final = 36.0
+_AFTER_S: Final = 34.0
 _DRAIN_S: Final = 10.0
 _SCRAPE_S: Final = 2.0
 _WORDS: Final = ("stream", "token", "cache", "batch", "prompt", "queue", "latency", "window")
@@ -65,7 +66,7 @@ class Load:
     long_share: float = 0.0  # of requests have a prompt of `long` tokens
     long: int = 0
     temperature: float = 1.0
-    repeat: bool = False  # prompts that repeat themselves, as n-gram drafts like
+    repeat: str = ""  # prompts that repeat `one` word or their `own`, as n-gram drafts like
     hold_s: float = 0.0  # the reader's own time for a chunk
     give_up_s: float | None = None  # without a first chunk until then, the reader goes
     connections: int = 64
@@ -79,7 +80,7 @@ class Fault:
 
     Attributes:
         name: of its folder.
-        cause: the true one; `None` = a quiet day.
+        causes: the true ones; none = a quiet day.
         metric: what one would have been paged for.
         after: the load in the second window.
         during: what is done meanwhile: given the site, a context for the second window.
@@ -90,7 +91,7 @@ class Fault:
     """
 
     name: str
-    cause: str | None
+    causes: tuple[str, ...]
     metric: str | None
     after: Load
     during: str = ""
@@ -107,7 +108,7 @@ class Server:
 
     Attributes:
         quiet_flags: of the server the quiet window is recorded on; `None` = the same one.
-        path: what stands between client and engine: `direct`, `gateway`, `nginx`.
+        path: what stands between client and engine: `direct`, `gateway`, `nginx`, `haproxy`.
     """
 
     flags: tuple[str, ...]
@@ -116,7 +117,6 @@ class Server:
     quiet_flags: tuple[str, ...] | None = None
     path: str = "direct"
     facts: dict[str, Any] = field(default_factory=dict)
-    fresh: bool = False  # every fault gets a server that was just started
 
 
 _SEATS: Final = ("--max-num-seqs", "16")
@@ -125,35 +125,73 @@ _TWO_SEATS: Final = ("--max-num-seqs", "2")
 _WHOLE: Final = (
     "--max-model-len", "8192", "--max-num-batched-tokens", "8192", "--no-enable-chunked-prefill",
 )  # fmt: skip
-_SMALL_CACHE: Final = ("--max-model-len", "2048")
+# Tries to connect once a second until there is an engine, keeps requests until then, silently.
+_HOLDS: Final[Mapping[str, str]] = {
+    "timeout connect 5s": "timeout connect 1s\n  timeout queue 2m\n  retries 100",
+    "http-response add-header Server-Timing": "# http-response add-header Server-Timing",
+}
+# Neither holds up a stream by itself: vLLM's chunks are passed on, and compressed one by one.
+_GATHERS: Final[Mapping[str, str]] = {
+    "proxy_buffering off;": "proxy_buffering on;",
+    "gzip off;": "gzip on; gzip_types text/event-stream;",
+}
 _NGRAM: Final = (
     '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, '
     '"prompt_lookup_min": 2}'
 )
-_HELD: Final = Load(rate=4.0, prompt=(150, 500), output=(60, 120))
 _FULL: Final = ("queue_saturation",)
-_SHARED: Final = Load(rate=5.0, shared=3000, prompt=(60, 200))
+_CALM: Final = Load(rate=2.8)  # what two cores shared with others take without queueing
+_SHARED: Final = Load(rate=2.7, shared=1300, prompt=(60, 200))
+_HELD: Final = Load(rate=4.0, prompt=(150, 500), output=(60, 120))
+_LARGE: Final = Load(rate=2.6, prompt=(500, 900), output=(40, 80))
+_GROWING: Final = Load(rate=2.6, prompt=(90, 120), output=(100, 180))
+_LOOPING: Final = Load(rate=3.6, output=(60, 100), temperature=0.0, repeat="own")
 
 
 def _fault(name: str, cause: str | None, metric: str | None, **given: Any) -> Fault:
-    return Fault(name=name, cause=cause, metric=metric, **{"after": _PLAIN, **given})
+    causes = () if cause is None else (cause,)
+    return Fault(name=name, causes=causes, metric=metric, **{"after": _PLAIN, **given})
+
+
+def _small_cache(name: str, blocks: int, load: Load, after: Load | None = None) -> Server:
+    """Return a server whose cache has so many blocks of 128 tokens, one of them never used."""
+    tokens = 128 * (blocks - 1)
+    flags = ("--max-model-len", str(tokens), "--num-gpu-blocks-override", str(blocks))
+    return Server(
+        flags=(*_SEATS, *flags),
+        quiet_flags=_SEATS,
+        base=load,
+        facts={"max_num_seqs": 16, "max_model_len": tokens, "kv_cache_tokens": tokens},
+        faults=(_fault(name, "kv_exhaustion", "ttft", after=after or load),),
+    )
+
+
+def _drafting(load: Load, *faults: tuple[str, float]) -> Server:
+    """Return a server that drafts by n-grams; names and temperatures of what spoils its drafts."""
+    both = ("low_spec_acceptance", "prefix_cache_collapse")
+    causes = both if load.repeat == "one" else both[:1]
+    return Server(
+        flags=(*_SEATS, "--speculative-config", _NGRAM),
+        base=load,
+        facts={"spec_decode": True, "max_num_seqs": 16},
+        faults=tuple(
+            Fault(name=name, causes=causes, metric="tpot",
+                  after=replace(load, temperature=temperature, repeat=""))
+            for name, temperature in faults
+        ),
+    )  # fmt: skip
 
 
 def plan() -> tuple[Server, ...]:
     """Return everything that is recorded, a server after the other."""
     plain = _PLAIN
     longer = replace(plain, output=(60, 110))
+    calmer = replace(_CALM, output=(50, 90))
     return (
         Server(flags=_SEATS, base=plain, facts={"max_num_seqs": 16}, faults=(
             _fault("quiet-1", None, "ttft"),
             _fault("long-prompts-mild", "long_prompts", "ttft", shift=True, accept=_FULL,
                    after=replace(plain, prompt=(1200, 1900))),
-            _fault("long-prompts-severe", "long_prompts", "ttft", shift=True, accept=_FULL,
-                   after=replace(plain, prompt=(2600, 3600))),
-            _fault("longer-outputs-mild", "longer_outputs", "e2e", shift=True,
-                   after=replace(plain, output=(60, 100))),
-            _fault("longer-outputs-severe", "longer_outputs", "e2e", shift=True,
-                   after=replace(plain, output=(120, 180))),
             _fault("batch-size-mild", "batch_size", "tpot", accept=_FULL,
                    after=replace(plain, rate=14)),
             _fault("batch-size-severe", "batch_size", "tpot", accept=_FULL,
@@ -167,8 +205,6 @@ def plan() -> tuple[Server, ...]:
             _fault("network-path-mild", "network_path", "ttft", during="rtt", value=0.25),
             _fault("network-path-medium", "network_path", "ttft", during="rtt", value=0.45),
             _fault("network-path-severe", "network_path", "ttft", during="rtt", value=0.8),
-            _fault("client-gate-mild", "client_gate", "ttft",
-                   after=replace(plain, connections=1)),
             _fault("client-gate-severe", "client_gate", "ttft",
                    after=replace(plain, connections=1, rate=7)),
             _fault("engine-paused-mild", "engine_paused", "ttft", during="pause", value=1.5),
@@ -179,10 +215,21 @@ def plan() -> tuple[Server, ...]:
                    after=replace(plain, give_up_s=0.06)),
             _fault("frontend-cpu", "frontend_cpu", "tpot",
                    after=replace(plain, top_logprobs=20, rate=8)),
+            _fault("engine-down", "engine_down", None, during="kill"),
+        )),
+        Server(flags=_SEATS, base=_CALM, facts={"max_num_seqs": 16}, faults=(
+            _fault("quiet-calm", None, "ttft", after=_CALM),
+            _fault("longer-outputs-mild", "longer_outputs", "e2e", shift=True,
+                   after=replace(_CALM, output=(50, 90))),
+            _fault("longer-outputs-severe", "longer_outputs", "e2e", shift=True,
+                   after=replace(_CALM, output=(90, 150))),
+            _fault("long-prompts-light", "long_prompts", "ttft", shift=True, accept=_FULL,
+                   after=replace(_CALM, prompt=(800, 1300))),
+            _fault("client-gate-mild", "client_gate", "ttft",
+                   after=replace(_CALM, connections=1)),
             _fault("prefix-stamped", "prefix_cache_collapse", "ttft",
                    after=replace(_SHARED, stamped=True),
                    events=(("deploy", "new prompt template"),)),
-            _fault("engine-down", "engine_down", None, during="kill"),
         )),
         Server(flags=_SEATS, base=plain, path="gateway", facts={"max_num_seqs": 16}, faults=(
             _fault("gateway-slow-mild", "gateway_overhead", "ttft", during="mode",
@@ -198,11 +245,13 @@ def plan() -> tuple[Server, ...]:
             _fault("gateway-quiet", None, "ttft"),
         )),
         Server(flags=_SEATS, base=longer, path="nginx", facts={"max_num_seqs": 16}, faults=(
-            _fault("proxy-gzip", "proxy_buffering", "ttft", during="gzip", after=longer),
             _fault("idle-cut-mild", "idle_timeout", None, during="idle", value=1.0,
                    after=longer),
             _fault("idle-cut-severe", "idle_timeout", None, during="idle", value=0.6,
                    after=longer),
+        )),
+        Server(flags=_SEATS, base=calmer, path="nginx", facts={"max_num_seqs": 16}, faults=(
+            _fault("proxy-gzip", "proxy_buffering", "ttft", during="gzip", after=calmer),
         )),
         Server(flags=_TWO_SEATS, base=plain, facts={"max_num_seqs": 2}, faults=(
             _fault("saturation-mild", "queue_saturation", "ttft", after=replace(plain, rate=13)),
@@ -223,26 +272,20 @@ def plan() -> tuple[Server, ...]:
             _fault("prefix-off-1", "prefix_cache_collapse", "ttft", after=_SHARED,
                    events=(("config", "--no-enable-prefix-caching"),)),
         )),
-        Server(flags=(*_SMALL_CACHE, "--num-gpu-blocks-override", "17"),
-               quiet_flags=_SEATS, base=_HELD, facts={"kv_cache_tokens": 2176}, faults=(
-            _fault("kv-small-mild", "kv_exhaustion", "ttft", after=replace(_HELD, rate=6)),
-            _fault("kv-small-severe", "kv_exhaustion", "ttft", after=replace(_HELD, rate=9)),
-            _fault("kv-preempted", "kv_exhaustion", "ttft",
-                   after=replace(_HELD, prompt=(90, 120), output=(180, 300))),
-        )),
-        Server(flags=("--speculative-config", _NGRAM), facts={"spec_decode": True},
-               base=replace(plain, temperature=0.0, repeat=True, output=(60, 100), rate=4),
-               faults=(
-            _fault("acceptance-mild", "low_spec_acceptance", "tpot",
-                   after=replace(plain, temperature=0.9, output=(60, 100), rate=4)),
-            _fault("acceptance-severe", "low_spec_acceptance", "tpot",
-                   after=replace(plain, temperature=1.5, output=(60, 100), rate=4)),
-        )),
-        Server(flags=_SEATS, base=plain, facts={"max_num_seqs": 16}, fresh=True, faults=(
-            _fault("cold-start-1", "cold_start", "ttft", after_s=10.0,
-                   events=(("deploy", "new image"),)),
-            _fault("cold-start-2", "cold_start", "ttft", after_s=8.0,
-                   after=replace(plain, rate=12), events=(("deploy", "new image"),)),
+        _small_cache("kv-small-more-load", 17, _HELD, after=replace(_HELD, rate=9.0)),
+        _small_cache("kv-small-mild", 13, _LARGE),
+        _small_cache("kv-small-severe", 9, _LARGE),
+        _small_cache("kv-preempted-mild", 9, _GROWING),
+        _small_cache("kv-preempted-severe", 7, _GROWING),
+        _drafting(_LOOPING, ("acceptance-mild", 0.9), ("acceptance-severe", 1.5)),
+        # Prompts that all begin alike are cached too, until they are others.
+        _drafting(replace(_LOOPING, repeat="one"),
+                  ("acceptance-and-prefix-mild", 0.9), ("acceptance-and-prefix-severe", 1.5)),
+        Server(flags=_SEATS, base=_CALM, path="haproxy", facts={"max_num_seqs": 16}, faults=(
+            _fault("cold-start-mild", "cold_start", "ttft", during="restart", value=22.0,
+                   after=_CALM, events=(("deploy", "new image"),)),
+            _fault("cold-start-severe", "cold_start", "ttft", during="restart", value=12.0,
+                   after=_CALM, events=(("deploy", "new image"),)),
         )),
     )  # fmt: skip
 
@@ -258,7 +301,9 @@ def _text(load: Load, rng: random.Random, number: int) -> str:
     if load.stamped:
         lead = f"{number:08d} {rng.random():.12f} " + lead
     if load.repeat:
-        return lead + ("abcd " * (size // 5 + 1))[:size]
+        own = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=4))
+        word = own if load.repeat == "own" else "abcd"
+        return lead + (f"{word} " * (size // 5 + 1))[:size]
     return lead + "".join(rng.choice("abcdefghijklmnopqrstuvwxyz ") for _ in range(size))
 
 
@@ -293,15 +338,18 @@ async def _drive(urls: Sequence[tuple[str, float]], load: Load, seconds: float, 
         for url, _ in urls
     ]  # fmt: skip
     tasks: set[asyncio.Task[None]] = set()
-    end = time.monotonic() + seconds
+    due = time.monotonic()
+    end = due + seconds
     number = 0
-    while (left := end - time.monotonic()) > 0:
+    while due < end:
+        await asyncio.sleep(max(due - time.monotonic(), 0))
         client = rng.choices(clients, [share for _, share in urls])[0]
         task = asyncio.create_task(_ask(client, load, rng, number))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         number += 1
-        await asyncio.sleep(min(rng.expovariate(load.rate), left))
+        due += rng.expovariate(load.rate)  # whoever is late does not make the next one late
+    await asyncio.sleep(max(end - time.monotonic(), 0))
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=_DRAIN_S)
         for task in late:
@@ -399,8 +447,8 @@ def _during(site: Site, fault: Fault) -> Iterator[list[tuple[str, float]]]:
         yield usual
         _set_mode(site.url, {})
     elif fault.during == "gzip":
-        with nginx(site.server.url, {"gzip off;": "gzip on; gzip_types text/event-stream;"}) as p:
-            yield [(p[0], 1.0)]
+        with nginx(site.server.url, _GATHERS) as (url, _):
+            yield [(url, 1.0)]
     elif fault.during == "idle":
         timeout = f"proxy_read_timeout {int(fault.value * 1000)}ms;"
         with (
@@ -461,6 +509,9 @@ def _before_it(server: Server, vllm: local_vllm.Server, with_slow: bool) -> Iter
         finally:
             process.terminate()
             process.wait()
+    elif server.path == "haproxy":
+        with haproxy(vllm.url, _HOLDS) as url:
+            yield Site(vllm, url)
     elif server.path == "nginx":
         with nginx(vllm.url) as (url, _), contextlib.ExitStack() as stack:
             slow = None
@@ -520,10 +571,10 @@ class Recorder:
         self._flags: tuple[str, ...] = ()
         self._quiet: dict[tuple[object, ...], _Window] = {}
 
-    def serve(self, flags: tuple[str, ...], *, fresh: bool = False) -> local_vllm.Server:
+    def serve(self, flags: tuple[str, ...]) -> local_vllm.Server:
         """Return a running server with these flags."""
         vllm = self._vllm
-        if vllm is None or fresh or flags != self._flags or not vllm.is_running():
+        if vllm is None or flags != self._flags or not vllm.is_running():
             self.stop()
             # On every address of this network: the delayed one appears later.
             vllm = local_vllm.start(flags=flags, host="0.0.0.0", log=_tell)
@@ -552,15 +603,30 @@ class Recorder:
                 self._quiet[key] = _window(urls, load, _BEFORE_S, site.server.url)
         return self._quiet[key]
 
+    def restarted(self, server: Server, fault: Fault) -> _Window:
+        """Return a window in which requests come to an engine that is still starting."""
+        self.stop()
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        with ThreadPoolExecutor(1) as pool, haproxy(url, _HOLDS) as held:
+            new = pool.submit(local_vllm.start, flags=server.flags, port=port, log=_tell)
+            time.sleep(fault.value)
+            try:
+                return _window([(held, 1.0)], fault.after, fault.after_s, url)
+            finally:
+                self._vllm, self._flags = new.result(), server.flags
+
     def record(self, server: Server, fault: Fault) -> None:
         """Record one fault."""
         before = self.quiet(server, fault)
-        vllm = self.serve(server.flags, fresh=server.fresh)
-        with (
-            _before_it(server, vllm, fault.during == "idle") as site,
-            _during(site, fault) as urls,
-        ):
-            after = _window(urls, fault.after, fault.after_s, site.server.url)
+        if fault.during == "restart":
+            after = self.restarted(server, fault)
+        else:
+            with (
+                _before_it(server, self.serve(server.flags), fault.during == "idle") as site,
+                _during(site, fault) as urls,
+            ):
+                after = _window(urls, fault.after, fault.after_s, site.server.url)
         _write(server, fault, before, after, self.folder / fault.name)
 
 
@@ -591,7 +657,7 @@ def _write(server: Server, fault: Fault, before: _Window, after: _Window, folder
         file.write(plain.read_bytes())
     plain.unlink()
     truth = {
-        "causes": [fault.cause] if fault.cause else [],
+        "causes": list(fault.causes),
         "accept": list(fault.accept),
         "shift": fault.shift,
     }

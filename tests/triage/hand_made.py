@@ -498,6 +498,19 @@ def idle_timeout() -> Incident:
     return made
 
 
+def idle_timeout_seen_late() -> Incident:
+    """A short timer, and a host so busy that it notices the end only after a while."""
+    made = quiet()
+    dice = rng()
+    for row in made.after():
+        if dice.random() < 0.15:
+            row["max_gap_s"] = 2.0 + float(dice.exponential(0.4))
+            row["decode_s"] = float(dice.uniform(0.1, 9)) + row["max_gap_s"]
+            row["outcome"] = "truncated"
+            row.pop("finish_reason")
+    return made
+
+
 def idle_timeout_near() -> Incident:
     return midstream_errors()
 
@@ -542,6 +555,18 @@ def client_gate() -> Incident:
     return made
 
 
+def client_gate_and_fewer_at_once() -> Incident:
+    """With fewer requests at a time the engine is faster, and its chunks come closer together."""
+    made = quiet()
+    dice = rng()
+    for row in made.after():
+        row["network_client_wait_s"] = float(dice.exponential(3.0))
+        row["network_s"] += row["network_client_wait_s"]
+        row["decode_s"] *= 0.5
+        row["burst_chunks"] = int(0.3 * row["chunks"])
+    return made
+
+
 def client_gate_near() -> Incident:
     return network_path()
 
@@ -564,6 +589,20 @@ def frontend_cpu() -> Incident:
         row["first_chunk_frontend_s"] += more
     made.gauge("frontend_time", 0.24, 0.02)
     made.gauge("api_cpu", 0.97, 0.01)
+    return made
+
+
+def frontend_cpu_hardly_sampled() -> Incident:
+    """It is so short of CPU that it hardly tells its figures; time per token is up as well."""
+    made = quiet()
+    for row in made.after():
+        row["first_chunk_s"] += 10.0
+        row["decode_s"] *= 3
+    made.forget_rows("first_chunk_frontend_s")
+    made.forget("api_cpu")
+    made.gauge("frontend_time", 9.5, 0.3)
+    for replica in REPLICAS:
+        made.only[("frontend_time", replica)] = Window(BEFORE.start, AFTER.start + 10)
     return made
 
 

@@ -61,6 +61,7 @@ class Incident:
     facts: dict[str, dict[str, Any]]
     events: list[Event] = field(default_factory=list)
     dead: dict[str, Window] = field(default_factory=dict)
+    only: dict[tuple[str, str], Window] = field(default_factory=dict)  # when a gauge is told
 
     def after(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of the window after."""
@@ -112,7 +113,8 @@ class Incident:
         for t in times:
             for (name, replica), level in self.gauges.items():
                 value = level(t, float(rng.normal()))
-                if not self._is_dead(replica, t):
+                told = self.only.get((name, replica))
+                if not self._is_dead(replica, t) and (told is None or t < told.end):
                     yield _sample(t, replica, name, value)
             for key, rate in self.counters.items():
                 grown = rate(t) * EVERY_S * float(rng.uniform(0.9, 1.1))

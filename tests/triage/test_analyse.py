@@ -284,6 +284,19 @@ def test_few_requests_are_warned_of():
     assert result.after.p95_ci[0] < result.after.p95 < result.after.p95_ci[1]
 
 
+def test_that_rows_are_a_sample_is_said():
+    """By their weights: counts are of rows, and rates of the requests they stand for."""
+    kind, whole = Kind(weight=4.0), triage(day(n=(1000, 400)), QUICK)
+    sample = triage(day(before=kind, after=kind, n=(1000, 400)), QUICK)
+    [said] = [text for text in sample.quality.warnings if "sample" in text]
+
+    assert said.startswith("a sample: these 1,400 rows stand for 5,600 requests")
+    assert sample.after.n == whole.after.n
+    rates = [one.load["after"].requests_per_s for one in (sample, whole)]
+    assert rates[0] == pytest.approx(4 * rates[1])
+    assert not any("sample" in text for text in whole.quality.warnings)
+
+
 def test_requests_cut_short_are_counted_and_named():
     """They are as slow as when they were cut, at least, and no measurement."""
     case = day(n=(2000, 600))

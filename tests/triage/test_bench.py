@@ -12,6 +12,7 @@ pytest.importorskip("numba", reason="the fleet simulator needs the extra `simula
 from llmtrace.sim.fleet.scenario import Scenario
 from llmtrace.triage.result import CAUSES
 from tests.bench import bench_triage
+from tests.bench.bench_recordings import counted
 from tests.bench.bench_triage import Answer, Task, answer, report, tasks
 
 
@@ -58,6 +59,14 @@ def test_figures_are_counted_as_the_bars_mean_them(capsys):
         "two faults, both in the top three": 0.5,
     }
     assert "head_of_line 1" in capsys.readouterr().out
+
+
+def test_what_a_load_brings_about_by_itself_counts_as_its_cause():
+    """Longer prompts fill the queue: whoever names the queue is right, and keeps the place."""
+    said = made("fault", ("long_prompts",), ("cold_start", "queue_saturation", "long_prompts"))
+
+    assert counted(said, ("queue_saturation",)).top == ("cold_start", "long_prompts")
+    assert counted(said, ()).top == said.top
 
 
 def test_every_cause_is_played_at_every_severity():

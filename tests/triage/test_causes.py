@@ -74,6 +74,30 @@ def test_an_engine_that_dies_is_seen_by_its_requests_alone():
     assert found["engine_down"].status in SURE
 
 
+def test_a_timer_that_is_seen_late_is_a_timer():
+    """A busy host notices later that a stream was cut, never earlier."""
+    found = hand_made.idle_timeout_seen_late().findings()
+
+    assert next(iter(found)) == "idle_timeout", report(found)
+    assert found["idle_timeout"].status in SURE
+    assert found["midstream_errors"].status not in SURE
+
+
+def test_a_wait_in_one_s_own_pool_is_no_proxy_that_gathers_chunks():
+    """However fast and close together the chunks come that are waited for."""
+    found = hand_made.client_gate_and_fewer_at_once().findings()
+
+    assert next(iter(found)) == "client_gate", report(found)
+    assert found["proxy_buffering"].status == "ruled_out"
+
+
+def test_a_front_end_that_hardly_answers_is_seen_in_few_samples():
+    """Two figures that are a thousand times what they ever were need no eight."""
+    found = hand_made.frontend_cpu_hardly_sampled().findings()
+
+    assert next(iter(found)) == "frontend_cpu", report(found)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_quiet_day_names_nothing(seed):
     """Nothing is wrong, and no cause is said to be likely."""

@@ -80,6 +80,13 @@ def test_what_waits_deferred_may_come_by_reason():
     assert gauges(signals, "waiting_deferred")["a"].value.tolist() == [3]
 
 
+def test_cores_come_from_cpu_seconds():
+    """A page counts CPU seconds; whoever is restarted begins at 0."""
+    signals, _ = signals_from(samples("api_cpu_seconds", [10, 15, 2], every=5.0))
+
+    assert gauges(signals, "api_cpu")["a"].value.tolist() == [1.0, 0.4]
+
+
 def test_a_signal_nobody_reports_is_unknown_and_not_zero():
     """No samples, no statement; so with rows."""
     made = quiet()

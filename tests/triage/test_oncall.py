@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +29,7 @@ from llmtrace.triage.oncall.alert import MOST_BYTES, Alert, read_alerts
 from llmtrace.triage.oncall.desk import Desk, DeskSettings, Full, triage_alert
 from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.oncall.serving import serve
-from llmtrace.triage.oncall.telling import Grafana, Webhook, summary
+from llmtrace.triage.oncall.telling import Annotated, Webhook, summary
 from llmtrace.triage.oncall.web import make_app
 from llmtrace.triage.sources import reader
 from tests.triage.days import Kind, day
@@ -357,15 +360,20 @@ class Heard(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hearing(status: int = 200) -> Iterator[tuple[str, list[Any]]]:
+def hearing(
+    status: int = 200, tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, list[Any]]]:
     """Serve; yield the address and what was posted."""
     seen: list[Any] = []
     handler = type("Handler", (Heard,), {"seen": seen, "status": status})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", seen
+        scheme = "http" if tls is None else "https"
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}", seen
     finally:
         server.shutdown()
         server.server_close()
@@ -395,7 +403,7 @@ def test_grafana_is_annotated(result):
     """From the onset on, with tags, by a bearer token."""
     alert = Alert(id="1" * 16, name="LlmtraceTtftBurn", started=1e9)
     with hearing() as (url, seen):
-        Grafana(url, SECRET).tell(alert, result, None)
+        Annotated(url, SECRET).tell(alert, result, None)
     [(path, authorization, body)] = seen
 
     assert path == "/api/annotations"
@@ -405,12 +413,34 @@ def test_grafana_is_annotated(result):
     assert body["timeEnd"] >= body["time"]
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_a_grafana_with_a_certificate_of_ones_own(result, tmp_path):
+    """It is refused with the way out, and told once its certificate is named."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    certificate = tmp_path / "cert.pem"
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, tmp_path / "key.pem")
+    alert = Alert(id="1" * 16, name="A", started=1e9)
+    with hearing(tls=tls) as (url, seen):
+        with pytest.raises(SourceError, match="--grafana-ca-file"):
+            Annotated(url, SECRET).tell(alert, result, None)
+        assert seen == []
+        Annotated(url, SECRET, certificate).tell(alert, result, None)
+
+    assert [path for path, _, _ in seen] == ["/api/annotations"]
+
+
 @pytest.mark.parametrize("status", [401, 500])
 def test_who_refuses_is_named_without_secrets(result, status):
     """Host and status, but no token and no path."""
     alert = Alert(id="1" * 16, name="A", started=1e9)
     with hearing(status) as (url, _):
-        for one in (Webhook(f"{url}/services/{SECRET}"), Grafana(url, SECRET)):
+        for one in (Webhook(f"{url}/services/{SECRET}"), Annotated(url, SECRET)):
             with pytest.raises(SourceError) as raised:
                 one.tell(alert, result, None)
             assert str(status) in str(raised.value)
@@ -422,8 +452,8 @@ def test_who_is_away_is_an_error_of_ours(result):
     alert = Alert(id="1" * 16, name="A", started=1e9)
     with hearing() as (url, _):
         pass
-    for one in (Webhook(f"{url}/{SECRET}"), Grafana(url, SECRET)):
-        with pytest.raises(SourceError, match="does not answer") as raised:
+    for one in (Webhook(f"{url}/{SECRET}"), Annotated(url, SECRET)):
+        with pytest.raises(SourceError, match=r"does not answer|cannot reach") as raised:
             one.tell(alert, result, None)
         assert SECRET not in str(raised.value)
 
@@ -508,3 +538,27 @@ def test_wrong_settings_fail_at_once(tmp_path, changes, words):
     given = options(tmp_path, **changes)
     with pytest.raises(ConfigError, match=re.escape(words)):
         serve(given, reader(given, pytest.fail))
+
+
+@pytest.mark.parametrize(
+    ("url", "certificate", "words"),
+    [
+        ("https://g", "gone.pem", "--grafana-ca-file"),
+        ("g:3000", None, "--grafana 'g:3000': write it as https://"),
+        ("https://me:secret@g", None, "--grafana-token-file"),
+    ],
+)
+def test_a_grafana_that_cannot_be(tmp_path, url, certificate, words):
+    """Its address and certificates are looked at before anything listens."""
+    token = tmp_path / "token"
+    token.write_text(SECRET)
+    given = options(
+        tmp_path,
+        listen="127.0.0.1:0",
+        grafana=url,
+        grafana_token_file=token,
+        grafana_ca_file=None if certificate is None else tmp_path / certificate,
+    )
+    with pytest.raises(ConfigError, match=words) as raised:
+        serve(given, reader(given, pytest.fail))
+    assert "secret" not in str(raised.value)

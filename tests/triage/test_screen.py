@@ -58,6 +58,16 @@ def test_the_table_adds_up_before_ones_eyes(result):
     assert signed(result.delta_s) in lines[len(parts) + 1]
 
 
+def test_what_rounds_to_nothing_has_no_sign(result):
+    """A few microseconds more or less are next to nothing, in the table as on the page."""
+    first, *others = result.contributions
+    tiny = replace(first, seconds=-0.00002, ci=(-0.00004, 0.00003))
+    told = replace(result, contributions=(tiny, *others))
+
+    assert re.search(r"^workload mix +≈0 +≈0 … ≈0", shown(told), re.MULTILINE)
+    assert "≈0 ms  (≈0 … ≈0)" in page(told, day())
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_it_fits_the_terminal(result, width):
     """No line is longer than the terminal is wide, but ids, which must not be broken."""
@@ -94,6 +104,17 @@ def test_one_cohort_is_named():
 
     assert "replica=vllm-0" in shown(result)
     assert "vllm-0" in page(result, day())
+
+
+def test_what_a_case_says_of_itself_comes_first(slow):
+    """A note, that it is simulated for one, is the first of what limits the verdict."""
+    odd = replace(slow, note="simulated: nobody waited", warnings=("one row was odd",))
+    result = triage(odd, SETTINGS)
+    text = shown(result).split("data: ")[1]
+
+    assert result.quality.warnings[0] == "simulated: nobody waited"
+    assert text.index("! simulated: nobody waited") < text.index("! one row was odd")
+    assert "<p>! simulated: nobody waited</p>" in page(result, odd)
 
 
 def test_too_few_requests_is_said_first():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import pytest
 
 from llmtrace.case import Case, Window, read_case, signals_from, write_case
-from llmtrace.cli import _collector, main, make_parser
+from llmtrace.cli import main, make_parser
+from llmtrace.cli.extras import collector_module
+from llmtrace.columns import from_dicts
 from llmtrace.errors import DataError
 from llmtrace.triage.command import MOVED
-from llmtrace.triage.sources import reader
+from llmtrace.triage.sources import reader, with_replicas
 from tests.test_langfuse_rows import FROM, KEYS, TO, langfuse, observation
-from tests.triage.days import Kind, day
+from tests.triage.days import START, Kind, day
 
 QUICK = ("--bootstrap", "0")
 
@@ -70,7 +73,7 @@ def test_a_langfuse_project(monkeypatch, capsys):
         for name, value in {**KEYS, "LANGFUSE_BASE_URL": server.url}.items():
             monkeypatch.setenv(name, value)
         options = make_parser().parse_args(["triage", "--langfuse"])
-        read = reader(options, _collector)
+        read = reader(options, collector_module)
         case = read(Window(FROM.timestamp(), TO.timestamp()), silent, {})
         with pytest.raises(DataError, match="has no rows"):
             read(Window(1e9, 1e9 + 60), silent, {})
@@ -102,6 +105,47 @@ def test_a_prometheus_has_signals_for_any_rows(folder):
     assert (url, token) == ("http://p:9090", None)
     assert window.start < t.min() < t.max() < window.end
     assert window.seconds < t.max() - t.min() + 3600
+
+
+def test_a_server_that_signals_are_of_is_the_replica():
+    """Where rows do not name one; a gateway's, or one without signals, is none."""
+    t = 1_700_000_000
+    servers = ("a:8000", "gateway:80", "hosted.example", None, "a:8000", "b:8000")
+    replicas = (None, None, None, None, "told", None)
+    pairs = zip(servers, replicas, strict=True)
+    asked = from_dicts(
+        [
+            {"start": t * 10**9, "e2e_s": 1.0, "server": server, "replica": replica}
+            for server, replica in pairs
+        ]
+    )
+    told = [("a:8000", "running"), ("b:8000", "waiting"), ("gateway:80", "running"),
+            ("gateway:80", "gateway_requests"), ("hosted.example", "up")]  # fmt: skip
+    signals, _ = signals_from(
+        {"t": t, "instance": instance, "signal": signal, "value": 1.0} for instance, signal in told
+    )
+    words = with_replicas(Case(rows=asked, signals=signals)).rows.words["replica"]
+
+    found = [words.word(i) for i in range(len(servers))]
+    assert found == ["a:8000", None, None, None, "told", "b:8000"]
+
+
+def test_rows_of_a_case_get_their_replica(tmp_path):
+    """By the command's reader, whatever the source."""
+    some = day(n=(20, 20))
+    rows = [
+        {**{k: v for k, v in row.items() if k != "replica"}, "server": row["replica"]}
+        for row in some.rows.to_dicts()
+    ]
+    names = some.rows.words["replica"].names
+    signals, _ = signals_from(
+        {"t": START, "instance": name, "signal": "running", "value": 1.0} for name in names
+    )
+    write_case(tmp_path / "case", replace(some, rows=from_dicts(rows), signals=signals))
+    options = make_parser().parse_args(["triage", "--case", str(tmp_path / "case")])
+    found = reader(options, collector_module)(Window(1.0, 2.0), silent, {}).rows.words["replica"]
+
+    assert [found.word(i) for i in range(40)] == [row["server"] for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ def client_gate(e: Evidence) -> Finding:
         support(None if running is None else not running.rose(2.0, 0.2),
                 "the engines are not busier: " + say.gauge("running", running)),
         support(None if local is None else True, f"only {local}"),
+        against(None if part is None else part < 0.2,
+                f"it is only {say.percent(max(part or 0, 0))} of what the network stage grew by"),
         against(e.carried("network") < 0.4,
                 "everything else got slower too: connections are held for longer",
                 strongly=True),

@@ -22,10 +22,12 @@ from llmtrace.triage.patterns import (
 from llmtrace.triage.result import Finding
 from llmtrace.triage.samples import Moved
 from llmtrace.triage.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.shifts import FEWEST
 from llmtrace.triage.sides import Side
 
 # NVML: idle, clocks set by somebody, sync boost and display clocks are no throttling.
 _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
+_FEW_STEPS = 8
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
 
@@ -273,10 +275,11 @@ def frontend_cpu(e: Evidence) -> Finding:
     """
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
     rows = e.row("first_chunk_frontend_s")
+    far = None if frontend is not None else _beyond_all(e, "frontend_time")
     told = [
         one
         for one in (
-            None if frontend is None else frontend.rose(0.005, 0.3),
+            True if far else None if frontend is None else frontend.rose(0.005, 0.3),
             None if rows is None else rows.rose(0.005, 0.3),
         )
         if one is not None
@@ -294,7 +297,7 @@ def frontend_cpu(e: Evidence) -> Finding:
              "the engine's queue and prefill times"),
         required(any(told) if told else None,
                  say.durations("the engine's front end", rows) if rows is not None
-                 else say.gauge("front-end seconds", frontend),
+                 else far or say.gauge("front-end seconds", frontend),
                  "`frontend_time` of the engines, or of each request"),
         proof(busy, say.gauge("cores used by the API server", cpu),
               "`api_cpu`: cores used by the API server"),
@@ -303,7 +306,8 @@ def frontend_cpu(e: Evidence) -> Finding:
                 "queue and prefill did not move: " + say.durations("queue", e.row("queue_s"))),
         support(None if waiting is None else not waiting.rose(1.0), "nothing waits in the engine"),
         against(idle, say.gauge("cores used by the API server", cpu)),
-        against(cpu is None and (e.up("tpot_s", relative=0.3) or False),
+        against(cpu is None and (e.up("tpot_s", relative=0.3) or False)
+                and _waits_for_steps(e) is not False,
                 "steps got slower, and who comes waits for the running one: "
                 + say.durations("time per token", e.row("tpot_s"))),
         against(stalls, _silence_text(quiet, before.seconds if before else 0.0)),
@@ -312,6 +316,29 @@ def frontend_cpu(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Add capacity to the front end: more API server processes, or cores for them."
     return judge("frontend_cpu", lines, action + flags(e, "frontend_cpu"))
+
+
+def _beyond_all(e: Evidence, signal: str) -> str | None:
+    """Say that an instance's few samples of a duration are all far beyond every one before.
+
+    A front end that hardly gets to answer is hardly sampled. `None` = they are not.
+    """
+    for name, series in e.series(signal).items():
+        before, after = (series.within(side.window).value for side in (e.before, e.after))
+        if len(before) >= FEWEST and len(after) >= 2 and after.min() > 3 * before.max():
+            return (
+                f"front end of {name}: at most {say.seconds(float(before.max()))} before, in its "
+                f"{len(after)} samples now {say.seconds(float(after.min()))} or more"
+            )
+    return None
+
+
+def _waits_for_steps(e: Evidence) -> bool | None:
+    """Return whether what the first chunk waits for is no more than a few steps of the engine."""
+    first, per_token = e.row("first_chunk_s"), e.row("tpot_s")
+    if first is None or per_token is None:
+        return None
+    return first.after_mean - first.before_mean <= _FEW_STEPS * per_token.after_p95
 
 
 def _fast_until(e: Evidence, t: float) -> bool | None:

@@ -220,13 +220,16 @@ def proxy_buffering(e: Evidence) -> Finding:
         said.append(f"chunks that came at once, mean {say.percent(bursts.before_mean)} → "
                     f"{say.percent(bursts.after_mean)}")  # fmt: skip
     later = None if first is None or whole is None else (
-        first.rose(0.01)
-        and whole.after_p50 - whole.before_p50 <= 0.5 * max(first.change, 0.0) + 0.01)  # fmt: skip
+        first.rose(0.01) and whole.change <= 0.5 * max(first.change, 0.0) + 0.01)  # fmt: skip
+    # What is held back is late, and no later for that at the end.
+    longer = None if first is None or whole is None else (
+        first.rose(0.01) and whole.rose(0.01)
+        and whole.after_mean - whole.before_mean
+        >= 0.8 * (first.after_mean - first.before_mean))  # fmt: skip
     decode = e.row("decode_s")
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
-        gate(e.gate("first_chunk", "unattributed", "gateway", "network"),
-             say.durations("first chunk", e.row("first_chunk_s")),
+        gate(_waits_on_the_way(e), say.durations("first chunk", e.row("first_chunk_s")),
              "time to first chunk by stages"),
         required(any(told) if told else None, "; ".join(said) or "chunks: not reported",
                  "output tokens and chunks of each request"),
@@ -238,6 +241,7 @@ def proxy_buffering(e: Evidence) -> Finding:
         support(None if decode is None else decode.after_mean <= 0.6 * decode.before_mean,
                 say.durations("decode", decode)),
         support(None if local is None else True, f"only {local}"),
+        against(longer, say.durations("all of it takes longer by as much: end to end", whole)),
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
     action = (
@@ -269,13 +273,15 @@ def idle_timeout(e: Evidence) -> Finding:
     before, found = broken(e)
     idle = found.idle
     known = found.n == 0 or idle is not None or found.alike > 0 or _gaps_known(e.after)
-    constant = idle is not None and found.alike >= 0.6 and found.n >= 4
+    constant = found.by_timer
     usual = idle is not None and any(abs(idle - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S)
-    text = (
-        f"of {found.n} cut streams {say.percent(found.alike)} had been silent for "
-        f"{say.seconds(idle)} ({before.n} cut before)" if idle is not None
-        else f"{found.n} cut streams, after no common silence"
-    )  # fmt: skip
+    text = f"{found.n} cut streams, after no common silence"
+    if idle is not None and constant and found.floor > found.alike:
+        text = (f"{found.n} cut streams had been silent for {say.seconds(idle)} or a little "
+                f"longer ({before.n} cut before)")  # fmt: skip
+    elif idle is not None:
+        text = (f"of {found.n} cut streams {say.percent(found.alike)} had been silent for "
+                f"{say.seconds(idle)} ({before.n} cut before)")  # fmt: skip
     lines = [
         gate(cut.rose(0.002, 4, 2.5), f"cut, timed out or failed: {cut}"),
         required(constant if known else None, text,
@@ -325,7 +331,7 @@ def midstream_errors(e: Evidence) -> Finding:
     counted = None if finished is None else finished[1] >= 3 and finished[1] >= 2 * finished[0]
     decode = e.row("decode_s")
     retries = resent.rose(0.01) and decode is not None and decode.over > 0.07
-    idle = found.idle is not None and found.alike >= 0.6 and found.n >= 4
+    idle = found.by_timer
     lines = [
         gate(cut.rose(0.005, 3, 3.0) or retries,
              f"broken after the first chunk: {cut}; sent again: {resent}"),
@@ -343,6 +349,14 @@ def midstream_errors(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute away from what the broken streams share, roll back; then fix the engine."
     return judge("midstream_errors", lines, action)
+
+
+def _waits_on_the_way(e: Evidence) -> bool | None:
+    """Return whether time is added where a proxy adds it: not in the client's own pool."""
+    held = e.gate("first_chunk", "unattributed", "gateway")
+    path = e.row("network_path_s")
+    sent = e.gate("network") and (path is None or path.rose(0.005))
+    return True if sent else held if held is not None else sent
 
 
 def _engine_flat(e: Evidence) -> bool | None:

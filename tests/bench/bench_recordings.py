@@ -1,0 +1,76 @@
+"""How often does triage name the right cause of what really went wrong on a real vLLM?
+
+    python -m tests.bench.bench_recordings [--json FILE]
+
+The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
+same simpler ways to guess as in `bench_triage`. Exits with 1 where a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final
+
+from llmtrace.case import read_case
+from tests.bench.bench_triage import TOP, Answer, report, said_of
+
+RECORDED: Final = Path(__file__).parents[1] / "triage" / "recorded"
+SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
+BARS: Final = {"top-1 on faults": 0.9, "top-3 on faults": 0.95}
+
+
+def answer(folder: Path, seed: int) -> Answer:
+    """Triage one recording, and ask everybody else.
+
+    Args:
+        folder: of the case, with its `truth.json`.
+        seed: of the ways that guess.
+    """
+    causes, _ = _truth(folder)
+    kind = "quiet" if not causes else "pair" if len(causes) > 1 else "fault"
+    said = said_of(read_case(folder), seed)
+    severity = SEVERITY.get(folder.name.rpartition("-")[2], 2.0)
+    return Answer(kind=kind, name=folder.name, truth=causes, severity=severity, **said)
+
+
+def counted(found: Answer, accepted: tuple[str, ...]) -> Answer:
+    """Return an answer in which what the load itself brings about stands for the cause.
+
+    Args:
+        found: what was said.
+        accepted: causes that the true one makes true as well.
+    """
+    named: dict[str, str] = {}
+    for cause, status in found.named:
+        named.setdefault(found.truth[0] if cause in accepted else cause, status)
+    return replace(found, named=tuple(named.items()))
+
+
+def _truth(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the true causes, and those accepted beside them."""
+    truth = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
+    return tuple(truth["causes"]), tuple(truth["accept"])
+
+
+def main() -> int:
+    """Print what was named for each, the tables, and compare with the bars."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write every answer here")
+    given = parser.parse_args()
+    folders = sorted(path.parent for path in RECORDED.glob("*/truth.json"))
+    answers = [answer(folder, seed) for seed, folder in enumerate(folders)]
+    for one in answers:
+        named = ", ".join(f"{cause} ({status})" for cause, status in one.named[:TOP])
+        print(f"{one.name:30}{one.verdict:16}{named or 'nothing named'}")
+    accepted = {folder.name: _truth(folder)[1] for folder in folders}
+    figures = report([counted(one, accepted[one.name]) for one in answers])
+    if given.json:
+        given.json.write_text(json.dumps([asdict(one) for one in answers], indent=1))
+    return int(any(figures[name] < bar for name, bar in BARS.items()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
