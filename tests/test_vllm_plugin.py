@@ -25,11 +25,12 @@ from hypothesis import strategies as st
 
 from llmtrace import failopen, vllm_plugin
 from llmtrace.engine_span import read_plugin_span
+from llmtrace.export.otlp_settings import read_settings
 from llmtrace.export.wire import encode_span
 from llmtrace.stages import Reported
 from llmtrace.vllm_plugin import stat_logger
 from llmtrace.vllm_plugin.finished import Engine, finished_request
-from llmtrace.vllm_plugin.stat_logger import Reporter, stat_logger_class
+from llmtrace.vllm_plugin.stat_logger import Reporter, not_for_spans, stat_logger_class
 from tests.export.receivers import http_receiver, silent_server
 from tests.export.test_wire import attributes_of
 
@@ -477,6 +478,50 @@ def test_records_arrive_by_otlp(monkeypatch, caplog):
     service = attributes_of(request.message.resource_spans[0].resource)["service.name"]
     assert service == "engines"
     assert f"finished requests to {receiver.url.removeprefix('http://')} by http" in caplog.text
+
+
+SPANS_TO = "grpc://spans:14317"
+
+
+@pytest.mark.parametrize(
+    ("environ", "spans_to", "to"),
+    [
+        ({"ENDPOINT": "http://ours"}, SPANS_TO, ("http/protobuf", "http://ours/v1/traces")),
+        ({"ENDPOINT": "http://ours:4317"}, SPANS_TO, ("grpc", "ours:4317")),
+        ({}, SPANS_TO, ("grpc", "spans:14317")),
+        ({}, "spans:14317", ("grpc", "spans:14317")),
+        ({}, "http://spans:14317", ("grpc", "spans:14317")),
+        ({}, "https://spans", ("grpc", "spans")),
+        ({"TRACES_PROTOCOL": "http/protobuf"}, "http://spans/t", ("http/protobuf", "http://spans/t")),
+        ({"TRACES_ENDPOINT": "http://ours/t"}, None, ("http/protobuf", "http://ours/t")),
+    ],
+)  # fmt: skip
+def test_where_vllm_sends_its_spans_is_not_taken_for_our_own_setting(environ, spans_to, to):
+    """It writes that over the variable for traces; without a setting of ours, it is followed."""
+    as_left = {f"OTEL_EXPORTER_OTLP_{name}": text for name, text in environ.items()}
+    if spans_to is not None:
+        as_left["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = spans_to
+    settings = read_settings("traces", environ=not_for_spans(as_left, spans_to))
+
+    assert (settings.protocol, settings.url) == to
+    assert settings.insecure == (not (spans_to or "").startswith("https"))
+
+
+def test_records_arrive_beside_vllms_own_spans(monkeypatch, caplog):
+    """With `--otlp-traces-endpoint grpc://...`, whatever that did to the environment."""
+    observability = SimpleNamespace(otlp_traces_endpoint=SPANS_TO)
+    config = SimpleNamespace(**vars(CONFIG), observability_config=observability)
+    with http_receiver() as receiver:
+        monkeypatch.setenv("LLMTRACE_VLLM_PLUGIN", "1")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", SPANS_TO)
+        reporter = Reporter(config, [0])
+        reporter.record(None, iteration(shape("0.32")))
+        assert reporter._sink is not None, caplog.text
+        assert reporter._sink.flush(10)
+        reporter._sink.close()
+
+    assert len(receiver.spans()) == 1
 
 
 def test_a_receiver_that_hangs_costs_records_and_no_time(monkeypatch):

@@ -39,6 +39,9 @@ _ON: Final = frozenset({"1", "true", "yes", "on"})
 _OFF: Final = frozenset({"", "0", "false", "no", "off"})
 _LOST: Final = ("vllm_plugin", "export.otlp.dropped", "export.otlp.rejected", "export.otlp.encode")
 _PREFIXES: Final = ("LLMTRACE_", "OTEL_")
+_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_TRACES_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+_TRACES_PROTOCOL: Final = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 
 
 class Reporter:
@@ -58,7 +61,9 @@ class Reporter:
                 return
             _let_warnings_through()
             self._engine = _engine(vllm_config, read_environment(ours).service or _SERVICE)
-            self._sink = _sink(frozenset(ours.items()))
+            observability = getattr(vllm_config, "observability_config", None)
+            spans_to = getattr(observability, "otlp_traces_endpoint", None)
+            self._sink = _sink(frozenset(not_for_spans(ours, spans_to).items()))
         except ConfigError as error:
             logger.error("llmtrace exports nothing, vLLM is not affected: %s", error)  # noqa: TRY400
         except Exception as error:  # noqa: BLE001 - vLLM must start
@@ -150,6 +155,30 @@ def why_off(environ: Mapping[str, str]) -> str | None:
     if value in _OFF:
         return f"{SWITCH}=1 turns it on"
     return "LLMTRACE_DISABLED or OTEL_SDK_DISABLED" if read_environment(environ).disabled else None
+
+
+def not_for_spans(environ: Mapping[str, str], spans_to: str | None) -> Mapping[str, str]:
+    """Return the environment without what vLLM wrote into it for its own spans.
+
+    `--otlp-traces-endpoint` goes into OTEL_EXPORTER_OTLP_TRACES_ENDPOINT before any stat logger is
+    made, over what was there. So the general variable is what is left that was meant for us.
+    Without one, records go where the spans go and as they go: by gRPC unless vLLM was told
+    otherwise, without TLS unless the scheme is https, whatever else it is (`grpc://` is usual).
+
+    Args:
+        environ: as vLLM left it.
+        spans_to: its `otlp_traces_endpoint`; `None` = it sends no spans.
+    """
+    own = dict(environ)
+    if not spans_to or own.get(_TRACES_ENDPOINT) != spans_to:
+        return own
+    if own.get(_ENDPOINT, "").strip():
+        del own[_TRACES_ENDPOINT]
+    elif own.setdefault(_TRACES_PROTOCOL, "grpc") == "grpc":
+        parts = urlsplit(spans_to if "://" in spans_to else f"//{spans_to}")
+        scheme = "https" if parts.scheme == "https" else "http"
+        own[_TRACES_ENDPOINT] = f"{scheme}://{parts.netloc}"
+    return own
 
 
 @lru_cache(maxsize=8)

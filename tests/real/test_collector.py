@@ -61,9 +61,9 @@ def ask(client: openai.OpenAI, times: int) -> None:
         assert "".join(answer(number))
 
 
-def rows_of(web: str) -> dict[str, dict[str, Any]]:
-    """Return the collector's rows of this test, by trace id."""
-    url = f"{web}/api/v1/rows?start=-1h&service={SERVICE}"
+def rows_of(web: str, service: str = SERVICE) -> dict[str, dict[str, Any]]:
+    """Return the collector's rows of a service, by trace id."""
+    url = f"{web}/api/v1/rows?start=-1h&service={service}"
     with urllib.request.urlopen(url, timeout=60) as answer:
         rows = [json.loads(line) for line in answer]
     found = {row["trace_id"]: row for row in rows}
