@@ -26,7 +26,6 @@ from starlette.applications import Starlette
 
 from llmtrace import __version__
 from llmtrace.errors import ConfigError, LlmtraceError, SourceError
-from llmtrace.export.aggregate import Aggregate
 from llmtrace.export.prometheus import PrometheusSink
 from llmtrace.failopen import internal_error
 from llmtrace_collector import banner
@@ -173,15 +172,16 @@ async def running(config: Config) -> AsyncIterator[banner.Places]:
             machine=machine,
             interval_s=config.scrape.interval,
         )
-        aggregate = Aggregate(thresholds_s=config.budget.thresholds_s())
-        tally = Tally(
-            store, aggregate, settle_s=config.metrics.settle, without=config.metrics.without
-        )
         registry = CollectorRegistry()
         sink = PrometheusSink(
-            budget_seconds=config.budget.allocations_s(), registry=registry, aggregate=aggregate
+            thresholds_s=config.budget.thresholds_s(),
+            budget_seconds=config.budget.allocations_s(),
+            registry=registry,
         )
         last.callback(sink.close)
+        tally = Tally(
+            store, sink.write, settle_s=config.metrics.settle, without=config.metrics.without
+        )
         registry.register(TargetMetrics(scraper.states, None if gpus is None else gpus.read))
         registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
         unwanted = Unwanted(secret(config.receive.token_file), limits.body_bytes)

@@ -18,8 +18,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
-from llmtrace.budget_file import as_plain
+from llmtrace.budget.file import as_plain
 from llmtrace.errors import ConfigError
+from llmtrace.listening import is_loopback
+from llmtrace.one_server import read_token
 from llmtrace_collector.fetch import checked, shown
 from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
 from llmtrace_collector.scrape import ScrapeSettings
@@ -37,6 +39,7 @@ from llmtrace_collector.settings import (
     path,
     setting,
     text,
+    variable,
     whole,
 )
 from llmtrace_collector.store.tables import Keep
@@ -50,7 +53,6 @@ from llmtrace_collector.targets import (
 )
 
 PREFIX: Final = "LLMTRACE_COLLECT"
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 _DAY_S: Final = 86_400
@@ -70,7 +72,7 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it."""
-        return self.host in _LOOPBACK or self.host.startswith("127.")
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -152,14 +154,10 @@ def origin(value: Any, where: Where) -> str:
 def token_file(value: Any, where: Where) -> Path:
     """Read the path of a file with a token, and look whether there is one in it."""
     found = path(value, where)
-    try:
-        token = found.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise where.wrong(f"cannot read the token in {found}: {error}") from error
-    if len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable():
+    if len(read_token(found, where.text)) < _LEAST_TOKEN:
         raise where.wrong(
-            f"{found} must hold one line of {_LEAST_TOKEN} characters at least, "
-            f"such as `openssl rand -hex 32` prints"
+            f"{found} must hold {_LEAST_TOKEN} characters at least, such as "
+            "`openssl rand -hex 32` prints"
         )
     return found
 
@@ -219,6 +217,12 @@ class Listen:
         _loopback(4318), address, "OTLP over HTTP, and browsers' beacons"
     )
     otlp_grpc: Address | None = setting(_loopback(4317), address, "OTLP over gRPC")
+    open: bool = setting(
+        False,
+        flag,
+        "beyond this machine without a token, too: what is in front of it, as a container's "
+        "published ports, decides who reaches it",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,6 +468,11 @@ def check(config: Config) -> None:
             raise ConfigError(f"listen.{other} and listen.{name} are both {at}; take two ports")
     if not any((listen.web, listen.otlp_http, listen.otlp_grpc)):
         raise ConfigError("listen: web, otlp_http and otlp_grpc are all off: nothing to do")
+    if not listen.open and (unguarded := exposed(config)):
+        raise ConfigError(
+            f"{'; '.join(unguarded)}. If something in front of it decides who reaches it, say so "
+            f"by `listen.open: true`, or by {variable(PREFIX, ('listen', 'open'))}=true"
+        )
     if config.store.spans_days > config.store.rows_days:
         raise ConfigError(
             "store.spans_days is more than store.rows_days; rows are the smaller by far, "
@@ -498,12 +507,7 @@ def secret(file: Path | None) -> str | None:
     Raises:
         ConfigError: it cannot be read any more.
     """
-    if file is None:
-        return None
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot read the token in it: {error}") from error
+    return None if file is None else read_token(file, "token_file")
 
 
 def exposed(config: Config) -> Sequence[str]:
@@ -517,7 +521,7 @@ def exposed(config: Config) -> Sequence[str]:
     ):
         if at is not None and not at.is_loopback and guarded is None:
             key = "access" if name == "web" else "receive"
-            said.append(f"listen.{name} is {at}: anybody who reaches it may use it, "
+            said.append(f"listen.{name} is {at}: others can reach it, and may use it "
                         f"unless {key}.token_file is set")  # fmt: skip
     return said
 
@@ -539,7 +543,8 @@ def _plain(value: Any) -> Any:
         # Its address was looked at for a password already; the user in it is needed.
         return {one.name: _bare(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Listen):
-        return {one.name: str(getattr(value, one.name) or "off") for one in fields(value)}
+        places = {one.name: getattr(value, one.name) for one in fields(value)}
+        return {name: at if name == "open" else str(at or "off") for name, at in places.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, tuple):

@@ -40,7 +40,7 @@ from llmtrace_collector.profile import (
     show_version,
 )
 from llmtrace_collector.signals import SIGNALS
-from llmtrace_collector.targets import Target, read_token
+from llmtrace_collector.targets import Target, token_of
 from llmtrace_collector.unify import Distribution, Measured, Reading, Unifier
 
 State = Literal["reported", "missing", "not here"]
@@ -157,7 +157,7 @@ async def examine(
         ConfigError: the address is none.
     """
     target = Target(checked(url, "llmtrace doctor"), (), token_file)
-    server = _Server(target, read_token(target), timeout_s)
+    server = _Server(target, token_of(target), timeout_s)
     async with make_session() as session:
         page, unifier, reading = await _page(session, server, profiles or builtin_profiles())
         found = unifier.profiles

@@ -17,8 +17,8 @@ from llmtrace_collector.unify import Distribution, Measured
 
 # Labels a target may not bring along under their own name.
 _OURS: Final = frozenset(
-    {"engine", "model", "replica", "gpu", "uuid", "host", "instance", "le", "quantile", "reason",
-     "source", "position", "step", "xid"}
+    {"engine", "model", "replica", "gpu", "uuid", "host", "instance", "kind", "le", "quantile",
+     "reason", "source", "position", "step", "xid"}
 )  # fmt: skip
 
 
@@ -122,7 +122,8 @@ def _health(states: Sequence[TargetState]) -> Iterator[Metric]:
     for state in states:
         labels = _target_labels(state)
         if state.up is not None:
-            up.add_sample(up.name, labels, float(state.up))
+            known = labels if state.kind is None else {**labels, "kind": state.kind}
+            up.add_sample(up.name, known, float(state.up))
         if state.took_s is not None:
             took.add_sample(took.name, labels, state.took_s)
         if state.reading is not None:

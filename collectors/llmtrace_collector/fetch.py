@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -123,11 +124,16 @@ async def fetch(
     except (aiohttp.ClientSSLError, ssl.SSLError) as error:
         raise FetchError("tls", f"{shown(url)}: {type(error).__name__}") from error
     except (aiohttp.ClientConnectorError, ConnectionRefusedError) as error:
-        raise FetchError(
-            "connect", f"{shown(url)}: {error.strerror or 'no connection'}"
-        ) from error
+        raise FetchError("connect", f"{shown(url)}: {_why(error)}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise FetchError("protocol", f"{shown(url)}: {type(error).__name__}") from error
+
+
+def _why(error: OSError) -> str:
+    """Say why there is no connection, in the system's words: asyncio's own repeat the address."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or "no connection"  # a name that is not known
 
 
 async def _body(

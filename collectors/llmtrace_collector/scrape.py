@@ -23,8 +23,8 @@ from llmtrace.errors import ConfigError, DataError, LlmtraceError
 from llmtrace.failopen import internal_error
 from llmtrace_collector.fetch import FetchError, fetch, make_session, shown
 from llmtrace_collector.page import Limits
-from llmtrace_collector.profile import Profile, builtin_profiles
-from llmtrace_collector.targets import Target, TargetSource, read_token
+from llmtrace_collector.profile import Profile, ProfileKind, builtin_profiles
+from llmtrace_collector.targets import Target, TargetSource, token_of
 from llmtrace_collector.unify import Reading, Unifier
 from llmtrace_collector.window import Window, windows
 
@@ -98,6 +98,12 @@ class TargetState:
     read_at: float | None = None
     late: int = 0
     told_missing: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def kind(self) -> ProfileKind | None:
+        """What it is, by its last page, also while it is down; `None` = no page was known yet."""
+        # Engines come first: what is an engine and a gateway is an engine.
+        return next((one.kind for one in self.unifier.profiles), None)
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -224,7 +230,7 @@ class Scraper:
             return
         begun = time.monotonic()
         try:
-            token = read_token(state.target)
+            token = token_of(state.target)
             text = await fetch(
                 self._session,
                 state.target.url,

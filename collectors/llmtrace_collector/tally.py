@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from llmtrace.errors import DataError, LlmtraceError
-from llmtrace.export.aggregate import Aggregate
 from llmtrace.export.buckets import STAGE_LABELS
 from llmtrace.failopen import internal_error
 from llmtrace.rows import Row, from_dict
@@ -37,11 +36,11 @@ Key = tuple[str, str]
 
 
 class Tally:
-    """Counts settled rows into an aggregate, from `run` until it is cancelled.
+    """Counts settled rows of requests and turns, from `run` until it is cancelled.
 
     Args:
         store: of the rows.
-        aggregate: where they are counted.
+        count: counts one of them.
         settle_s: how long a row must not have changed.
         interval_s: between two looks.
         without: services whose rows are left out.
@@ -57,7 +56,7 @@ class Tally:
     def __init__(
         self,
         store: Store,
-        aggregate: Aggregate,
+        count: Callable[[Row], None],
         *,
         settle_s: float,
         interval_s: float = 2.0,
@@ -66,7 +65,7 @@ class Tally:
     ) -> None:
         self.rows = self.late = self.unread = self.failures = 0
         self._store = store
-        self._aggregate = aggregate
+        self._add = count
         self._settle_ns = round(settle_s * _NS)
         self._interval_s = interval_s
         self._without = frozenset(without)
@@ -129,7 +128,7 @@ class Tally:
         if row.service in self._without:
             return
         for _ in range(min(max(1, round(row.weight)), _MOST_WEIGHT)):
-            self._aggregate.add(row)
+            self._add(row)
         self.rows += 1
 
     def _forget(self, until: int) -> None:

@@ -17,6 +17,7 @@ import aiohttp
 import yaml
 
 from llmtrace.errors import ConfigError
+from llmtrace.one_server import read_token
 from llmtrace_collector.fetch import FetchError, checked, fetch, read_json, shown
 
 _MOST_BYTES: Final = 8 << 20
@@ -174,7 +175,7 @@ def _value(value: Any, where: str) -> str:
     raise ConfigError(f"{where}: must be a text, not {value!r}")
 
 
-def read_token(target: Target) -> str | None:
+def token_of(target: Target) -> str | None:
     """Return the token for a target; `None` = it needs none.
 
     Raises:
@@ -183,12 +184,6 @@ def read_token(target: Target) -> str | None:
     if target.token_file is None:
         return None
     try:
-        token = target.token_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        words = f"{shown(target.url)}: cannot read its token from {target.token_file}"
-        raise FetchError("token", words) from error
-    if not token.isprintable() or not token.isascii():
-        raise FetchError(
-            "token", f"{target.token_file} holds no token: it is not one line of text"
-        )
-    return token or None
+        return read_token(target.token_file, "token_file")
+    except ConfigError as error:
+        raise FetchError("token", f"{shown(target.url)}: {error}") from error

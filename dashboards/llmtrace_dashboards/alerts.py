@@ -29,6 +29,8 @@ TRUNCATED_SHARE: Final = 0.01
 GIVEN_UP_SHARE: Final = 0.05
 LEAST_BROKEN: Final = 5
 MOST_LAG_S: Final = 120  # with something in the spool all the time
+_BESIDE: Final = "gateway|gpu"  # kinds of targets that are no engine
+_INSTANCE: Final = "&var-instance={{ $labels.instance | urlquery }}"
 # Most of a pile lies in one or two buckets, which are no wider than this from bound to bound.
 PILE_WIDTH: Final = 1.8
 
@@ -151,7 +153,7 @@ def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
 
 
 def lost(settings: RuleSettings) -> Iterator[Alert]:
-    """Yield the alerts for what went silent: the collector, an engine."""
+    """Yield the alerts for what went silent: the collector, an engine, another target."""
     collector = f"{{job={quoted(settings.collector_job)}}}"
     yield Alert(
         name="LlmtraceCollectorStalled",
@@ -179,21 +181,38 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
     yield Alert(
         name="LlmtraceEngineDown",
         severity="page",
-        expression="llmtrace_target_up == 0",
+        # A target that never answered may be an engine, for all one knows.
+        expression=f'llmtrace_target_up{{kind!~"{_BESIDE}"}} == 0',
         lasting="1m",
         labels={},
         annotations={
             "summary": "{{ $labels.instance }} does not answer the collector",
             "description": (
-                "An engine (or a gateway or GPU exporter among the targets) has not told its "
-                "metrics for a minute: its process died, hangs, or cannot be reached. Requests "
-                "that were running there broke off together."
+                "An engine has not told its metrics for a minute: its process died, hangs, or "
+                "cannot be reached. Requests that were running there broke off together."
             ),
             **_links("LlmtraceEngineDown", ENGINE_DASHBOARD, "30m", settings, {},
-                     more="&var-instance={{ $labels.instance | urlquery }}"),
+                     more=_INSTANCE),
             "triage": _triage("30m", settings, {}, None),
         },
     )  # fmt: skip
+    yield Alert(
+        name="LlmtraceTargetDown",
+        severity="ticket",
+        expression=f'llmtrace_target_up{{kind=~"{_BESIDE}"}} == 0',
+        lasting="10m",
+        labels={},
+        annotations={
+            "summary": "{{ $labels.instance }} ({{ $labels.kind }}) does not answer the collector",
+            "description": (
+                "A gateway or GPU exporter has not told its metrics for ten minutes. If requests "
+                "fail, other alerts say so; meanwhile triage cannot blame or clear what it tells "
+                "of: a gateway's own time and retries, a GPU's clocks and throttling."
+            ),
+            **_links("LlmtraceTargetDown", ENGINE_DASHBOARD, "1h", settings, {}, more=_INSTANCE),
+            "triage": _triage("1h", settings, {}, None),
+        },
+    )
 
 
 def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:

@@ -46,6 +46,15 @@ DATASOURCE: Final = shared.DataSourceRef("prometheus", "${datasource}")
 _GRID: Final = 24
 _CAUSE: Final = re.compile(r"(?<!\$)\{(\w+)\}")
 _GREY: Final = "#7B8A9E"
+_NONE: Final = "-"
+# A percentile of nothing is NaN.
+_NAN: Final = {
+    "type": "special",
+    "options": {"match": "nan", "result": {"text": _NONE, "index": 0}},
+}
+# How far an axis goes at least, by unit, else to 1: Grafana draws a flat line of zeros from 0 to
+# 100, which is 1.67 minutes, or 10000 %.
+_QUIET: Final = {"s": 0.001, "percentunit": 0.01, "ops": 0.1, "reqps": 0.1}
 
 
 def as_json(
@@ -264,11 +273,14 @@ def _timeseries(panel: Panel) -> Any:
     elif panel.stacked:
         made.fill_opacity(70)
     else:
-        made.fill_opacity(6).line_width(2)
+        # Fades downwards: many lines on top of each other stay lines.
+        made.fill_opacity(12).gradient_mode(shared.GraphGradientMode.OPACITY).line_width(2)
     if panel.stacked:
         made.line_width(0 if panel.bars else 1)
         made.stacking(common.StackingConfig().mode(shared.StackingMode(panel.stacked)).group("A"))
     made.thresholds(_steps(panel.steps or ((None, _GREY),)))
+    if panel.least == 0 and panel.most is None and panel.stacked != "percent":
+        made.axis_soft_max(_QUIET.get(panel.unit, 1))
     if panel.lines:
         made.thresholds_style(
             common.GraphThresholdsStyleConfig().mode(shared.GraphThresholdsStyleMode.DASHED)
@@ -325,6 +337,14 @@ def _bargauge(panel: Panel) -> Any:
 def _table(panel: Panel) -> Any:
     made = (
         table.Panel()
+        # What one line does not have is a dash; why the whole table is empty is said in words.
+        .override_by_field_type(
+            "number",
+            [
+                model.DynamicConfigValue("noValue", _NONE),
+                model.DynamicConfigValue("mappings", [_NAN]),
+            ],
+        )
         .show_header(True)
         .cell_height(shared.TableCellHeight.SM)
         .filterable(False)

@@ -117,7 +117,7 @@ def serve(store: ClickHouseStore, now: int) -> None:
 def count(store: ClickHouseStore, now: int) -> None:
     """Measure how fast rows are counted into metrics."""
     rows = [*islice(read.rows(store, now - _HOUR_NS, now), COUNTED)]
-    tally = Tally(store, Aggregate(thresholds_s=DEFAULT.thresholds_s()), settle_s=1.0)
+    tally = Tally(store, Aggregate(thresholds_s=DEFAULT.thresholds_s()).add, settle_s=1.0)
     began = time.process_time()
     for row in rows:
         tally._count(row, now)

@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from llmtrace.cli import main
 from llmtrace.collector_api import Collector
-from llmtrace.rows import from_dict
+from llmtrace.rows import TURN, from_dict
 from llmtrace.stages import STAGES
 from llmtrace_collector.top import ask
 
@@ -46,6 +46,9 @@ SENT = {
     "sampled": some_rows(3, service="sampled", weight=10.0),
     "quiet": some_rows(3, service="quiet"),
     "seen": some_rows(5, service="seen", model="seen"),
+    "agents": some_rows(
+        4, service="agents", operation=TURN, agent="planner", tool_calls=2, tool_serial_loss_s=0.5
+    ),
 }
 
 
@@ -269,6 +272,22 @@ def test_rows_are_counted_once(collector):
 
     assert counted(collector, "counted") == before
     assert before["llmtrace_stage_unknown_total"] == 2
+
+
+def test_turns_are_counted_by_themselves(collector):
+    """How long they took and what their tools lost; they are no requests."""
+
+    def turns() -> dict[tuple[str, ...], float]:
+        found = collector.metrics()
+        return {k: value for k, value in found.items() if "service=agents" in k}
+
+    lost = ("llmtrace_turn_tool_serial_loss_seconds_sum", "agent=planner", "outcome=success",
+            "service=agents")  # fmt: skip
+    wait_for(lambda: turns().get(lost), "turns")
+
+    assert turns()[lost] == 2.0
+    assert turns()["llmtrace_turn_duration_seconds_count", *lost[1:]] == 4
+    assert counted(collector, "agents")["llmtrace_requests_total"] == 0
 
 
 def test_a_row_that_is_sampled_stands_for_others(collector):

@@ -117,7 +117,7 @@ def test_targets_of_every_kind(written, tmp_path):
         ("scrape: {files: [gone.yaml]}", "gone.yaml: cannot read targets"),
         ("scrape: {gpu: maybe}", "'maybe' is not one of auto, on, off"),
         ("scrape: {profiles: nowhere}", "there is no folder"),
-        ("access: {token_file: gone}", "access.token_file: cannot read the token in"),
+        ("access: {token_file: gone}", "access.token_file .*gone: cannot read the token"),
         ("access: {certificate: collect.yaml}", "go together: give both, or neither"),
         ("access: {certificate: collect.yaml, key: collect.yaml}", "not a PEM certificate"),
         ("metrics: {requests: 1}", "metrics.requests: 1 is neither true nor false"),
@@ -156,15 +156,23 @@ def test_a_short_token_is_none(written, tmp_path):
 
 
 def test_listening_beyond_this_machine_without_a_token_is_said(written, tmp_path):
-    """It is allowed, and told."""
+    """It is refused, until somebody says that it is meant; then it is told at every start."""
     (tmp_path / "token").write_text(TOKEN)
-    open_ = written("listen: {web: '0.0.0.0:4319', otlp_grpc: '10.0.0.1:4317'}")
+    places = "web: '0.0.0.0:4319', otlp_grpc: '10.0.0.1:4317', otlp_http: '127.0.0.2:4318'"
+    with pytest.raises(
+        ConfigError, match=r"web is 0.*access\.token_file.*grpc is 10.*receive\.tok.*open: true"
+    ):
+        written(f"listen: {{{places}}}")
+    open_ = written(f"listen: {{{places}, open: true}}")
     guarded = written("listen: {web: '0.0.0.0:4319'}\naccess: {token_file: token}")
 
     assert [said.partition(" ")[0] for said in exposed(open_)] == [
         "listen.web", "listen.otlp_grpc",
     ]  # fmt: skip
     assert exposed(guarded) == []
+    assert written(as_yaml(open_)).listen == open_.listen
+    with pytest.raises(ConfigError, match="others can reach it"):
+        written("listen: {web: '127.example.org:4319'}")  # a name like an address of loopback
 
 
 def test_every_setting_has_words_and_a_variable_of_its_own():

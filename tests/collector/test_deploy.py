@@ -13,8 +13,10 @@ import yaml
 
 from llmtrace.cli import make_parser
 from llmtrace.content import NAMES
+from llmtrace.errors import ConfigError
 from llmtrace_collector.config import PREFIX, Config, load
 from llmtrace_collector.settings import leaves, variable
+from llmtrace_collector.store.server import OLDEST
 
 FILES = Path(__file__).parents[2] / "collectors"
 OTELCOL = sorted((FILES / "otelcol").glob("*.yaml"))
@@ -94,18 +96,33 @@ def test_every_variable_is_a_setting(name):
 def container_settings() -> Iterator[tuple[str, str]]:
     """Yield what the image sets of the collector."""
     text = (FILES / "container" / "Containerfile").read_text()
-    yield from re.findall(rf"({PREFIX}_[A-Z_]+)=(\S+)", text.replace("\\\n", " "))
+    said = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    yield from re.findall(rf"({PREFIX}_[A-Z_]+)=(\S+)", said)
 
 
 def test_the_images_settings_hold(tmp_path: Path):
     """They are read as meant, and reach beyond the container."""
-    given = {name: value for name, value in container_settings() if not value.startswith("...")}
-    made = load(environment={**given, f"{PREFIX}_DATA": str(tmp_path)})
+    made = load(environment={**dict(container_settings()), f"{PREFIX}_DATA": str(tmp_path)})
 
     assert {str(made.listen.web), str(made.listen.otlp_http), str(made.listen.otlp_grpc)} == {
         "0.0.0.0:4319", "0.0.0.0:4318", "0.0.0.0:4317",
     }  # fmt: skip
     assert made.log.format == "json"
+
+
+def test_the_images_ports_are_open_because_somebody_said_so():
+    """Without that, the image's own addresses are refused: they ask for no token."""
+    given = dict(container_settings())
+    with pytest.raises(ConfigError, match=f"{PREFIX}_LISTEN_OPEN=true"):
+        load(environment={**given, f"{PREFIX}_LISTEN_OPEN": "false"})
+
+
+def test_the_clickhouse_beside_it_is_new_enough():
+    """The collector takes the version that `examples/compose` starts."""
+    text = (FILES.parent / "examples" / "compose" / "compose.yaml").read_text()
+    [image] = re.findall(r"image: clickhouse/clickhouse-server:([0-9.]+)", text)
+
+    assert tuple(map(int, image.split("."))) >= OLDEST
 
 
 @pytest.mark.parametrize("name", ["llmtrace-collect", "llmtrace-triage"])

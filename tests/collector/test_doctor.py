@@ -253,7 +253,7 @@ def test_a_token_is_sent_and_not_shown(tmp_path: Path, capsys: pytest.CaptureFix
 
     said = capsys.readouterr()
     assert "s3cret" not in said.out + said.err
-    assert "cannot read its token" in said.err
+    assert "cannot read the token" in said.err
 
 
 def test_a_profile_of_one_s_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -110,9 +110,33 @@ def test_a_target_that_is_down():
     down.up, down.reading, down.failures = False, None, Counter({"timeout": 3})
 
     found = exposed(down)
-    assert found["llmtrace_target_up", "instance=a:1"] == 0
+    assert found["llmtrace_target_up", "instance=a:1", "kind=engine"] == 0
     assert found["llmtrace_target_failures_total", "instance=a:1", "reason=timeout"] == 3
     assert not any(name.startswith("llmtrace_engine_requests") for name, *_ in found)
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [
+        (pages.LLAMA_CPP, "engine"),
+        (pages.LITELLM, "gateway"),
+        (pages.DCGM, "gpu"),
+    ],
+)
+def test_a_target_says_what_it_is(page, kind):
+    """So that an engine that is down can be told from a GPU exporter that is."""
+    found = exposed(state("http://a:1/m", page, labels=(("kind", "mine"),)))
+
+    assert found["llmtrace_target_up", "instance=a:1", f"kind={kind}", "target_kind=mine"] == 1
+
+
+@pytest.mark.parametrize("texts", [(), ("process_cpu_seconds_total 3\n",)])
+def test_a_target_nobody_knows_has_no_kind(texts):
+    """It was never read, or no profile knows its page."""
+    unknown = state("http://a:1/m", *texts)
+    unknown.up = False
+
+    assert exposed(unknown)["llmtrace_target_up", "instance=a:1"] == 0
 
 
 def test_what_is_dropped_and_missing_is_told():

@@ -113,6 +113,8 @@ def test_nobody_there():
             port = int(url.rpartition(":")[2])
         async with Scraper(static(url), QUICK) as scraper:
             await until(lambda: any(s.failures["connect"] for s in scraper.states()), "failure")
+            (state,) = scraper.states()
+            assert str(state.problem).endswith(": Connection refused")
             server = await asyncio.start_server(web.always(good()), "127.0.0.1", port)
             await until(lambda: any(s.up for s in scraper.states()), "recovery")
             (state,) = scraper.states()

@@ -69,7 +69,7 @@ def counting(versions, **settings):
     clock = Clock()
     aggregate = Aggregate()
     versions.joined = versions.joined or START
-    made = Tally(None, aggregate, settle_s=10.0, wall=clock, **settings)
+    made = Tally(None, aggregate.add, settle_s=10.0, wall=clock, **settings)
     versions.joined = 10**18
     return made, aggregate, clock
 

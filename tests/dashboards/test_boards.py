@@ -115,6 +115,29 @@ def test_every_panel_explains_itself(name: str):
 
 
 @every
+def test_what_is_not_there_looks_like_nothing(name: str):
+    """A cell that has no figure is a dash, and a line of zeros lies on the floor of its graph."""
+    for panel in panels(MADE[name]):
+        defaults = panel.get("fieldConfig", {}).get("defaults", {})
+        if panel["type"] == "table":
+            (numbers,) = (
+                one["properties"]
+                for one in panel["fieldConfig"]["overrides"]
+                if one["matcher"] == {"id": "byType", "options": "number"}
+            )
+            texts = {one["id"]: one["value"] for one in numbers}
+            assert texts["noValue"] == "-"
+            (mapped,) = texts["mappings"]
+            assert (mapped["options"]["match"], mapped["options"]["result"]["text"]) == (
+                "nan",
+                "-",
+            )
+        if panel["type"] == "timeseries" and defaults.get("min") == 0 and "max" not in defaults:
+            stacking = defaults["custom"].get("stacking", {}).get("mode")
+            assert stacking == "percent" or 0 < defaults["custom"]["axisSoftMax"] <= 1
+
+
+@every
 def test_no_data_source_is_named(name: str):
     """Whatever its uid is somewhere, they work: nothing asks but the variable."""
     found = json.dumps(MADE[name])

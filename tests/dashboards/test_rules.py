@@ -270,15 +270,28 @@ def test_a_stalled_collector(tmp_path, inputs, stalled):
 )
 def test_an_engine_that_is_down(tmp_path, values, down):
     """An engine that does not answer for a minute pages, by its name; one missed reading not."""
-    engine = gauge("llmtrace_target_up", values, job="llmtrace-collector", instance="vllm-1:8000")
     told = '{alertname="LlmtraceEngineDown", instance="vllm-1:8000"}'
 
+    targets_tell(tmp_path, {told: 1.0} if down else {}, values, kind="engine")
+    targets_tell(tmp_path, {told: 1.0} if down else {}, values)  # not known: it may be one
+
+
+@pytest.mark.parametrize("kind", ["gateway", "gpu"])
+@pytest.mark.parametrize(("values", "down"), [("1x8 0x11", True), ("1x12 0x7", False)])
+def test_a_target_that_is_no_engine_is_down(tmp_path, kind, values, down):
+    """Nobody is woken for it; a ticket is written once it lasts ten minutes."""
+    told = '{alertname="LlmtraceTargetDown", instance="vllm-1:8000"}'
+
+    targets_tell(tmp_path, {told: 1.0} if down else {}, values, kind=kind)
+
+
+def targets_tell(folder: Path, expected: dict[str, float], values: str, **labels: str) -> None:
+    """Assert which alerts fire after 19 minutes in which a target was up or down."""
+    whose = {"job": "llmtrace-collector", "instance": "vllm-1:8000", **labels}
+    target = gauge("llmtrace_target_up", values, **whose)
     outcome_of(
-        tmp_path, written(CHAT), [engine, gauge("up", "1x20", **UP)], "19m", every="1m",
-        expected=[
-            ('count by (alertname, instance) (ALERTS{alertstate="firing"})',
-             {told: 1.0} if down else {}),
-        ],
+        folder, written(CHAT), [target, gauge("up", "1x20", **UP)], "19m", every="1m",
+        expected=[('count by (alertname, instance) (ALERTS{alertstate="firing"})', expected)],
     )  # fmt: skip
 
 

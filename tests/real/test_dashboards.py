@@ -1,4 +1,7 @@
-"""Do the dashboards show what happened: real requests, a real Prometheus, Grafana's own panels?"""
+"""Do the dashboards show what happened: real requests, a real collector, a real Prometheus?
+
+Drawn by Grafana's own packages, in Chromium. What runs, and what is slow when: shop.py.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,23 @@ import copy
 import json
 import math
 import os
+import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from llmtrace import local_vllm
+from llmtrace.local_vllm import Server
 from llmtrace.stages import STAGES
 from llmtrace_dashboards.lint.expressions import chosen, expand, panels, targets, variables
 
 from . import drawing
 from .conftest import do_without
+from .people import ROUTES
 from .prometheus import get, missing
-from .shop import EVERY_S, RUSH_S, Shop, open_shop
+from .shop import EVERY_S, SLOW_S, Phase, Shop, open_shop
 
 # Who leaves in the middle of a stream leaves httpx's own generators to the garbage collector,
 # which closes them while the loop does.
@@ -31,22 +37,23 @@ FOLDER: Final = Path(__file__).parents[2] / "dashboards" / "json"
 FILES: Final = tuple(sorted(FOLDER.glob("*.json")))
 # Four scrapes, as Grafana makes of a scrape interval.
 _RATE: Final = f"{4 * EVERY_S}s"
-# How long before the rush `before` lies: the calm.
-_BEFORE: Final = f"{RUSH_S:g}s"
+# What the engine and its gateway tell: on a busy machine the reader is slow, too.
 _TOLD: Final = ("gateway", "queue", "prefill")
+_MOVED: Final = "Which stage moved? Change of the p95's anatomy"
 
 
 @pytest.fixture(scope="module")
-def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
-    """Let people ask a simulated engine, and a real vLLM where there is one."""
+def shop(vllm: Server) -> Iterator[Shop]:
+    """Let people ask a real vLLM."""
     if reason := missing("prometheus"):
         do_without(reason)
-    vllm = None
-    if local_vllm.find_python() is not None or os.environ.get("CI") == "true":
-        server = request.getfixturevalue("vllm")
-        vllm = (server.url, server.model)
     with open_shop(vllm) as opened:
         yield opened
+
+
+def before(shop: Shop, phase: Phase) -> str:
+    """Return how far back the calm lies, as `$before` takes it."""
+    return f"{phase.end - shop.calm.end:.0f}s"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -54,9 +61,9 @@ def read(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def choices(dashboard: dict[str, Any]) -> Iterator[dict[str, str]]:
+def choices(dashboard: dict[str, Any], ago: str) -> Iterator[dict[str, str]]:
     """Yield what the variables may stand at: everything, and each choice of the custom ones."""
-    values = {**chosen(dashboard), "budget": "dialogue", "before": _BEFORE, "datasource": "x"}
+    values = {**chosen(dashboard), "budget": "dialogue", "before": ago, "datasource": "x"}
     yield values
     for variable in variables(dashboard):
         if variable["type"] == "custom" and variable["name"] != "before":
@@ -64,14 +71,28 @@ def choices(dashboard: dict[str, Any]) -> Iterator[dict[str, str]]:
                 yield {**values, variable["name"]: choice}
 
 
+def asked_at(shop: Shop, expression: str, phase: Phase) -> list[tuple[dict[str, str], float]]:
+    """Return the labels and value of each series at the end of a phase."""
+    found = get(shop.prometheus, "/api/v1/query", query=expression, time=str(phase.end))
+    return [(one["metric"], float(one["value"][1])) for one in found["data"]["result"]]
+
+
+def spans(phase: Phase) -> dict[str, str]:
+    """Return what Grafana would put in for its own variables."""
+    return {
+        "__rate_interval": _RATE,
+        "__range": f"{phase.seconds}s",
+        "__range_s": str(phase.seconds),
+    }
+
+
 def answers(shop: Shop, expression: str, *, instant: bool) -> bool:
-    """Whether a query has a finite value, at the end of the rush or at any time in it."""
+    """Whether a query has a finite value, at the end of the rush or at any time."""
     if instant:
-        found = get(shop.prometheus, "/api/v1/query", query=expression, time=str(shop.end))
-        return any(math.isfinite(float(one["value"][1])) for one in found["data"]["result"])
+        return any(math.isfinite(value) for _, value in asked_at(shop, expression, shop.rush))
     series = get(
         shop.prometheus, "/api/v1/query_range", query=expression,
-        start=str(shop.start), end=str(shop.end), step="1",
+        start=str(shop.calm.start), end=str(shop.rush.end), step="1",
     )["data"]["result"]  # fmt: skip
     return any(math.isfinite(float(value)) for one in series for _, value in one["values"])
 
@@ -82,15 +103,10 @@ def test_every_query_of_every_panel_has_data(shop: Shop, path: Path):
     dashboard = read(path)
     asked, silent = 0, []
     done = set()
-    for values in choices(dashboard):
-        spans = {
-            "__rate_interval": _RATE,
-            "__range": f"{math.ceil(shop.end - shop.rush)}s",
-            "__range_s": str(math.ceil(shop.end - shop.rush)),
-        }
+    for values in choices(dashboard, before(shop, shop.rush)):
         for panel in panels(dashboard):
             for target in targets(panel):
-                expression = expand(target["expr"], {**values, **spans})
+                expression = expand(target["expr"], {**values, **spans(shop.rush)})
                 if expression in done:
                     continue
                 done.add(expression)
@@ -102,64 +118,104 @@ def test_every_query_of_every_panel_has_data(shop: Shop, path: Path):
     assert silent == [], "\n".join(silent)
 
 
-def test_the_rush_is_in_the_queue(shop: Shop):
-    """Where the slow phase was put is where the dashboard's own query shows it."""
-    panel = next(
-        one for one in panels(read(FOLDER / "llmtrace-stages.json")) if "mean" in one["title"]
+def p95s(shop: Shop, phase: Phase) -> dict[str, float]:
+    """Return each stage's p95 in a phase, as the page on stages asks for the shop's routes."""
+    (panel,) = (
+        one
+        for one in panels(read(FOLDER / "llmtrace-stages.json"))
+        if one["title"] == "Percentiles of each stage (do not add)"
     )
-    expression = expand(
-        next(targets(panel))["expr"],
-        {**dict.fromkeys(("service", "route", "region"), ".*"), "model": "llmtrace-sim",
-         "__rate_interval": _RATE},
-    )  # fmt: skip
+    (asked,) = (one["expr"] for one in targets(panel) if "quantile(0.95" in one["expr"])
+    those = {"service": "shop", "route": ROUTES, "model": ".*", "region": ".*"}
+    found = asked_at(shop, expand(asked, {**those, **spans(phase)}), phase)
+    return {labels["stage"]: value for labels, value in found if math.isfinite(value)}
 
-    def at(moment: float) -> dict[str, float]:
-        found = get(shop.prometheus, "/api/v1/query", query=expression, time=str(moment))
-        return {one["metric"]["stage"]: float(one["value"][1]) for one in found["data"]["result"]}
 
-    calm, rush = at(shop.rush - 1), at(shop.rush + RUSH_S - 1)
-    # Of what the engine and its gateway tell: on a busy machine the reader is slow, too.
-    moved = {stage: rush[stage] - calm.get(stage, 0.0) for stage in _TOLD}
+def engine_queue_s(shop: Shop, phase: Phase) -> float:
+    """Return the mean time in the queue in a phase, by the engine's own histogram."""
+    total, requests = (
+        f'sum(increase(llmtrace_engine_queue_seconds_{what}{{instance="{shop.engine}"}}'
+        f"[{phase.seconds}s]))"
+        for what in ("sum", "count")
+    )
+    ((_, value),) = asked_at(shop, f"{total} / {requests}", phase)
+    return value
+
+
+def test_every_request_is_counted_once(shop: Shop):
+    """Those of the shop by the collector; the planner's by its own page alone."""
+    counted = asked_at(shop, "sum by (job, service) (llmtrace_requests_total)", shop.rush)
+    found = {(one["job"], one["service"]): requests for one, requests in counted}
+
+    assert found.keys() == {("llmtrace-collector", "shop"), ("planner", "planner")}
+    assert found["llmtrace-collector", "shop"] == len(shop.rows)
+    # Its rows are at the collector, too, which was told not to count them.
+    known = f"{shop.collector}/api/v1/rows?start=-1h&service=planner"
+    with urllib.request.urlopen(known, timeout=60) as rows:
+        assert len(rows.read().splitlines()) > 10
+
+
+def test_a_slow_gateway_is_in_the_gateway(shop: Shop):
+    """Where the delay was put is where the dashboard's own query shows it, and how long it is."""
+    calm, slow = p95s(shop, shop.calm), p95s(shop, shop.slow)
+    moved = {stage: slow[stage] - calm[stage] for stage in _TOLD}
+
+    assert max(moved, key=lambda stage: moved[stage]) == "gateway"
+    # Each request was held 0.7 to 1.4 times as long, and on a busy machine longer.
+    assert slow["gateway"] > SLOW_S
+    assert moved["gateway"] > SLOW_S / 2
+
+
+def test_a_rush_is_in_the_queue(shop: Shop):
+    """More than a real engine can do at once: requests wait in its scheduler, and it says so."""
+    calm, rush = p95s(shop, shop.calm), p95s(shop, shop.rush)
+    moved = {stage: rush[stage] - calm[stage] for stage in _TOLD}
 
     assert set(STAGES) <= set(rush)
     assert max(moved, key=lambda stage: moved[stage]) == "queue"
     assert rush["queue"] > 3 * calm["queue"]
+    # The engine's page, which the collector reads, agrees with what it told its clients.
+    assert engine_queue_s(shop, shop.rush) > 3 * engine_queue_s(shop, shop.calm)
 
 
 def test_exemplars_lead_to_traces_of_requests(shop: Shop):
     """The dots on the triage page carry trace ids, and those are of requests that were made."""
     found = get(
-        shop.prometheus, "/api/v1/query_exemplars", query="llmtrace_e2e_seconds_bucket",
-        start=str(shop.start), end=str(shop.end),
+        shop.prometheus, "/api/v1/query_exemplars",
+        query='llmtrace_e2e_seconds_bucket{service="shop"}',
+        start=str(shop.calm.start), end=str(shop.rush.end),
     )["data"]  # fmt: skip
     traces = {dot["labels"]["trace_id"] for series in found for dot in series["exemplars"]}
 
     assert traces
-    assert traces <= shop.traces
+    assert traces <= {row.trace_id for row in shop.rows}
 
 
 @pytest.fixture(scope="module")
 def drawn(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> dict[str, drawing.Report]:
-    """Draw every dashboard, and one with faults."""
+    """Draw every dashboard over the rush, one over the slow gateway, and one with faults."""
     if reason := drawing.why_not():
         do_without(reason)
     folder = Path(os.environ.get("LLMTRACE_PICTURES") or tmp_path_factory.mktemp("pictures"))
-    times = {"start": iso(shop.rush), "end": iso(shop.end), "scrape": f"{EVERY_S}s"}
-    jobs = [
-        drawing.Job(
-            dashboard=path, **times, choose={"before": _BEFORE}, png=folder / f"{path.stem}.png"
+
+    def job(dashboard: Any, phase: Phase, name: str) -> drawing.Job:
+        return drawing.Job(
+            dashboard=dashboard,
+            start=iso(phase.start),
+            end=iso(phase.end),
+            scrape=f"{EVERY_S}s",
+            choose={"before": before(shop, phase)},
+            png=folder / f"{name}.png",
         )
-        for path in FILES
-    ]
-    jobs.append(drawing.Job(dashboard=faulty(), **times))
-    names = (*(path.stem for path in FILES), "faulty")
-    return dict(zip(names, drawing.draw(shop.prometheus, jobs), strict=True))
+
+    jobs = {path.stem: job(path, shop.rush, path.stem) for path in FILES}
+    jobs["slow"] = job(FOLDER / "llmtrace-triage.json", shop.slow, "slow")
+    jobs["faulty"] = job(faulty(), shop.rush, "faulty")
+    return dict(zip(jobs, drawing.draw(shop.prometheus, [*jobs.values()]), strict=True))
 
 
 def iso(seconds: float) -> str:
     """Write a moment as Grafana takes it."""
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
@@ -199,6 +255,21 @@ def test_the_anatomy_adds_up_to_the_p95(drawn: dict[str, drawing.Report]):
 
     assert set(bars) == {*STAGES, "unattributed"}
     assert sum(bars.values()) == pytest.approx(p95, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "stage"), [("slow", "gateway"), ("llmtrace-triage", "queue")])
+def test_the_page_for_who_is_on_call_shows_what_moved(
+    drawn: dict[str, drawing.Report], name: str, stage: str
+):
+    """Of what the engine and its gateway tell, the longest bar is where the trouble was put."""
+    bars = {value["name"]: value["last"] for value in drawn[name].panel(_MOVED)["values"]}
+    now = drawn[name].panel("p95, whole request")["values"]
+
+    assert max(_TOLD, key=lambda one: bars[one]) == stage
+    assert bars[stage] > 0.1
+    # The bars are what the p95 changed by.
+    change = {value["name"]: value["last"] for value in now}
+    assert sum(bars.values()) == pytest.approx(change["now"] - change["before"], rel=1e-6)
 
 
 def test_figures_have_units_and_words(drawn: dict[str, drawing.Report]):

@@ -129,6 +129,7 @@ def test_it_shows_all_of_it(browser: chromium.Chromium, scheme: str, background:
             assert words in now
         assert tab.evaluate("document.querySelectorAll('#charts svg').length") == 10
         assert "most 540, limit 1,000" in hour
+        assert hour.startswith("The last hour")
         # Seven minutes without requests are a gap: two lines and two areas in each picture.
         assert (
             tab.evaluate(
@@ -172,6 +173,24 @@ def test_nothing_yet(browser: chromium.Chromium) -> None:
             "['now', 'hour', 'slowest', 'engines'].every(id => document.getElementById(id).hidden)"
         )
         assert tab.evaluate(hidden)
+        assert tab.said == []
+        tab.close()
+
+
+def test_a_collector_that_has_just_begun(browser: chromium.Chromium) -> None:
+    """Two minutes of requests are a good part of the picture, and it says how long that is."""
+    shown = Shown()
+    whole = shown.live["minutes"]
+    high = {name: values[-2:] for name, values in whole["high_s"].items()}
+    shown.live = {**shown.live, "minutes": {"t": whole["t"][-2:], "high_s": high}}
+    with serving(shown) as url:
+        tab = open_tab(browser, url)
+        keep(tab, "begun")
+
+        assert text(tab, "#hour").startswith("The last 10 minutes")
+        line = "document.querySelector('#charts svg path:last-child').getAttribute('d')"
+        x = [float(point.split(",")[0]) for point in tab.evaluate(line)[1:].split("L")]
+        assert x[1] - x[0] > 20
         assert tab.said == []
         tab.close()
 

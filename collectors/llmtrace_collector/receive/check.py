@@ -13,7 +13,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
 from llmtrace_collector.receive.limits import ReceiveLimits
 from llmtrace_collector.receive.refusal import RefusedError
@@ -76,17 +76,30 @@ def check_request(
         raise RefusedError("bad_data", "the body holds no resource spans")
     spans = 0
     wrong: list[tuple[ScopeSpans, int, str]] = []
+    most, most_bytes = limits.attributes, limits.span_bytes
+    sizes = len(body) > most_bytes
     for resource, scope in _scopes(request):
-        over = (
-            len(resource.resource.attributes) > limits.attributes
-            or len(scope.scope.attributes) > limits.attributes
-        )
-        judge = _Judge(limits, sizes=len(body) > limits.span_bytes)
+        over = len(resource.resource.attributes) > most or len(scope.scope.attributes) > most
+        spans += len(scope.spans)
+        # For every span there is: as few looks at it as will do, and no call of our own.
         for place, span in enumerate(scope.spans):
-            spans += 1
-            why = "attributes" if over else judge.wrong(span)
-            if why is not None:
-                wrong.append((scope, place, why))
+            trace_id, span_id = span.trace_id, span.span_id
+            if over:
+                why = "attributes"
+            elif (
+                len(trace_id) != _TRACE_ID
+                or len(span_id) != _SPAN_ID
+                or trace_id == _NO_TRACE
+                or span_id == _NO_SPAN
+            ):
+                why = "ids"
+            elif len(span.attributes) > most:
+                why = "attributes"
+            elif sizes and span.ByteSize() > most_bytes:
+                why = "span_bytes"
+            else:
+                continue
+            wrong.append((scope, place, why))
     if not wrong:
         return Checked(body, spans)
     for scope, place, _ in reversed(wrong):
@@ -99,29 +112,3 @@ def _scopes(request: ExportTraceServiceRequest) -> Iterator[tuple[ResourceSpans,
     for resource in request.resource_spans:
         for scope in resource.scope_spans:
             yield resource, scope
-
-
-class _Judge:
-    """Says what is wrong with a span; runs for each one, so it looks at as little as it can."""
-
-    __slots__ = ("_attributes", "_sizes", "_span_bytes")
-
-    def __init__(self, limits: ReceiveLimits, *, sizes: bool) -> None:
-        self._attributes = limits.attributes
-        self._sizes = sizes
-        self._span_bytes = limits.span_bytes
-
-    def wrong(self, span: Span) -> str | None:
-        trace_id, span_id = span.trace_id, span.span_id
-        if (
-            len(trace_id) != _TRACE_ID
-            or len(span_id) != _SPAN_ID
-            or trace_id == _NO_TRACE
-            or span_id == _NO_SPAN
-        ):
-            return "ids"
-        if len(span.attributes) > self._attributes:
-            return "attributes"
-        if self._sizes and span.ByteSize() > self._span_bytes:
-            return "span_bytes"
-        return None

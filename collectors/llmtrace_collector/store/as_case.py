@@ -16,7 +16,7 @@ from llmtrace.columns import FLAGS, IDS, NUMBERS, SECONDS, WORDS, Builder
 from llmtrace.errors import ConfigError, DataError, missing_extra
 from llmtrace_collector.store import read
 from llmtrace_collector.store.engine import Engine
-from llmtrace_collector.store.opening import open_store
+from llmtrace_collector.store.opening import open_to_read
 
 _NS: Final = 1_000_000_000
 _MOST_ROWS: Final = 5_000_000
@@ -39,7 +39,7 @@ def read_case(
     """Read what a store has of a stretch of time.
 
     Args:
-        url: as of `open_store`; a folder is one of a collector that does not run.
+        url: as of `open_to_read`; a folder is one of a collector that does not run.
         window: which time.
         progress: told how far it is.
         filters: by row field; the words a row may have.
@@ -50,7 +50,7 @@ def read_case(
         DataError: it has no rows of that time.
     """
     _look(url)
-    store = open_store(url)
+    store = open_to_read(url)
     try:
         builder = Builder()
         warnings = add_rows(store.engine, builder, window, progress, filters or {})

@@ -56,7 +56,8 @@ class Field:
     Attributes:
         name: of the column.
         type: of ClickHouse.
-        read: the expression that reads it off a span of `otel_traces`, whose attributes are `a`.
+        read: the expression that reads it off a span of `otel_traces`, whose attributes are `a`,
+            those of them that are seconds `ns`, and those that name who told something `who`.
         unless: the expression of what it is where no span tells.
         meaning: for people.
     """
@@ -73,19 +74,36 @@ def attribute(name: str) -> str:
     return f"a['{name}']"
 
 
-def ns_of(text: str) -> str:
-    """Return the expression that reads seconds as nanoseconds, as Python's `round` does."""
-    number = f"toFloat64OrNull({text})"
-    return (
+def ns(name: str) -> str:
+    """Return the expression of one attribute's seconds in nanoseconds, NULL where it has none."""
+    return f"ns['{name}']"
+
+
+def who(name: str) -> str:
+    """Return the expression of who told, as an attribute says; of nobody we know it is empty."""
+    return f"who['{name}']"
+
+
+def all_ns() -> str:
+    """Return the expression of `ns`: seconds as nanoseconds, as Python's `round` does.
+
+    Of all attributes at once: an insert takes longer to plan than to run, so it is written once.
+    """
+    number = "toFloat64OrNull(text)"
+    read = (
         f"if(abs({number}) < {_LONGEST_S},"
         f" accurateCastOrNull(roundBankers({number} * 1e9), 'Int64'), NULL)"
     )
+    return f"mapApply((key, text) -> (key, {read}), a)"
 
 
-def source_of(text: str) -> str:
-    """Return the expression of who told, which is nobody where the text names none of us."""
+def all_who() -> str:
+    """Return the expression of `who`, which is nobody where a text names none of us."""
     known = ", ".join(f"'{source}'" for source in SOURCES)
-    return f"CAST(if({text} IN ({known}), {text}, ''), '{quoted(SOURCE)}')"
+    return (
+        f"mapApply((key, text) -> (key, CAST(if(text IN ({known}), text, ''),"
+        f" '{quoted(SOURCE)}')), mapFilter((key, text) -> endsWith(key, '.source'), a))"
+    )
 
 
 def _word(name: str) -> str:
@@ -152,13 +170,11 @@ _REASON: Final = (
 
 
 def _marked(when: str) -> str:
-    # Hardly any span has marks: those that have none must not pay for looking at each attribute.
     prefix = f"llmtrace.marked.{when}."
-    ns = ns_of("text")
     known = ", ".join(f"'{prefix}{stage}'" for stage in STAGES)
     return (
-        f"CAST(mapApply((key, text) -> (substring(key, {len(prefix) + 1}), ifNull({ns}, 0)),"
-        f" mapFilter((key, text) -> key IN ({known}) AND {ns} IS NOT NULL, a)), '{MARKED}')"
+        f"CAST(mapApply((key, x) -> (substring(key, {len(prefix) + 1}), assumeNotNull(x)),"
+        f" mapFilter((key, x) -> key IN ({known}) AND x IS NOT NULL, ns)), '{MARKED}')"
     )
 
 
@@ -182,14 +198,11 @@ def _own() -> str:
         | set(CONTENT)
     )
     listed = ", ".join(f"'{name}'" for name in taken if not name.startswith("llmtrace."))
+    own = f"NOT startsWith(key, 'llmtrace.') AND key NOT IN ({listed})"
     return (
-        f"CAST(mapFromArrays(arraySlice(mapKeys(own), 1, {_MOST_OWN}),"
-        f" arraySlice(mapValues(own), 1, {_MOST_OWN})), '{TEXTS}')"
-    ).replace(
-        "own",
-        "mapApply((key, text) -> (left(key, 128), left(text, "
-        f"{_LONGEST_OWN})), mapFilter((key, text) -> NOT startsWith(key, 'llmtrace.')"
-        f" AND key NOT IN ({listed}), a))",
+        f"CAST(arrayMap(one -> (left(one.1, 128), left(one.2, {_LONGEST_OWN})),"
+        f" arraySlice(CAST(mapFilter((key, text) -> {own}, a), 'Array(Tuple(String, String))'),"
+        f" 1, {_MOST_OWN})), '{TEXTS}')"
     )
 
 
@@ -205,26 +218,26 @@ def _fields() -> Iterator[Field]:
         ("unwatched", "llmtrace.unwatched", "whether nobody saw when its reader waited"),
     ):
         yield Field(name, "Bool", f"{attribute(wire)} = 'true'", "false", meaning)
-    yield Field("e2e_ns", NS, ns_of(attribute(E2E)), "NULL", "the whole wait")
-    ttft = ns_of(attribute("gen_ai.response.time_to_first_chunk"))
+    yield Field("e2e_ns", NS, ns(E2E), "NULL", "the whole wait")
+    ttft = ns("gen_ai.response.time_to_first_chunk")
     yield Field("ttft_ns", NS, ttft, "NULL", "start to first content")
     for line in MARKS:
-        yield Field(f"{line.field}_ns", NS, ns_of(attribute(line.name)), "NULL", line.meaning)
+        yield Field(f"{line.field}_ns", NS, ns(line.name), "NULL", line.meaning)
     for line in RAW:
-        zero = f"ifNull({ns_of(attribute(line.name))}, 0)"
+        zero = f"ifNull({ns(line.name)}, 0)"
         yield Field(f"{line.field}_ns", "Int64", zero, "0", line.meaning)
     for line in REPORTED:
-        ns, who = attribute(line.name), attribute(f"{line.name}.source")
+        teller = who(f"{line.name}.source")
         name = reported(line.field)
         # A figure of which nobody says who told it is none.
-        both = f"if({source_of(who)} = '', NULL, {ns_of(ns)})"
+        both = f"if({teller} = '', NULL, {ns(line.name)})"
         yield Field(f"{name}_ns", NS, both, "NULL", f"{line.meaning}, as reported")
-        yield Field(f"{name}_source", SOURCE, source_of(who), "''", "who told")
+        yield Field(f"{name}_source", SOURCE, teller, "''", "who told")
     for line in NETWORK:
         name = f"network_{line.field}_ns"
-        yield Field(name, NS, ns_of(attribute(line.name)), "NULL", line.meaning)
-    who = source_of(attribute("llmtrace.network.rtt.source"))
-    yield Field("network_rtt_source", SOURCE, who, "''", "who measured the round trip")
+        yield Field(name, NS, ns(line.name), "NULL", line.meaning)
+    teller = who("llmtrace.network.rtt.source")
+    yield Field("network_rtt_source", SOURCE, teller, "''", "who measured the round trip")
     for when in ("before", "after"):
         meaning = f"explicit marks {when} the first content, in nanoseconds by stage"
         yield Field(f"marked_{when}", MARKED, _marked(when), "map()", meaning)

@@ -81,7 +81,7 @@ def migrate(source: str, destination: str, told: Progress | None = None) -> list
             "--from and --to are both folders: a process can open one embedded store. Copy the "
             "folder, while no collector runs on it"
         )
-    engine = open_engine(source)
+    engine = open_engine(source, make=False)
     try:
         into = ClickHouseStore(open_engine(destination))
         try:

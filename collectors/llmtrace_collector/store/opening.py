@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from llmtrace.errors import ConfigError
+from llmtrace.errors import ConfigError, LlmtraceError
 from llmtrace_collector.store.engine import Engine
-from llmtrace_collector.store.stored import ClickHouseStore
+from llmtrace_collector.store.stored import ClickHouseReader, ClickHouseStore
 from llmtrace_collector.store.tables import Keep
 
 PASSWORD: Final = "CLICKHOUSE_PASSWORD"  # noqa: S105 - names of variables
 PASSWORD_FILE: Final = "CLICKHOUSE_PASSWORD_FILE"  # noqa: S105
+_HAS_ROWS: Final = (
+    "SELECT 1 FROM system.tables WHERE database = currentDatabase() AND name = 'requests'"
+)
 
 
 def open_store(
@@ -36,14 +39,40 @@ def open_store(
     return ClickHouseStore(open_engine(url, environ=environ), keep)
 
 
-def open_engine(url: str | Path, *, environ: Mapping[str, str] = os.environ) -> Engine:
-    """Open what runs the SQL of the store at a URL. Arguments and errors as of `open_store`."""
+def open_to_read(url: str | Path, *, environ: Mapping[str, str] = os.environ) -> ClickHouseReader:
+    """Open a store and make nothing in it: on a server, a user who may only read will do.
+
+    Arguments and errors as of `open_store`.
+    """
+    store = ClickHouseReader(open_engine(url, make=False, environ=environ))
+    try:
+        if not store.query(_HAS_ROWS):
+            raise ConfigError(
+                f"store {store.engine.name}: holds no table `requests`; a collector makes it, or what "
+                "`llmtrace schema clickhouse` prints"
+            )
+    except LlmtraceError:
+        store.close()
+        raise
+    return store
+
+
+def open_engine(
+    url: str | Path, *, make: bool = True, environ: Mapping[str, str] = os.environ
+) -> Engine:
+    """Open what runs the SQL of the store at a URL. Arguments and errors as of `open_store`.
+
+    Args:
+        url: of the store.
+        make: whether a server's database is made if it is not there.
+        environ: where a server's password is.
+    """
     text = str(url)
     parts = urlsplit(text)
     if parts.scheme in {"http", "https"}:
         from llmtrace_collector.store.server import Server
 
-        return Server(parts, password=_password(environ))
+        return Server(parts, password=_password(environ), make=make)
     if parts.scheme == "chdb":
         text = _path(parts)
     elif "://" in text:

@@ -9,6 +9,7 @@ is unknown, or one bad span would cost its whole batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from llmtrace.engine_span import (
@@ -26,8 +27,8 @@ from llmtrace.engine_span import (
 )
 from llmtrace.rendering import ON_WIRE, name_of
 from llmtrace.semconv_table import E2E, EXECUTE_TOOL, GATEWAY
-from llmtrace_collector.store.fields import FIELDS, attribute, ns_of
-from llmtrace_collector.store.sql import quoted
+from llmtrace_collector.store.fields import FIELDS, all_ns, all_who, attribute, ns
+from llmtrace_collector.store.sql import Column, quoted, step
 
 KINDS: Final = ("row", "genai", "engine", "plugin", "gateway", "page")
 KIND: Final = "Enum8({})".format(
@@ -37,8 +38,16 @@ _SELF: Final = next(line.name for line in GATEWAY if line.field == "own")
 _CALLS: Final = next(line.name for line in GATEWAY if line.field == "calls")
 _PAGE: Final = name_of("e2e_ns", ON_WIRE)
 _LATENCIES: Final = (QUEUE, PREFILL, DECODE)
+_FIGURES: Final = {
+    QUEUE: "engine_queue",
+    PREFILL: "engine_prefill",
+    DECODE: "engine_decode",
+    TTFT: "engine_ttft",
+    ENGINE_E2E: "engine_e2e",
+    INFERENCE: "engine_inference",
+}
 # What an engine reports is believed up to a day, as in `stages.reported`.
-_DAY_S: Final = 86_400
+_DAY_NS: Final = 86_400_000_000_000
 # Operations of OpenTelemetry's GenAI conventions that are no request for an answer.
 _NO_REQUEST: Final = (EXECUTE_TOOL, "invoke_agent", "create_agent", "embeddings", "rerank")
 _CLIENT: Final = "('Client', 'SPAN_KIND_CLIENT')"
@@ -68,10 +77,10 @@ multiIf(
 _ENGINE: Final = "tells IN ('engine', 'plugin')"
 
 
-def _latency(name: str) -> str:
-    number = f"toFloat64OrNull({attribute(name)})"
-    inside = f"{number} >= 0 AND {number} < {_DAY_S}"
-    return f"if({inside}, {ns_of(attribute(name))}, NULL)"
+def _figures() -> Iterator[Column]:
+    """What an engine reports of itself: durations, as far as they can be believed."""
+    for name, column in _FIGURES.items():
+        yield column, f"if({ns(name)} >= 0 AND {ns(name)} < {_DAY_NS}, {ns(name)}, NULL)"
 
 
 def _engine_ids() -> tuple[str, str]:
@@ -90,12 +99,10 @@ def _engine_ids() -> tuple[str, str]:
     return answered, sent
 
 
-def _frontend() -> str:
-    """The engine's own time beside queue and work, as far as each kind of span tells it."""
-    span = f"{_latency(TTFT)} - {_latency(QUEUE)} - {_latency(PREFILL)}"
-    plugin = f"{_latency(ENGINE_E2E)} - {_latency(QUEUE)} - {_latency(INFERENCE)}"
-    beside = f"if(tells = 'engine', {span}, {plugin})"
-    return f"if({beside} IS NULL, NULL, greatest({beside}, 0))"
+# The engine's own time beside queue and work, as far as each kind of span tells it.
+_BESIDE: Final = """\
+if(tells = 'engine', engine_ttft - engine_queue - engine_prefill,
+       engine_e2e - engine_queue - engine_inference)"""
 
 
 def _either(value: str, *names: str) -> str:
@@ -116,18 +123,18 @@ def _reads() -> dict[str, str]:
     reads["request_id"] = f"if({_ENGINE}, {sent}, {reads['request_id']})"
     teller = "CAST(if(tells = 'engine', 'engine_span', 'engine_plugin'), 'String')"
     for name, latency in (
-        ("reported_queue", _latency(QUEUE)),
-        ("reported_prefill", _latency(PREFILL)),
-        ("reported_decode", _latency(DECODE)),
-        ("first_chunk_frontend", _frontend()),
+        ("reported_queue", "engine_queue"),
+        ("reported_prefill", "engine_prefill"),
+        ("reported_decode", "engine_decode"),
+        ("first_chunk_frontend", "engine_frontend"),
     ):
         told = reads[f"{name}_source"]
         reads[f"{name}_ns"] = f"if({_ENGINE}, {latency}, {reads[f'{name}_ns']})"
         reads[f"{name}_source"] = (
-            f"if({_ENGINE}, if({reads[f'{name}_ns']} IS NULL, '', {teller}), toString({told}))"
+            f"if({_ENGINE}, if({latency} IS NULL, '', {teller}), toString({told}))"
         )
-    own = ns_of(attribute(_SELF))
-    reads["reported_gateway_ns"] = f"if(tells = 'gateway', {own}, {reads['reported_gateway_ns']})"
+    gateway = f"if(tells = 'gateway', {ns(_SELF)}, {reads['reported_gateway_ns']})"
+    reads["reported_gateway_ns"] = gateway
     for field, older in (
         ("prompt_tokens", "gen_ai.usage.prompt_tokens"),
         ("output_tokens", "gen_ai.usage.completion_tokens"),
@@ -161,6 +168,17 @@ def parts_select(traces: str) -> str:
     telling = ", ".join(f"'{name}'" for name in _TELLING)
     reads = _reads()
     columns = ",\n    ".join(f"{reads[field.name]} AS {field.name}" for field in FIELDS)
+    # Each figure is read in one place: an insert takes longer to plan than to run.
+    read = f"""\
+    SELECT
+        TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,
+        StatusCode, {_KIND_OF} AS tells,
+        CAST(SpanAttributes, 'Map(String, String)') AS a
+    FROM {traces}
+    WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes))"""
+    read = step(read, ("ns", all_ns()), ("who", all_who()))
+    read = step(read, *_figures())
+    read = step(read, ("beside", _BESIDE), ("engine_frontend", "if(beside < 0, 0, beside)"))
     return f"""\
 SELECT
     CAST(tells, '{quoted(KIND)}') AS kind,
@@ -172,16 +190,11 @@ SELECT
     if(ServiceName = '', 'unknown_service', toString(ServiceName)) AS service,
     {columns}
 FROM (
-    SELECT
-        TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,
-        StatusCode, {_KIND_OF} AS tells,
-        CAST(SpanAttributes, 'Map(String, String)') AS a
-    FROM {traces}
-    WHERE hasAny(mapKeys(SpanAttributes), [{telling}])
+{read}
 )
-WHERE tells != '' AND (tells != 'row' OR {ns_of(attribute(E2E))} >= 0)
+WHERE tells != '' AND (tells != 'row' OR {ns(E2E)} >= 0)
   AND (tells != 'plugin' OR {attribute(ENGINE_ID)} != '')
-  AND (tells != 'engine' OR coalesce({", ".join(map(_latency, _LATENCIES))}) IS NOT NULL)"""
+  AND (tells != 'engine' OR coalesce(engine_queue, engine_prefill, engine_decode) IS NOT NULL)"""
 
 
 def parts_columns() -> str:

@@ -79,7 +79,7 @@ def join_view() -> str:
 
 
 _HEAD: Final = """\
--- llmtrace on ClickHouse 25.9 or newer. Safe to run again: what is there already stays as it is.
+-- llmtrace on ClickHouse 25.10 or newer. Safe to run again: what is there already stays as it is.
 -- Run it with: clickhouse-client --multiquery < schema.sql
 -- OpenTelemetry Collector: exporters.clickhouse.traces_table_name: otel_traces, create_schema: false.
 SET allow_experimental_refreshable_materialized_view = 1"""

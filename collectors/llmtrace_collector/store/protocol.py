@@ -93,7 +93,28 @@ class JoinReport:
     seconds: float
 
 
-class Store(Protocol):
+class Readable(Protocol):
+    """What is in a store, to be asked for. Any thread may call; none of it survives a fork."""
+
+    def query(
+        self, sql: str, parameters: Mapping[str, object] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run a query that changes nothing and return its rows.
+
+        Args:
+            sql: of ClickHouse, with `{name:Type}` where parameters go.
+            parameters: their values.
+
+        Raises:
+            DataError: the query is wrong, or would change something.
+            StoreError: the store did not answer.
+        """
+
+    def close(self) -> None:
+        """Let go of the store. Calls after it raise `StoreError`."""
+
+
+class Store(Readable, Protocol):
     """Spans, rows, signals, events and facts. Any thread may call; none of it survives a fork."""
 
     def insert_otlp(self, body: bytes, token: str) -> None:
@@ -129,20 +150,3 @@ class Store(Protocol):
         Raises:
             StoreError: try again later; nothing is lost.
         """
-
-    def query(
-        self, sql: str, parameters: Mapping[str, object] | None = None
-    ) -> list[tuple[Any, ...]]:
-        """Run a query that changes nothing and return its rows.
-
-        Args:
-            sql: of ClickHouse, with `{name:Type}` where parameters go.
-            parameters: their values.
-
-        Raises:
-            DataError: the query is wrong, or would change something.
-            StoreError: the store did not answer.
-        """
-
-    def close(self) -> None:
-        """Let go of the store. Calls after it raise `StoreError`."""

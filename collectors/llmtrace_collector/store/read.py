@@ -13,7 +13,7 @@ from typing import Any, Final
 from llmtrace.rows import TURN
 from llmtrace.stages import STAGES
 from llmtrace_collector.store.fields import FIELDS
-from llmtrace_collector.store.protocol import Store
+from llmtrace_collector.store.protocol import Readable
 
 _NS: Final = 1_000_000_000
 _MS: Final = 1_000
@@ -38,7 +38,7 @@ Place = tuple[int, str, str]  # a row's start (unix ns), trace id and span id
 
 
 def rows(
-    store: Store,
+    store: Readable,
     start_ns: int,
     end_ns: int,
     filters: Filters | None = None,
@@ -85,14 +85,14 @@ def rows(
         after = last["start"], last["trace_id"], last["span_id"]
 
 
-def joined_until(store: Store) -> int:
+def joined_until(store: Readable) -> int:
     """Return the version (unix ns) up to which all rows can be read; 0 = none were made here."""
     [(until,)] = store.query("SELECT max(until_ns) FROM joins")
     return int(until)
 
 
 def changed(
-    store: Store, since_ns: int, until_ns: int, *, began_ns: int
+    store: Readable, since_ns: int, until_ns: int, *, began_ns: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows whose last version is of a stretch of time, whenever they began.
 
@@ -111,7 +111,7 @@ def changed(
 
 
 def slowest(
-    store: Store,
+    store: Readable,
     start_ns: int,
     end_ns: int,
     filters: Filters | None = None,
@@ -151,7 +151,7 @@ def slowest(
     return sorted(placed, key=lambda row: order[row["trace_id"], row["span_id"]])
 
 
-def trace(store: Store, trace_id: str) -> dict[str, Any]:
+def trace(store: Readable, trace_id: str) -> dict[str, Any]:
     """Return one trace: its rows, and its spans as long as they are kept.
 
     Args:
@@ -183,7 +183,7 @@ def trace(store: Store, trace_id: str) -> dict[str, Any]:
 
 
 def stage_percentiles(
-    store: Store,
+    store: Readable,
     start_ns: int,
     end_ns: int,
     filters: Filters | None = None,
@@ -248,7 +248,7 @@ def _percentiles(row: Sequence[Any]) -> dict[str, Any]:
     return told
 
 
-def coverage(store: Store, start_ns: int, end_ns: int) -> dict[str, Any]:
+def coverage(store: Readable, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return how much of each stage is known, and who told it: what joined, and what did not.
 
     Returns:
@@ -282,7 +282,7 @@ def coverage(store: Store, start_ns: int, end_ns: int) -> dict[str, Any]:
 
 
 def signals(
-    store: Store, start_ns: int, end_ns: int, *, instance: str | None = None,
+    store: Readable, start_ns: int, end_ns: int, *, instance: str | None = None,
     signal: str | None = None,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Yield samples of engines, gateways and GPUs by time: `t` in unix seconds."""
@@ -308,7 +308,7 @@ def signals(
             }  # fmt: skip
 
 
-def events(store: Store, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
+def events(store: Readable, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
     """Yield events by time: `t` in unix seconds."""
     found = store.query(
         "SELECT toUnixTimestamp64Milli(t), kind, text, instance, labels FROM events FINAL"
@@ -325,7 +325,7 @@ def events(store: Store, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]
         )
 
 
-def facts(store: Store, at_ns: int) -> dict[str, dict[str, Any]]:
+def facts(store: Readable, at_ns: int) -> dict[str, dict[str, Any]]:
     """Return what was known of each engine at a moment (unix nanoseconds), by instance."""
     found = store.query(
         "SELECT instance, argMax(facts, t) FROM facts"
@@ -399,7 +399,7 @@ _UNLESS_NONE: Final = frozenset(
 )
 
 
-def _told(store: Store, where: str, parameters: Mapping[str, object]) -> tuple[str, ...]:
+def _told(store: Readable, where: str, parameters: Mapping[str, object]) -> tuple[str, ...]:
     """Return the columns in which any of these rows says anything.
 
     There are some hundred, and hardly any row says more than forty: leaving out the others makes
@@ -435,7 +435,7 @@ _TOLD: Final = {
 
 
 def _rows(
-    store: Store,
+    store: Readable,
     where: str,
     parameters: Mapping[str, object],
     columns: Sequence[str] = _COLUMNS,

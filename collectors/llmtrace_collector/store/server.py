@@ -24,11 +24,13 @@ try:
 except ImportError as error:
     raise missing_extra("a ClickHouse server", "collector", "clickhouse-connect") from error
 
-# Reading Protobuf by a schema that comes along, and telling 0 from nothing in it, came with these.
-OLDEST: Final = (25, 9)
+# Reading Protobuf by a schema that comes along, telling 0 from nothing in it, and leaving indexes to
+# merges came with these.
+OLDEST: Final = (25, 10)
 _PORTS: Final = {"http": 8123, "https": 8443}
 _NS: Final = 1_000_000_000
 _INSERTED_WITHIN_S: Final = 5.0
+_READING: Final = {"readonly": 2, "output_format_json_quote_64bit_integers": 0}
 
 
 class Server:
@@ -38,6 +40,7 @@ class Server:
         url: `http(s)://[user@]host[:port][/database]`.
         password: of the user. Never shown.
         settle_s: for how long an insert of others may be under way.
+        make: whether the database is made if it is not there.
 
     Raises:
         ConfigError: the address is none, the user is not let in, or the server is too old.
@@ -45,7 +48,12 @@ class Server:
     """
 
     def __init__(
-        self, url: SplitResult, *, password: str = "", settle_s: float = _INSERTED_WITHIN_S
+        self,
+        url: SplitResult,
+        *,
+        password: str = "",
+        settle_s: float = _INSERTED_WITHIN_S,
+        make: bool = True,
     ) -> None:
         if not url.hostname or url.password:
             raise ConfigError(
@@ -68,7 +76,9 @@ class Server:
         self._under_way: dict[object, float] = {}
         self._closed = False
         self._process = os.getpid()
-        first = self._connect("default")
+        # There is no other database to connect to before ours is made; who only reads may have
+        # no right to any other.
+        first = self._connect("default" if make else self.database)
         try:
             version = tuple(int(part) for part in first.server_version.split(".")[:2])
             if version < OLDEST:
@@ -76,7 +86,8 @@ class Server:
                     f"store {self.name}: ClickHouse {first.server_version}; llmtrace needs "
                     f"{OLDEST[0]}.{OLDEST[1]} or newer"
                 )
-            first.command(f"CREATE DATABASE IF NOT EXISTS `{self.database}`")
+            if make:
+                first.command(f"CREATE DATABASE IF NOT EXISTS `{self.database}`")
         except ClickHouseError as error:
             raise failure(str(error), inserting=False, what=f"store {self.name}") from None
         finally:
@@ -89,9 +100,12 @@ class Server:
 
     def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
         """Run a query that changes nothing."""
-        settings = {"readonly": 2, "output_format_json_quote_64bit_integers": 0}
         with self._failing("query", inserting=False):
-            told: bytes = self._client().raw_query(
+            client = self._client()
+            held = client.server_settings.get("readonly")
+            # A user whose profile says `readonly = 1` can change nothing, and set nothing either.
+            settings = {} if held is not None and held.value == "1" else _READING
+            told: bytes = client.raw_query(
                 sql, dict(parameters or {}), settings=settings, fmt=form
             )
             return told

@@ -23,11 +23,34 @@ _OTLP: Final[Settings] = {
     "deduplicate_blocks_in_dependent_materialized_views": 1,
     # Spans of many days in one batch are odd, and no reason to refuse it.
     "max_partitions_per_insert_block": 0,
+    "exclude_materialize_skip_indexes_on_insert": ",".join(spans.INDEXED_LATER),
 }
 _EACH_ROW: Final = "JSONEachRow"
 
 
-class ClickHouseStore:
+class ClickHouseReader:
+    """A `Readable` on an engine: nothing is made, so that a user who may only read will do.
+
+    Args:
+        engine: what runs the SQL; closed with this.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def query(
+        self, sql: str, parameters: Mapping[str, object] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run a query that changes nothing and return its rows."""
+        told = self.engine.read(sql, "JSONCompactEachRow", parameters)
+        return [tuple(json.loads(line)) for line in told.splitlines()]
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.engine.close()
+
+
+class ClickHouseStore(ClickHouseReader):
     """A `Store` on an engine. Makes what tables are missing.
 
     Args:
@@ -40,7 +63,7 @@ class ClickHouseStore:
     """
 
     def __init__(self, engine: Engine, keep: Keep | None = None) -> None:
-        self.engine = engine
+        super().__init__(engine)
         self.keep = keep or Keep()
         self._facts: dict[str, tuple[str, int]] = {}  # as last written, and on which day
         self._lock = threading.Lock()
@@ -114,17 +137,6 @@ class ClickHouseStore:
     def trim(self, most_bytes: int) -> Trimmed:
         """Drop the oldest days until everything takes at most so many bytes on disk."""
         return retention.trim(self.engine, most_bytes)
-
-    def query(
-        self, sql: str, parameters: Mapping[str, object] | None = None
-    ) -> list[tuple[Any, ...]]:
-        """Run a query that changes nothing and return its rows."""
-        told = self.engine.read(sql, "JSONCompactEachRow", parameters)
-        return [tuple(json.loads(line)) for line in told.splitlines()]
-
-    def close(self) -> None:
-        """Let go of the store."""
-        self.engine.close()
 
 
 def _time(t_ns: int) -> str:

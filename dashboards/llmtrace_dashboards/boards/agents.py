@@ -15,7 +15,7 @@ _TURN: Final = "llmtrace_turn_duration_seconds"
 _LOSS: Final = "llmtrace_turn_tool_serial_loss_seconds"
 _TOOL: Final = "llmtrace_tool_duration_seconds"
 _NO_TURNS: Final = "No turns: mark them with llmtrace.turn()"
-_NO_TOOLS: Final = "No tool calls: mark them with @llmtrace.tool"
+_NO_TOOLS: Final = "No tool calls: mark them with @llmtrace.tool, and scrape the application"
 _FRACTION: Final = "percentunit"
 _DONE: Final = f'{TURNS}, outcome="success"'
 _CALLED: Final = f'{TOOLS}, outcome="success"'

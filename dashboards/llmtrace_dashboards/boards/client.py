@@ -7,7 +7,7 @@ from typing import Final
 
 from llmtrace.palette import NEUTRAL, OVER, STAGE_COLOURS
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import NO_REQUESTS, NOT_SUCCEEDED, OUTCOMES, heat
+from llmtrace_dashboards.boards.parts import NO_GAPS, NO_REQUESTS, NOT_SUCCEEDED, OUTCOMES, heat
 from llmtrace_dashboards.choices import MARKS, REQUESTS
 from llmtrace_dashboards.panel import Board, Panel, Query, Row
 from llmtrace_dashboards.promql import SUCCEEDED, change, quantile, total
@@ -77,7 +77,7 @@ _READER: Final = Row(
                 ),
                 Query(expr=f"1 / {quantile(0.95, 'llmtrace_tpot_seconds')}", legend="95 %"),
             ),
-            unit="suffix: tok/s",
+            unit="suffix:tok/s",
             empty=NO_REQUESTS,
             least=0,
             width=8,
@@ -87,6 +87,7 @@ _READER: Final = Row(
             _GAP,
             "Every wait for a chunk after the first. What lies above half a second is felt as a "
             "stall.",
+            empty=NO_GAPS,
         ),
         Panel(
             kind="timeseries",
@@ -96,14 +97,14 @@ _READER: Final = Row(
             queries=tuple(
                 Query(
                     expr=f"1 - {_gaps(f'bucket{{{SUCCEEDED}, {edge}}}')} "
-                    f"/ {_gaps(f'count{{{SUCCEEDED}}}')}",
+                    f"/ ({_gaps(f'count{{{SUCCEEDED}}}')} > 0)",
                     legend=legend,
                 )
                 for edge, legend in (('le="0.5"', "> 0.5 s"), ('le="1.0"', "> 1 s"))
             ),
             unit=_FRACTION,
             decimals=2,
-            empty=NO_REQUESTS,
+            empty=NO_GAPS,
             least=0,
         ),
     ),

@@ -206,7 +206,7 @@ _WORK: Final = Row(
                 expr=total(f"{_ENGINE}_generation_tokens_total{{{ENGINES}}}", "instance"),
                 legend="{{instance}}",
             ),
-            unit="suffix: tok/s",
+            unit="suffix:tok/s",
         ),
         _graph(
             "Prompt tokens",
@@ -216,7 +216,7 @@ _WORK: Final = Row(
                 expr=total(f"{_ENGINE}_prompt_tokens_total{{{ENGINES}}}", "instance"),
                 legend="{{instance}}",
             ),
-            unit="suffix: tok/s",
+            unit="suffix:tok/s",
         ),
         _graph(
             "Prefix cache hits",
@@ -270,7 +270,7 @@ _WORK: Final = Row(
                 ),
                 legend="position {{position}}",
             ),
-            unit="suffix: tok/s",
+            unit="suffix:tok/s",
             empty="No drafts: speculative decoding is off",
         ),
     ),

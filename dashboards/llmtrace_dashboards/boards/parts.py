@@ -11,7 +11,10 @@ from llmtrace_dashboards.choices import BAD
 from llmtrace_dashboards.panel import Panel, Query
 from llmtrace_dashboards.promql import RANGE, REQUESTS
 
-NO_REQUESTS: Final = "No requests in this time range. Is the application's /metrics scraped?"
+NO_REQUESTS: Final = (
+    "No requests in this time range. Is the collector's or the application's /metrics scraped?"
+)
+NO_GAPS: Final = "No gaps: only an application's own /metrics tells them"
 NO_BUDGET: Final = "No budget: give init() one"
 NO_ENGINES: Final = "No engine read: is the collector running?"
 

@@ -9,6 +9,7 @@ from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards.parts import (
     ANATOMY,
+    NO_GAPS,
     NO_REQUESTS,
     NOT_SUCCEEDED,
     OUTCOMES,
@@ -116,6 +117,7 @@ _SPREAD: Final = Row(
             "llmtrace_inter_chunk_gap_seconds",
             "Waits for a chunk after the first: what a reader feels as stutter. Prefills of other "
             "people's long prompts show as a band far above the rest.",
+            empty=NO_GAPS,
         ),
     ),
 )

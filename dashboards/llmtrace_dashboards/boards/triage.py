@@ -279,7 +279,8 @@ _WHO: Final = Row(
         _by(
             "tenant",
             "Tenants",
-            "Tenants are not told apart: init(tenant_metrics=True) does so",
+            "Tenants are not told apart: an application's own page does, by "
+            "init(tenant_metrics=True)",
             " Tenants are labels only if asked for.",
         ),
         Panel(

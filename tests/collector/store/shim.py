@@ -31,8 +31,9 @@ _CODE = re.compile(r"Code: (\d+)")
 
 
 class _Sessions:
-    def __init__(self, folder):
+    def __init__(self, folder, *, reads_only=False):
         self._folder = folder
+        self._reads_only = reads_only
         self._lock = threading.Lock()
         self._known = {}
 
@@ -43,6 +44,8 @@ class _Sessions:
                 connection = chdb.connect(str(self._folder))
                 if database and database != "default":
                     connection.query(f"USE `{database}`", "Null")
+                if self._reads_only:
+                    connection.query("SET readonly = 1", "Null")
                 found = self._known[name, database] = (connection, threading.Lock())
             return found
 
@@ -85,7 +88,11 @@ def _handler(sessions, seen):
                 at = len(body) if leading is None else leading.end()
                 sql, body = body[:at].decode(), body[at:]
             seen.append((self.headers, sql[:200]))
-            connection, lock = sessions.of(given.get("session_id", ""), given.get("database"))
+            try:
+                connection, lock = sessions.of(given.get("session_id", ""), given.get("database"))
+            except RuntimeError as error:  # no such database
+                self._refuse(error)
+                return
             settings = {
                 name: value
                 for name, value in given.items()
@@ -96,9 +103,7 @@ def _handler(sessions, seen):
                 try:
                     told, form = self._run(connection, sql, body, settings, params)
                 except (RuntimeError, ValueError) as error:
-                    code = _CODE.search(str(error))
-                    head = {"X-ClickHouse-Exception-Code": code[1] if code else "1001"}
-                    self._send(500, str(error).encode(), head)
+                    self._refuse(error)
                 else:
                     self._send(200, told, {"X-ClickHouse-Format": form})
 
@@ -132,6 +137,11 @@ def _handler(sessions, seen):
                     if name != "readonly":
                         connection.query(f"SET {name} = {_quoted(value)}", "Null")
 
+        def _refuse(self, error):
+            code = _CODE.search(str(error))
+            head = {"X-ClickHouse-Exception-Code": code[1] if code else "1001"}
+            self._send(500, str(error).encode(), head)
+
         def _send(self, status, body, headers):
             self.send_response(status)
             for name, value in headers.items():
@@ -148,9 +158,12 @@ def _quoted(value):
 
 
 @contextmanager
-def serving(folder):
-    """Serve the engine over a folder on loopback; yields its URL and what it was sent."""
-    sessions, seen = _Sessions(folder), []
+def serving(folder, *, reads_only=False):
+    """Serve the engine over a folder on loopback; yields its URL and what it was sent.
+
+    With `reads_only` to a user whose profile says `readonly = 1`: the engine refuses all else.
+    """
+    sessions, seen = _Sessions(folder, reads_only=reads_only), []
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(sessions, seen))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))

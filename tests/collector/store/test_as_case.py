@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ import pytest
 from llmtrace.case import Window
 from llmtrace.cli import main
 from llmtrace.columns import IDS, NUMBERS, WORDS, Builder, from_dicts, short
-from llmtrace.errors import DataError
-from llmtrace_collector.store import Event, Facts, SignalSample, open_store, read
+from llmtrace.errors import ConfigError, DataError
+from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, open_store, read
 from llmtrace_collector.store.as_case import add_rows, read_case
+from llmtrace_collector.store.server import Server
+from llmtrace_collector.store.stored import ClickHouseStore
 from tests.collector.store.sent import drawn, join, send
+from tests.collector.store.shim import serving
 from tests.strategies import rows
 
 START = (time.time_ns() // 10**9 - 3600) * 10**9
@@ -114,3 +118,28 @@ def test_signals_facts_and_events_come_along(tmp_path, store, sent):
     facts = json.loads((tmp_path / "case" / "facts.json").read_text())
     assert facts["vllm-0"] == {"engine": "vllm"}
     open_store(url).close()
+
+
+def test_who_may_only_read_is_enough(tmp_path):
+    """Of a server nothing but SELECT is asked; the engine would refuse this user all else."""
+    with serving(tmp_path / "data") as (url, _):
+        store = ClickHouseStore(Server(urlsplit(f"{url}/llmtrace"), settle_s=0.0))
+        found = [
+            replace(row, start=START + n * 10**9, trace_id=f"{n:032x}", span_id=f"{n:016x}")
+            for n, row in enumerate(drawn(rows, 20), 1)
+        ]
+        send(store, found)
+        join(store)
+        store.insert_events([Event(START + 10**9, "deploy", "v2")])
+        store.close()
+    with serving(tmp_path / "data", reads_only=True) as (url, seen):
+        case = read_case(f"{url}/llmtrace", ALL, silent, {"outcome": ("success",)})
+
+        assert 0 < case.rows.n == sum(row.outcome == "success" for row in found)
+        assert case.facts.events[0].text == "v2"
+        assert seen
+        assert all(sql.lstrip().startswith("SELECT") for _, sql in seen)
+        with pytest.raises(ConfigError, match="no table `requests`"):
+            read_case(f"{url}/default", ALL, silent)
+        with pytest.raises(StoreError, match="nothere does not exist"):
+            read_case(f"{url}/nothere", ALL, silent)

@@ -13,6 +13,7 @@ import pytest
 from llmtrace.errors import DataError
 from llmtrace_collector.store import BadBatch, Event, Facts, SignalSample, open_store
 from llmtrace_collector.store.server import Server
+from llmtrace_collector.store.spans import INDEXED_LATER
 from llmtrace_collector.store.stored import ClickHouseStore
 from tests.collector.store.sent import body_of, fetch, join, send
 from tests.collector.store.shim import serving
@@ -158,3 +159,21 @@ def test_times_of_wrong_clocks_are_stored_as_of_now(store):
             {"id": one.span_id},
         )
         assert abs(start - time.time()) < 600
+
+
+def test_indexes_that_merges_make_are_there_afterwards(store):
+    """A fresh part has the index on trace ids; once merged it has all of the exporter's."""
+    sizes = (
+        "SELECT name, sum(data_compressed_bytes) > 0 FROM system.data_skipping_indices"
+        " WHERE table = 'otel_traces' AND database = currentDatabase() GROUP BY name"
+    )
+    store.engine.run("TRUNCATE TABLE otel_traces")
+    store.engine.run("SYSTEM STOP MERGES otel_traces")
+    store.insert_otlp(body_of([row(), row()]), "indexed later")
+    fresh = dict(store.query(sizes))
+    store.engine.run("SYSTEM START MERGES otel_traces")
+    store.engine.run("OPTIMIZE TABLE otel_traces FINAL")
+    merged = dict(store.query(sizes))
+
+    assert {name for name, is_made in fresh.items() if not is_made} == set(INDEXED_LATER)
+    assert all(merged.values())

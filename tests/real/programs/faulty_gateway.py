@@ -7,6 +7,7 @@ to requests on the way is set while it runs, by `POST /mode` with the fields of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 import time
@@ -26,6 +27,7 @@ class Mode:
     work_s: float = 0.0
     tells: bool = True
     rate: float = 0.0  # requests a second; 0 = no limit
+    retry_after_s: float = 1.0
     break_share: float = 0.0
 
 
@@ -62,7 +64,8 @@ class Gateway:
         began = time.perf_counter()
         if not self._may_pass():
             refusal: dict[str, Any] = {"error": {"message": "rate limit", "type": "rate_limit"}}
-            return web.json_response(refusal, status=429, headers={"Retry-After": "1"})
+            later = {"Retry-After": f"{self.mode.retry_after_s:g}"}
+            return web.json_response(refusal, status=429, headers=later)
         body = await request.read()
         if self.mode.work_s:
             await asyncio.sleep(self.mode.work_s * random.uniform(0.7, 1.4))
@@ -79,13 +82,14 @@ class Gateway:
             response = web.StreamResponse(status=answer.status, headers=told)
             await response.prepare(request)
             left = random.randint(3, 20) if breaks else -1
-            async for piece in answer.content.iter_any():
-                await response.write(piece)
-                left -= 1
-                if left == 0:
-                    await response.write(_ERROR)
-                    break
-            await response.write_eof()
+            with contextlib.suppress(ConnectionResetError):  # who asked has left
+                async for piece in answer.content.iter_any():
+                    await response.write(piece)
+                    left -= 1
+                    if left == 0:
+                        await response.write(_ERROR)
+                        break
+                await response.write_eof()
             return response
 
 
