@@ -105,6 +105,7 @@ class Case:
         before, after: the windows to compare; `None` = find the spike.
         metric: one of `METRICS`; `None` = decide.
         budget: what the requests may take, where given.
+        note: what whoever reads a triage of it must know first: that it is simulated, say.
         warnings: what was odd in the files, for people.
     """
 
@@ -115,6 +116,7 @@ class Case:
     after: Window | None = None
     metric: str | None = None
     budget: Budget | None = None
+    note: str | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -206,6 +208,9 @@ def read_case(folder: str | Path, progress: Progress | None = None) -> Case:
         raise DataError(
             f"{folder / 'case.json'}: metric is {metric!r}, not one of {', '.join(METRICS)}"
         )
+    note = about.get("note")
+    if note is not None and not isinstance(note, str):
+        raise DataError(f"{folder / 'case.json'}: note is {note!r}; wanted a text")
     budget = about.get("budget")
     return Case(
         rows=rows,
@@ -215,6 +220,7 @@ def read_case(folder: str | Path, progress: Progress | None = None) -> Case:
         after=_window(folder, about, "after"),
         metric=metric,
         budget=None if budget is None else read_budget(budget),
+        note=None if note is None else short(note),
         warnings=(
             *rows.warnings,
             *([f"signals: {odd_lines} lines kept out: not JSON objects"] if odd_lines else []),
@@ -253,6 +259,8 @@ def _write(folder: Path, case: Case, *, compress: bool) -> None:
     about["metric"] = case.metric
     if case.budget is not None:
         about["budget"] = _plain_budget(case.budget)
+    if case.note is not None:
+        about["note"] = case.note
     _write_json(folder / "case.json", about)
     write_columns(folder / ("rows.jsonl.gz" if compress else "rows.jsonl"), case.rows)
     with (folder / "signals.jsonl").open("w", encoding="utf-8") as file:

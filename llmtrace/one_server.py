@@ -33,7 +33,7 @@ def read_token(path: Path, option: str = "--token-file") -> str:
 
     Args:
         path: of the file.
-        option: that names it, for the error.
+        option: that names it, or a setting, for the error.
 
     Raises:
         ConfigError: there is none in it.

@@ -49,6 +49,7 @@ def test_what_was_written_is_read(tmp_path):
         after=Window(1_700_000_200.0, 1_700_000_300.0),
         metric="ttft",
         budget=DEFAULT,
+        note="simulated",
     )
     for compress in (False, True):
         write_case(tmp_path / "case", case, compress=compress)
@@ -56,6 +57,7 @@ def test_what_was_written_is_read(tmp_path):
 
         assert (again.before, again.after, again.metric) == (case.before, case.after, "ttft")
         assert (again.facts, again.budget, again.warnings) == (case.facts, case.budget, ())
+        assert again.note == "simulated"
         assert list(samples_of(again.signals)) == [SAMPLE, labelled]
         assert list(again.rows.to_dicts()) == [ROW]
 
@@ -65,6 +67,7 @@ def test_rows_alone_are_a_case(tmp_path):
     case = read_case(folder(tmp_path))
 
     assert (case.before, case.after, case.metric, case.budget) == (None, None, None, None)
+    assert case.note is None
     assert (case.rows.n, len(case.signals), case.facts) == (1, 0, Facts())
 
 
@@ -132,6 +135,7 @@ def test_lines_of_signals_that_are_no_json_are_counted(tmp_path):
         ({"case_json": {"before": "now"}}, DataError, "before"),
         ({"case_json": {"after": [1, None]}}, DataError, "after"),
         ({"case_json": {"metric": "latency"}}, DataError, "latency"),
+        ({"case_json": {"note": ["simulated"]}}, DataError, "note"),
         ({"case_json": {"budget": {"totl": 1}}}, ConfigError, "totl"),
         ({"case_json": "{"}, DataError, "not JSON"),
         ({"case_json": "[" * 100_000}, DataError, "not JSON"),

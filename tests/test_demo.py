@@ -24,9 +24,11 @@ from llmtrace.case import read_case
 from llmtrace.cli import main
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.progress import Progress
+from llmtrace.demo.story import room_for_page
 from llmtrace.demo.target import Target
 from llmtrace.demo.trouble import FAULTS, calm, named
 from llmtrace.demo.workload import LONGEST_PROMPT, jobs
+from llmtrace.errors import ConfigError
 from llmtrace.jsonl import read_rows
 from llmtrace.sim.engine import EngineConfig
 from llmtrace.sim.faults import Faults
@@ -280,12 +282,30 @@ def test_a_variable_that_is_not_set_is_refused(capsys, given):
         (["--endpoint", "http://user:pass@h/v1", "--model", "m"], "out of the address"),
         (["--json", "/nowhere/rows.jsonl"], "cannot be written"),
         (["--budget", "/nowhere/budget.yml"], "cannot read this budget"),
+        (["--html", "/dev/null/page.html"], "--html names the file"),
+        (["--html", "/"], "Is a directory"),
+        (["--html", "page.html", "--requests", "8"], "with --fault"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(capsys, options, words):
     """Wrong settings are status 2 and one line."""
     assert demo(*options) == 2
     assert words in one_line_error(capsys)
+
+
+def test_looking_for_room_leaves_nothing_and_spoils_nothing(tmp_path, monkeypatch):
+    """A page of an earlier run stays until there is a new one; a folder is made for a new one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    old = tmp_path / "old.html"
+    old.write_text("old")
+
+    assert room_for_page(old) == old
+    assert old.read_text() == "old"
+    assert room_for_page(None) == tmp_path / "llmtrace" / "demo" / "triage.html"
+    assert not room_for_page(tmp_path / "new" / "page.html").exists()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    with pytest.raises(ConfigError, match="XDG_CACHE_HOME"):
+        room_for_page(old)
 
 
 def test_a_disabled_llmtrace_is_told(capsys, monkeypatch):
@@ -383,6 +403,10 @@ def test_an_incident_is_triaged_by_what_the_collector_has(capsys, tmp_path, monk
     assert "gateway_overhead" in page.read_text()
     case = read_case(tmp_path / "llmtrace" / "demo" / "case")
     assert case.rows.n == len(done)
+    assert case.note is not None
+    assert case.note.startswith("simulated engine")
+    assert f"! {case.note}" in " ".join(told.split())
+    assert case.note in page.read_text()
     assert {"running", "kv_usage", "gpu_sm_clock"} <= {*case.signals.signal.names}
     live = re.search(r"Collector: http://127\.0\.0\.1:(\d+)", told)
     with socket.socket() as client:

@@ -28,7 +28,7 @@ try:
     from llmtrace.demo.probe import probe
     from llmtrace.demo.progress import Progress
     from llmtrace.demo.report import print_next_steps, print_report
-    from llmtrace.demo.story import Story, told
+    from llmtrace.demo.story import Story, room_for_page, told
 except ImportError as error:
     raise missing_extra("llmtrace demo", "demo", error.name or "") from error
 
@@ -45,6 +45,9 @@ def run(options: DemoOptions) -> None:
     trouble = None if options.fault is None else named(options.fault, options.severity)
     if trouble is not None and (options.vllm or options.endpoint is not None):
         raise ConfigError("--fault is for the simulated engine; nobody else's is made to fail")
+    if trouble is None and options.html is not None:
+        raise ConfigError("--html is for the page of a triage; name what goes wrong with --fault")
+    page = None if trouble is None else room_for_page(options.html)
     # What servers say is shown as it is: no markup in it, no colours guessed.
     out, err = (
         Console(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -82,8 +85,8 @@ def run(options: DemoOptions) -> None:
         if not any(row.outcome == "success" for row in rows):
             msg = f"no request to {target.url} succeeded"
             raise SourceError(msg)
-        if story is not None:
-            story.triage(len(rows), options.html, out, err)
+        if story is not None and page is not None:
+            story.triage(len(rows), page, out, err)
         print_next_steps(out, target)
 
 

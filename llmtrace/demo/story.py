@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from llmtrace.case import Case, Window, write_case
+from llmtrace.case import Window, write_case
 from llmtrace.collector_api import Collector
 from llmtrace.demo import trouble as troubles
 from llmtrace.demo.collecting import Collecting, collecting
@@ -20,7 +21,7 @@ from llmtrace.demo.options import Phase
 from llmtrace.demo.target import Target
 from llmtrace.demo.trouble import Trouble
 from llmtrace.demo.workload import Job
-from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.vllm_install import cache_folder
 
 try:
@@ -28,7 +29,7 @@ try:
     from llmtrace.triage.page import write_page
     from llmtrace.triage.result import NAMED, Result
     from llmtrace.triage.screen import screen
-    from llmtrace.triage.sources import from_collector
+    from llmtrace.triage.sources import from_collector, with_replicas
 except ImportError as error:
     raise missing_extra("the demo's triage", "triage", error.name or "numpy") from error
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _MARGIN_S: Final = 5.0
 _WIDEST: Final = 110
+_NOTE: Final = "simulated engine: its times are made up; requests and clocks are real"
 
 
 class Story:
@@ -77,12 +79,12 @@ class Story:
         """Return what users ask in a phase."""
         return self._trouble.jobs(jobs) if phase.name == self._trouble.cause else jobs
 
-    def triage(self, rows: int, html: Path | None, out: Console, err: Console) -> Result:
+    def triage(self, rows: int, page: Path, out: Console, err: Console) -> Result:
         """Triage what the collector has, print what was found, and write the page.
 
         Args:
             rows: how many there must be.
-            html: where the page goes; `None` = llmtrace's own folder.
+            page: where it goes.
             out: what was found is printed there.
             err: progress is.
 
@@ -96,20 +98,18 @@ class Story:
             err.print(f"the collector has {found} of {rows} rows; going on with those")
         err.print("triaging")
         window = Window(since, time.time() + _MARGIN_S)
-        case = from_collector(Collector(self._collector.url), window, _silent)
+        found_there = from_collector(Collector(self._collector.url), window, _silent)
+        case = replace(with_replicas(found_there), note=_NOTE)
         result = triage(case, Settings())
         out.print(f"\n{'─' * min(out.width, _WIDEST)}\n")
         out.print("llmtrace triage, from what the collector has stored:\n")
         out.print(screen(result), width=min(out.width, _WIDEST))
         self._judge(result, out)
-        folder = cache_folder() / "demo"
-        path = html or folder / "triage.html"
-        _write(path, result, case)
-        write_case(folder / "case", case)
-        out.print(f"\nAs a page, with pictures: {path}", soft_wrap=True)
-        out.print(
-            f"To look closer: llmtrace triage --case {folder / 'case'} --explain", soft_wrap=True
-        )
+        write_page(page, result, case)
+        folder = _folder() / "case"
+        write_case(folder, case)
+        out.print(f"\nAs a page, with pictures: {page}", soft_wrap=True)
+        out.print(f"To look closer: llmtrace triage --case {folder} --explain", soft_wrap=True)
         return result
 
     def _judge(self, result: Result, out: Console) -> None:
@@ -150,12 +150,33 @@ def told(
         yield Story(trouble, target, collector)
 
 
-def _write(path: Path, result: Result, case: Case) -> None:
+def room_for_page(html: Path | None) -> Path:
+    """Return where the triage's page goes, once it is certain that it can be written there.
+
+    Args:
+        html: where it is to go; `None` = llmtrace's own folder, where the case goes in any event.
+
+    Raises:
+        ConfigError: one of them cannot be written.
+    """
+    path = html or _folder() / "triage.html"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (_folder(), path.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        was_there = path.exists()
+        path.open("a").close()
+        if not was_there:
+            path.unlink()
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}") from error
-    write_page(path, result, case)
+        raise ConfigError(
+            f"{error.filename}: the triage cannot be written there: {error.strerror}; --html "
+            "names the file of its page, XDG_CACHE_HOME the folder of the rest"
+        ) from error
+    return path
+
+
+def _folder() -> Path:
+    return cache_folder() / "demo"
 
 
 def _silent(_what: str, _share: float) -> None:

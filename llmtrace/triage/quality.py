@@ -18,6 +18,7 @@ _LEAST_COVERAGE: Final = 0.8
 _CLUSTERED: Final = 3.0
 _CENSORED: Final = 0.05
 _SHOWN: Final = 3
+_SAMPLED: Final = 1.01  # requests a row: what is above is no rounding of weights
 
 
 def quality_of(
@@ -27,6 +28,7 @@ def quality_of(
     *,
     looked_at: int,
     there: int,
+    stands_for: float,
     duplicates: int,
     warnings: Sequence[str],
     intervals: bool,
@@ -39,6 +41,7 @@ def quality_of(
         divided: what its change consists of.
         looked_at: rows of the windows that were looked at.
         there: rows of the windows.
+        stands_for: requests that those were sampled from, by their weights.
         duplicates: rows left out because they were there already.
         warnings: said by others already.
         intervals: whether there are any, if any were asked for.
@@ -46,6 +49,11 @@ def quality_of(
     coverage = _coverage(divided)
     clustered = max(compared.design)
     said = list(warnings)
+    if stands_for > _SAMPLED * there:
+        said.append(
+            f"a sample: these {there:,} rows stand for {stands_for:,.0f} requests; rates and "
+            "shares are of all of them, counts of rows"
+        )
     n = (len(both[0]), len(both[1]))
     if least_values(compared.quantile) <= min(n) < _FEW:
         said.append(f"few requests ({n[0]:,} before, {n[1]:,} after): wide intervals")

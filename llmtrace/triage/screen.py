@@ -61,6 +61,7 @@ _MOST_LINES: Final = 4
 _MOST_COHORTS: Final = 3
 _BAR: Final = 24
 _DAY_S: Final = 86_400
+_NEXT_TO_NOTHING_S: Final = 0.00005  # 0.0 ms when rounded
 
 
 def verdict_words(result: Result) -> tuple[str, str]:
@@ -197,14 +198,16 @@ def _contribution(one: Contribution, largest: float) -> tuple[RenderableType, ..
 
 
 def signed(seconds: float) -> str:
-    """Write a change in milliseconds, with its sign.
+    """Write a change in milliseconds, with its sign if it is large enough for one to matter.
 
     Example:
-        >>> signed(0.2), signed(-0.0015), signed(0.0)
-        ('+200', '-1.5', '0')
+        >>> signed(0.2), signed(-0.0015), signed(-0.00004), signed(0.0)
+        ('+200', '-1.5', '≈0', '0')
     """
     if seconds == 0:
         return "0"
+    if abs(seconds) < _NEXT_TO_NOTHING_S:
+        return "≈0"
     return ("+" if seconds > 0 else "-") + ms(abs(seconds))
 
 

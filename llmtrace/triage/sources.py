@@ -14,10 +14,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from llmtrace.case import Case, Window, facts_from, no_signals, read_case, signals_from
+from llmtrace.case import (
+    Case,
+    Signals,
+    Window,
+    facts_from,
+    no_signals,
+    read_case,
+    signals_from,
+)
 from llmtrace.collector_api import Collector
 from llmtrace.column_files import read_columns
-from llmtrace.columns import Builder, Columns, from_rows
+from llmtrace.columns import Builder, Columns, Words, from_rows
 from llmtrace.errors import DataError
 
 Progress = Callable[[str, float], None]
@@ -43,22 +51,53 @@ def reader(options: argparse.Namespace, bring: Bring) -> Read:
     Raises:
         ConfigError: an address is none, or what it takes is not installed.
     """
-    read = _rows(options, bring)
+    rows = _rows(options, bring)
+
+    def read(window: Window, progress: Progress, filters: Filters) -> Case:
+        return with_replicas(rows(window, progress, filters))
+
     if options.prometheus is None:
         return read
     prometheus = bring("from_prometheus", "--prometheus")
 
     def both(window: Window, progress: Progress, filters: Filters) -> Case:
-        case = read(window, progress, filters)
+        case = rows(window, progress, filters)
         t = case.rows.start / 1e9
         around = Window(float(np.min(t)) - _AROUND_S, float(np.max(t)) + _AROUND_S)
         signals, odd = prometheus.read_signals(
             options.prometheus, options.prometheus_token_file, around, progress
         )
         # In place of others there may be: a counter that is there twice counts nothing.
-        return replace(case, signals=signals, warnings=(*case.warnings, *odd))
+        return with_replicas(replace(case, signals=signals, warnings=(*case.warnings, *odd)))
 
     return both
+
+
+def with_replicas(case: Case) -> Case:
+    """Name the replica of rows that do not, where they asked an engine whose signals are there.
+
+    Engines that tell their times in the answer do not tell their name in it. A gateway's signals
+    say nothing of which engine was behind it.
+    """
+    replica, server = case.rows.words["replica"], case.rows.words["server"]
+    engines = _engines(case.signals)
+    names = dict.fromkeys((*replica.names, *(one for one in server.names if one in engines)))
+    code_of = {name: code for code, name in enumerate(names)}
+    codes = [code_of[one] if one in engines else -1 for one in server.names]
+    asked = np.array([*codes, -1], np.int32)[server.codes]  # unknown is -1: the last
+    named = Words(np.where(replica.codes < 0, asked, replica.codes), tuple(names))
+    return replace(case, rows=replace(case.rows, words={**case.rows.words, "replica": named}))
+
+
+def _engines(signals: Signals) -> set[str]:
+    """Return the instances that tell how much an engine does, and nothing of a gateway's."""
+
+    def telling(names: Iterable[str]) -> set[str]:
+        codes = np.unique(signals.instance.codes[signals.signal.where(*names)])
+        return {signals.instance.names[code] for code in codes}
+
+    of_gateways = (name for name in signals.signal.names if name.startswith("gateway_"))
+    return telling(("running", "waiting")) - telling(of_gateways)
 
 
 def _rows(options: argparse.Namespace, bring: Bring) -> Read:

@@ -26,6 +26,7 @@ from tests.export.samples import typical
 
 NS = 10**9
 DAY_NS = 86_400 * NS
+DAY_US = DAY_NS // 1000  # times ten million it still fits into 64 bits
 AGAIN = 3
 
 
@@ -122,8 +123,8 @@ INSERT INTO requests (start, trace_id, span_id, service, operation, model, route
   {", ".join(f"{stage}_ns, {stage}_source" for stage in stages)},
   e2e_ns, ttft_ns, last_content_ns, version_ns)
 SELECT
-  fromUnixTimestamp64Nano(toInt64({begin} + intDiv((number + {first}) * {DAY_NS}, {number})),
-    'UTC'),
+  fromUnixTimestamp64Nano(
+    toInt64({begin} + intDiv((number + {first}) * {DAY_US}, {number}) * 1000), 'UTC'),
   lower(hex(sipHash128(number + {first}))), lower(hex(sipHash64(number + {first}))),
   'shop', 'chat', ['llama', 'qwen', 'mistral'][number % 3 + 1], ['/chat', '/sum'][number % 2 + 1],
   ['eu', 'us'][rand(9) % 2 + 1], concat('t', toString(rand(10) % 100)),

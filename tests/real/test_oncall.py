@@ -25,7 +25,7 @@ from typing import Any, Final
 import pytest
 
 from llmtrace.budget import Budget
-from llmtrace.budget_file import as_yaml as budget_as_yaml
+from llmtrace.budget.file import as_yaml as budget_as_yaml
 from llmtrace.sim.incidents import incident
 from llmtrace.sim.server import ServerConfig, serve
 from llmtrace_dashboards.rules import as_yaml, rule_files

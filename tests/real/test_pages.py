@@ -15,13 +15,13 @@ from typing import Final
 import pytest
 
 from llmtrace.budget import DEFAULT
-from llmtrace.budget_page import page as budget_page
-from llmtrace.budget_report import report
+from llmtrace.budget.page import page as budget_page
+from llmtrace.budget.report import report
 from llmtrace.case import Event, Facts
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.page import page as triage_page
 from llmtrace.triage.result import Point
-from tests.test_budget_report import QUEUED
+from tests.budget.test_report import QUEUED
 from tests.triage.days import Kind, day
 
 from . import chromium

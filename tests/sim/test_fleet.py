@@ -311,6 +311,8 @@ def test_the_command_writes_a_case_and_the_truth(tmp_path, capsys):
 
     assert case.rows.n > 1000
     assert case.before is not None
+    assert case.note is not None
+    assert case.note.startswith("simulated")
     assert "gpu_throttle" not in (out / "case.json").read_text()
     assert "gpu_throttle" in (out / "truth.json").read_text()
     assert main(["simulate", "--out", str(out)]) == 2

@@ -130,7 +130,10 @@ def simulate(scenario: Scenario) -> Simulated:
         moved=moved,
         shown=shown,
     )
-    return Simulated(scenario=scenario, case=replace(case, metric=metric), truth=truth)
+    note = f"simulated: no request in here was ever made (llmtrace simulate, seed {scenario.seed})"
+    return Simulated(
+        scenario=scenario, case=replace(case, metric=metric, note=note), truth=truth
+    )
 
 
 def _sides(case: Case) -> tuple[Columns, Columns]:

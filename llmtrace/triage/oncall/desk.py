@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
@@ -216,7 +216,6 @@ def triage_alert(case: Case, alert: Alert, now: float) -> Result:
             mask = rows.words[name].where(value)
             if np.any(mask):
                 rows = rows.take(mask)
-    narrowed = Case(rows=rows, signals=case.signals, facts=case.facts, warnings=case.warnings)
     slo = alert.labels.get("slo")
     metric = next((name for name in METRICS if name == slo), None)
-    return triage(narrowed, Settings(at=min(alert.started, now), metric=metric))
+    return triage(replace(case, rows=rows), Settings(at=min(alert.started, now), metric=metric))

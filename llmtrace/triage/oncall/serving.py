@@ -9,15 +9,15 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import quote, urlsplit
 
 from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.listening import is_loopback
 from llmtrace.one_server import read_token
 from llmtrace.triage.oncall.desk import Desk
 from llmtrace.triage.oncall.reports import Reports
-from llmtrace.triage.oncall.telling import Grafana, Told, Webhook
+from llmtrace.triage.oncall.telling import Annotated, Told, Webhook
 from llmtrace.triage.sources import Read
 
 WEBHOOK_VARIABLE: Final = "LLMTRACE_TRIAGE_WEBHOOK"
@@ -97,8 +97,10 @@ def told(options: argparse.Namespace, environment: Mapping[str, str]) -> list[To
         if options.grafana_token_file is None:
             raise ConfigError("--grafana needs --grafana-token-file: a token that may annotate")
         found.append(
-            Grafana(
-                options.grafana, read_token(options.grafana_token_file, "--grafana-token-file")
+            Annotated(
+                options.grafana,
+                read_token(options.grafana_token_file, "--grafana-token-file"),
+                options.grafana_ca_file,
             )
         )
     return found
@@ -109,11 +111,7 @@ def _address(text: str, token: str | None) -> tuple[str, int]:
     host = host.strip("[]")
     if not host or not port.isdecimal() or int(port) > 0xFFFF:  # noqa: PLR2004
         raise ConfigError(f"--listen {text!r}: write host:port, as 127.0.0.1:4321")
-    try:
-        local = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not local and token is None:
+    if token is None and not is_loopback(host):
         raise ConfigError(
             f"--listen {text}: others can reach that; give --listen-token-file, and the same "
             "token to Alertmanager as `authorization.credentials_file`"

@@ -10,10 +10,11 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.errors import ConfigError, SourceError
 from llmtrace.one_server import opener
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.result import NAMED, Result
@@ -107,44 +108,41 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-class Grafana:
+class Annotated:
     """A Grafana whose dashboards show what was found, where and when it happened.
 
     Args:
         url: of it.
         token: of a service account that may write annotations.
+        ca_file: certificates to trust, where its own is signed by none of the public ones.
 
     Raises:
-        ConfigError: the package `grafana-client` is not installed, or that is no address.
+        ConfigError: the package `grafana-client` is not installed, that is no address, or no file.
     """
 
-    def __init__(self, url: str, token: str) -> None:
-        try:
-            from grafana_client import GrafanaApi
-        except ImportError as error:
-            raise missing_extra("--grafana", "dashboards", "grafana-client") from error
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username:
-            raise ConfigError("--grafana: write https://host, and the token into a file")
-        self._name = parts.hostname
-        self._api = GrafanaApi.from_url(url, credential=token, timeout=_TIMEOUT_S)
+    def __init__(self, url: str, token: str, ca_file: Path | None = None) -> None:
+        from llmtrace.grafana_api import Asker, Grafana
+
+        asker = Asker(
+            url="--grafana",
+            token_file="--grafana-token-file",  # noqa: S106 - the name of an option
+            ca_file="--grafana-ca-file",
+            timeout=None,
+            role="the right to write annotations, which the role Editor has",
+        )
+        self._grafana = Grafana(url, token, asker, ca_file=ca_file, timeout_s=_TIMEOUT_S)
 
     def tell(self, alert: Alert, result: Result, link: str | None) -> None:
         """Annotate the time of the incident."""
         start = alert.started if result.onset is None else result.onset.start
         end = alert.ended or (None if result.after.window is None else result.after.window.end)
-        try:
-            self._api.annotations.add_annotation(
+        with self._grafana.asking("annotation"):
+            self._grafana.api.annotations.add_annotation(
                 time_from=round(start * _MS),
                 time_to=None if end is None else round(max(end, start) * _MS),
                 tags=[TAG, alert.name, result.verdict],
                 text=_escaped(summary(alert, result, link)),
             )
-        except Exception as error:  # noqa: BLE001 - the client raises what its transport does
-            words = type(error).__name__
-            status = getattr(error, "status_code", None)
-            words = f"answered {status}" if status else f"does not answer ({words})"
-            raise SourceError(f"Grafana at {self._name} {words}") from None
 
 
 def as_report(name: str, alert: Alert, triaged: Mapping[str, Any], at: float) -> dict[str, Any]:
