@@ -91,7 +91,7 @@ class Recording:
         "attributes", "bare", "calling", "client_wait", "clock", "content", "engine",
         "expects_finish", "failure", "finished", "first_byte", "first_event", "firsts",
         "gap_counts", "gateway", "held_before", "hops", "info", "joined", "last_content",
-        "mark", "marked_after", "marked_before", "max_gap", "open", "outer", "raw",
+        "mark", "marked_after", "marked_before", "max_gap", "open", "outer", "outgoing", "raw",
         "retry_gateway", "retry_network", "span", "start", "started_unix_ns", "stream",
         "tries", "ttft", "usage_hidden", "waited", "waited_at_content", "waits",
     )  # fmt: skip
@@ -141,6 +141,8 @@ class Recording:
         self.failure: tuple[Outcome, str | None] | None = None
         self.joined = False  # a client's call records into this recording already
         self.calling = False  # a client is inside its call: what goes over the wire is ours
+        # Headers to add to the call's requests, and the HTTP client that sends them.
+        self.outgoing: tuple[Any, Mapping[str, str]] | None = None
         self.open = False  # the consumer has the stream, and it has not ended
         self.raw = False  # the stream is read as bytes: no client parses it into chunks
         self.outer = False  # a decorated function is still running around the stream
@@ -221,7 +223,7 @@ class Recording:
 
     def tells(self, figures: EngineFigures) -> None:
         """Note what somebody tells of the engine's time. A server may repeat itself for ever."""
-        if len(self.engine) < _MOST_TOLD and figures not in self.engine:
+        if not self.engine or (len(self.engine) < _MOST_TOLD and figures not in self.engine):
             self.engine.append(figures)
 
     # --- attempts -------------------------------------------------------------------------------
@@ -378,7 +380,15 @@ class Recording:
             network = Network(client_wait=self.client_wait)
         elif last is not None and (self.tries or last.error is not None):
             self._tried(last, now)
-        relative = self._relative
+        marks = {
+            "last_content_ns": self.last_content or None,
+            "answered_ns": None if last is None else last.answered,
+            "first_byte_ns": self.first_byte,
+            "first_event_ns": self.first_event,
+            "first_text_ns": self.firsts[TEXT],
+            "first_reasoning_ns": self.firsts[REASONING],
+            "first_tool_call_ns": self.firsts[TOOL_CALL],
+        }
         queue = prefill = decode = frontend = None
         # What a cache kept may hold the figures of the request it was made by.
         for told in () if self.info.get("cache_hit") else self.engine:
@@ -402,38 +412,33 @@ class Recording:
             marked_after=dict(self.marked_after),
             stream=self.stream,
         )
-        return Row(
-            timeline=timeline,
-            start=self.started_unix_ns,
-            outcome=outcome,
-            error_type=error_type,
-            http_status=None if last is None else last.status,
-            attempts=max(1, len(self.attempts) + self.attempts_forgotten),
-            tries=tuple(self.tries),
-            chunks=0 if self.ttft is None else 1 + gaps,
-            burst_chunks=self.gap_counts[0] if gaps else None,
-            max_gap_ns=None if self.max_gap < 0 else self.max_gap,
-            last_content_ns=relative(self.last_content or None),
-            answered_ns=None if last is None else relative(last.answered),
-            first_byte_ns=relative(self.first_byte),
-            first_event_ns=relative(self.first_event),
-            first_text_ns=relative(self.firsts[TEXT]),
-            first_reasoning_ns=relative(self.firsts[REASONING]),
-            first_tool_call_ns=relative(self.firsts[TOOL_CALL]),
-            attributes=dict(self.attributes),
-            content=(
+        fields: dict[str, Any] = {
+            "timeline": timeline,
+            "start": self.started_unix_ns,
+            "outcome": outcome,
+            "error_type": error_type,
+            "http_status": None if last is None else last.status,
+            "attempts": max(1, len(self.attempts) + self.attempts_forgotten),
+            "tries": tuple(self.tries),
+            "chunks": 0 if self.ttft is None else 1 + gaps,
+            "burst_chunks": self.gap_counts[0] if gaps else None,
+            "max_gap_ns": None if self.max_gap < 0 else self.max_gap,
+            "attributes": dict(self.attributes),
+            "content": (
                 {}
                 if self.content is None
                 else self.content.attributes(self.info.get("finish_reason"))
             ),
-            gap_counts=tuple(self.gap_counts),
-            gap_sum_ns=(
+            "gap_counts": tuple(self.gap_counts),
+            "gap_sum_ns": (
                 None
                 if self.ttft is None
                 else self.waited_at_content - (self.ttft - self.held_before)
             ),
+            **{name: max(0, at - self.start) for name, at in marks.items() if at is not None},
             **self.info,
-        )
+        }
+        return Row.of(fields)
 
     def _last_failed(self, last: Attempt, outcome: Outcome) -> bool:
         """Say whether the request ended with its last attempt's failure, or in its backoff."""
@@ -443,9 +448,6 @@ class Recording:
             return last.status >= _HTTP_ERROR
         # Time that ran out once the request was sent passed on the server, not on the way.
         return outcome == "error" or (outcome == "timeout" and not last.sent)
-
-    def _relative(self, at: int | None) -> int | None:
-        return None if at is None else max(0, at - self.start)
 
 
 _HTTP_ERROR: Final = 400

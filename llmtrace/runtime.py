@@ -6,6 +6,7 @@ recording that the code running right now belongs to.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
+from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
 
 from llmtrace import identity as identities
 from llmtrace import relay as relays
@@ -56,6 +58,7 @@ class Runtime:
         tracer_provider: the application's; `None` = look at OpenTelemetry's global one.
         ask_usage: add `include_usage` to streamed requests whose caller did not ask for it.
         content: how prompts, answers and tool calls are recorded; `None` = they are not.
+        names_provider: whether the environment names OpenTelemetry's global provider.
     """
 
     service: str
@@ -65,6 +68,7 @@ class Runtime:
     tracer_provider: TracerProvider | None = None
     ask_usage: bool = True
     content: ContentPolicy | None = None
+    names_provider: bool = field(default_factory=lambda: OTEL_PYTHON_TRACER_PROVIDER in os.environ)
     clock: Clock = time.perf_counter_ns
     wall: Clock = time.time_ns
 
@@ -104,7 +108,13 @@ class Runtime:
     @property
     def _provider(self) -> TracerProvider | None:
         """The application's own TracerProvider, if it has one."""
-        own = self.tracer_provider or otel_trace.get_tracer_provider()
+        own = self.tracer_provider
+        if own is None:
+            # Its own getter looks into the environment each time, until there is one.
+            unset = getattr(otel_trace, "_TRACER_PROVIDER", _NO_PROVIDER) is None
+            if unset and not self.names_provider:
+                return None
+            own = otel_trace.get_tracer_provider()
         return None if isinstance(own, _NO_PROVIDER) else own
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from typing import Any, Final
 
@@ -112,9 +113,8 @@ def to_attributes(row: Row) -> dict[str, Value]:
     out: dict[str, Value] = {
         name: value for name, value in row.attributes.items() if not reserved(name)
     }
-    for key, name in _PLAIN_PAIRS:
-        if (value := getattr(row, key)) is not None:
-            out[name] = value
+    known = vars(row)
+    out |= {name: value for key, name in _PLAIN_PAIRS if (value := known[key]) is not None}
     if row.server is not None:
         out["server.address"], port = split_server(row.server)
         if port is not None:
@@ -140,9 +140,7 @@ def to_attributes(row: Row) -> dict[str, Value]:
             out["llmtrace.tpot"] = tpot
         if (arrival := row.ttft_arrival_s) is not None:
             out["llmtrace.ttft_arrival"] = arrival
-    for key, name in _MARK_PAIRS:
-        if (ns := getattr(row, key)) is not None:
-            out[name] = ns / _NS
+    out |= {name: ns / _NS for key, name in _MARK_PAIRS if (ns := known[key]) is not None}
     for key, name in _TIMELINE_PAIRS:
         if ns := getattr(timeline, key):
             out[name] = ns / _NS
@@ -349,6 +347,7 @@ def _first(reasons: Any) -> str | None:
 _PORT: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 
 
+@lru_cache(maxsize=256)
 def split_server(server: str) -> tuple[str, int | None]:
     """Split `host:port` into what OpenTelemetry's `server.address` and `server.port` hold.
 

@@ -7,8 +7,10 @@ partition of the user's wait, exact to the nanosecond) comes out. See docs/stage
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Literal, get_args
+
+from llmtrace.frozen import checked_dataclass
 
 StageName = Literal["network", "gateway", "queue", "prefill", "first_chunk", "decode", "render"]
 STAGES: Final[tuple[StageName, ...]] = get_args(StageName)
@@ -27,7 +29,7 @@ Source = Literal[
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)
 
 # With these known, what is left of the wait for the first content is `first_chunk`.
-_ENGINE: Final[tuple[StageName, ...]] = ("queue", "prefill", "decode")
+_ENGINE: Final[frozenset[StageName]] = frozenset({"queue", "prefill", "decode"})
 
 # Which report of the same duration wins: lower is better. `estimated` may not enter a sum at all.
 _RANK: Final[Mapping[str, int]] = {
@@ -39,7 +41,7 @@ _RANK: Final[Mapping[str, int]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@checked_dataclass(frozen=True, slots=True)
 class Reported:
     """A duration somebody reported, in nanoseconds, and who reported it."""
 
@@ -49,6 +51,7 @@ class Reported:
 
 # What somebody reports is believed up to a day; beyond that it is garbage.
 _LONGEST_NS: Final = 86_400 * 1_000_000_000
+_NUMBER: Final = (int, float)  # made once: `int | float` in a call is a new object each time
 
 
 def reported(value: object, unit_ns: int, source: Source) -> Reported | None:
@@ -64,14 +67,14 @@ def reported(value: object, unit_ns: int, source: Source) -> Reported | None:
         Reported(ns=1500000, source='engine_inband')
         >>> reported("soon", 1_000_000, "engine_inband")
     """
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, _NUMBER):
         return None
     if not 0 <= value < _LONGEST_NS // unit_ns:
         return None
     return Reported(round(value * unit_ns), source)
 
 
-@dataclass(frozen=True, slots=True)
+@checked_dataclass(frozen=True, slots=True)
 class Network:
     """Sub-phases of the network stage, in nanoseconds; `None` = nobody looked.
 
@@ -91,8 +94,12 @@ class Network:
     @property
     def known(self) -> int | None:
         """Sum of the known sub-phases, or `None` if nobody looked at any."""
-        parts = [part for _, part in self.parts() if part is not None]
-        return sum(parts) if parts else None
+        parts = (
+            self.client_wait, self.dns, self.connect, self.tls, self.handshake, self.send,
+            self.rtt,
+        )  # fmt: skip
+        known = [part for part in parts if part is not None]
+        return sum(known) if known else None
 
     def parts(self) -> Iterator[tuple[str, int | None]]:
         """Yield each sub-phase's name and nanoseconds, in the order they happen."""
@@ -105,7 +112,7 @@ class Network:
         yield "rtt", self.rtt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked_dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """What was measured of one request: the client's own clock, and what servers reported.
 
@@ -149,7 +156,7 @@ class Timeline:
     watched: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked_dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
     """Seven durations and a remainder, in nanoseconds, that add up to `e2e` exactly.
 
@@ -216,17 +223,17 @@ def split(timeline: Timeline) -> Stages:
     if not whole and timeline.watched:
         cut.take("decode", cut.left, "client")
 
-    unsplit = rest
-    if all(cut.ns[stage] is not None for stage in _ENGINE):
+    unsplit, sources = rest, cut.sources
+    if cut.ns.keys() >= _ENGINE:
         unsplit = min(max(0, timeline.unsplit), rest)
-        cut.ns["first_chunk"] = (cut.ns["first_chunk"] or 0) + rest - unsplit
+        cut.ns["first_chunk"] = cut.ns.get("first_chunk", 0) + rest - unsplit
         # A remainder is only as exact as what was taken from it.
-        windowed = "engine_window" in (cut.sources[stage] for stage in _ENGINE)
-        cut.sources["first_chunk"] = "engine_window" if windowed else "client"
+        windowed = "engine_window" in (sources["queue"], sources["prefill"], sources["decode"])
+        sources["first_chunk"] = "engine_window" if windowed else "client"
     return Stages(
         **cut.ns,
         unattributed=unsplit + cut.left,
-        sources=cut.sources,
+        sources=sources,
         inconsistent=tuple(dict.fromkeys(cut.inconsistent)),
     )
 
@@ -240,14 +247,11 @@ def _network(timeline: Timeline, window: int, *, whole: bool) -> int | None:
     known = timeline.network.known
     if known is None:
         return None
-    reports = [timeline.queue, timeline.prefill, timeline.gateway]
-    if whole:
-        reports.append(timeline.engine_decode)
-    server = sum(
-        reported.ns
-        for reported in reports
-        if reported is not None and reported.source != "estimated"
-    )
+    server = 0
+    decode = timeline.engine_decode if whole else None
+    for told in (timeline.queue, timeline.prefill, timeline.gateway, decode):
+        if told is not None and told.source != "estimated":
+            server += told.ns
     overlap = known + server - window
     return known - min(max(0, overlap), timeline.network.send or 0)
 
@@ -259,7 +263,7 @@ class _Cut:
 
     def __init__(self, window: int) -> None:
         self.left = window
-        self.ns: dict[StageName, int | None] = dict.fromkeys(STAGES)
+        self.ns: dict[StageName, int] = {}
         self.sources: dict[StageName, Source] = {}
         self.inconsistent: list[StageName] = []
 
@@ -267,12 +271,12 @@ class _Cut:
         """Give a stage the time it claims, as far as it fits; `None` claims nothing."""
         if ns is None:
             return
-        fits = min(max(0, ns), self.left)
-        if fits != ns:
+        if not 0 <= ns <= self.left:
             self.inconsistent.append(stage)
-        self.ns[stage] = (self.ns[stage] or 0) + fits
+            ns = min(max(0, ns), self.left)
+        self.ns[stage] = self.ns.get(stage, 0) + ns
         self.sources[stage] = source
-        self.left -= fits
+        self.left -= ns
 
     def report(self, stage: StageName, reported: Reported | None) -> None:
         """Give a stage what a server reported for it, unless it is only an estimate."""
@@ -303,7 +307,7 @@ def better(old: Reported | None, new: Reported | None) -> Reported | None:
     return old
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@checked_dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFigures:
     """What an engine told of one request: durations as reported, and what else it knows."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from operator import add
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS, Thresholds, edges
 from llmtrace.export.forked import restart_after_fork
@@ -136,8 +137,6 @@ class Cell:
         self.e2e.observe(row.e2e_ns, mark)
         if (ttft := row.ttft_ns) is not None:
             self.ttft.observe(ttft, mark)
-            if (tpot := row.tpot_s) is not None:
-                self.tpot.observe(round(tpot * _NS), mark)
             if row.gap_counts is not None:
                 self._gaps(row, row.gap_counts)
         if row.prompt_tokens is not None:
@@ -147,9 +146,12 @@ class Cell:
             self.output_tokens.observe(row.output_tokens, mark)
         self.retries += row.attempts - 1
         if self.stages:
-            self._split(row, mark)
+            self._ours(row, mark)
 
-    def _split(self, row: Row, mark: Mark | None) -> None:
+    def _ours(self, row: Row, mark: Mark | None) -> None:
+        """Count what OpenTelemetry's metrics do not have."""
+        if (tpot := row.tpot_s) is not None:
+            self.tpot.observe(round(tpot * _NS), mark)
         stages = row.stages
         band = self.bands[bisect_left(BANDS_NS, row.e2e_ns)]
         for place, (name, histogram) in enumerate(self.stages.items()):
@@ -166,12 +168,9 @@ class Cell:
                 self.phases[phase] = self.phases.get(phase, 0) + ns
 
     def _gaps(self, row: Row, gap_counts: Sequence[int]) -> None:
-        gaps = self.gaps
-        counts = gaps.counts
-        for bucket, count in enumerate(gap_counts):
-            if count:
-                counts[bucket] += count
-        gaps.total += row.gap_sum_ns or 0
+        if row.chunks > 1:
+            self.gaps.counts[:] = map(add, self.gaps.counts, gap_counts)
+            self.gaps.total += row.gap_sum_ns or 0
 
     def add(self, other: Cell) -> None:
         """Add everything another cell of the same aggregate counted."""
@@ -230,7 +229,7 @@ class Aggregate:
         """Count one row. A turn is no request, and not counted."""
         if row.is_turn:
             return
-        labels = Labels(
+        labels: Any = (  # finds what `Labels` would, and is made sooner
             row.model or "",
             row.route or "",
             row.service,
@@ -246,7 +245,8 @@ class Aggregate:
         with self._lock:
             (self._cells.get(labels) or self._cell(labels)).observe(row, mark)
 
-    def _cell(self, labels: Labels) -> Cell:
+    def _cell(self, told: Sequence[str]) -> Cell:
+        labels = Labels(*told)
         if len(self._cells) >= self._most:
             internal_error(
                 "export.metrics.label_sets",

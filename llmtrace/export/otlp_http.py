@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import weakref
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import requests
@@ -36,21 +37,32 @@ def http_sender(settings: OtlpSettings) -> Send:
     where = urlsplit(settings.url)
     shown = f"{where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
     sessions: dict[int, requests.Session] = {}  # by process: a fork must not share the socket
+    # Half of what a request costs is what is the same for all of them, environment included.
+    ready: requests.PreparedRequest | None = None
+    environment: Mapping[str, Any] = {}
 
     def send(body: bytes) -> bytes:
+        nonlocal ready, environment
         session = sessions.get(os.getpid())
         if session is None:
             session = sessions[os.getpid()] = _session(settings)
         try:
-            response = session.post(
-                settings.url,
-                data=_gzip(body) if settings.gzip else body,
-                headers=headers,
-                timeout=settings.timeout_s,
+            if ready is None:
                 # Per request: over a session's, requests prefers what the environment names.
-                verify=settings.certificate or True,
+                verify = settings.certificate or True
+                environment = session.merge_environment_settings(
+                    settings.url, proxies={}, stream=True, verify=verify, cert=None
+                )
+                ready = session.prepare_request(
+                    requests.Request("POST", settings.url, headers=headers)
+                )
+            request = ready.copy()
+            request.prepare_body(_gzip(body) if settings.gzip else body, None)
+            response = session.send(
+                request,
+                timeout=settings.timeout_s,
                 allow_redirects=False,  # requests would turn the POST into a GET
-                stream=True,
+                **environment,
             )
             with response:
                 answer = response.raw.read(_MOST_ANSWER, decode_content=True) or b""

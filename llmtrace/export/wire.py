@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
 from time import sleep
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
@@ -23,8 +23,17 @@ from llmtrace.export.dialect import OTEL, Dialect
 from llmtrace.export.resource import resource
 from llmtrace.export.waterfall import laid_out, span_name, status_text
 from llmtrace.failopen import internal_error
-from llmtrace.semconv import Value
-from llmtrace.semconv_table import ORDER, SCOPE
+from llmtrace.semconv import Value, kind_of
+from llmtrace.semconv_table import (
+    DERIVED,
+    ORDER,
+    PLAIN,
+    REPORTED,
+    SCOPE,
+    SPECIAL,
+    STAGE_TIMES,
+    TRIES,
+)
 from llmtrace.spans import Span
 
 if TYPE_CHECKING:
@@ -62,12 +71,11 @@ _ARRAY_VALUES: Final = b"\x0a"
 
 _double = Struct("<d").pack
 _fixed64 = Struct("<Q").pack
+_CHILD_TAIL: Final = Struct("<8scQcQ")  # of a stage's span: its id, its start and its end
+_child_tail = _CHILD_TAIL.pack
 
 _INT64: Final = 1 << 63
 _UINT64_MASK: Final = (1 << 64) - 1
-
-# Longer strings are not worth remembering, and a few long ones would be worth a lot of memory.
-_REMEMBERED: Final = 64
 
 # What a stage's span id is to that of its request: fixed, so that a row sent twice is one row.
 _CHILD: Final = {
@@ -172,38 +180,22 @@ def encode_row(row: Row, dialect: Dialect = OTEL) -> bytes:
         _SPAN_END,
         _fixed64(row.start + row.e2e_ns),
     )
-    for name, value in dialect.row(row).items():
-        kind = value.__class__
-        if kind is float:
-            parts.append(_double_key(name))
-            parts.append(_double(value))
-        elif kind is int or (kind is str and len(value) <= _REMEMBERED):  # type: ignore[arg-type]
-            parts.append(_remembered(name, value))
-        else:
-            parts.append(_attribute(name, value))
+    parts.append(_attributes(dialect.row(row)))
     if (text := status_text(row)) is not None:
         parts.append(_field(_SPAN_STATUS, _text(_STATUS_MESSAGE, text) + _STATUS_CODE_ERROR))
     body = b"".join(parts)
     out = [_SCOPE_SPANS_SPANS, _varint(len(body)), body]
     number = int.from_bytes(span_id)
     shared = b"".join(_attribute(name, value) for name, value in dialect.shared(row).items())
+    ids = b"".join((_SPAN_TRACE_ID, trace_id, _SPAN_PARENT_SPAN_ID, span_id, _SPAN_SPAN_ID))
     for stage, source, start_ns, end_ns in laid_out(row):
-        size, same = _child_head(dialect, stage, source)
         out += (
-            _SCOPE_SPANS_SPANS,
-            _varint(size + len(shared)),
-            same,
+            _child_head(dialect, stage, source, len(shared)),
             shared,
-            _SPAN_TRACE_ID,
-            trace_id,
-            _SPAN_PARENT_SPAN_ID,
-            span_id,
-            _SPAN_SPAN_ID,
-            child_id(number, stage).to_bytes(8),
-            _SPAN_START,
-            _fixed64(start_ns),
-            _SPAN_END,
-            _fixed64(end_ns),
+            ids,
+            _child_tail(
+                child_id(number, stage).to_bytes(8), _SPAN_START, start_ns, _SPAN_END, end_ns
+            ),
         )
     if row.tries:
         out += (encode_span(span, dialect, shared) for span in attempt_spans(row))
@@ -247,13 +239,13 @@ def child_id(span_id: int, stage: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def _child_head(dialect: Dialect, stage: str, source: str | None) -> tuple[int, bytes]:
-    """Return what of a stage's span does not depend on the row, and its length with all else."""
+def _child_head(dialect: Dialect, stage: str, source: str | None, shared: int) -> bytes:
+    """Return a stage's span up to what depends on its row: of that, `shared` bytes and its ids."""
     attributes = (_attribute(name, value) for name, value in dialect.stage(stage, source).items())
     same = _text(_SPAN_NAME, stage) + _SPAN_KIND_INTERNAL + b"".join(attributes)
-    ids = len(_SPAN_TRACE_ID) + 16 + len(_SPAN_SPAN_ID) + 8 + len(_SPAN_PARENT_SPAN_ID) + 8
-    times = len(_SPAN_START) + 8 + len(_SPAN_END) + 8
-    return len(same) + ids + times, same
+    ids = len(_SPAN_TRACE_ID) + 16 + len(_SPAN_PARENT_SPAN_ID) + 8 + len(_SPAN_SPAN_ID)
+    rest = shared + ids + _CHILD_TAIL.size
+    return _SCOPE_SPANS_SPANS + _varint(len(same) + rest) + same
 
 
 def _id(text: str, size: int) -> bytes:
@@ -288,21 +280,73 @@ def _text(tag: bytes, text: str) -> bytes:
     return _field(tag, text.encode("utf-8", "replace"))
 
 
-@lru_cache(maxsize=1024)
-def _double_key(name: str) -> bytes:
-    """Return an attribute up to its double, whose eight bytes end it."""
-    head = _text(_KEY, name) + _VALUE + b"\x09" + _DOUBLE
-    return _SPAN_ATTRIBUTES + _varint(len(head) + 8) + head
+def _attributes(attributes: Mapping[str, Value]) -> bytes:
+    """Encode the attributes of a row: doubles at once, and at once what other rows say, too."""
+    plan = _plan(tuple(attributes))
+    filled = [*plan.places]
+    filled[1::2] = [attributes[name] for name in plan.doubles]
+    out = [
+        plan.pack(*filled),
+        _alike(plan.alike, tuple([attributes[name] for name in plan.alike])),
+    ]
+    for name in plan.others:
+        value = attributes[name]
+        remembered = value.__class__ is int
+        out.append(_remembered(name, value) if remembered else _attribute(name, value))
+    return b"".join(out)
+
+
+# What few requests say differently: all of it is encoded once, and found again.
+_ALIKE: Final = (
+    {line.name for line in (*PLAIN, *SPECIAL, *DERIVED) if line.kind not in {"int", "double"}}
+    | {f"{line.name}.source" for line in (*REPORTED, *STAGE_TIMES)}
+    | {"http.response.status_code", "server.port"}
+) - {"llmtrace.request_id", "gen_ai.response.id", "llmtrace.tenant", TRIES}
+
+
+class _Plan(NamedTuple):
+    """How attributes of some names are encoded.
+
+    Attributes:
+        pack: makes the bytes of all doubles at once.
+        places: what it is given: of each its key, and a place for its value.
+    """
+
+    pack: Callable[..., bytes]
+    places: tuple[Any, ...]
+    doubles: tuple[str, ...]
+    alike: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+@lru_cache(maxsize=256)
+def _plan(names: tuple[str, ...]) -> _Plan:
+    doubles = tuple(name for name in names if kind_of(name) in {"seconds", "double"})
+    heads = [_key(name) + _VALUE + b"\x09" + _DOUBLE for name in doubles]
+    keys = tuple(_SPAN_ATTRIBUTES + _varint(len(head) + 8) + head for head in heads)
+    pack = Struct("<" + "".join(f"{len(key)}sd" for key in keys)).pack
+    alike = tuple(name for name in names if name in _ALIKE and name not in doubles)
+    others = tuple(name for name in names if name not in {*doubles, *alike})
+    places = tuple(place for key in keys for place in (key, None))
+    return _Plan(pack, places, doubles, alike, others)
+
+
+@lru_cache(maxsize=256)
+def _alike(names: tuple[str, ...], values: tuple[Value, ...]) -> bytes:
+    return b"".join(map(_attribute, names, values))
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _remembered(name: str, value: str | int) -> bytes:
+def _remembered(name: str, value: Value) -> bytes:
     return _attribute(name, value)
 
 
 def _attribute(name: str, value: Value) -> bytes:
     if isinstance(value, str):
-        encoded = _text(_STRING, value)
+        text = value.encode("utf-8", "replace")
+        if len(text) <= _SHORT:
+            return _before(name, len(text)) + text
+        encoded = _field(_STRING, text)
     elif isinstance(value, bool):
         encoded = _BOOL + (b"\x01" if value else b"\x00")
     elif isinstance(value, int):
@@ -314,7 +358,22 @@ def _attribute(name: str, value: Value) -> bytes:
     else:
         values = (_field(_ARRAY_VALUES, _text(_STRING, each)) for each in value)
         encoded = _field(_ARRAY, b"".join(values))
-    return _field(_SPAN_ATTRIBUTES, _text(_KEY, name) + _field(_VALUE, encoded))
+    return _field(_SPAN_ATTRIBUTES, _key(name) + _field(_VALUE, encoded))
+
+
+@lru_cache(maxsize=1024)
+def _key(name: str) -> bytes:
+    return _text(_KEY, name)
+
+
+_SHORT: Final = 64
+
+
+@lru_cache(maxsize=1024)
+def _before(name: str, size: int) -> bytes:
+    """Return an attribute up to its text of so many bytes."""
+    whole = _field(_SPAN_ATTRIBUTES, _key(name) + _field(_VALUE, _field(_STRING, bytes(size))))
+    return whole[: len(whole) - size]
 
 
 def _any(value: object) -> AnyValue:

@@ -69,6 +69,7 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (exchange, "incoming"),
     (httpx_bodies, "watch"),
     (httpx, "_socket"),
+    (httpx, "_add_headers"),
     (httpx_bodies, "_first_byte"),
     (kernel, "look"),
     (phases, "note"),

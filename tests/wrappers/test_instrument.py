@@ -314,6 +314,33 @@ def test_headers_that_join(mode: str, server: Server) -> None:
     assert len({row.trace_id for row in collected}) == 2
 
 
+def test_headers_go_with_the_clients_own_requests_once(server: Server) -> None:
+    """A request that is sent twice has them once; what else is asked meanwhile has none."""
+    library: Any = import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
+    seen: list[tuple[str, list[str]]] = []
+    body = {"id": "1", "object": "chat.completion", "created": 1, "model": "tiny", "choices": []}
+
+    def answer(request: Any) -> Any:
+        seen.append((request.url.host, request.headers.get_list("traceparent")))
+        return library.Response(200, json=body)
+
+    class Twice(library.Client):  # type: ignore[misc]
+        def send(self, request: Any, **kwargs: Any) -> Any:
+            with library.Client(transport=library.MockTransport(answer)) as other:
+                other.post("http://login.test/token")
+            super().send(request)
+            return super().send(request, **kwargs)
+
+    http_client = Twice(transport=library.MockTransport(answer))
+    with capture() as collected, client("sync", server, http_client=http_client) as made:
+        create, asked = method(made)
+        create(**asked)
+    [row] = collected
+    own = [f"00-{row.trace_id}-{row.span_id}-01"]
+    assert [told for host, told in seen if host != "login.test"] == [own, own]
+    assert [told for host, told in seen if host == "login.test"] == [[]]
+
+
 @pytest.mark.parametrize("where", ["call", "client"])
 def test_headers_of_the_caller_stay(mode: str, server: Server, where: str) -> None:
     """A caller's own ids win, wherever it sets them, and become the row's."""

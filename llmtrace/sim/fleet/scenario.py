@@ -131,9 +131,7 @@ def simulate(scenario: Scenario) -> Simulated:
         shown=shown,
     )
     note = f"simulated: no request in here was ever made (llmtrace simulate, seed {scenario.seed})"
-    return Simulated(
-        scenario=scenario, case=replace(case, metric=metric, note=note), truth=truth
-    )
+    return Simulated(scenario=scenario, case=replace(case, metric=metric, note=note), truth=truth)
 
 
 def _sides(case: Case) -> tuple[Columns, Columns]:

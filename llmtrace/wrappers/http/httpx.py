@@ -7,7 +7,7 @@ the live socket is asked for its round trip, and the answer's first byte and its
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Any, Final
 
@@ -27,7 +27,8 @@ def _trace(
     theirs = extensions.get("trace")
 
     def trace(name: str, info: Any) -> None:
-        _note(attempt, clock, (name, info), extensions, theirs)
+        if name not in phases.of_no_interest:
+            _note(attempt, clock, (name, info), extensions, theirs)
         if theirs is not None:
             theirs(name, info)
 
@@ -40,7 +41,8 @@ def _atrace(
     theirs = extensions.get("trace")
 
     async def trace(name: str, info: Any) -> None:
-        _note(attempt, clock, (name, info), extensions, theirs)
+        if name not in phases.of_no_interest:
+            _note(attempt, clock, (name, info), extensions, theirs)
         if theirs is not None:
             await theirs(name, info)
 
@@ -62,10 +64,17 @@ def _note(
         internal_error("http.trace", error)
 
 
-def _begin(request: Any, make_trace: Callable[..., Any]) -> tuple[Recording, Attempt] | None:
+def _begin(
+    sender: Any, request: Any, make_trace: Callable[..., Any]
+) -> tuple[Recording, Attempt] | None:
     recording = current.get()
     if recording is None or not recording.on_the_wire:
         return None
+    try:
+        if recording.outgoing is not None and recording.outgoing[0] is sender:
+            _add_headers(recording, request, recording.outgoing[1])
+    except Exception as error:  # noqa: BLE001 - the request goes out as it was
+        internal_error("http.headers", error)
     if recording.span.span is not None:
         langfuse_beside.only_ours(recording.span.span)
     try:
@@ -78,6 +87,21 @@ def _begin(request: Any, make_trace: Callable[..., Any]) -> tuple[Recording, Att
         internal_error("http", error)
         return None
     return recording, attempt
+
+
+def _add_headers(recording: Recording, request: Any, added: Mapping[str, str]) -> None:
+    """Add headers that a request is known not to have: once, however often it is sent."""
+    if getattr(request, "_llmtrace", None) is recording:
+        return
+    request._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
+    try:
+        # The documented way looks for each among all of them, several times.
+        request.headers._list += [  # noqa: SLF001
+            (name.encode(), name.lower().encode(), text.encode("latin-1"))
+            for name, text in added.items()
+        ]
+    except AttributeError:
+        request.headers.update(added)
 
 
 def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: bool) -> None:
@@ -120,7 +144,7 @@ def _broke(recording: Recording, attempt: Attempt, error: BaseException) -> None
 
 def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
     def attempt(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        begun = _begin(request, _trace)
+        begun = _begin(self, request, _trace)
         if begun is None:
             return plain(self, request, *args, **kwargs)
         try:
@@ -153,7 +177,7 @@ def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
 
 def _asend(plain: Callable[..., Awaitable[Any]], client: str) -> Callable[..., Awaitable[Any]]:
     async def attempt(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        begun = _begin(request, _atrace)
+        begun = _begin(self, request, _atrace)
         if begun is None:
             return await plain(self, request, *args, **kwargs)
         try:

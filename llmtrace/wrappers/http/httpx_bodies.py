@@ -27,12 +27,18 @@ def watch(recording: Recording, response: Any, *, comments: bool = False) -> Non
         response: the answer.
         comments: whether a gateway may tell its time in the stream.
     """
-    library = sys.modules[type(response).__module__.partition(".")[0]]
-    kinds = (library.SyncByteStream, library.AsyncByteStream)
-    bases = tuple(base for base in kinds if isinstance(response.stream, base))
-    response.stream = _first_byte(bases)(recording, response, comments)
+    kinds: Any = type(response), type(response.stream)
+    response.stream = _first_byte(_bases(*kinds))(recording, response, comments)
     _become(response, _watched, recording)
     response._llmtrace_let_go = letgo.LetGo(recording)  # noqa: SLF001
+
+
+@lru_cache(maxsize=64)
+def _bases(response: Any, stream: Any) -> tuple[Any, ...]:
+    """Return which kinds of byte stream, of a response's library, a stream is."""
+    library = sys.modules[response.__module__.partition(".")[0]]
+    kinds = (library.SyncByteStream, library.AsyncByteStream)
+    return tuple(base for base in kinds if issubclass(stream, base))
 
 
 def watch_refusal(recording: Recording, response: Any) -> None:

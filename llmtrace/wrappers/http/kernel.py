@@ -9,17 +9,16 @@ from __future__ import annotations
 import socket
 import struct
 import sys
-from dataclasses import dataclass
 from typing import Any, Final
 
+from llmtrace.frozen import checked_dataclass
 from llmtrace.record import Attempt
 from llmtrace.stages import Reported
 
-# Offsets in Linux's struct tcp_info, both u32: `tcpi_last_data_sent` (ms) has always been there,
+# Two u32 of Linux's struct tcp_info: `tcpi_last_data_sent` (ms) has always been there,
 # `tcpi_min_rtt` (us) since 4.9. The minimum and not `tcpi_rtt`: that one is smoothed, and counts
 # delayed acknowledgements in.
-_LAST_DATA_SENT: Final = 44
-_MIN_RTT: Final = 148
+_TCP_INFO: Final = struct.Struct("=44x I 100x I")
 _TCP_INFO_SIZE: Final = 160
 _NS_PER_US: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
@@ -31,7 +30,7 @@ _TICK_NS: Final = 4 * _NS_PER_MS
 _has_tcp_info: Final = sys.platform == "linux" and hasattr(socket, "TCP_INFO")
 
 
-@dataclass(frozen=True, slots=True)
+@checked_dataclass(frozen=True, slots=True)
 class TcpInfo:
     """What the kernel says of a connected socket, in nanoseconds; `None` = it cannot tell."""
 
@@ -41,16 +40,15 @@ class TcpInfo:
 
 def tcp_info(sock: Any) -> TcpInfo:
     """Ask the kernel about a socket, or asyncio's transport socket; others tell nothing."""
-    if not _has_tcp_info or getattr(sock, "family", None) not in {socket.AF_INET, socket.AF_INET6}:
+    if not _has_tcp_info:
         return TcpInfo()
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
-    except OSError:  # closed meanwhile, or not TCP
+    except (OSError, AttributeError):  # closed meanwhile, or not TCP, or no socket
         return TcpInfo()
-    if len(info) < _MIN_RTT + 4:
+    if len(info) < _TCP_INFO.size:
         return TcpInfo()
-    (microseconds,) = struct.unpack_from("=I", info, _MIN_RTT)
-    (milliseconds,) = struct.unpack_from("=I", info, _LAST_DATA_SENT)
+    milliseconds, microseconds = _TCP_INFO.unpack_from(info)
     return TcpInfo(
         min_rtt=microseconds * _NS_PER_US if 0 < microseconds != _NO_SAMPLE else None,
         sent_ago=milliseconds * _NS_PER_MS,

@@ -60,22 +60,27 @@ _NOTES: Final[Mapping[str, _Note]] = {
     "send_request_body.complete": _sent,
 }
 
-# The same by full name (`connection.connect_tcp.started`, `http11.…`), filled as names are seen;
-# most events of a request are of no interest, and are found so by one look-up.
-_by_name: dict[str, _Note | None] = {}
+# The same by full name (`connection.connect_tcp.started`, `http11.…`), filled as names are seen.
+_by_name: dict[str, _Note] = {}
+# Most events of a request: to be passed over by one look-up. Filled as they are seen, too.
+of_no_interest: set[str] = set()
 _MOST_NAMES: Final = 256
 
 
 def note(attempt: Attempt, clock: Clock, name: str, info: Any = None) -> None:
     """Note an event of an attempt, if it is of interest."""
-    try:
-        known = _by_name[name]
-    except KeyError:
-        known = _NOTES.get(name.partition(".")[2])
-        if len(_by_name) < _MOST_NAMES:
-            _by_name[name] = known
+    known = _by_name.get(name) or _look_at(name)
     if known is None:
         return
     if known is _sending and getattr((info or {}).get("request"), "method", None) == b"CONNECT":
         return  # a proxy is asked for a tunnel: the request itself follows after TLS
     known(attempt, clock())
+
+
+def _look_at(name: str) -> _Note | None:
+    known = _NOTES.get(name.partition(".")[2])
+    if known is not None:
+        _by_name[name] = known
+    elif len(of_no_interest) < _MOST_NAMES:
+        of_no_interest.add(name)
+    return known

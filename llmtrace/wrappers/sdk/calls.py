@@ -152,7 +152,7 @@ def _arequest(plain: Callable[..., Awaitable[Any]], patch: _Patch) -> Callable[.
 
 
 def _failed(call: _Call, error: BaseException) -> None:
-    call.recording.calling = False
+    call.recording.calling, call.recording.outgoing = False, None
     joining.failed(call.recording, call.filled, error)
 
 
@@ -187,30 +187,41 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
 
 def _known(client: Any, options: Any, endpoint: Endpoint, sdk: str | None) -> dict[str, Any]:
     """Return the row fields that the call itself tells."""
-    url = client.base_url
+    host, server = _server(client)
     body = options.json_data if isinstance(options.json_data, dict) else {}
     model = body.get("model")
     return {
         "operation": endpoint.operation,
         "model": model if isinstance(model, str) else None,
-        "provider": PROVIDERS.get(url.host, sdk),
-        "server": f"{url.host}:{url.port}" if url.port else url.host,
+        "provider": PROVIDERS.get(host, sdk),
+        "server": server,
         "client": sdk,
     }
 
 
+def _server(client: Any) -> tuple[str, str]:
+    """Return the host a client asks, and the same with its port, if the URL names one."""
+    url = client._base_url  # noqa: SLF001 - OpenAI's `base_url` takes longer than all of this
+    known: tuple[Any, str, str] | None = getattr(client, "_llmtrace_server", None)
+    if known is None or known[0] is not url:
+        known = url, url.host, f"{url.host}:{url.port}" if url.port else url.host
+        client._llmtrace_server = known  # noqa: SLF001 - our own attribute on their object
+    return known[1:]
+
+
 def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
-    """Put what llmtrace adds to a request on a copy of its options."""
-    recording, options = call.recording, copy.copy(call.options)
+    """Note the headers that go along, and ask for usage on a copy of the request's options."""
+    recording, options = call.recording, call.options
     given = options.headers if isinstance(options.headers, Mapping) else {}
     # The client's own: `default_headers` would compute all the others for each request.
     custom = getattr(client, "_custom_headers", None)
     if not isinstance(custom, Mapping):
         custom = client.default_headers
-    parsed = recording.stream and given.get(_RAW_HEADER) != "stream"
+    raw = given.get(_RAW_HEADER)
+    parsed = recording.stream and raw != "stream"
     added = exchange.outgoing(recording, {**custom, **given}, parsed=parsed)
-    options.headers = {**given, **added}
-    call.options = options
+    # Its HTTP client adds them: the SDK would take each through half a dozen merges.
+    recording.outgoing = client._client, added  # noqa: SLF001
     body = options.json_data
     if not (recording.stream and call.endpoint.usage_option and isinstance(body, dict)):
         return
@@ -218,13 +229,14 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     asked = extra.get("stream_options", body.get("stream_options"))
     if isinstance(asked, Mapping) and "include_usage" in asked:
         return
-    if "stream_options" in extra or given.get(_RAW_HEADER) == "stream":
+    if "stream_options" in extra or raw == "stream":
         # The one would win over ours; the other's bytes are the caller's to read, and nothing
         # could be hidden among them.
         return
     if runtime.ask_usage and call.server not in _refuses_usage:
         wanted = {**(asked if isinstance(asked, Mapping) else {}), "include_usage": True}
-        options.json_data = {**body, "stream_options": wanted}
+        call.options = copy.copy(options)
+        call.options.json_data = {**body, "stream_options": wanted}
         recording.usage_hidden = call.asked_usage = True
 
 
@@ -257,7 +269,7 @@ def _refused_usage(call: _Call, error: Exception) -> bool:
 
 def _deliver(call: _Call, result: Any) -> Any:
     """Hand the caller what the SDK returned, timed from here on."""
-    call.recording.calling = False
+    call.recording.calling, call.recording.outgoing = False, None
     try:
         answers.deliver(call.recording, call.endpoint, result)
     except Exception as error:  # noqa: BLE001

@@ -190,7 +190,7 @@ def answer_messages(recording: Recording, answer: Any) -> None:
 
 def inband(recording: Recording, metrics: Any) -> None:
     """Read vLLM's per-request metrics. Its `time_to_first_token_ms` is the prefill, not TTFT."""
-    if not isinstance(metrics, Mapping):
+    if not isinstance(metrics, dict):
         return
     figures = EngineFigures(
         queue=reported(metrics.get("queue_time_ms"), _NS_PER_MS, "engine_inband"),
@@ -199,7 +199,7 @@ def inband(recording: Recording, metrics: Any) -> None:
     )
     recording.tells(figures)
     speculative = metrics.get("speculative_decoding")
-    if isinstance(speculative, Mapping):
+    if speculative is not None and isinstance(speculative, Mapping):
         recording.info["spec_drafted"] = count(speculative.get("num_draft_tokens"))
         recording.info["spec_accepted"] = count(speculative.get("num_accepted_draft_tokens"))
 

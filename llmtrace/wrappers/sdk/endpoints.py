@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from llmtrace.record import Recording
@@ -52,6 +53,7 @@ _ANSWERS: Final[Mapping[str, Callable[[Recording, Any], None]]] = {
 }
 
 
+@lru_cache(maxsize=256)
 def endpoint_at(url: str, sdk: str | None) -> Endpoint | None:
     """Find the endpoint that a URL, or the path of one, asks; `None` for every other call."""
     path = url.partition("?")[0].rstrip("/")
@@ -67,7 +69,13 @@ def plain_endpoint(path: str) -> tuple[str, Endpoint] | None:
 
 def library(value: Any) -> str | None:
     """Name the SDK that something is of, or is derived from; `None` if of neither."""
-    roots = (kind.__module__.partition(".")[0] for kind in type(value).__mro__)
+    kind: Any = type(value)
+    return _library(kind)
+
+
+@lru_cache(maxsize=256)
+def _library(kind: Any) -> str | None:
+    roots = (one.__module__.partition(".")[0] for one in kind.__mro__)
     return next((root for root in roots if root in SDKS), None)
 
 
