@@ -60,6 +60,7 @@ bench-collector: $(VENV)/.ready ## pages read, spans received and stored, rows a
 
 bench-triage: $(VENV)/.ready    ## is the cause found? some 2,200 simulated incidents; and how fast
 	$(BIN)/python -m tests.bench.bench_triage --seeds 20 --jobs 2
+	$(BIN)/python -m tests.bench.bench_recordings
 	$(BIN)/python -m tests.bench.bench_analysis
 
 crash: $(VENV)/.ready           ## kill -9 the collector a hundred times: is an acknowledged row lost?

@@ -20,8 +20,8 @@ import yaml
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.budget.file import as_plain
 from llmtrace.errors import ConfigError
-from llmtrace.listening import is_loopback
-from llmtrace.one_server import read_token
+from llmtrace.servers.listening import is_loopback
+from llmtrace.servers.one import read_token
 from llmtrace_collector.fetch import checked, shown
 from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
 from llmtrace_collector.scrape import ScrapeSettings

@@ -17,7 +17,7 @@ import aiohttp
 import yaml
 
 from llmtrace.errors import ConfigError
-from llmtrace.one_server import read_token
+from llmtrace.servers.one import read_token
 from llmtrace_collector.fetch import FetchError, checked, fetch, read_json, shown
 
 _MOST_BYTES: Final = 8 << 20

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.collector_api import Collector
 from llmtrace.errors import SourceError
-from llmtrace.one_server import opener
+from llmtrace.servers.collector import Collector
+from llmtrace.servers.one import opener
 
 _HOST: Final = "127.0.0.1"
 _START_S: Final = 60.0

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from llmtrace.case import Window, write_case
-from llmtrace.collector_api import Collector
 from llmtrace.demo import trouble as troubles
 from llmtrace.demo.collecting import Collecting, collecting
 from llmtrace.demo.options import Phase
@@ -22,6 +21,7 @@ from llmtrace.demo.target import Target
 from llmtrace.demo.trouble import Trouble
 from llmtrace.demo.workload import Job
 from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.servers.collector import Collector
 from llmtrace.vllm_install import cache_folder
 
 try:

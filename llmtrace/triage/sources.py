@@ -23,10 +23,10 @@ from llmtrace.case import (
     read_case,
     signals_from,
 )
-from llmtrace.collector_api import Collector
 from llmtrace.column_files import read_columns
 from llmtrace.columns import Builder, Columns, Words, from_rows
 from llmtrace.errors import DataError
+from llmtrace.servers.collector import Collector
 
 Progress = Callable[[str, float], None]
 Filters = Mapping[str, tuple[str, ...]]

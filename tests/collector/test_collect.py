@@ -19,8 +19,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 
 from llmtrace.cli import main
-from llmtrace.collector_api import Collector
 from llmtrace.rows import TURN, from_dict
+from llmtrace.servers.collector import Collector
 from llmtrace.stages import STAGES
 from llmtrace_collector.top import ask
 

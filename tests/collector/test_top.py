@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from llmtrace.cli import main
-from llmtrace.collector_api import Collector
 from llmtrace.errors import SourceError
+from llmtrace.servers.collector import Collector
 from llmtrace_collector.top import ask, picture, spark, watch
 
 from .serve.views import empty, view

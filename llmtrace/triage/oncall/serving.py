@@ -13,8 +13,8 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from llmtrace.errors import ConfigError, missing_extra
-from llmtrace.listening import is_loopback
-from llmtrace.one_server import read_token
+from llmtrace.servers.listening import is_loopback
+from llmtrace.servers.one import read_token
 from llmtrace.triage.oncall.desk import Desk
 from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.oncall.telling import Annotated, Told, Webhook

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from llmtrace.errors import ConfigError, SourceError
-from llmtrace.one_server import opener
+from llmtrace.servers.one import opener
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.result import NAMED, Result
 from llmtrace.triage.screen import (
@@ -121,7 +121,7 @@ class Annotated:
     """
 
     def __init__(self, url: str, token: str, ca_file: Path | None = None) -> None:
-        from llmtrace.grafana_api import Asker, Grafana
+        from llmtrace.servers.grafana import Asker, Grafana
 
         asker = Asker(
             url="--grafana",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from llmtrace.errors import ConfigError, SourceError
-from llmtrace.one_server import opener, read_token
+from llmtrace.servers.one import opener, read_token
 
 DEFAULT_URL: Final = "http://127.0.0.1:4319"
 _TIMEOUT_S: Final = 60.0

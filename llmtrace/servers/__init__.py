@@ -1,0 +1,1 @@
+"""How do commands speak to servers, and who may speak to ours?"""
