@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,9 +12,10 @@ from llmtrace.triage.result import Change, Load, Outcomes, Verdict
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
 _COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
 # A change of the mix drags the same work along (measured on the simulator, docs/triage.md).
-_KNOCKS: Final = 0.2  # share of the change that the mix itself makes, at least
+_KNOCKS: Final = 0.14  # share of the change that the mix itself makes, at least
 _HEAVIER: Final = 1.08  # times as many tokens a request
-_SHARED: Final = 0.3  # of the growth of all tokens, seen at best in work that went well
+_LONGER: Final = 1.25  # times as many tokens an answer, where a token's time tells of no mix
+_SHARED: Final = 0.45  # of the growth of all tokens, seen at best in work that went well
 _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
@@ -75,12 +76,13 @@ def judge(
         return Judged("regression", broken)  # who fails early does not wait for long
     verdict = _kind(found, spread)
     mix, same = float(found.seconds[0]), found.same_work
-    if verdict != "workload" and _knock_on(found, spread, load):
+    if verdict != "workload" and _knock_on(change.metric, found, spread, load):
         if not broken:
+            asked = f"{_ms(mix)} from what is asked for, and " if mix > 0 else ""
             return Judged(
                 "workload",
-                f"{_moved(change)}: {_ms(mix)} from what is asked for, and {_ms(same)} because "
-                "all requests wait for the heavier ones.",
+                f"{_moved(change)}: {asked}{_ms(same)} because all requests wait for the heavier "
+                "ones.",
             )
         verdict = "mixed"
     if verdict == "workload" and broken:
@@ -114,33 +116,37 @@ def _kind(found: Attribution, spread: Spread | None) -> Verdict:
     return "regression" if counts["same"] else "mixed"
 
 
-def _knock_on(found: Attribution, spread: Spread | None, load: Mapping[str, Load]) -> bool:
+def _knock_on(
+    metric: str, found: Attribution, spread: Spread | None, load: Mapping[str, Load]
+) -> bool:
     """Return whether the same work takes longer only because other work got heavier.
 
     Requests share engines: longer prompts of some are waited for by all. That is so where the mix
     clearly adds, requests ask for more tokens each, the rest lies in stages that engines share,
-    and work that went well takes hardly longer than before: a slower system spares nobody.
+    and work that went well takes hardly longer than before: a slower system spares nobody. A
+    token's time does not grow with the answer's length, so there the mix adds nothing: longer
+    answers only fill the batch, for all alike.
     """
     mix, delta = float(found.seconds[0]), found.delta
-    if delta <= 0 or mix < _KNOCKS * delta:
+    each, all_ = _heavier(load, ("prompt", "output"))
+    fuller = metric == "tpot" and _heavier(load, ("output",))[0] >= _LONGER
+    adds = mix >= _KNOCKS * delta and (spread is None or spread.low[0] > 0)
+    if delta <= 0 or not (adds or fuller):
         return False
-    if spread is not None and spread.low[0] <= 0:
-        return False
-    each, all_ = _heavier(load)
     apart = sum(float(found.seconds[NAMES.index(stage)]) for stage in _OWN)
     at_best = 1 + _SHARED * (all_ - 1) + _SLACK
     return each >= _HEAVIER and apart < _COUNTS * delta and found.at_best <= at_best
 
 
-def _heavier(load: Mapping[str, Load]) -> tuple[float, float]:
-    """Return how many times more tokens each request, and all in a second, ask for."""
+def _heavier(load: Mapping[str, Load], kinds: Sequence[str]) -> tuple[float, float]:
+    """Return how many times more tokens of a kind each request, and all in a second, ask for."""
     each = all_ = 1.0
     before, after = load["before"], load["after"]
     if not before.requests_per_s or not after.requests_per_s:
         return each, all_
     more = after.requests_per_s / before.requests_per_s
-    for name in ("prompt_tokens_per_s", "output_tokens_per_s"):
-        low, high = getattr(before, name), getattr(after, name)
+    for kind in kinds:
+        low, high = (getattr(one, f"{kind}_tokens_per_s") for one in (before, after))
         if low and high:
             all_ = max(all_, high / low)
             each = max(each, high / low / more)

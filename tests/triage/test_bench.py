@@ -28,6 +28,16 @@ def test_a_simulated_fault_is_played_and_named():
     assert set(said.by_chance) <= set(CAUSES)
 
 
+@pytest.mark.parametrize("shift", ["outputs", "prompts"])
+def test_heavier_work_is_a_workload_where_all_wait_for_it(shift):
+    """Longer answers fill the batch, longer prompts hold it up: the same work takes longer, too."""
+    seed = {"outputs": 2_000_003, "prompts": 2_000_050}[shift]
+    said = answer(Task("shift", Scenario(seed=seed, shift=shift)))
+
+    assert said.dropped is None
+    assert said.verdict == "workload"
+
+
 def made(kind: str, truth: tuple[str, ...], top: tuple[str, ...], **more: object) -> Answer:
     """Return an answer as a day would have given it."""
     named = tuple((cause, "confirmed") for cause in top)
