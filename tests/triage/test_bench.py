@@ -30,7 +30,7 @@ def test_a_simulated_fault_is_played_and_named():
 
 @pytest.mark.parametrize("shift", ["outputs", "prompts"])
 def test_heavier_work_is_a_workload_where_all_wait_for_it(shift):
-    """Longer answers fill the batch, longer prompts hold it up: the same work takes longer, too."""
+    """Longer answers fill the batch, longer prompts hold it up: the same work takes longer."""
     seed = {"outputs": 2_000_003, "prompts": 2_000_050}[shift]
     said = answer(Task("shift", Scenario(seed=seed, shift=shift)))
 
