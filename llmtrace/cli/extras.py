@@ -9,16 +9,19 @@ from llmtrace.errors import missing_extra
 
 
 def collector_module(module: str, feature: str) -> Any:
-    """Return a module of the collector, which is built on this package: known by name alone."""
-    try:
-        return import_module(f"llmtrace_collector.{module}")
-    except ImportError as error:
-        raise missing_extra(feature, "collector", error.name or "llmtrace_collector") from error
+    """Return a module of the collector."""
+    return _module("llmtrace_collector", module, feature)
 
 
 def dashboards_module(module: str, feature: str) -> Any:
-    """Return a module of the dashboards, which are built on this package: known by name alone."""
+    """Return a module of the dashboards."""
+    return _module("llmtrace_dashboards", module, feature)
+
+
+def _module(package: str, module: str, feature: str) -> Any:
+    """Return a module of what is built on this package, and so known by name alone."""
     try:
-        return import_module(f"llmtrace_dashboards.{module}")
+        return import_module(f"{package}.{module}")
     except ImportError as error:
-        raise missing_extra(feature, "dashboards", error.name or "llmtrace_dashboards") from error
+        extra = package.removeprefix("llmtrace_")
+        raise missing_extra(feature, extra, error.name or package) from error

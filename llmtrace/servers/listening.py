@@ -1,8 +1,13 @@
-"""Who can reach what a command of ours listens on: this machine alone, or others as well?"""
+"""Who can reach what a command of ours listens on, and by which name did they ask?"""
 
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import Final
+
+# Without a token only these will do: a page in somebody's browser could have its own name mean
+# this machine.
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
@@ -18,3 +23,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:  # a name may mean any address
         return False
+
+
+def host_of(header: str) -> str:
+    """Return the name in a `Host` header, without its port.
+
+    Example:
+        >>> host_of("Localhost:4319"), host_of("[::1]:4319")
+        ('localhost', '::1')
+    """
+    name = header.lower().strip()
+    if name.startswith("["):
+        return name.partition("]")[0].removeprefix("[")
+    return name.rpartition(":")[0] if name.count(":") == 1 else name

@@ -22,25 +22,13 @@ from llmtrace.export.wire import Resources, encode
 from llmtrace.record import random_id
 from llmtrace.spans import Span
 from llmtrace_collector.store import open_store, read
+from tests.collector.store.sent import delimited
 from tests.export.samples import typical
 
 NS = 10**9
 DAY_NS = 86_400 * NS
 DAY_US = DAY_NS // 1000  # times ten million it still fits into 64 bits
 AGAIN = 3
-
-
-def delimited(messages):
-    """Put each message's length before it, as a varint."""
-    out = bytearray()
-    for message in messages:
-        length = len(message)
-        while length > 127:
-            out.append(length & 127 | 128)
-            length >>= 7
-        out.append(length)
-        out += message
-    return bytes(out)
 
 
 def requests_sent(number, *, engine):

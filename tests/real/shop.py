@@ -42,6 +42,7 @@ from llmtrace_dashboards.windows import RuleSettings
 from tests.collector.collecting import process
 from tests.collector.pages import DCGM
 
+from .kept import Kept
 from .people import Doors, ask_for, ask_once, rush_in
 from .prometheus import free_port, get, prometheus, query, wait_for
 
@@ -92,18 +93,6 @@ class Shop:
     rows: tuple[Row, ...]
 
 
-class _Kept:
-    """A sink that keeps rows."""
-
-    every_row = True
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def write(self, row: Row) -> None:
-        self.rows.append(row)
-
-
 @contextlib.contextmanager
 def open_shop(vllm: Server) -> Iterator[Shop]:
     """Let people ask, and yield what Prometheus has of it."""
@@ -117,7 +106,7 @@ def open_shop(vllm: Server) -> Iterator[Shop]:
         variables.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{otlp}/v1/traces")
         agents = opened.enter_context(contextlib.ExitStack())
         agents.enter_context(_planner(f"{vllm.url}/v1", vllm.model, page))
-        kept = _Kept()
+        kept = Kept()
         llmtrace.init("shop", exporters=["otlp", kept], region="eu-west")
         opened.callback(llmtrace.shutdown)
         pages = {"planner": f"127.0.0.1:{page}", "llmtrace-collector": web.split("//")[1]}

@@ -22,23 +22,11 @@ from llmtrace.stages import STAGES
 from tests.collector.collecting import post, process, wait_for
 
 from .conftest import do_without
+from .kept import Kept
 from .prometheus import PROMETHEUS, free_port, missing, prometheus, query, scraping
 
 SERVICE = "real-collector"
 _US = 1_000
-
-
-class Kept:
-    """A sink that keeps the rows the application itself has."""
-
-    every_row = True
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def write(self, row: Row) -> None:
-        """Keep one."""
-        self.rows.append(row)
 
 
 def ask(client: openai.OpenAI, times: int) -> None:

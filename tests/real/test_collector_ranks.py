@@ -30,9 +30,10 @@ from llmtrace.rows import Row, from_dict
 from tests.collector.collecting import process, wait_for
 
 from .conftest import do_without
+from .kept import Kept
 from .plugin_path import make_plugin_path
 from .prometheus import PROMETHEUS, free_port, missing, prometheus, query, scraping
-from .test_collector import Kept, rows_of
+from .test_collector import rows_of
 
 SERVICE: Final = "real-ranks"
 TOKENS: Final = 24

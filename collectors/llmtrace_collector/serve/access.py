@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from llmtrace.servers.listening import LOOPBACK_NAMES, host_of
 from llmtrace_collector.config import Address
 from llmtrace_collector.receive.access import check_token
 from llmtrace_collector.receive.refusal import RefusedError
@@ -67,14 +68,6 @@ class Guard:
         return None
 
 
-def host_of(header: str) -> str:
-    """Return the name in a `Host` header, without its port."""
-    name = header.lower().strip()
-    if name.startswith("["):
-        return name.partition("]")[0].removeprefix("[")
-    return name.rpartition(":")[0] if name.count(":") == 1 else name
-
-
 def hosts_for(address: Address, more: Collection[str]) -> Collection[str] | None:
     """Return the names an address may be asked as; `None` = any.
 
@@ -82,4 +75,4 @@ def hosts_for(address: Address, more: Collection[str]) -> Collection[str] | None
     """
     if not address.is_loopback and not more:
         return None
-    return {"localhost", "127.0.0.1", "::1", address.host, *more}
+    return {*LOOPBACK_NAMES, address.host, *more}

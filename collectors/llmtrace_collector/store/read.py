@@ -57,8 +57,8 @@ def rows(
         after: those behind this one only.
     """
     where, given = _where(filters)
-    columns, known_ns = _COLUMNS, joined_until(store)
-    if known_ns and (limit is None or limit > _PAGE):
+    columns, known_ns = _COLUMNS, 0
+    if (limit is None or limit > _PAGE) and (known_ns := joined_until(store)):
         told = f"{_BETWEEN}{where}"
         columns = _told(store, told, _between(start_ns, end_ns, given))
     left = limit

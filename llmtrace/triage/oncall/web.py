@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from html import escape
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -24,13 +23,13 @@ from starlette.routing import Route
 
 from llmtrace.errors import DataError
 from llmtrace.pages import document
+from llmtrace.servers.listening import LOOPBACK_NAMES, host_of
 from llmtrace.triage.oncall.alert import MOST_BYTES, read_alerts
 from llmtrace.triage.oncall.desk import Desk, Full
 from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.result import NAMED
 
 _LISTED: Final = 100
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _BODY_S: Final = 30.0
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -53,7 +52,7 @@ def make_app(
         names: hosts by which the server goes, beside loopback's. Without a token no other will do:
             a page in somebody's browser could have its own name mean this machine.
     """
-    called = frozenset({*_LOOPBACK, *(name.lower() for name in names)})
+    called = LOOPBACK_NAMES | {name.lower() for name in names}
 
     def guarded(answer: Answer) -> Answer:
         async def guard(request: Request) -> Response:
@@ -64,7 +63,7 @@ def make_app(
                     401,
                     {"WWW-Authenticate": 'Bearer, Basic realm="llmtrace", charset="UTF-8"'},
                 )
-            elif token is None and not _is_called(request, called):
+            elif token is None and host_of(request.headers.get("host", "")) not in called:
                 response = JSONResponse({"error": "this server has another name"}, 421)
             else:
                 response = await answer(request)
@@ -131,12 +130,6 @@ def _bears(request: Request, token: str) -> bool:
     elif scheme.lower() != "bearer":
         return False
     return hmac.compare_digest(given.encode(), token.encode())
-
-
-def _is_called(request: Request, names: frozenset[str]) -> bool:
-    """Say whether a request names this server as it is called."""
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname
-    return host is not None and host.lower() in names
 
 
 def _none(name: str) -> Response:

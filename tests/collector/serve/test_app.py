@@ -11,9 +11,10 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from llmtrace.palette import STAGE_COLOURS
+from llmtrace.servers.listening import host_of
 from llmtrace.stages import STAGES
 from llmtrace_collector.config import Address
-from llmtrace_collector.serve.access import Guard, host_of, hosts_for
+from llmtrace_collector.serve.access import Guard, hosts_for
 from llmtrace_collector.serve.app import live_page, make_app
 from llmtrace_collector.serve.metrics import Own
 
