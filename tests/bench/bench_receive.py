@@ -3,9 +3,11 @@
     python -m tests.bench.bench_receive [--duckdb FOLDER]
 
 All of it counts: HTTP, checking, spool, store, join, every thread of the process, until the last
-span is stored. Beside it the obvious alternative, a receiver in Python that walks every span and
-inserts columns into DuckDB (`pip install --target FOLDER duckdb`). Then ten times as much as the
-store takes is sent, and memory, refusals and what was acknowledged are looked at.
+span is stored. Beside it, in turns, the same receiver and engine that make nothing of the spans
+but text in a table, so that the figure does not depend on the machine; and the obvious
+alternative, a receiver in Python that walks every span and inserts columns into DuckDB (`pip
+install --target FOLDER duckdb`). Then ten times as much as the store takes is sent, and memory,
+refusals and what was acknowledged are looked at.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import asyncio
 import json
 import os
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -32,7 +35,8 @@ from llmtrace.export.wire import Resources, encode
 from llmtrace.rows import Row
 from llmtrace.stages import Network, Reported, Timeline
 
-BAR = 120_000
+# The aim is 120,000 spans a CPU-second where the engine alone takes 150,000: a share of that.
+BAR = 120_000 / 150_000
 A_TRACE = 9  # spans
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 MS = 1_000_000
@@ -214,6 +218,7 @@ def main() -> int:
     """Measure, print, and return 1 if the bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--duckdb", help="folder that `pip install --target` put duckdb into")
     parser.add_argument("--only", choices=("speed", "overload"))
     given = parser.parse_args()
@@ -222,7 +227,12 @@ def main() -> int:
         print(f"received over HTTP and stored, one core, {given.requests} requests of 900 spans:")
         plain = list(plain_requests(given.requests, 900))
         print(f"  ({len(plain[0]) / 900:.0f} bytes a span)")
-        rate = speed("llmtrace, spans of any application", plain, [], None)
+        shares, rate = [], 0.0
+        for _ in range(given.turns):
+            bare = speed("the engine alone: spans in one table", plain, ["--into", "bare"], None)
+            rate = speed("llmtrace, spans of any application", plain, [], None)
+            shares.append(rate / bare if bare else 0.0)
+        share = statistics.median(shares)
         if given.duckdb:
             few = plain[: max(1, given.requests // 4)]
             other = speed(
@@ -234,8 +244,11 @@ def main() -> int:
         speed("llmtrace, 90 spans a request", small, [], None)
         rows = list(row_requests(given.requests, 900))
         speed("llmtrace, its own spans, joined to rows", rows, [], None)
-        good = rate >= BAR
-        print(f"bar: {BAR:,} spans a CPU-second: {'met' if good else 'missed'}")
+        good = share >= BAR
+        print(
+            f"llmtrace stores {share:.0%} of what the engine alone does: the bar, {BAR:.0%}, is "
+            + ("met" if good else "missed")
+        )
     if given.only != "speed":
         good = overload(5_000, 20) and good
     return 0 if good else 1

@@ -50,8 +50,32 @@ class Usage:
             self.most_rss = max(self.most_rss, held)
 
 
-async def ours(folder: Path, slow_spans_s: float, tight: bool) -> tuple[int, Finish]:
-    """Receive as `llmtrace collect` does."""
+# What the engine must do to store spans at all: text in the same table, and nothing else.
+BARE = """\
+CREATE MATERIALIZED VIEW spans_of_otlp TO otel_traces AS
+SELECT
+    fromUnixTimestamp64Nano(toInt64(s.start_time_unix_nano)) AS Timestamp,
+    lower(hex(s.trace_id)) AS TraceId, lower(hex(s.span_id)) AS SpanId,
+    lower(hex(s.parent_span_id)) AS ParentSpanId, s.name AS SpanName, toString(s.kind) AS SpanKind,
+    resource['service.name'] AS ServiceName, resource AS ResourceAttributes,
+    {spans} AS SpanAttributes, s.end_time_unix_nano - s.start_time_unix_nano AS Duration
+FROM (
+    SELECT resource, g.spans AS spans
+    FROM (
+        SELECT {resource} AS resource, r.scope_spans AS scope_spans
+        FROM otlp ARRAY JOIN resource_spans AS r
+    ) ARRAY JOIN scope_spans AS g
+) ARRAY JOIN spans AS s"""
+SCALARS = """\
+mapFromArrays({0}.key, arrayMap(kv -> multiIf(kv.value.value = 'string_value',
+    kv.value.string_value, kv.value.value = 'int_value', toString(kv.value.int_value),
+    kv.value.value = 'double_value', toString(kv.value.double_value), ''), {0}))"""
+
+
+async def ours(
+    folder: Path, slow_spans_s: float, *, tight: bool, bare: bool
+) -> tuple[int, Finish]:
+    """Receive as `llmtrace collect` does; `bare`: without anything made of the spans."""
     from llmtrace_collector.receive import (
         HttpServer,
         Ingest,
@@ -65,6 +89,12 @@ async def ours(folder: Path, slow_spans_s: float, tight: bool) -> tuple[int, Fin
 
     store: Any = open_store(folder / "store")
     store.query("SELECT 1")
+    if bare:
+        store.engine.run("DROP VIEW request_parts_of_spans")
+        store.engine.run("DROP VIEW spans_of_otlp")
+        maps = {"spans": SCALARS.format("s.attributes")}
+        maps["resource"] = SCALARS.format("r.resource.attributes")
+        store.engine.run(BARE.format(**maps))
     if slow_spans_s:
         store = Slow(store, slow_spans_s)
     mib = 1 << 20
@@ -210,7 +240,8 @@ async def serve(given: argparse.Namespace) -> None:
     if given.into == "duckdb":
         port, finish = await duckdb_walk(given.folder)
     else:
-        port, finish = await ours(given.folder, given.slow, given.tight)
+        bare = given.into == "bare"
+        port, finish = await ours(given.folder, given.slow, tight=given.tight, bare=bare)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     print(port, flush=True)
     usage = Usage()
@@ -223,7 +254,7 @@ def main() -> None:
     """Pin, and serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--into", default="llmtrace")
+    parser.add_argument("--into", default="llmtrace", choices=("llmtrace", "bare", "duckdb"))
     parser.add_argument("--slow", type=float, default=0.0)
     parser.add_argument("--tight", action="store_true")
     given = parser.parse_args()

@@ -176,6 +176,7 @@ def test_figures_of_many(collector):
         ("/api/v1/rows?limit=0", 400, "limit: '0' is not a whole number"),
         ("/api/v1/rows?after=1", 400, "after: write start:trace_id:span_id"),
         ("/api/v1/stages?step=1&start=-365d", 400, "step: more than"),
+        ("/api/v1/stages?of=queue,luck", 400, "of: 'luck' is not one of network, gateway"),
         ("/api/v1/slowest?by=luck", 400, "by: 'luck' is not one of e2e"),
         ("/api/v1/traces/xyz", 400, "a trace id is 32 hexadecimal digits"),
         (f"/api/v1/traces/{'f' * 32}", 404, "no trace"),

@@ -57,8 +57,8 @@ class IngestSettings:
     """
 
     interval_s: float = 0.5
-    batch_bytes: int = 24 * MIB
-    batch_spans: int = 50_000
+    batch_bytes: int = 48 * MIB
+    batch_spans: int = 100000
     join_s: float = 1.0
     backoff_s: float = 0.5
     most_backoff_s: float = 15.0
@@ -110,7 +110,7 @@ class Ingest:
 
     @property
     def lag_s(self) -> float:
-        """How long there has been something to store, without a moment in which all was stored."""
+        """How long what waits to be stored has waited, in seconds, at most."""
         since = self._behind_since
         if since is None:
             return 0.0
@@ -137,16 +137,22 @@ class Ingest:
         while not self._stopping.is_set():
             wait_s = max(self._settings.interval_s, _REST * self._insert_took)
             self._spool.wait(wait_s, self._settings.batch_bytes, self._stopping.is_set)
-            self.drain()
+            self.drain(leave=self._settings.batch_bytes)
             self._join_if_due()
         self.drain()
         self._join()
 
-    def drain(self) -> None:
-        """Store all that is in the spool; give up only when stopping, and then after a while."""
+    def drain(self, leave: int = 0) -> None:
+        """Store what is in the spool; give up only when stopping, and then after a while.
+
+        Args:
+            leave: what is less than so many bytes, and came while other was stored, may wait for
+                more: a small batch takes the store nearly as long as a large one.
+        """
         pause = self._settings.backoff_s
         while not self._over():
             try:
+                taken = self._monotonic()
                 batch = self._spool.next_batch(
                     self._settings.batch_bytes, self._settings.batch_spans
                 )
@@ -154,7 +160,7 @@ class Ingest:
                     self._behind_since = None
                     return
                 if self._behind_since is None:
-                    self._behind_since = self._monotonic()
+                    self._behind_since = taken
                 self._store_batch(batch)
             except LlmtraceError as error:
                 self._failed("insert", error)
@@ -166,6 +172,9 @@ class Ingest:
             else:
                 pause = self._settings.backoff_s
                 self.counted.problem = None
+                if self._spool.backlog_bytes < leave:
+                    self._behind_since = taken  # what is left came after that
+                    return
                 self._join_if_due()
                 continue
             self._pause(pause)

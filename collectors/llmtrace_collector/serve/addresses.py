@@ -10,7 +10,7 @@ ADDRESSES: Final = (
     ("/api/v1/signals", "GET", "samples of engines, gateways and GPUs, likewise"),
     ("/api/v1/facts", "GET", "what is known of each engine"),
     ("/api/v1/events", "GET, POST", "deploys, scalings, changes of settings"),
-    ("/api/v1/stages", "GET", "percentiles of every stage and metric, a step at a time"),
+    ("/api/v1/stages", "GET", "percentiles of stages and metrics, a step at a time"),
     ("/api/v1/traces/{trace_id}", "GET", "one trace: its rows and its spans"),
     ("/api/v1/slowest", "GET", "the requests that took longest"),
     ("/api/v1/coverage", "GET", "who told how much of each stage"),

@@ -171,15 +171,16 @@ class Api:
 
     async def _stages(self, request: Request) -> Response:
         given = dict(request.query_params)
-        asking.known(given, _TIME | _FILTERS | {"step"})
+        asking.known(given, _TIME | _FILTERS | {"step", "of"})
         when = asking.between(given, self._wall())
         step = asking.number(given, "step", 60, 86_400)
         if (when.end_ns - when.start_ns) / 1e9 / step > _MOST_MINUTES:
             raise QuestionError(f"step: more than {_MOST_MINUTES} steps; take a larger one")
         filters = asking.texts(given, _FILTERS)
+        of = asking.some(given, "of", read.MEASURED)
         found = await self._ask(
             lambda: read.stage_percentiles(
-                self._store, when.start_ns, when.end_ns, filters, step_s=step
+                self._store, when.start_ns, when.end_ns, filters, step_s=step, of=of
             )
         )
         return JSONResponse({"step_s": step, "points": found})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -128,6 +128,20 @@ def texts(given: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
         if len(value) > _MOST_TEXT:
             raise QuestionError(f"{name}: longer than {_MOST_TEXT} characters")
     return found
+
+
+def some(given: Mapping[str, str], name: str, there_are: Sequence[str]) -> Sequence[str]:
+    """Read names with commas between them; without any, all there are.
+
+    Raises:
+        QuestionError: there is no such name.
+    """
+    if name not in given:
+        return there_are
+    asked = given[name].split(",")
+    if unknown := [one for one in asked if one not in there_are]:
+        raise QuestionError(f"{name}: {unknown[0][:64]!r} is not one of {', '.join(there_are)}")
+    return tuple(dict.fromkeys(asked))
 
 
 def trace_id(text: str) -> str:

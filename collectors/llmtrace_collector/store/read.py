@@ -29,7 +29,7 @@ FILTERS: Final = (
     "server", "gateway", "client", "operation", "finish_reason", "error_type",
 )  # fmt: skip
 METRICS: Final = ("ttft", "tpot", "e2e")
-_ALL: Final = (*STAGES, "unattributed", *METRICS)
+MEASURED: Final = (*STAGES, "unattributed", *METRICS)
 SLOWEST_BY: Final = ("e2e", "ttft", "tpot", *STAGES, "unattributed")
 _DERIVED: Final = ("ttft_arrival_s", "tpot_s", "retry_s")
 
@@ -189,6 +189,7 @@ def stage_percentiles(
     filters: Filters | None = None,
     *,
     step_s: int = 60,
+    of: Sequence[str] = MEASURED,
 ) -> list[dict[str, Any]]:
     """Return percentiles of all stages and metrics, a step at a time, of requests that succeeded.
 
@@ -198,6 +199,7 @@ def stage_percentiles(
         end_ns: likewise; not in it.
         filters: by the names in `FILTERS`.
         step_s: how long one step is, in seconds.
+        of: which of `MEASURED`; each costs about as much as the next.
 
     Returns:
         For each step in which a request began: `t` (unix seconds), `requests` by outcome, and by
@@ -216,13 +218,13 @@ def stage_percentiles(
         outcomes.setdefault(int(at), {})[str(outcome)] = int(count)
     levels = ", ".join(map(level, (0.5, 0.95, 0.99)))
     figures = ", ".join(
-        f"count({_column(name)}), quantilesExact({levels})({_column(name)})" for name in _ALL
+        f"count({_column(name)}), quantilesExact({levels})({_column(name)})" for name in of
     )
     told = store.query(
         f"SELECT {step}, {figures} {found} AND outcome = 'success' GROUP BY step", between
     )
-    stages = {int(row[0]): _percentiles(row) for row in told}
-    none = _percentiles([0, *((0, (0, 0, 0)) * len(_ALL))])
+    stages = {int(row[0]): _percentiles(row, of) for row in told}
+    none = _percentiles([0, *((0, (0, 0, 0)) * len(of))], of)
     return [
         {"t": at * step_s, "requests": counts, "stages": stages.get(at, none)}
         for at, counts in outcomes.items()
@@ -237,9 +239,9 @@ def level(q: float) -> str:
     return f"{q - _LESS:.10f}"
 
 
-def _percentiles(row: Sequence[Any]) -> dict[str, Any]:
+def _percentiles(row: Sequence[Any], of: Sequence[str]) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    for place, name in enumerate(_ALL):
+    for place, name in enumerate(of):
         known, quantiles = row[1 + 2 * place], row[2 + 2 * place]
         told[name] = {"known": int(known)} | {
             p: float(value) / _NS if known else None

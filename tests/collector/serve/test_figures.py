@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -139,6 +140,17 @@ def test_percentiles_a_step_at_a_time(store):
         assert told["known"] == line.known
         assert told["p50_s"] == pytest.approx(line.p50_s, abs=1e-9)
         assert told["p95_s"] == pytest.approx(line.high_s, abs=1e-9)
+
+
+def test_percentiles_of_some_stages_are_those_of_all(store):
+    """Asking for fewer changes nothing of those."""
+    ask = partial(read.stage_percentiles, store, NOW - 700 * _S, NOW)
+
+    few = ask(of=("queue", "ttft"))
+
+    assert [point["requests"] for point in few] == [point["requests"] for point in ask()]
+    for point, whole in zip(few, ask(), strict=True):
+        assert point["stages"] == {name: whole["stages"][name] for name in ("queue", "ttft")}
 
 
 def test_who_told_what(store):
