@@ -46,7 +46,7 @@ LIBRARY: Final = (
     *CORE, "budget", "configure", "export", "gateway", "identity", "marks", "runtime", "scope",
     "semconv", "semconv_table", "wrappers",
 )  # fmt: skip
-PROGRAMS: Final = ("__main__", "cli", "demo", "sim", "testing", "local_vllm", "vllm_install")
+PROGRAMS: Final = ("__main__", "cli", "demo", "sim", "testing", "local_vllm")
 
 
 def modules() -> dict[str, Path]:

