@@ -391,10 +391,14 @@ def test_an_incident_is_triaged_by_what_the_collector_has(capsys, tmp_path, monk
     """The whole chain: what goes wrong half-way is named, and written as a page and a case."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     page, rows = tmp_path / "page.html", tmp_path / "rows.jsonl"
-    options = ("--seconds", "60", "--html", str(page), "--json", str(rows))
+    options = ("--concurrency", "10", "--html", str(page), "--json", str(rows))
 
-    assert demo("--fault", "gateway_overhead", "--concurrency", "10", *options) == 0
-    told = capsys.readouterr().out
+    told = ""
+    for seconds in (60, 120):  # in a minute a starved machine may see too little to be sure
+        assert demo("--fault", "gateway_overhead", "--seconds", str(seconds), *options) == 0
+        told = capsys.readouterr().out
+        if "names it first" in told:
+            break
     done = read_rows(rows)
     assert "What was done" in told
     assert "names it first" in told
