@@ -1,7 +1,7 @@
 """What does llmtrace add to a stream that is read over plain httpx? CPU a chunk, CPU a request.
 
 Measured like the OpenAI client's in `client_cost.py`: bare and traced in turns, in one process and
-one run, from memory, so that what is left is the client's own work. Prints medians of the pairs.
+one run, from memory, so that what is left is the client's own work. The least turns count.
 
     python -m tests.bench.raw_cost
 """
@@ -69,7 +69,7 @@ def clients(tokens: int) -> dict[str, Callable[[], None]]:
 def main() -> int:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=11, help="turns of bare and traced")
+    parser.add_argument("--pairs", type=int, default=20, help="turns of bare and traced")
     pairs = parser.parse_args().pairs
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
@@ -87,7 +87,7 @@ def main() -> int:
 def _print(pairs: int) -> None:
     short, long = clients(1), clients(LONG)
     print(f"Python {platform.python_version()}, httpx {httpx.__version__}, {pairs} pairs; "
-          "CPU of the whole process, medians")  # fmt: skip
+          "CPU of the whole process, least turns")  # fmt: skip
     for name in ("sync", "async"):
         one = measure(short[name], REQUESTS, pairs, flush=False, instrument="httpx")
         many = measure(long[name], 3, 2 * pairs, flush=False, instrument="httpx")
