@@ -1,8 +1,8 @@
 """How does what was acknowledged get from the spool into the store, and become rows?
 
-One thread: takes a batch, inserts it under its token, notes that, and once a second has the store
-join. While the store fails it waits, longer each time; nothing that was acknowledged is dropped.
-A request that the store can never read is found out by going one by one, and put aside.
+One thread: takes a batch, inserts it under its token, notes that, and every few seconds has the
+store join. While the store fails it waits, longer each time; nothing that was acknowledged is
+dropped. A request that the store can never read is found out by going one by one, and put aside.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from llmtrace_collector.store.protocol import BadBatch, JoinReport
 logger = logging.getLogger("llmtrace.collector")
 
 
-# A store rests at least so many times as long as it was busy, unless there is much to do.
-_REST: Final = 2
+# Of few spans nearly all of an insert or a join is planning the query, so that they come the less
+# often the longer they take: a tenth of a core each. Where there is much to do they come sooner.
+_REST: Final = 9
+_MOST_REST_S: Final = 2.0  # between two inserts
+_MOST_JOIN_REST_S: Final = 10.0
 # What is stored while a join runs may only be seen by the next.
 _JOINS: Final = 2
 # Others may write to the same store: the join is not left out for ever.
@@ -135,7 +138,8 @@ class Ingest:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            wait_s = max(self._settings.interval_s, _REST * self._insert_took)
+            rest_s = min(_REST * self._insert_took, _MOST_REST_S)
+            wait_s = max(self._settings.interval_s, rest_s)
             self._spool.wait(wait_s, self._settings.batch_bytes, self._stopping.is_set)
             self.drain(leave=self._settings.batch_bytes)
             self._join_if_due()
@@ -237,7 +241,8 @@ class Ingest:
                 self.counted.problem = None
         ended = self._monotonic()
         pause = self._settings.join_s * (1 if self._joins_due > 0 else _IDLE)
-        self._join_at = ended + max(pause, _REST * (ended - started))
+        rest_s = min(_REST * (ended - started), _MOST_JOIN_REST_S)
+        self._join_at = ended + max(pause, rest_s)
         self.counted.join_s += ended - started
 
     def _failed(self, what: str, error: Exception) -> None:
