@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from llmtrace.content import Content
 from llmtrace.failopen import internal_error
@@ -194,7 +194,7 @@ class Recording:
         if self.ttft is not None:
             self.more()
             return
-        self.ttft = max(0, now - self.start)  # a clock may go backwards
+        self.ttft = _since(self.start, now)
         self.held_before = self.held
         self.last_content = now
         self.waited_at_content = self.waited
@@ -237,12 +237,12 @@ class Recording:
         else:
             # The first, or an earlier call of a decorated function that went well: all the time
             # up to here was the client's own.
-            marked = sum(self.marked_before.values())
+            marked = sum(self.marked_before.values()) if self.marked_before else 0
             retried = self.retry_network + self.retry_gateway
-            self.client_wait = max(0, now - self.start - self.held - marked - retried)
+            self.client_wait = _since(self.start + self.held + marked + retried, now)
             self.attempts.clear()
             self.attempts_forgotten = 0
-        attempt = Attempt(started=now)
+        attempt = Attempt(now)
         self.attempts.append(attempt)
         if len(self.attempts) > MOST_TRIES:
             del self.attempts[0]
@@ -380,26 +380,19 @@ class Recording:
             network = Network(client_wait=self.client_wait)
         elif last is not None and (self.tries or last.error is not None):
             self._tried(last, now)
-        marks = {
-            "last_content_ns": self.last_content or None,
-            "answered_ns": None if last is None else last.answered,
-            "first_byte_ns": self.first_byte,
-            "first_event_ns": self.first_event,
-            "first_text_ns": self.firsts[TEXT],
-            "first_reasoning_ns": self.firsts[REASONING],
-            "first_tool_call_ns": self.firsts[TOOL_CALL],
-        }
         queue = prefill = decode = frontend = None
         # What a cache kept may hold the figures of the request it was made by.
         for told in () if self.info.get("cache_hit") else self.engine:
             queue, prefill = better(queue, told.queue), better(prefill, told.prefill)
             decode, frontend = better(decode, told.decode), better(frontend, told.frontend)
-        gaps = sum(self.gap_counts)
+        start, ttft, held, firsts = self.start, self.ttft, self.held, self.firsts
+        gap_counts = tuple(self.gap_counts)
+        gaps = sum(gap_counts)
         timeline = Timeline(
-            e2e=max(0, now - self.start),
-            ttft=self.ttft,
-            held_before=self.held if self.ttft is None else self.held_before,
-            held_after=0 if self.ttft is None else self.held - self.held_before,
+            e2e=_since(start, now),
+            ttft=ttft,
+            held_before=held if ttft is None else self.held_before,
+            held_after=0 if ttft is None else held - self.held_before,
             network=network,
             retry_network=self.retry_network,
             retry_gateway=self.retry_gateway,
@@ -408,37 +401,38 @@ class Recording:
             prefill=prefill,
             engine_decode=decode,
             frontend=frontend,
-            marked_before=dict(self.marked_before),  # a mark may end after the row
-            marked_after=dict(self.marked_after),
+            marked_before=self.marked_before.copy(),  # a mark may end after the row
+            marked_after=self.marked_after.copy(),
             stream=self.stream,
         )
-        fields: dict[str, Any] = {
-            "timeline": timeline,
-            "start": self.started_unix_ns,
-            "outcome": outcome,
-            "error_type": error_type,
-            "http_status": None if last is None else last.status,
-            "attempts": max(1, len(self.attempts) + self.attempts_forgotten),
-            "tries": tuple(self.tries),
-            "chunks": 0 if self.ttft is None else 1 + gaps,
-            "burst_chunks": self.gap_counts[0] if gaps else None,
-            "max_gap_ns": None if self.max_gap < 0 else self.max_gap,
-            "attributes": dict(self.attributes),
-            "content": (
-                {}
-                if self.content is None
-                else self.content.attributes(self.info.get("finish_reason"))
-            ),
-            "gap_counts": tuple(self.gap_counts),
-            "gap_sum_ns": (
-                None
-                if self.ttft is None
-                else self.waited_at_content - (self.ttft - self.held_before)
-            ),
-            **{name: max(0, at - self.start) for name, at in marks.items() if at is not None},
-            **self.info,
-        }
-        return Row.of(fields)
+        row = Row.blank()
+        row["timeline"] = timeline
+        row["start"] = self.started_unix_ns
+        row["outcome"], row["error_type"] = outcome, error_type
+        if last is not None:
+            row["http_status"] = last.status
+            row["attempts"] = len(self.attempts) + self.attempts_forgotten
+            row["tries"] = tuple(self.tries)
+            row["answered_ns"] = _since(start, last.answered)
+        if ttft is not None:
+            row["chunks"] = 1 + gaps
+            row["gap_sum_ns"] = self.waited_at_content - (ttft - self.held_before)
+            row["last_content_ns"] = _since(start, self.last_content or None)
+        if gaps:
+            row["burst_chunks"] = gap_counts[0]
+        if self.max_gap >= 0:
+            row["max_gap_ns"] = self.max_gap
+        row["gap_counts"] = gap_counts
+        row["first_byte_ns"] = _since(start, self.first_byte)
+        row["first_event_ns"] = _since(start, self.first_event)
+        row["first_text_ns"] = _since(start, firsts[TEXT])
+        row["first_reasoning_ns"] = _since(start, firsts[REASONING])
+        row["first_tool_call_ns"] = _since(start, firsts[TOOL_CALL])
+        row["attributes"] = self.attributes.copy()
+        if self.content is not None:
+            row["content"] = self.content.attributes(self.info.get("finish_reason"))
+        row.update(self.info)
+        return Row.of(row)
 
     def _last_failed(self, last: Attempt, outcome: Outcome) -> bool:
         """Say whether the request ended with its last attempt's failure, or in its backoff."""
@@ -453,6 +447,16 @@ class Recording:
 _HTTP_ERROR: Final = 400
 # How a stream ends that does not tell of the failure inside it.
 _NO_FAILURE: Final = frozenset({"success", "cancelled", "truncated"})
+
+
+_Time = TypeVar("_Time", int, int | None)
+
+
+def _since(start: int, at: _Time) -> _Time:
+    """Return how long after the start something happened; `None` = it did not."""
+    if at is None:
+        return at
+    return at - start if at > start else 0  # a clock may go backwards
 
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:

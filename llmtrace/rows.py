@@ -135,13 +135,18 @@ class Row:
 
         def __init__(self, **given: Any) -> None:
             # The generated one sets sixty fields one by one, past the freeze: five times the cost.
-            _fill(self.__dict__, given)
+            object.__setattr__(self, "__dict__", _checked(Row.blank() | given))
+
+    @staticmethod
+    def blank() -> dict[str, Any]:
+        """Return the fields that need not be given, by name; `Row.of` makes a row of all."""
+        return _DEFAULTS | {name: {} for name in _MAPPINGS}
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Row:
-        """Make a row of its fields by name: sixty keywords would be copied three times."""
+    def of(cls, own: dict[str, Any]) -> Row:
+        """Make a row of all its fields by name, which are its own from here on: nothing copied."""
         row = cls.__new__(cls)
-        _fill(row.__dict__, given)
+        object.__setattr__(row, "__dict__", _checked(own))
         return row
 
     @cached_property
@@ -264,15 +269,12 @@ class Row:
         return flat
 
 
-def _fill(own: dict[str, Any], given: Mapping[str, Any]) -> None:
-    own.update(_DEFAULTS)
-    for name in _MAPPINGS:
-        own[name] = {}
-    own.update(given)
+def _checked(own: dict[str, Any]) -> dict[str, Any]:
     if len(own) != len(_FIELDS) or not own.keys() >= _REQUIRED:
         missing, unknown = sorted(_REQUIRED - own.keys()), sorted(own.keys() - _FIELDS)
         msg = f"a row lacks {missing} and has no {unknown}"
         raise TypeError(msg)
+    return own
 
 
 _FIELDS: Final = {f.name for f in fields(Row)}

@@ -72,7 +72,7 @@ class Runtime:
     clock: Clock = time.perf_counter_ns
     wall: Clock = time.time_ns
 
-    def start(self, info: dict[str, Any], *, generation: Span | None = None) -> Recording:
+    def start(self, info: Mapping[str, Any], *, generation: Span | None = None) -> Recording:
         """Start the recording of one request with the row fields known so far.
 
         Args:

@@ -138,6 +138,8 @@ class AnyRequest(RuleBasedStateMachine):
         """The stream ends, one way or another."""
         recording = self.recording
         ends = how != "closed" or (recording.open and not self.asked)
+        if how == "abandoned" and recording.outer and recording.stream and not recording.open:
+            ends = False  # the stream has ended already, and the function around it goes on
         if finish:
             recording.info["finish_reason"] = "stop"
         if how == "failed":

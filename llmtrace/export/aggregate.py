@@ -17,11 +17,13 @@ from llmtrace.export.forked import restart_after_fork
 from llmtrace.failopen import internal_error
 from llmtrace.record import GAP_BOUNDS_NS
 from llmtrace.semconv_table import TOKEN_BOUNDS
+from llmtrace.stages import STAGES, Network
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
 
 _NS: Final = 1_000_000_000
+_PHASES: Final = tuple(phase for phase, _ in Network().parts())
 
 OTHER: Final = "other"
 # The last 7 bytes of a trace id are the random ones.
@@ -107,17 +109,17 @@ class Cell:
     Attributes:
         bands: nanoseconds spent in each stage, by how long the request took in all: for each of
             `BANDS_NS` and one for what is longer, a sum for each stage.
-        sources: requests by stage and who told its time.
+        told: requests by who told the time of each of `STAGES`; `None` = it is not known.
         phases: nanoseconds in each sub-phase of `network`, where somebody looked.
         retries: HTTP attempts after the first.
     """
 
     __slots__ = (
         "bands", "cached_tokens", "e2e", "gaps", "input_tokens", "output_tokens", "phases",
-        "requests", "retries", "sources", "stages", "tpot", "ttft", "unknown",
+        "requests", "retries", "stages", "told", "tpot", "ttft",
     )  # fmt: skip
 
-    def __init__(self, bounds: Mapping[str, Sequence[int]], stages: Sequence[str]) -> None:
+    def __init__(self, bounds: Mapping[str, Sequence[int]], *, ours: bool) -> None:
         self.requests = self.cached_tokens = self.retries = 0
         self.e2e = Histogram(bounds["e2e"])
         self.ttft = Histogram(bounds["ttft"])
@@ -125,18 +127,19 @@ class Cell:
         self.gaps = Histogram(GAP_BOUNDS_NS)
         self.input_tokens = Histogram(TOKEN_BOUNDS)
         self.output_tokens = Histogram(TOKEN_BOUNDS)
+        stages = STAGE_LABELS if ours else ()
         self.stages = {stage: Histogram(bounds[stage]) for stage in stages}
-        self.unknown = dict.fromkeys(stages, 0)
-        self.bands = [[0] * len(stages) for _ in range(len(BANDS_NS) + 1)]
-        self.sources: dict[tuple[str, str], int] = {}
+        self.bands = [[0] * len(STAGE_LABELS) for _ in range(len(BANDS_NS) + 1)]
+        self.told: dict[tuple[str | None, ...], int] = {}
         self.phases: dict[str, int] = {}
 
     def observe(self, row: Row, mark: Mark | None) -> None:
         """Count one row. What it does not know is not observed, so that counts show coverage."""
+        timeline = row.timeline
         self.requests += 1
-        self.e2e.observe(row.e2e_ns, mark)
-        if (ttft := row.ttft_ns) is not None:
-            self.ttft.observe(ttft, mark)
+        self.e2e.observe(timeline.e2e, mark)
+        if timeline.ttft is not None:
+            self.ttft.observe(timeline.ttft, mark)
             if row.gap_counts is not None:
                 self._gaps(row, row.gap_counts)
         if row.prompt_tokens is not None:
@@ -153,19 +156,37 @@ class Cell:
         if (tpot := row.tpot_s) is not None:
             self.tpot.observe(round(tpot * _NS), mark)
         stages = row.stages
-        band = self.bands[bisect_left(BANDS_NS, row.e2e_ns)]
+        band = self.bands[bisect_left(BANDS_NS, row.timeline.e2e)]
         for place, (name, histogram) in enumerate(self.stages.items()):
-            ns = getattr(stages, name)
-            if ns is None:
-                self.unknown[name] += 1
-            else:
+            if (ns := getattr(stages, name)) is not None:
                 histogram.observe(ns, mark)
                 band[place] += ns
-        for told in stages.sources.items():
-            self.sources[told] = self.sources.get(told, 0) + 1
-        for phase, ns in row.timeline.network.parts():
-            if ns is not None:
-                self.phases[phase] = self.phases.get(phase, 0) + ns
+        told = tuple(map(stages.sources.get, STAGES))
+        self.told[told] = self.told.get(told, 0) + 1
+        network, phases = row.timeline.network, self.phases
+        for phase in _PHASES:
+            if (ns := getattr(network, phase)) is not None:
+                phases[phase] = phases.get(phase, 0) + ns
+
+    @property
+    def sources(self) -> dict[tuple[str, str], int]:
+        """Requests by stage and who told its time."""
+        found: dict[tuple[str, str], int] = {}
+        for told, count in self.told.items():
+            for stage, source in zip(STAGES, told, strict=True):
+                if source is not None:
+                    found[stage, source] = found.get((stage, source), 0) + count
+        return found
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """Requests for which a stage is not known, by stage."""
+        found = dict.fromkeys(STAGE_LABELS, 0)  # what is unattributed always is
+        for told, count in self.told.items():
+            for stage, source in zip(STAGES, told, strict=True):
+                if source is None:
+                    found[stage] += count
+        return found
 
     def _gaps(self, row: Row, gap_counts: Sequence[int]) -> None:
         if row.chunks > 1:
@@ -180,13 +201,12 @@ class Cell:
             getattr(self, name).add(getattr(other, name))
         for stage, histogram in other.stages.items():
             self.stages[stage].add(histogram)
-            self.unknown[stage] += other.unknown[stage]
         self.retries += other.retries
         for mine, theirs in zip(self.bands, other.bands, strict=True):
             for place, ns in enumerate(theirs):
                 mine[place] += ns
-        for told, count in other.sources.items():
-            self.sources[told] = self.sources.get(told, 0) + count
+        for told, count in other.told.items():
+            self.told[told] = self.told.get(told, 0) + count
         for phase, ns in other.phases.items():
             self.phases[phase] = self.phases.get(phase, 0) + ns
 
@@ -197,7 +217,7 @@ class Aggregate:
     Args:
         thresholds_s: seconds by metric (`e2e`, `ttft`, `tpot`, `inter_chunk_gap`) or stage, made
             bucket bounds so that the share within each is exact.
-        stages: which stages to count.
+        ours: count what OpenTelemetry's GenAI metrics do not have, too: stages, `tpot`, `phases`.
         tenants: tell tenants apart too.
         most_label_sets: above these, rows of new label sets are counted together under `other`.
 
@@ -209,12 +229,12 @@ class Aggregate:
         self,
         *,
         thresholds_s: Thresholds | None = None,
-        stages: Sequence[str] = STAGE_LABELS,
+        ours: bool = True,
         tenants: bool = False,
         most_label_sets: int = 500,
     ) -> None:
         self._edges = edges(thresholds_s or {})
-        self._stages = tuple(stages)
+        self._ours = ours
         self._tenants = tenants
         self._most = most_label_sets
         self.restart_in_child()
@@ -255,7 +275,7 @@ class Aggregate:
             labels = Labels(*[OTHER] * len(labels))._replace(outcome=labels.outcome)
             if (other := self._cells.get(labels)) is not None:
                 return other
-        cell = self._cells[labels] = Cell(self._edges, self._stages)
+        cell = self._cells[labels] = Cell(self._edges, ours=self._ours)
         return cell
 
     def by(self, key: Callable[[Labels], K], *, reset: bool = False) -> dict[K, Cell]:
@@ -274,7 +294,7 @@ class Aggregate:
             wanted = key(labels)
             merged = found.get(wanted)
             if merged is None:
-                merged = found[wanted] = Cell(self._edges, self._stages)
+                merged = found[wanted] = Cell(self._edges, ours=self._ours)
             with self._lock:
                 merged.add(cell)
         return found
@@ -283,4 +303,4 @@ class Aggregate:
 def mark_of(row: Row) -> Mark | None:
     """Return what an exemplar says of a row; `None` if the user's sampling drops its trace."""
     written = row.weight <= 1 or int(row.trace_id[-14:], 16) * row.weight < _RANDOM
-    return (row.trace_id, row.span_id, row.start + row.e2e_ns) if written else None
+    return (row.trace_id, row.span_id, row.start + row.timeline.e2e) if written else None

@@ -69,7 +69,7 @@ class GenAISink:
         self._send = sender(read_settings("metrics", environ=environ), "metrics")
         # Backends that want differences get them: what was sent is then counted anew.
         self._delta = environ.get(_TEMPORALITY, "").lower() in {"delta", "lowmemory"}
-        self._aggregate = Aggregate(stages=())
+        self._aggregate = Aggregate(ours=False)
         self._agents = Agents()
         self._instruments: Instruments | None = None
         self._decided = False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.export.agents import Agents
 from llmtrace.export.aggregate import Aggregate, Cell, Histogram
-from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS, Thresholds
+from llmtrace.export.buckets import BANDS_NS, Thresholds
 from llmtrace.failopen import internal_error, internal_errors
 from llmtrace.spans import Span
 
@@ -248,9 +248,10 @@ class _Families:
         _add(self.ttft, labels, cell.ttft)
         _add(self.tpot, labels, cell.tpot)
         _add(self.gap, labels, cell.gaps)
-        for stage in STAGE_LABELS:
-            _add(self.stage, (*labels, stage), cell.stages[stage])
-            self.unknown.add_metric((*labels, stage), cell.unknown[stage])
+        for stage, histogram in cell.stages.items():
+            _add(self.stage, (*labels, stage), histogram)
+        for stage, count in cell.unknown.items():
+            self.unknown.add_metric((*labels, stage), count)
         for (stage, source), count in cell.sources.items():
             self.source.add_metric((*labels, stage, source), count)
         for (over, le), band in zip(_BANDS, cell.bands, strict=True):

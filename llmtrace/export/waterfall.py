@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from llmtrace.rows import Row
+from llmtrace.rows import TURN, Row
 from llmtrace.semconv_table import ORDER
 
 # Outcomes for which a span says ERROR. A cancelled request did what its caller asked.
@@ -25,22 +25,35 @@ def laid_out(row: Row) -> Iterator[tuple[str, str | None, int, int]]:
 
     Of a turn nothing: what ran inside it has spans of its own, where it truly lay.
     """
+    names, sources, edges = waterfall(row)
+    return zip(names, sources, edges, edges[1:], strict=False)  # each ends where the next begins
+
+
+def waterfall(row: Row) -> tuple[tuple[str, ...], tuple[str | None, ...], list[int]]:
+    """Return the same as names, sources, and the edges between them: one more than stages."""
     if row.is_turn:
-        return
+        return (), (), []
     stages = row.stages
     sources: Mapping[Any, str] = stages.sources
+    names, edges = [], [row.start]
     at = row.start
     for name in ORDER:
-        ns = getattr(stages, name)
-        if ns:
-            yield name, sources.get(name), at, at + ns
+        if ns := getattr(stages, name):
+            names.append(name)
             at += ns
+            edges.append(at)
+    return tuple(names), tuple([sources.get(name) for name in names]), edges
 
 
 def span_name(row: Row) -> str:
     """Name the span as OpenTelemetry does: what was done, with which model or by which agent."""
-    named = row.agent if row.is_turn else row.model
-    return row.operation if named is None else f"{row.operation} {named}"
+    return name_of(row.operation, row.model, row.agent)
+
+
+def name_of(operation: str, model: str | None, agent: str | None) -> str:
+    """Name the span of such a row."""
+    named = agent if operation == TURN else model
+    return operation if named is None else f"{operation} {named}"
 
 
 def status_text(row: Row) -> str | None:

@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from struct import Struct
+from struct import Struct, calcsize
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,8 +21,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMes
 from llmtrace.export.attempts import attempt_spans
 from llmtrace.export.dialect import OTEL, Dialect
 from llmtrace.export.resource import resource
-from llmtrace.export.waterfall import laid_out, span_name, status_text
+from llmtrace.export.waterfall import failure_text, name_of, waterfall
 from llmtrace.failopen import internal_error
+from llmtrace.rows import TURN
 from llmtrace.semconv import Value, kind_of
 from llmtrace.semconv_table import (
     DERIVED,
@@ -70,9 +71,8 @@ _ARRAY: Final = b"\x2a"
 _ARRAY_VALUES: Final = b"\x0a"
 
 _double = Struct("<d").pack
-_fixed64 = Struct("<Q").pack
-_CHILD_TAIL: Final = Struct("<8scQcQ")  # of a stage's span: its id, its start and its end
-_child_tail = _CHILD_TAIL.pack
+_times = Struct("<cQcQ").pack
+_CHILD_PLACES: Final = 8  # in the plan of stages' spans, each
 
 _INT64: Final = 1 << 63
 _UINT64_MASK: Final = (1 << 64) - 1
@@ -169,37 +169,48 @@ def encode_row(row: Row, dialect: Dialect = OTEL) -> bytes:
     """
     trace_id = _id(row.trace_id, 16)
     span_id = _id(row.span_id, 8)
-    parts = [_SPAN_TRACE_ID, trace_id, _SPAN_SPAN_ID, span_id]
-    if row.parent_span_id is not None:
-        parts += (_SPAN_PARENT_SPAN_ID, _id(row.parent_span_id, 8))
-    parts += (
-        _text(_SPAN_NAME, span_name(row)),
-        _SPAN_KIND_INTERNAL if row.is_turn else _SPAN_KIND_CLIENT,
-        _SPAN_START,
-        _fixed64(row.start),
-        _SPAN_END,
-        _fixed64(row.start + row.e2e_ns),
-    )
-    parts.append(_attributes(dialect.row(row)))
-    if (text := status_text(row)) is not None:
-        parts.append(_field(_SPAN_STATUS, _text(_STATUS_MESSAGE, text) + _STATUS_CODE_ERROR))
-    body = b"".join(parts)
-    out = [_SCOPE_SPANS_SPANS, _varint(len(body)), body]
-    number = int.from_bytes(span_id)
-    shared = b"".join(_attribute(name, value) for name, value in dialect.shared(row).items())
-    ids = b"".join((_SPAN_TRACE_ID, trace_id, _SPAN_PARENT_SPAN_ID, span_id, _SPAN_SPAN_ID))
-    for stage, source, start_ns, end_ns in laid_out(row):
-        out += (
-            _child_head(dialect, stage, source, len(shared)),
-            shared,
-            ids,
-            _child_tail(
-                child_id(number, stage).to_bytes(8), _SPAN_START, start_ns, _SPAN_END, end_ns
-            ),
+    parent = row.parent_span_id
+    body = b"".join(
+        (
+            _SPAN_TRACE_ID,
+            trace_id,
+            _SPAN_SPAN_ID,
+            span_id,
+            b"" if parent is None else _SPAN_PARENT_SPAN_ID + _id(parent, 8),
+            _entitled(row.operation, row.model, row.agent, row.outcome, row.error_type),
+            _times(_SPAN_START, row.start, _SPAN_END, row.start + row.timeline.e2e),
+            _row_attributes(dialect.row(row)),
         )
+    )
+    shared = _attributes(dialect.shared(row))
+    out = [_SCOPE_SPANS_SPANS, _varint(len(body)), body]
+    stages, sources, edges = waterfall(row)
+    if stages:
+        plan = _children(dialect, stages, sources, len(shared))
+        number = int.from_bytes(span_id)
+        ids = b"".join((shared, _SPAN_TRACE_ID, trace_id, _SPAN_PARENT_SPAN_ID, span_id))
+        filled = [*plan.places]
+        filled[1::_CHILD_PLACES] = [ids] * len(stages)
+        filled[3::_CHILD_PLACES] = [child_id(number, stage).to_bytes(8) for stage in stages]
+        filled[5::_CHILD_PLACES] = edges[:-1]
+        filled[7::_CHILD_PLACES] = edges[1:]
+        out.append(plan.pack(*filled))
     if row.tries:
         out += (encode_span(span, dialect, shared) for span in attempt_spans(row))
     return b"".join(out)
+
+
+@lru_cache(maxsize=256)
+def _entitled(
+    operation: str, model: str | None, agent: str | None, outcome: str, error_type: str | None
+) -> bytes:
+    """Return the name, the kind and the status of the span of such a row."""
+    kind = _SPAN_KIND_INTERNAL if operation == TURN else _SPAN_KIND_CLIENT
+    return (
+        _text(_SPAN_NAME, name_of(operation, model, agent))
+        + kind
+        + _status(failure_text(outcome, error_type))
+    )
 
 
 def encode_span(span: Span, dialect: Dialect = OTEL, shared: bytes = b"") -> bytes:
@@ -220,16 +231,9 @@ def encode_span(span: Span, dialect: Dialect = OTEL, shared: bytes = b"") -> byt
         _text(_SPAN_NAME, span.name),
         _SPAN_KIND,
         _SPAN_KINDS[span.kind],
-        _SPAN_START,
-        _fixed64(span.start),
-        _SPAN_END,
-        _fixed64(span.start + span.duration_ns),
+        _times(_SPAN_START, span.start, _SPAN_END, span.start + span.duration_ns),
     )
-    parts += (_attribute(name, value) for name, value in dialect.span(span).items())
-    parts.append(shared)
-    if span.error is not None:
-        status = _text(_STATUS_MESSAGE, span.error) + _STATUS_CODE_ERROR
-        parts.append(_field(_SPAN_STATUS, status))
+    parts += (_attributes(dialect.span(span)), shared, _status(span.error))
     return _field(_SCOPE_SPANS_SPANS, b"".join(parts))
 
 
@@ -238,14 +242,34 @@ def child_id(span_id: int, stage: str) -> int:
     return (span_id ^ _CHILD[stage]) or 1  # 0 is no id
 
 
+class _Plan(NamedTuple):
+    """How bytes are made at once that differ in few places.
+
+    Attributes:
+        pack: makes them.
+        places: what it is given: what is always the same, and `None` where something is to go.
+    """
+
+    pack: Callable[..., bytes]
+    places: tuple[Any, ...]
+
+
 @lru_cache(maxsize=256)
-def _child_head(dialect: Dialect, stage: str, source: str | None, shared: int) -> bytes:
-    """Return a stage's span up to what depends on its row: of that, `shared` bytes and its ids."""
-    attributes = (_attribute(name, value) for name, value in dialect.stage(stage, source).items())
-    same = _text(_SPAN_NAME, stage) + _SPAN_KIND_INTERNAL + b"".join(attributes)
-    ids = len(_SPAN_TRACE_ID) + 16 + len(_SPAN_PARENT_SPAN_ID) + 8 + len(_SPAN_SPAN_ID)
-    rest = shared + ids + _CHILD_TAIL.size
-    return _SCOPE_SPANS_SPANS + _varint(len(same) + rest) + same
+def _children(
+    dialect: Dialect, stages: tuple[str, ...], sources: tuple[str | None, ...], shared: int
+) -> _Plan:
+    """Plan the spans of such stages: of their row, they have `shared` bytes and its ids."""
+    ids = shared + len(_SPAN_TRACE_ID) + 16 + len(_SPAN_PARENT_SPAN_ID) + 8
+    form = "<"
+    places: list[bytes | None] = []
+    for stage, source in zip(stages, sources, strict=True):
+        same = _text(_SPAN_NAME, stage) + _SPAN_KIND_INTERNAL
+        same += _attributes(dialect.stage(stage, source))
+        child = f"{ids}s{len(_SPAN_SPAN_ID)}s8scQcQ"
+        head = _SCOPE_SPANS_SPANS + _varint(len(same) + calcsize(f"<{child}")) + same
+        form += f"{len(head)}s{child}"
+        places += (head, None, _SPAN_SPAN_ID, None, _SPAN_START, None, _SPAN_END, None)
+    return _Plan(Struct(form).pack, tuple(places))
 
 
 def _id(text: str, size: int) -> bytes:
@@ -280,16 +304,23 @@ def _text(tag: bytes, text: str) -> bytes:
     return _field(tag, text.encode("utf-8", "replace"))
 
 
+def _status(error: str | None) -> bytes:
+    if error is None:
+        return b""
+    return _field(_SPAN_STATUS, _text(_STATUS_MESSAGE, error) + _STATUS_CODE_ERROR)
+
+
 def _attributes(attributes: Mapping[str, Value]) -> bytes:
+    return b"".join(map(_attribute, attributes, attributes.values()))
+
+
+def _row_attributes(attributes: Mapping[str, Value]) -> bytes:
     """Encode the attributes of a row: doubles at once, and at once what other rows say, too."""
-    plan = _plan(tuple(attributes))
+    plan, doubles, alike, others = _sorted(tuple(attributes))
     filled = [*plan.places]
-    filled[1::2] = [attributes[name] for name in plan.doubles]
-    out = [
-        plan.pack(*filled),
-        _alike(plan.alike, tuple([attributes[name] for name in plan.alike])),
-    ]
-    for name in plan.others:
+    filled[1::2] = [attributes[name] for name in doubles]
+    out = [plan.pack(*filled), _alike(alike, tuple([attributes[name] for name in alike]))]
+    for name in others:
         value = attributes[name]
         remembered = value.__class__ is int
         out.append(_remembered(name, value) if remembered else _attribute(name, value))
@@ -304,23 +335,17 @@ _ALIKE: Final = (
 ) - {"llmtrace.request_id", "gen_ai.response.id", "llmtrace.tenant", TRIES}
 
 
-class _Plan(NamedTuple):
-    """How attributes of some names are encoded.
+class _Sorted(NamedTuple):
+    """How attributes of some names are encoded: doubles by a plan, what is alike, the others."""
 
-    Attributes:
-        pack: makes the bytes of all doubles at once.
-        places: what it is given: of each its key, and a place for its value.
-    """
-
-    pack: Callable[..., bytes]
-    places: tuple[Any, ...]
+    plan: _Plan
     doubles: tuple[str, ...]
     alike: tuple[str, ...]
     others: tuple[str, ...]
 
 
 @lru_cache(maxsize=256)
-def _plan(names: tuple[str, ...]) -> _Plan:
+def _sorted(names: tuple[str, ...]) -> _Sorted:
     doubles = tuple(name for name in names if kind_of(name) in {"seconds", "double"})
     heads = [_key(name) + _VALUE + b"\x09" + _DOUBLE for name in doubles]
     keys = tuple(_SPAN_ATTRIBUTES + _varint(len(head) + 8) + head for head in heads)
@@ -328,7 +353,7 @@ def _plan(names: tuple[str, ...]) -> _Plan:
     alike = tuple(name for name in names if name in _ALIKE and name not in doubles)
     others = tuple(name for name in names if name not in {*doubles, *alike})
     places = tuple(place for key in keys for place in (key, None))
-    return _Plan(pack, places, doubles, alike, others)
+    return _Sorted(_Plan(pack, places), doubles, alike, others)
 
 
 @lru_cache(maxsize=256)

@@ -31,7 +31,7 @@ def join(runtime: Runtime, info: Mapping[str, Any]) -> tuple[Recording, set[str]
     around = joins()
     generation = langfuse.opened()
     if around is None:
-        return runtime.start(dict(info), generation=generation), set(info)
+        return runtime.start(info, generation=generation), set()
     if generation is not None:
         runtime.beside(around, generation)
     around.joined = True

@@ -124,7 +124,7 @@ def test_waterfall_of_anything(row, width):
 @given(rows)
 def test_line_of_anything(row):
     """Any row fits on one line."""
-    plain = replace(row, start=0, model="m", route="/r", error_type=None)
+    plain = replace(row, start=0, model="m", agent="a", route="/r", error_type=None)
 
     assert "\n" not in line(plain, UTC)
 

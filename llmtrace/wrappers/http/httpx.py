@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, Final
 
 from llmtrace.export import langfuse_beside
@@ -19,6 +19,8 @@ from llmtrace.wrappers.headers import comments, exchange
 from llmtrace.wrappers.http import dns, httpx_bodies, httpx_posts, kernel, phases, posts
 
 _LIBRARIES: Final = ("httpx", "httpx2")
+_SUCCESS: Final = 200
+_REDIRECTION: Final = 300
 
 
 def _trace(
@@ -97,25 +99,30 @@ def _add_headers(recording: Recording, request: Any, added: Mapping[str, str]) -
     try:
         # The documented way looks for each among all of them, several times.
         request.headers._list += [  # noqa: SLF001
-            (name.encode(), name.lower().encode(), text.encode("latin-1"))
-            for name, text in added.items()
+            (*_name(name), text.encode("latin-1")) for name, text in added.items()
         ]
     except AttributeError:
         request.headers.update(added)
+
+
+@lru_cache(maxsize=16)
+def _name(name: str) -> tuple[bytes, bytes]:
+    """Return the name of a header as it goes over the wire, and by which it is looked up."""
+    return name.encode(), name.lower().encode()
 
 
 def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: bool) -> None:
     try:
         attempt.under_way = False
         attempt.answered = recording.clock()
-        attempt.status = response.status_code
+        attempt.status = status = response.status_code
         network_stream = response.extensions.get("network_stream")
         if network_stream is not None:
             kernel.look(attempt, _socket(network_stream))
-        ok = response.is_success
+        ok = _SUCCESS <= status < _REDIRECTION
         # The raw ones: httpx's own look-ups search the whole list for every name.
         more = exchange.answered(recording, response.headers.raw, ok=ok)
-        if attempt.status >= posts.HTTP_ERROR:
+        if status >= posts.HTTP_ERROR:
             attempt.ended = attempt.answered
             attempt.retry_after = exchange.retry_after(recording)
         if ok and stream:
@@ -127,11 +134,10 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
 
 
 def _socket(network_stream: Any) -> Any:
-    try:
-        # anyio's plain TCP stream: asking it the documented way costs dozens of microseconds.
-        return network_stream._stream._raw_socket  # noqa: SLF001
-    except AttributeError:
-        return network_stream.get_extra_info("socket")
+    # anyio's plain TCP stream: asking it the documented way costs dozens of microseconds.
+    inner = getattr(network_stream, "_stream", None)
+    known = getattr(inner, "_raw_socket", None)
+    return network_stream.get_extra_info("socket") if known is None else known
 
 
 def _broke(recording: Recording, attempt: Attempt, error: BaseException) -> None:
@@ -143,7 +149,7 @@ def _broke(recording: Recording, attempt: Attempt, error: BaseException) -> None
 
 
 def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
-    def attempt(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    def attempt(self: Any, request: Any, args: Any, kwargs: Any) -> Any:
         begun = _begin(self, request, _trace)
         if begun is None:
             return plain(self, request, *args, **kwargs)
@@ -159,11 +165,11 @@ def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
     def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         call = httpx_posts.begin(client, self, request)
         if call is None:
-            return attempt(self, request, *args, **kwargs)
+            return attempt(self, request, args, kwargs)
         post, added = call
         try:
             with entered(post.recording):
-                response = attempt(self, request, *args, **kwargs)
+                response = attempt(self, request, args, kwargs)
         except BaseException as error:
             posts.failed(post, error)
             raise
@@ -176,7 +182,7 @@ def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
 
 
 def _asend(plain: Callable[..., Awaitable[Any]], client: str) -> Callable[..., Awaitable[Any]]:
-    async def attempt(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    async def attempt(self: Any, request: Any, args: Any, kwargs: Any) -> Any:
         begun = _begin(self, request, _atrace)
         if begun is None:
             return await plain(self, request, *args, **kwargs)
@@ -192,11 +198,11 @@ def _asend(plain: Callable[..., Awaitable[Any]], client: str) -> Callable[..., A
     async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
         call = httpx_posts.begin(client, self, request)
         if call is None:
-            return await attempt(self, request, *args, **kwargs)
+            return await attempt(self, request, args, kwargs)
         post, added = call
         try:
             with entered(post.recording):
-                response = await attempt(self, request, *args, **kwargs)
+                response = await attempt(self, request, args, kwargs)
         except BaseException as error:
             posts.failed(post, error)
             raise

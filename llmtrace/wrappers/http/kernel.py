@@ -49,10 +49,8 @@ def tcp_info(sock: Any) -> TcpInfo:
     if len(info) < _TCP_INFO.size:
         return TcpInfo()
     milliseconds, microseconds = _TCP_INFO.unpack_from(info)
-    return TcpInfo(
-        min_rtt=microseconds * _NS_PER_US if 0 < microseconds != _NO_SAMPLE else None,
-        sent_ago=milliseconds * _NS_PER_MS,
-    )
+    min_rtt = microseconds * _NS_PER_US if 0 < microseconds != _NO_SAMPLE else None
+    return TcpInfo(min_rtt, milliseconds * _NS_PER_MS)
 
 
 def look(attempt: Attempt, sock: Any) -> None:
@@ -66,5 +64,6 @@ def look(attempt: Attempt, sock: Any) -> None:
         return
     # A thread that is not scheduled right after its send would count the server's work as sending.
     answered = attempt.answered or 0
-    sent_by = answered - known.sent_ago + _TICK_NS
-    attempt.send = max(0, min(attempt.send, sent_by - attempt.send_started))
+    most = answered - known.sent_ago + _TICK_NS - attempt.send_started
+    if not 0 <= attempt.send <= most:
+        attempt.send = max(0, min(attempt.send, most))

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
@@ -212,10 +212,10 @@ def _server(client: Any) -> tuple[str, str]:
 def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     """Note the headers that go along, and ask for usage on a copy of the request's options."""
     recording, options = call.recording, call.options
-    given = options.headers if isinstance(options.headers, Mapping) else {}
+    given = options.headers if _is_mapping(options.headers) else {}
     # The client's own: `default_headers` would compute all the others for each request.
     custom = getattr(client, "_custom_headers", None)
-    if not isinstance(custom, Mapping):
+    if not _is_mapping(custom):
         custom = client.default_headers
     raw = given.get(_RAW_HEADER)
     parsed = recording.stream and raw != "stream"
@@ -225,19 +225,24 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     body = options.json_data
     if not (recording.stream and call.endpoint.usage_option and isinstance(body, dict)):
         return
-    extra = options.extra_json if isinstance(options.extra_json, Mapping) else {}
+    extra = options.extra_json if _is_mapping(options.extra_json) else {}
     asked = extra.get("stream_options", body.get("stream_options"))
-    if isinstance(asked, Mapping) and "include_usage" in asked:
+    if _is_mapping(asked) and "include_usage" in asked:
         return
     if "stream_options" in extra or raw == "stream":
         # The one would win over ours; the other's bytes are the caller's to read, and nothing
         # could be hidden among them.
         return
     if runtime.ask_usage and call.server not in _refuses_usage:
-        wanted = {**(asked if isinstance(asked, Mapping) else {}), "include_usage": True}
+        wanted = {**(asked if _is_mapping(asked) else {}), "include_usage": True}
         call.options = copy.copy(options)
         call.options.json_data = {**body, "stream_options": wanted}
         recording.usage_hidden = call.asked_usage = True
+
+
+def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    # What is not given is false, and most mappings are dictionaries: the rest takes long to ask.
+    return isinstance(value, dict) or (bool(value) and isinstance(value, Mapping))
 
 
 # How the SDKs say that `with_raw_response` or `with_streaming_response` was used.

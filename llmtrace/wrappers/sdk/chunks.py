@@ -61,12 +61,13 @@ def chat(recording: Recording, chunk: Any) -> int:
 
 def _rare(delta: Any) -> int:
     """Classify a chat delta that has neither text nor tool calls."""
-    extra = delta.model_extra or {}
-    if extra.get("reasoning_content") or extra.get("reasoning"):
-        return REASONING
-    if delta.refusal or extra.get("audio") or delta.function_call:
-        return OTHER
-    return NOTHING
+    extra = delta.model_extra
+    if extra:
+        if extra.get("reasoning_content") or extra.get("reasoning"):
+            return REASONING
+        if extra.get("audio"):
+            return OTHER
+    return OTHER if delta.refusal or delta.function_call else NOTHING
 
 
 def completions(recording: Recording, chunk: Any) -> int:
@@ -199,7 +200,7 @@ def inband(recording: Recording, metrics: Any) -> None:
     )
     recording.tells(figures)
     speculative = metrics.get("speculative_decoding")
-    if speculative is not None and isinstance(speculative, Mapping):
+    if isinstance(speculative, dict):
         recording.info["spec_drafted"] = count(speculative.get("num_draft_tokens"))
         recording.info["spec_accepted"] = count(speculative.get("num_accepted_draft_tokens"))
 
@@ -207,7 +208,7 @@ def inband(recording: Recording, metrics: Any) -> None:
 def _identity(recording: Recording, answer: Any) -> None:
     """Note the answer's id, and who made it where the answer says so."""
     recording.info["response_id"] = string(getattr(answer, "id", None))
-    mark = getattr(answer, "system_fingerprint", None) or _extra(answer, "system_fingerprint")
+    mark = getattr(answer, "system_fingerprint", None)
     if not isinstance(mark, str):
         return
     if mark.startswith("vllm-"):
@@ -300,8 +301,8 @@ def _extra(answer: Any, key: str) -> Any:
 
 def count(value: Any) -> int | None:
     """Take a count of tokens as it is; what cannot be one is unknown."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and 0 <= value < 1 << 53 else None
+    # `True` is no count, and what else is derived from a number comes from no server.
+    return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def string(value: Any) -> str | None:

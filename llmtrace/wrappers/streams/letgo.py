@@ -72,7 +72,8 @@ class LetGo:
         prepare()
 
     def __del__(self) -> None:
-        abandon(self._recording)
+        if not self._recording.ended:
+            abandon(self._recording)
 
 
 def closed(recording: Recording) -> None:
