@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from llmtrace.export import turn_view
 from llmtrace.export.attempts import attempts
-from llmtrace.export.bars import bar, short_ms
+from llmtrace.export.bars import bar, printable, short_ms
 from llmtrace.export.queue import QueuedSink
 from llmtrace.export.waterfall import span_name
 from llmtrace.semconv_table import ORDER
@@ -91,7 +91,7 @@ def line(row: Row, zone: tzinfo | None = None) -> str:
         f"{_SHORT.get(name, name)} {short_ms(getattr(row.stages, name))}"
         for name in (*STAGES, "unattributed")
     ]
-    return f"{'  '.join(parts)}  |  {' '.join(stages)} ms  |  {row.trace_id}"
+    return printable(f"{'  '.join(parts)}  |  {' '.join(stages)} ms  |  {row.trace_id}")
 
 
 def waterfall(row: Row, width: int = 80) -> str:
@@ -144,7 +144,7 @@ def waterfall(row: Row, width: int = 80) -> str:
     if row.evidence:
         lines.append(_evidence(row.evidence, width))
     lines.append(f"trace {row.trace_id}")
-    return "\n".join(text.rstrip() for text in lines)
+    return "\n".join(printable(text).rstrip() for text in lines)
 
 
 def _came_to(one: Try) -> str:

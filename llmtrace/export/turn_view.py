@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from llmtrace.export.bars import bar, short_ms
+from llmtrace.export.bars import bar, printable, short_ms
 from llmtrace.tools import Part, could_run_together
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def part_lines(row: Row, width: int) -> Iterator[str]:
 
 
 def _label(part: Part) -> str:
-    name = "  " * (part.depth - 1) + _printable(part.name)
+    name = "  " * (part.depth - 1) + printable(part.name)
     return name if len(name) <= _LONGEST_LABEL else f"{name[: _LONGEST_LABEL - 1]}…"
 
 
@@ -89,16 +89,11 @@ def _who(row: Row) -> str:
     for group in could_run_together(row.parts)[:_MOST_GROUPS]:
         names = [
             name if times == 1 else f"{times} × {name}"  # noqa: RUF001
-            for name, times in Counter(map(_printable, group.names)).items()
+            for name, times in Counter(map(printable, group.names)).items()
         ]
         more = "" if len(names) <= _MOST_NAMES else f" and {len(names) - _MOST_NAMES} more"
         groups.append(", ".join(names[:_MOST_NAMES]) + more)
     return f": {'; '.join(groups)} could have run together" if groups else ""
-
-
-def _printable(name: str) -> str:
-    """Return a name as it may be shown: a file's rows may hold anything, and a terminal obeys."""
-    return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
 def _ns(seconds: float | None) -> int:
