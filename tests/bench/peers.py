@@ -329,8 +329,9 @@ def _told(
     _taken(endpoint)
     was = one.ask(**command)
     got = _taken(endpoint)
-    truth = Report((got["sent"] - was["began"]) / 1e9, was["wall_s"] - was["held_s"])
-    return sdk.report(got), truth
+    # Who comes late cannot know when the first content came; who was there does, by its own clock.
+    came_s = (got["sent"] - was["began"]) / 1e9 if command["do"] == "late" else was["first_s"]
+    return sdk.report(got), Report(came_s, was["wall_s"] - was["held_s"])
 
 
 def _taken(endpoint: str) -> Received:
@@ -395,7 +396,7 @@ added    CPU over the bare client's, of all threads, exporters at work; the leas
 growth   of an open stream, its 100th to its {size.growth_chunks:,}th chunk, less the bare client's
 late     a reader that comes {LATE_S:g} s after the stream opened; content came after {FIRST_S:g} s
 slow     a reader that takes {SLOW_S * 1000:g} ms a chunk
-TTFT     what is reported, less when the first content was sent
+TTFT     what is reported, less when the first content was sent (late), or came (slow)
 charged  the time charged to the model, less how long the reader waited for it"""
 
 

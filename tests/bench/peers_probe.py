@@ -223,42 +223,48 @@ def growth(how: str, tokens: int) -> int:
     return after - before
 
 
-def reading(asking: Asking, how: str, late_s: float, slow_s: float) -> dict[str, float]:
-    """Read one stream late, or slowly; return when it began, and what was the reader's own."""
+def reading(asking: Asking, how: str, late_s: float, slow_s: float) -> dict[str, Any]:
+    """Read one stream late, or slowly; return when it began, and what its reader's clock says."""
     if how == "sync":
         return _reading(asking, late_s, slow_s)
     return loop().run_until_complete(_areading(asking, late_s, slow_s))
 
 
-def _reading(asking: Asking, late_s: float, slow_s: float) -> dict[str, float]:
+def _reading(asking: Asking, late_s: float, slow_s: float) -> dict[str, Any]:
     began = time.monotonic_ns()
     stream = asking.create("sync", "paced")
-    held = _sleep(late_s)
+    held, first_s = _sleep(late_s), None
     for _ in stream:
+        first_s = first_s or _since(began)
         held += _sleep(slow_s)
-    return {"began": began, "wall_s": (time.monotonic_ns() - began) / 1e9, "held_s": held}
+    return {"began": began, "first_s": first_s, "wall_s": _since(began), "held_s": held}
 
 
-async def _areading(asking: Asking, late_s: float, slow_s: float) -> dict[str, float]:
+async def _areading(asking: Asking, late_s: float, slow_s: float) -> dict[str, Any]:
     began = time.monotonic_ns()
     stream = await asking.create("async", "paced")
-    held = await _asleep(late_s)
+    held, first_s = await _asleep(late_s), None
     async for _ in stream:
+        first_s = first_s or _since(began)
         held += await _asleep(slow_s)
-    return {"began": began, "wall_s": (time.monotonic_ns() - began) / 1e9, "held_s": held}
+    return {"began": began, "first_s": first_s, "wall_s": _since(began), "held_s": held}
 
 
 def _sleep(seconds: float) -> float:
     began = time.monotonic_ns()
     if seconds:
         time.sleep(seconds)
-    return (time.monotonic_ns() - began) / 1e9
+    return _since(began)
 
 
 async def _asleep(seconds: float) -> float:
     began = time.monotonic_ns()
     if seconds:
         await asyncio.sleep(seconds)
+    return _since(began)
+
+
+def _since(began: int) -> float:
     return (time.monotonic_ns() - began) / 1e9
 
 
@@ -279,12 +285,12 @@ def main(name: str, endpoint: str) -> None:
     def requests(how: str, times: int) -> float:
         return cpu(lambda: wire.read(how), times, flush)
 
-    def late(how: str, seconds: float) -> dict[str, float]:
+    def late(how: str, seconds: float) -> dict[str, Any]:
         told = reading(wire, how, seconds, 0)
         flush()
         return told
 
-    def slow(how: str, seconds: float) -> dict[str, float]:
+    def slow(how: str, seconds: float) -> dict[str, Any]:
         told = reading(wire, how, 0, seconds)
         flush()
         return told
