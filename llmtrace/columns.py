@@ -6,7 +6,6 @@ time that runs backwards) is kept out and counted: a field becomes unknown, neve
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.printable import printable
 from llmtrace.rows import Row
 from llmtrace.stages import STAGES
 
@@ -45,7 +45,6 @@ WORDS: Final = (
 # Different in every row: bytes beside each other, not a dictionary of names.
 IDS: Final = ("request_id", "trace_id", "span_id")
 
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_S: Final = 366 * 86_400.0  # no request lasts a year
 _MOST_COUNT: Final = 2.0**53
 _MOST_WEIGHT: Final = 1e9
@@ -349,8 +348,7 @@ def short(word: str) -> str:
 
     What drives terminals is taken out: words are shown to people as they are.
     """
-    word = word[:_WORD_LENGTH].encode("utf-8", "replace").decode("utf-8")
-    return word if word.isprintable() else _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", word)
+    return printable(word[:_WORD_LENGTH].encode("utf-8", "replace").decode("utf-8"))
 
 
 def _joined(parts: list[NDArray[Any]], kind: Any) -> NDArray[Any]:

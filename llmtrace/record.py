@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from llmtrace.content import Content
 from llmtrace.failopen import internal_error
 from llmtrace.refusals import code_of
-from llmtrace.rows import Outcome, Row
+from llmtrace.rows import Outcome, Row, blank_row
 from llmtrace.stages import EngineFigures, Network, Reported, StageName, Timeline, better
 from llmtrace.tries import MOST_TRIES, Try, keep
 
@@ -405,7 +405,7 @@ class Recording:
             marked_after=self.marked_after.copy(),
             stream=self.stream,
         )
-        row = Row.blank()
+        row = blank_row()
         row["timeline"] = timeline
         row["start"] = self.started_unix_ns
         row["outcome"], row["error_type"] = outcome, error_type

@@ -135,12 +135,7 @@ class Row:
 
         def __init__(self, **given: Any) -> None:
             # The generated one sets sixty fields one by one, past the freeze: five times the cost.
-            object.__setattr__(self, "__dict__", _checked(Row.blank() | given))
-
-    @staticmethod
-    def blank() -> dict[str, Any]:
-        """Return the fields that need not be given, by name; `Row.of` makes a row of all."""
-        return _DEFAULTS | {name: {} for name in _MAPPINGS}
+            object.__setattr__(self, "__dict__", _checked(blank_row() | given))
 
     @classmethod
     def of(cls, own: dict[str, Any]) -> Row:
@@ -281,6 +276,12 @@ _FIELDS: Final = {f.name for f in fields(Row)}
 _DEFAULTS: Final = {f.name: f.default for f in fields(Row) if f.default is not MISSING}
 _MAPPINGS: Final = tuple(f.name for f in fields(Row) if f.default_factory is not MISSING)
 _REQUIRED: Final = _FIELDS - _DEFAULTS.keys() - set(_MAPPINGS)
+
+
+def blank_row() -> dict[str, Any]:
+    """Return the fields of a row that need not be given, by name; `Row.of` makes a row of all."""
+    return _DEFAULTS | {name: {} for name in _MAPPINGS}
+
 
 # A reader that asks within this long of getting the stream has not held anything up.
 _EAGER_NS: Final = 1_000_000

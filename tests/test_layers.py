@@ -35,6 +35,7 @@ CORE: Final = (
     "spans",
     "content",
     "plain",
+    "printable",
     "rendering",
     "refusals",
     "relay",

@@ -39,15 +39,3 @@ def bar(start: int, end: int, total: int, width: int) -> str:
     # Other block characters fill from the left, so a longer bar begins with its character.
     full, part = divmod(last - cell * 8, 8)
     return " " * cell + "█" * full + (_EIGHTHS[part] if part else "")
-
-
-def printable(text: str) -> str:
-    r"""Return a text as one line may show it: a server's words could steer the terminal.
-
-    Example:
-        >>> printable("rate\x1b[2Jlimit")
-        'rate?[2Jlimit'
-    """
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

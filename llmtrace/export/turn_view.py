@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from llmtrace.export.bars import bar, printable, short_ms
+from llmtrace.export.bars import bar, short_ms
+from llmtrace.printable import printable
 from llmtrace.tools import Part, could_run_together
 
 if TYPE_CHECKING:

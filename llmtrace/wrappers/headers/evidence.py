@@ -38,11 +38,3 @@ _PREFIXES: Final = (
 def worth_keeping(name: str) -> bool:
     """Say whether a header, by its lower-case name, is kept."""
     return name in _NAMES or name.startswith(_PREFIXES)
-
-
-def cut(value: str) -> str:
-    """Return what is kept of a header's value: it may end up on a terminal."""
-    value = value[:LONGEST]
-    if value.isprintable():
-        return value
-    return "".join(letter if letter.isprintable() else "?" for letter in value)

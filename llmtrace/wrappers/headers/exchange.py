@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from llmtrace.printable import printable
 from llmtrace.record import Recording
 from llmtrace.stages import EngineFigures, Reported, reported
 from llmtrace.wrappers.headers import caches, gateways
-from llmtrace.wrappers.headers.evidence import LONGEST, MOST, cut, worth_keeping
+from llmtrace.wrappers.headers.evidence import LONGEST, MOST, worth_keeping
 from llmtrace.wrappers.headers.gateways import Hop
 from llmtrace.wrappers.headers.server_timing import Entry, entries
 
@@ -93,8 +94,7 @@ def answered(recording: Recording, raw: Iterable[tuple[bytes, bytes]], *, ok: bo
             text = f"{told[name]}, {text}"
         told[name] = text
         if keep and (len(kept) < MOST or name in kept):
-            plain = len(text) <= LONGEST and text.isprintable()
-            kept[name] = text if plain else cut(text)
+            kept[name] = printable(text[:LONGEST])
     for name in ("x-request-id", "request-id"):
         if name in kept and kept[name] == recording.info.get("request_id"):
             del kept[name]  # an echo tells nothing
