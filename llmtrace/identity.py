@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 
 from llmtrace import scope as scopes
@@ -80,6 +81,8 @@ def of_request(
         generation: what Langfuse's own SDK records the same call as.
         later: as of `SpanIdentity`.
     """
+    if not (generation or around or tracer or otel_context.get_current()):
+        return _fresh(share, later)  # as in most applications that have no tracer
     outside = otel_trace.get_current_span() if generation is None else generation
     ids = outside.get_span_context()
     parent, counted = _NOTHING, False
@@ -115,6 +118,14 @@ def of_request(
     return _of_span(span, parent.context, parent.span_id)._replace(
         generation=generation, later=later
     )
+
+
+def _fresh(share: float, later: Later | None) -> SpanIdentity:
+    """Begin a trace."""
+    ids = random_id(24)
+    trace_id = ids[:32]
+    sampled = in_sample(trace_id, share)
+    return SpanIdentity(trace_id, ids[32:], None, sampled, None, None, None, "", later)
 
 
 def of_span(

@@ -505,7 +505,7 @@ def type_name(error: BaseException) -> str:
 
 
 def random_id(size: int) -> str:
-    """Make a random id of `size` bytes in hex: 16 for a trace, 8 for a span.
+    """Make a random id of `size` bytes in hex: 16 for a trace, 8 for a span, 24 for both.
 
     Ids need to be unlike each other, not secret; `random` is seeded anew after a fork.
     """

@@ -1,13 +1,14 @@
 """What do all rows of this process add up to, by label set?
 
-Cumulative histograms and counters in exact integer nanoseconds, updated once a row. Whatever shows
-metrics (Prometheus, OpenTelemetry) reads them from here.
+Cumulative histograms and counters in exact integer nanoseconds. Whatever shows metrics reads them
+from here: Prometheus, OpenTelemetry.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -26,6 +27,9 @@ _NS: Final = 1_000_000_000
 _PHASES: Final = tuple(phase for phase, _ in Network().parts())
 
 OTHER: Final = "other"
+# Rows are counted so many at once, or when somebody reads: one by one, between two requests, the
+# same work takes several times as long, since nothing of it is in the processor's caches.
+_TOGETHER: Final = 32
 # The last 7 bytes of a trace id are the random ones.
 _RANDOM: Final = 1 << 56
 
@@ -244,11 +248,27 @@ class Aggregate:
         """Count from nothing: what was counted before a fork is the parent's to report."""
         self._lock = threading.Lock()
         self._cells: dict[Labels, Cell] = {}
+        self._waiting: deque[Row] = deque()
 
     def add(self, row: Row) -> None:
-        """Count one row. A turn is no request, and not counted."""
-        if row.is_turn:
-            return
+        """Count one row, by the time somebody reads. A turn is no request, and not counted."""
+        self._waiting.append(row)
+        if len(self._waiting) >= _TOGETHER:
+            with self._lock:
+                self._count()
+
+    def _count(self) -> None:
+        """Count the rows that wait; whoever calls holds the lock."""
+        waiting = self._waiting
+        while waiting:
+            row = waiting.popleft()
+            try:
+                if not row.is_turn:
+                    self._observe(row)
+            except Exception as error:  # noqa: BLE001 - one bad row must not cost the others
+                internal_error("export.metrics", error)
+
+    def _observe(self, row: Row) -> None:
         labels: Any = (  # finds what `Labels` would, and is made sooner
             row.model or "",
             row.route or "",
@@ -261,9 +281,7 @@ class Aggregate:
             row.server or "",
             row.error_type or "",
         )
-        mark = mark_of(row)
-        with self._lock:
-            (self._cells.get(labels) or self._cell(labels)).observe(row, mark)
+        (self._cells.get(labels) or self._cell(labels)).observe(row, mark_of(row))
 
     def _cell(self, told: Sequence[str]) -> Cell:
         labels = Labels(*told)
@@ -286,6 +304,7 @@ class Aggregate:
             reset: start counting anew, for receivers that want differences.
         """
         with self._lock:
+            self._count()
             cells = list(self._cells.items())
             if reset:
                 self._cells = {}

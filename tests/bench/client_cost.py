@@ -32,7 +32,9 @@ import llmtrace
 from tests.bench.replay import MESSAGES, events, replaying
 
 LONG = 2_000
-REQUESTS = 100  # a turn
+LONG_TURNS = 4
+REQUESTS = 32  # a turn; metrics are counted for so many at once
+TURNS = 13  # in a row: what they leave to be sent goes at once, about as under load
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -65,18 +67,24 @@ def serve(port: Connection) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU microseconds of one request, bare and traced, turn by turn.
+    """CPU microseconds of one request, bare and traced, turn by turn, and of sending what is left.
 
     The least turn counts: whatever else the machine does only ever adds.
     """
 
     bare: list[float]
     traced: list[float]
+    sent: list[float]
 
     @property
     def added(self) -> float:
-        """What the traced one takes more."""
-        return min(self.traced) - min(self.bare)
+        """What the traced one takes more, to the last byte sent."""
+        return self.asking + min(self.sent)
+
+    @property
+    def asking(self) -> float:
+        """What the traced one takes more while it asks and reads."""
+        return min(self.traced) - self.base
 
     @property
     def base(self) -> float:
@@ -89,33 +97,35 @@ def measure(
     requests: int,
     pairs: int,
     *,
-    flush: bool = True,
+    turns: int = 1,
     instrument: str = "openai",
 ) -> Cost:
-    """Run `ask` bare and traced in turns; with `flush`, all the exporters' work is counted in."""
+    """Run `ask` bare and traced in turns of so many requests, several in a row."""
 
-    def cpu() -> float:
-        gc.collect()
+    def cpu(work: Callable[[], object], times: int = 1) -> float:
         began = time.process_time_ns()
-        for _ in range(requests):
-            ask()
-        if flush:
-            llmtrace.flush()
-        return (time.process_time_ns() - began) / requests / 1e3
+        for _ in range(times):
+            work()
+        return (time.process_time_ns() - began) / 1e3
 
-    bare, traced = [], []
+    cost = Cost([], [], [])
     for pair in range(pairs + 1):
-        without = cpu()
+        gc.collect()
+        bare = [cpu(ask, requests) / requests for _ in range(turns)]
         registry = prometheus_client.CollectorRegistry()
         exporters = ["otlp", _prometheus(registry)]
         llmtrace.init("bench", exporters=exporters, instrument=[instrument])
         ask()
-        with_it = cpu()
+        llmtrace.flush()
+        gc.collect()
+        traced = [cpu(ask, requests) / requests for _ in range(turns)]
+        sent = cpu(llmtrace.flush) / (requests * turns)
         llmtrace.shutdown()
         if pair:  # the first warms everything up
-            bare.append(without)
-            traced.append(with_it)
-    return Cost(bare, traced)
+            cost.bare.extend(bare)
+            cost.traced.extend(traced)
+            cost.sent.append(sent)
+    return cost
 
 
 def _prometheus(registry: Any) -> Any:
@@ -196,13 +206,13 @@ def main() -> int:
         long = clients(replaying(LONG), "http://replay/v1")
         wire = clients(None, f"{endpoint}/v1")
         for name in ("sync", "async"):
-            one = measure(short[name], REQUESTS, arguments.pairs, flush=False)
-            many = measure(long[name], 3, 2 * arguments.pairs, flush=False)
-            request = measure(wire[name], REQUESTS, arguments.pairs)
+            one = measure(short[name], REQUESTS, arguments.pairs, turns=TURNS)
+            many = measure(long[name], 1, arguments.pairs, turns=LONG_TURNS)
+            request = measure(wire[name], REQUESTS, arguments.pairs, turns=TURNS)
             chunks = LONG - 1
             rows[name] = {
                 "chunk_bare_us": (many.base - one.base) / chunks,
-                "chunk_added_us": (many.added - one.added) / chunks,
+                "chunk_added_us": (many.asking - one.asking) / chunks,
                 "request_bare_us": request.base,
                 "request_added_us": request.added,
             }

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from tests.bench.client_cost import LONG, REQUESTS, measure, serve
+from tests.bench.client_cost import LONG, LONG_TURNS, REQUESTS, TURNS, measure, serve
 from tests.bench.replay import MESSAGES, events
 
 URL = "http://replay/v1/chat/completions"
@@ -89,10 +89,10 @@ def _print(pairs: int) -> None:
     print(f"Python {platform.python_version()}, httpx {httpx.__version__}, {pairs} pairs; "
           "CPU of the whole process, least turns")  # fmt: skip
     for name in ("sync", "async"):
-        one = measure(short[name], REQUESTS, pairs, flush=False, instrument="httpx")
-        many = measure(long[name], 3, 2 * pairs, flush=False, instrument="httpx")
+        one = measure(short[name], REQUESTS, pairs, turns=TURNS, instrument="httpx")
+        many = measure(long[name], 1, pairs, turns=LONG_TURNS, instrument="httpx")
         chunks = LONG - 1
-        bare, added = (many.base - one.base) / chunks, (many.added - one.added) / chunks
+        bare, added = (many.base - one.base) / chunks, (many.asking - one.asking) / chunks
         print(f"{name:6} a chunk: {bare:.2f} us bare, {added:+.2f} us; "
               f"a request: {one.base:.0f} us bare, {one.added:+.0f} us")  # fmt: skip
 

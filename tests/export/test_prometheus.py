@@ -276,10 +276,13 @@ def test_a_port_in_use(sink):
 
 
 def test_a_row_that_breaks_it_does_not_reach_the_application(sink):
-    """Whatever a row holds, writing it raises nothing."""
+    """Whatever a row holds, neither writing it nor a scrape raises; the others are counted."""
     sink.write(typical(weight=2.0, trace_id="not hex"))
+    sink.write(typical())
 
-    assert failopen.internal_errors() == {"export.prometheus": 1}
+    counted = {f.name: f for f in sink.collect()}["llmtrace_ttft_seconds"]
+    assert [s.value for s in counted.samples if s.name.endswith("_count")] == [1]
+    assert failopen.internal_errors() == {"export.metrics": 1}
 
 
 def test_without_prometheus_client(monkeypatch):

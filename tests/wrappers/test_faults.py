@@ -72,7 +72,7 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (httpx, "_add_headers"),
     (httpx_bodies, "_first_byte"),
     (kernel, "look"),
-    (phases, "note"),
+    (phases, "noting"),
     (iterators, "stand_in"),
 )
 HOOK_IDS = [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name in HOOKS]

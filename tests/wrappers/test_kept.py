@@ -54,6 +54,7 @@ def test_asking_a_proxy_for_a_tunnel_is_not_sending_the_request() -> None:
         now += 10
         return now
 
+    note = phases.noting(attempt, clock, lambda: None)
     connect, post = {"request": Request(b"CONNECT")}, {"request": Request(b"POST")}
     for name, info in (
         ("connection.connect_tcp.started", {}),
@@ -67,7 +68,7 @@ def test_asking_a_proxy_for_a_tunnel_is_not_sending_the_request() -> None:
     ):
         if name == "http_proxy.start_tls.started":
             assert not attempt.sent
-        phases.note(attempt, clock, name, info)
+        note(name, info)
 
     assert (attempt.tls, attempt.send, attempt.sent) == (10, 10, True)
 

@@ -31,6 +31,7 @@ _MOST_HOPS: Final = 32
 ACCEPT: Final = "X-Llmtrace-Accept"
 COMMENTS: Final = "timing-comments"
 _EVENTS: Final = "text/event-stream"
+_SERVER: Final = frozenset({"server"})
 # An entry of such a comment: another one may follow.
 MORE: Final = "more"
 
@@ -138,8 +139,12 @@ def incoming(recording: Recording, headers: Mapping[str, str]) -> bool:
     """
     before = recording.hops
     recording.gateway, recording.hops = None, {}
+    if headers.keys() <= _SERVER and not before:  # as with most answers: known already
+        recording.bare, gateway = gateways.by_server(headers.get("server", ""))
+        if not gateway:
+            return False
     recording.bare = gateways.engine_itself(headers)
-    if recording.bare or not headers:
+    if recording.bare:
         return False
     told = headers.get("server-timing")
     timing = () if told is None else tuple(entries(told))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from llmtrace.wrappers.headers.server_timing import Entry, milliseconds
@@ -87,6 +88,13 @@ def hops(headers: Mapping[str, str], timing: Sequence[Entry] = ()) -> Iterator[H
     server = headers.get("server")
     if server is not None and (found := _SERVER.match(server)):
         yield Hop(_SERVERS[found[0].lower()])
+
+
+@lru_cache(maxsize=64)
+def by_server(server: str) -> tuple[bool, bool]:
+    """Say of an answer with no other header that tells anything: is it of an engine, a gateway?"""
+    headers = {"server": server}
+    return engine_itself(headers), next(hops(headers), None) is not None
 
 
 def _ns(milliseconds_text: str | None) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, Final
 
 from llmtrace.export import langfuse_beside
@@ -27,12 +27,13 @@ def _trace(
     attempt: Attempt, clock: Clock, extensions: dict[str, Any]
 ) -> Callable[[str, Any], None]:
     theirs = extensions.get("trace")
+    note = phases.noting(attempt, clock, partial(_give_back, extensions, theirs))
+    if theirs is None:
+        return note
 
     def trace(name: str, info: Any) -> None:
-        if name not in phases.of_no_interest:
-            _note(attempt, clock, (name, info), extensions, theirs)
-        if theirs is not None:
-            theirs(name, info)
+        note(name, info)
+        theirs(name, info)
 
     return trace
 
@@ -41,29 +42,22 @@ def _atrace(
     attempt: Attempt, clock: Clock, extensions: dict[str, Any]
 ) -> Callable[[str, Any], Awaitable[None]]:
     theirs = extensions.get("trace")
+    note = phases.noting(attempt, clock, partial(_give_back, extensions, theirs))
 
     async def trace(name: str, info: Any) -> None:
-        if name not in phases.of_no_interest:
-            _note(attempt, clock, (name, info), extensions, theirs)
+        note(name, info)
         if theirs is not None:
             await theirs(name, info)
 
     return trace
 
 
-def _note(
-    attempt: Attempt, clock: Clock, event: tuple[str, Any], extensions: dict[str, Any], theirs: Any
-) -> None:
-    try:
-        phases.note(attempt, clock, *event)
-        if attempt.sent:
-            # Nothing that follows is of interest: httpcore need not tell us, and saves its time.
-            if theirs is None:
-                extensions.pop("trace", None)
-            else:
-                extensions["trace"] = theirs
-    except Exception as error:  # noqa: BLE001
-        internal_error("http.trace", error)
+def _give_back(extensions: dict[str, Any], theirs: Any) -> None:
+    """Have httpcore tell us no more of a request that is sent: it saves its time."""
+    if theirs is None:
+        extensions.pop("trace", None)
+    else:
+        extensions["trace"] = theirs
 
 
 def _begin(

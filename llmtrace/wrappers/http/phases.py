@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from llmtrace.failopen import internal_error
 from llmtrace.record import Attempt, Clock
 from llmtrace.wrappers.http import dns
 
@@ -60,27 +61,47 @@ _NOTES: Final[Mapping[str, _Note]] = {
     "send_request_body.complete": _sent,
 }
 
-# The same by full name (`connection.connect_tcp.started`, `http11.…`), filled as names are seen.
-_by_name: dict[str, _Note] = {}
-# Most events of a request: to be passed over by one look-up. Filled as they are seen, too.
-of_no_interest: set[str] = set()
+# What to do at an event by its full name (`connection.connect_tcp.started`, `http11.…`); `None` =
+# it is of no interest, as most are. Filled as names are seen, so that each is one look-up.
+_by_name: dict[str, _Note | None] = {}
 _MOST_NAMES: Final = 256
 
 
-def note(attempt: Attempt, clock: Clock, name: str, info: Any = None) -> None:
-    """Note an event of an attempt, if it is of interest."""
-    known = _by_name.get(name) or _look_at(name)
-    if known is None:
-        return
-    if known is _sending and getattr((info or {}).get("request"), "method", None) == b"CONNECT":
-        return  # a proxy is asked for a tunnel: the request itself follows after TLS
-    known(attempt, clock())
+def noting(
+    attempt: Attempt, clock: Clock, sent: Callable[[], object]
+) -> Callable[[str, Any], None]:
+    """Return what notes the events of an attempt. It never raises.
+
+    Args:
+        attempt: which one.
+        clock: monotonic nanoseconds.
+        sent: called when the request is sent: nothing that follows is of interest.
+    """
+
+    def note(name: str, info: Any) -> None:
+        try:
+            try:
+                known = _by_name[name]
+            except KeyError:
+                known = _look_at(name)
+            if known is None or (known is _sending and _asks_for_tunnel(info)):
+                return
+            known(attempt, clock())
+            if attempt.sent:
+                sent()
+        except Exception as error:  # noqa: BLE001 - the request goes on
+            internal_error("http.trace", error)
+
+    return note
+
+
+def _asks_for_tunnel(info: Any) -> bool:
+    """Say whether what is sent is for a proxy: the request itself follows after TLS."""
+    return getattr((info or {}).get("request"), "method", None) == b"CONNECT"
 
 
 def _look_at(name: str) -> _Note | None:
     known = _NOTES.get(name.partition(".")[2])
-    if known is not None:
+    if len(_by_name) < _MOST_NAMES:
         _by_name[name] = known
-    elif len(of_no_interest) < _MOST_NAMES:
-        of_no_interest.add(name)
     return known
