@@ -31,10 +31,14 @@ import prometheus_client
 import llmtrace
 from tests.bench.replay import MESSAGES, events, replaying
 
-LONG = 2_000
-LONG_TURNS = 4
+LONG = 2_000  # chunks
+BLOCK = 100  # of them a turn
 REQUESTS = 32  # a turn; metrics are counted for so many at once
 TURNS = 13  # in a row: what they leave to be sent goes at once, about as under load
+
+# Does something, several turns of it, and returns the CPU microseconds of one request or chunk in
+# each turn.
+Turns = Callable[[], list[float]]
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -67,65 +71,78 @@ def serve(port: Connection) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU microseconds of one request, bare and traced, turn by turn, and of sending what is left.
+    """CPU microseconds of one request or chunk, bare and traced, turn by turn.
 
     The least turn counts: whatever else the machine does only ever adds.
     """
 
     bare: list[float]
     traced: list[float]
-    sent: list[float]
-
-    @property
-    def added(self) -> float:
-        """What the traced one takes more, to the last byte sent."""
-        return self.asking + min(self.sent)
-
-    @property
-    def asking(self) -> float:
-        """What the traced one takes more while it asks and reads."""
-        return min(self.traced) - self.base
+    sending: list[float]  # what was left to be sent, in all
 
     @property
     def base(self) -> float:
         """What the bare one takes."""
         return min(self.bare)
 
+    @property
+    def added(self) -> float:
+        """What the traced one takes more."""
+        return min(self.traced) - self.base
 
-def measure(
-    ask: Callable[[], None],
-    requests: int,
-    pairs: int,
-    *,
-    turns: int = 1,
-    instrument: str = "openai",
-) -> Cost:
-    """Run `ask` bare and traced in turns of so many requests, several in a row."""
 
-    def cpu(work: Callable[[], object], times: int = 1) -> float:
-        began = time.process_time_ns()
-        for _ in range(times):
-            work()
-        return (time.process_time_ns() - began) / 1e3
-
+def measure(turns: Turns, pairs: int, instrument: str = "openai") -> Cost:
+    """Take turns bare and traced, with exporters on."""
     cost = Cost([], [], [])
     for pair in range(pairs + 1):
         gc.collect()
-        bare = [cpu(ask, requests) / requests for _ in range(turns)]
+        bare = turns()
         registry = prometheus_client.CollectorRegistry()
         exporters = ["otlp", _prometheus(registry)]
         llmtrace.init("bench", exporters=exporters, instrument=[instrument])
-        ask()
+        turns()
         llmtrace.flush()
         gc.collect()
-        traced = [cpu(ask, requests) / requests for _ in range(turns)]
-        sent = cpu(llmtrace.flush) / (requests * turns)
+        traced = turns()
+        [sending] = _cpu(llmtrace.flush)
         llmtrace.shutdown()
         if pair:  # the first warms everything up
             cost.bare.extend(bare)
             cost.traced.extend(traced)
-            cost.sent.append(sent)
+            cost.sending.append(sending)
     return cost
+
+
+def _cpu(work: Callable[[], object], times: int = 1, turns: int = 1) -> list[float]:
+    took = []
+    for _ in range(turns):
+        began = time.process_time_ns()
+        for _ in range(times):
+            work()
+        took.append((time.process_time_ns() - began) / times / 1e3)
+    return took
+
+
+def requests(ask: Callable[[], object]) -> Turns:
+    """Ask again and again."""
+    return lambda: _cpu(ask, REQUESTS, TURNS)
+
+
+class Blocks:
+    """Takes the time of each hundred chunks of one stream, but the first."""
+
+    def __init__(self) -> None:
+        self.took: list[float] = []
+        self._began = self._number = 0
+
+    def chunk(self) -> None:
+        """Note that one was read."""
+        self._number += 1
+        if self._number % BLOCK == 0:
+            now = time.process_time_ns()
+            if self._began:
+                self.took.append((now - self._began) / BLOCK / 1e3)
+            self._began = now
 
 
 def _prometheus(registry: Any) -> Any:
@@ -134,8 +151,11 @@ def _prometheus(registry: Any) -> Any:
     return export.build("prometheus", export.ExportSettings(service="bench", registry=registry))
 
 
-def clients(transport: Any | None, url: str) -> dict[str, Callable[[], None]]:
-    """Make one way of asking, sync and async, over a transport or over loopback."""
+def clients(transport: Any | None, url: str) -> dict[str, Turns]:
+    """Make one way of asking, sync and async, over a transport or over loopback.
+
+    Each returns what its chunks took, a hundred a turn.
+    """
     sync_http = httpx2.Client(transport=transport)
     async_http = httpx2.AsyncClient(transport=transport)
     sync = openai.OpenAI(base_url=url, api_key="none", http_client=sync_http)
@@ -143,18 +163,22 @@ def clients(transport: Any | None, url: str) -> dict[str, Callable[[], None]]:
     loop = asyncio.new_event_loop()
     options: Any = {"include_usage": True}
 
-    def ask() -> None:
+    def ask() -> list[float]:
+        blocks = Blocks()
         for _ in sync.chat.completions.create(
             model="m", messages=MESSAGES, stream=True, stream_options=options
         ):
-            pass
+            blocks.chunk()
+        return blocks.took
 
-    async def ask_async() -> None:
+    async def ask_async() -> list[float]:
+        blocks = Blocks()
         stream = await asynchronous.chat.completions.create(
             model="m", messages=MESSAGES, stream=True, stream_options=options
         )
         async for _ in stream:
-            pass
+            blocks.chunk()
+        return blocks.took
 
     return {"sync": ask, "async": lambda: loop.run_until_complete(ask_async())}
 
@@ -202,19 +226,16 @@ def main() -> int:
     os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     rows = {}
     try:
-        short = clients(replaying(1), "http://replay/v1")
         long = clients(replaying(LONG), "http://replay/v1")
         wire = clients(None, f"{endpoint}/v1")
         for name in ("sync", "async"):
-            one = measure(short[name], REQUESTS, arguments.pairs, turns=TURNS)
-            many = measure(long[name], 1, arguments.pairs, turns=LONG_TURNS)
-            request = measure(wire[name], REQUESTS, arguments.pairs, turns=TURNS)
-            chunks = LONG - 1
+            chunk = measure(long[name], arguments.pairs)
+            request = measure(requests(wire[name]), arguments.pairs)
             rows[name] = {
-                "chunk_bare_us": (many.base - one.base) / chunks,
-                "chunk_added_us": (many.asking - one.asking) / chunks,
+                "chunk_bare_us": chunk.base,
+                "chunk_added_us": chunk.added,
                 "request_bare_us": request.base,
-                "request_added_us": request.added,
+                "request_added_us": request.added + min(request.sending) / (REQUESTS * TURNS),
             }
             if not arguments.json:
                 print(f"{name}: measured", file=sys.stderr)
@@ -229,10 +250,10 @@ def main() -> int:
     print(f"{'':6} {'a chunk, bare':>14} {'added':>9} {'ratio':>7}   "
           f"{'a request, bare':>16} {'added':>9} {'ratio':>7}")  # fmt: skip
     for name, row in rows.items():
-        chunk, request_ = row["chunk_bare_us"], row["request_bare_us"]
+        bare, request_ = row["chunk_bare_us"], row["request_bare_us"]
         print(
-            f"{name:6} {chunk:11.2f} us {row['chunk_added_us']:6.2f} us "
-            f"{1 + row['chunk_added_us'] / chunk:7.3f}   {request_:13.0f} us "
+            f"{name:6} {bare:11.2f} us {row['chunk_added_us']:6.2f} us "
+            f"{1 + row['chunk_added_us'] / bare:7.3f}   {request_:13.0f} us "
             f"{row['request_added_us']:6.0f} us {1 + row['request_added_us'] / request_:7.3f}"
         )
     print(f"heap of an open stream, chunk 100 to 3,000: bare {heap['bare']:+,} bytes, "

@@ -14,12 +14,12 @@ import multiprocessing
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 
-from tests.bench.client_cost import LONG, LONG_TURNS, REQUESTS, TURNS, measure, serve
+from tests.bench.client_cost import LONG, Blocks, Turns, measure, requests, serve
 from tests.bench.replay import MESSAGES, events
 
 URL = "http://replay/v1/chat/completions"
@@ -42,8 +42,8 @@ class _Replay(httpx.SyncByteStream, httpx.AsyncByteStream):
             yield part
 
 
-def clients(tokens: int) -> dict[str, Callable[[], None]]:
-    """Make one way of reading by line, sync and async."""
+def clients(tokens: int) -> dict[str, Turns]:
+    """Make one way of reading by line, sync and async. Each returns what its chunks took."""
     parts = events(tokens)
     headers = {"content-type": "text/event-stream"}
     transport = httpx.MockTransport(
@@ -53,15 +53,21 @@ def clients(tokens: int) -> dict[str, Callable[[], None]]:
     asynchronous = httpx.AsyncClient(transport=transport)
     loop = asyncio.new_event_loop()
 
-    def ask() -> None:
+    def ask() -> list[float]:
+        blocks = Blocks()
         with sync.stream("POST", URL, json=BODY) as response:
-            for _ in response.iter_lines():
-                pass
+            for line in response.iter_lines():
+                if line:  # an empty one ends the event
+                    blocks.chunk()
+        return blocks.took
 
-    async def ask_async() -> None:
+    async def ask_async() -> list[float]:
+        blocks = Blocks()
         async with asynchronous.stream("POST", URL, json=BODY) as response:
-            async for _ in response.aiter_lines():
-                pass
+            async for line in response.aiter_lines():
+                if line:
+                    blocks.chunk()
+        return blocks.took
 
     return {"sync": ask, "async": lambda: loop.run_until_complete(ask_async())}
 
@@ -89,11 +95,11 @@ def _print(pairs: int) -> None:
     print(f"Python {platform.python_version()}, httpx {httpx.__version__}, {pairs} pairs; "
           "CPU of the whole process, least turns")  # fmt: skip
     for name in ("sync", "async"):
-        one = measure(short[name], REQUESTS, pairs, turns=TURNS, instrument="httpx")
-        many = measure(long[name], 1, pairs, turns=LONG_TURNS, instrument="httpx")
-        chunks = LONG - 1
-        bare, added = (many.base - one.base) / chunks, (many.asking - one.asking) / chunks
-        print(f"{name:6} a chunk: {bare:.2f} us bare, {added:+.2f} us; "
+        one, many = (
+            measure(requests(short[name]), pairs, "httpx"),
+            measure(long[name], pairs, "httpx"),
+        )
+        print(f"{name:6} a chunk: {many.base:.2f} us bare, {many.added:+.2f} us; "
               f"a request: {one.base:.0f} us bare, {one.added:+.0f} us")  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from llmtrace.failopen import internal_error
@@ -172,15 +173,14 @@ def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
         def __iter__(self) -> Iterator[bytes]:
             if self._recording.raw:
                 return reads(self._recording, iter(self._stream).__next__, self._classify())
-            return self._each()
-
-        def _each(self) -> Iterator[bytes]:
             chunks = iter(self._stream)
+            return chain(self._first(chunks), chunks)  # all but the first without a step of ours
+
+        def _first(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
             for chunk in chunks:
                 self._note()
                 yield chunk
                 break
-            yield from chunks
 
         def __aiter__(self) -> AsyncIterator[bytes]:
             chunks = self._stream.__aiter__()
