@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, Final
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import GAP_BOUNDS_NS, HIDDEN, NOTHING, Recording
@@ -18,6 +18,9 @@ from llmtrace.wrappers.streams.letgo import LetGo
 
 # Looks at one chunk, notes on the recording what it tells, returns its kind.
 Classify = Callable[[Recording, Any], int]
+
+
+_EDGES: Final = (-(1 << 62), *GAP_BOUNDS_NS, 1 << 62)
 
 
 def only_usage(chunk: Any) -> bool:
@@ -46,6 +49,7 @@ def _reads(
     # `Recording.boundary` and `Recording.more` are written out in line here and in `_areads`,
     # because they run for every chunk: see `make bench`.
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
+    bucket = low = high = 0
     while True:
         try:
             recording.asked = asked = clock()
@@ -67,7 +71,10 @@ def _reads(
             kind = classify(recording, chunk)
             if kind > NOTHING and firsts[kind] is not None:
                 gap = waited - recording.waited_at_content
-                counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
+                if not low < gap <= high:  # most gaps are much like the one before
+                    bucket = bisect_left(GAP_BOUNDS_NS, gap)
+                    low, high = _EDGES[bucket : bucket + 2]
+                counts[bucket] += 1
                 if gap > recording.max_gap:  # noqa: PLR1730 - a call to max() costs more
                     recording.max_gap = gap
                 recording.waited_at_content = waited
@@ -90,6 +97,7 @@ async def _areads(
     _let_go: LetGo,
 ) -> AsyncGenerator[Any, None]:
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
+    bucket = low = high = 0
     while True:
         try:
             recording.asked = asked = clock()
@@ -114,7 +122,10 @@ async def _areads(
             kind = classify(recording, chunk)
             if kind > NOTHING and firsts[kind] is not None:
                 gap = waited - recording.waited_at_content
-                counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
+                if not low < gap <= high:  # most gaps are much like the one before
+                    bucket = bisect_left(GAP_BOUNDS_NS, gap)
+                    low, high = _EDGES[bucket : bucket + 2]
+                counts[bucket] += 1
                 if gap > recording.max_gap:  # noqa: PLR1730 - a call to max() costs more
                     recording.max_gap = gap
                 recording.waited_at_content = waited
