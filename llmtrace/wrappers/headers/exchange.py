@@ -31,7 +31,7 @@ _MOST_HOPS: Final = 32
 ACCEPT: Final = "X-Llmtrace-Accept"
 COMMENTS: Final = "timing-comments"
 _EVENTS: Final = "text/event-stream"
-_SERVER: Final = frozenset({"server"})
+_SERVER: Final = frozenset({"server"})  # what most answers tell, of all that is read
 # An entry of such a comment: another one may follow.
 MORE: Final = "more"
 

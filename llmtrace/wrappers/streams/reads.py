@@ -19,7 +19,7 @@ from llmtrace.wrappers.streams.letgo import LetGo
 # Looks at one chunk, notes on the recording what it tells, returns its kind.
 Classify = Callable[[Recording, Any], int]
 
-
+# The bucket of a gap lies between two of these, and the upper one belongs to it.
 _EDGES: Final = (-(1 << 62), *GAP_BOUNDS_NS, 1 << 62)
 
 

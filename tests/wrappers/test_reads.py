@@ -1,0 +1,71 @@
+"""Are the waits between chunks counted by the reader, in line, as `Recording.more` counts them?"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmtrace.record import GAP_BOUNDS_NS, TEXT, Recording
+from llmtrace.wrappers.streams.reads import areads, reads
+
+# Waits at every bound and on both sides of it, and those far from any.
+GAPS = st.one_of(
+    st.sampled_from([bound + off for bound in GAP_BOUNDS_NS for off in (-1, 0, 1)]),
+    st.integers(0, 2 * GAP_BOUNDS_NS[-1]),
+)
+
+
+def counted(waits: list[int], how: str) -> Recording:
+    """Read a stream whose first chunk comes at once and the others after such waits."""
+    now = 1
+
+    def clock() -> int:
+        return now
+
+    known = {"service": "s", "request_id": "r", "trace_id": "1" * 32, "span_id": "2" * 16}
+    recording = Recording(lambda *_: None, known, clock=clock)
+    recording.opened()
+    left = iter([0, *waits])
+
+    def read() -> str:
+        nonlocal now
+        now += next(left)
+        return "chunk"
+
+    def classify(_: Recording, _chunk: Any) -> int:
+        return TEXT
+
+    async def aread() -> str:
+        try:
+            return read()
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    async def all_of_it() -> None:
+        async for _ in areads(recording, aread, classify):
+            pass
+
+    if how == "sync":
+        for _ in reads(recording, read, classify):
+            pass
+    else:
+        asyncio.run(all_of_it())
+    return recording
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+@given(waits=st.lists(GAPS, max_size=30))
+def test_every_wait_is_counted_in_its_bucket(how: str, waits: list[int]) -> None:
+    """Whether a wait is like the one before or not; a bound belongs to the bucket below it."""
+    recording = counted(waits, how)
+
+    expected = Counter(bisect_left(GAP_BOUNDS_NS, wait) for wait in waits)
+    found = {bucket: count for bucket, count in enumerate(recording.gap_counts) if count}
+    assert found == expected
+    assert recording.max_gap == max(waits, default=-1)
