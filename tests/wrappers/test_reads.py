@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from llmtrace.record import GAP_BOUNDS_NS, TEXT, Recording
 from llmtrace.wrappers.streams.reads import areads, reads
 
-# Waits at every bound and on both sides of it, and those far from any.
-GAPS = st.one_of(
-    st.sampled_from([bound + off for bound in GAP_BOUNDS_NS for off in (-1, 0, 1)]),
-    st.integers(0, 2 * GAP_BOUNDS_NS[-1]),
+# Waits around one bound, one after the other, and those that are far from any.
+AROUND = st.builds(
+    lambda bound, offs: [bound + off for off in offs],
+    st.sampled_from(GAP_BOUNDS_NS),
+    st.lists(st.integers(-1, 1), min_size=2, max_size=6),
 )
+FAR = st.lists(st.integers(0, 2 * GAP_BOUNDS_NS[-1]), max_size=3)
+WAITS = st.lists(AROUND | FAR, max_size=8).map(lambda runs: [one for run in runs for one in run])
 
 
 def counted(waits: list[int], how: str) -> Recording:
@@ -60,7 +63,7 @@ def counted(waits: list[int], how: str) -> Recording:
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-@given(waits=st.lists(GAPS, max_size=30))
+@given(waits=WAITS)
 def test_every_wait_is_counted_in_its_bucket(how: str, waits: list[int]) -> None:
     """Whether a wait is like the one before or not; a bound belongs to the bucket below it."""
     recording = counted(waits, how)
