@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import atexit
 import gc
 import json
 import multiprocessing
@@ -161,6 +162,8 @@ def clients(transport: Any | None, url: str) -> dict[str, Turns]:
     sync = openai.OpenAI(base_url=url, api_key="none", http_client=sync_http)
     asynchronous = openai.AsyncOpenAI(base_url=url, api_key="none", http_client=async_http)
     loop = asyncio.new_event_loop()
+    # The client leaves a generator to be closed by the loop, after every answer.
+    atexit.register(lambda: loop.run_until_complete(loop.shutdown_asyncgens()))
     options: Any = {"include_usage": True}
 
     def ask() -> list[float]:
