@@ -81,8 +81,9 @@ def of_request(
         generation: what Langfuse's own SDK records the same call as.
         later: as of `SpanIdentity`.
     """
-    if not (generation or around or tracer or otel_context.get_current()):
-        return _fresh(share, later)  # as in most applications that have no tracer
+    alone = generation is None and around is None and tracer is None
+    if alone and not otel_context.get_current():  # as in most applications that have no tracer
+        return _fresh(share, later)
     outside = otel_trace.get_current_span() if generation is None else generation
     ids = outside.get_span_context()
     parent, counted = _NOTHING, False

@@ -95,10 +95,8 @@ def _print(pairs: int) -> None:
     print(f"Python {platform.python_version()}, httpx {httpx.__version__}, {pairs} pairs; "
           "CPU of the whole process, least turns")  # fmt: skip
     for name in ("sync", "async"):
-        one, many = (
-            measure(requests(short[name]), pairs, "httpx"),
-            measure(long[name], pairs, "httpx"),
-        )
+        one = measure(requests(short[name]), pairs, "httpx")
+        many = measure(long[name], pairs, "httpx")
         print(f"{name:6} a chunk: {many.base:.2f} us bare, {many.added:+.2f} us; "
               f"a request: {one.base:.0f} us bare, {one.added:+.0f} us")  # fmt: skip
 
