@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 
 from llmtrace import scope as scopes
@@ -68,6 +67,7 @@ def of_request(
     tracer: Tracer | None,
     share: float,
     *,
+    alone: bool = False,
     generation: Span | None = None,
     later: Later | None = None,
 ) -> SpanIdentity:
@@ -78,11 +78,11 @@ def of_request(
         around: the recording it begins in, if that has not ended.
         tracer: of the application's own provider, if it has one.
         share: of requests whose spans are written out.
+        alone: whether OpenTelemetry's current context is empty.
         generation: what Langfuse's own SDK records the same call as.
         later: as of `SpanIdentity`.
     """
-    alone = generation is None and around is None and tracer is None
-    if alone and not otel_context.get_current():  # as in most applications that have no tracer
+    if alone and generation is None and around is None and tracer is None:
         return _fresh(share, later)
     outside = otel_trace.get_current_span() if generation is None else generation
     ids = outside.get_span_context()

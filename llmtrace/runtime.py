@@ -82,11 +82,13 @@ class Runtime:
         known = {"service": self.service, **self.labels, **info}
         recording = Recording(self._emit, known, clock=self.clock, wall=self.wall)
         around = current.get()
+        surroundings = otel_context.get_current()  # empty in most applications without a tracer
         recording.span = identity = identities.of_request(
             recording,
             None if around is None or around.ended else around,
             self._tracer,
             self.sample,
+            alone=not surroundings,
             generation=generation,
             later=awaited.get(),
         )
@@ -100,7 +102,8 @@ class Runtime:
             relay.calls_upstream(recording)
         if self.content is not None and identity.sampled:
             recording.content = Content(self.content)
-        scopes.begins(recording, self.clock)
+        if surroundings:
+            scopes.begins(recording, self.clock)
         if "request_id" not in known:
             known["request_id"] = f"lt-{identity.span_id}"
         return recording

@@ -224,6 +224,7 @@ class Aggregate:
         ours: count what OpenTelemetry's GenAI metrics do not have, too: stages, `tpot`, `phases`.
         tenants: tell tenants apart too.
         most_label_sets: above these, rows of new label sets are counted together under `other`.
+        turns: gets the turns among the rows, which are no requests and not counted here.
 
     Raises:
         ConfigError: a threshold is for nothing there is, or is no duration.
@@ -236,11 +237,13 @@ class Aggregate:
         ours: bool = True,
         tenants: bool = False,
         most_label_sets: int = 500,
+        turns: Callable[[Row], None] = lambda _turn: None,
     ) -> None:
         self._edges = edges(thresholds_s or {})
         self._ours = ours
         self._tenants = tenants
         self._most = most_label_sets
+        self._turns = turns
         self.restart_in_child()
         restart_after_fork(self)
 
@@ -251,7 +254,7 @@ class Aggregate:
         self._waiting: deque[Row] = deque()
 
     def add(self, row: Row) -> None:
-        """Count one row, by the time somebody reads. A turn is no request, and not counted."""
+        """Count one row, by the time somebody reads."""
         self._waiting.append(row)
         if len(self._waiting) >= _TOGETHER:
             with self._lock:
@@ -263,7 +266,9 @@ class Aggregate:
         while waiting:
             row = waiting.popleft()
             try:
-                if not row.is_turn:
+                if row.is_turn:
+                    self._turns(row)
+                else:
                     self._observe(row)
             except Exception as error:  # noqa: BLE001 - one bad row must not cost the others
                 internal_error("export.metrics", error)

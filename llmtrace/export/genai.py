@@ -69,8 +69,8 @@ class GenAISink:
         self._send = sender(read_settings("metrics", environ=environ), "metrics")
         # Backends that want differences get them: what was sent is then counted anew.
         self._delta = environ.get(_TEMPORALITY, "").lower() in {"delta", "lowmemory"}
-        self._aggregate = Aggregate(ours=False)
         self._agents = Agents()
+        self._aggregate = Aggregate(ours=False, turns=self._agents.turn)
         self._instruments: Instruments | None = None
         self._decided = False
         self._since_unix_ns = time.time_ns()
@@ -88,8 +88,6 @@ class GenAISink:
                 return
             if isinstance(row, Span):
                 self._agents.span(row)
-            elif row.is_turn:
-                self._agents.turn(row)
             else:
                 self._aggregate.add(row)
             self._worker.need()

@@ -66,11 +66,12 @@ class PrometheusSink:
         budget_seconds: Mapping[str, Mapping[str, float]] | None = None,
         tenants: bool = False,
         registry: CollectorRegistry | None = None,
-        aggregate: Aggregate | None = None,
     ) -> None:
-        self._aggregate = aggregate or Aggregate(thresholds_s=thresholds_s, tenants=tenants)
         self._budgets = budget_seconds or {}
         self._agents = Agents(tenants=tenants)
+        self._aggregate = Aggregate(
+            thresholds_s=thresholds_s, tenants=tenants, turns=self._agents.turn
+        )
         self._labels = (*LABELS, "tenant") if tenants else LABELS
         self._turn_labels = (*TURN_LABELS, "tenant") if tenants else TURN_LABELS
         self._registry: CollectorRegistry = REGISTRY if registry is None else registry
@@ -93,8 +94,6 @@ class PrometheusSink:
         try:
             if isinstance(row, Span):
                 self._agents.span(row)
-            elif row.is_turn:
-                self._agents.turn(row)
             else:
                 self._aggregate.add(row)
         except Exception as error:  # noqa: BLE001 - the application must not notice

@@ -36,6 +36,7 @@ LONG = 2_000  # chunks
 BLOCK = 100  # of them a turn
 REQUESTS = 32  # a turn; metrics are counted for so many at once
 TURNS = 13  # in a row: what they leave to be sent goes at once, about as under load
+_NEVER_S = 3600.0
 
 # Does something, several turns of it, and returns the CPU microseconds of one request or chunk in
 # each turn.
@@ -98,9 +99,7 @@ def measure(turns: Turns, pairs: int, instrument: str = "openai") -> Cost:
     for pair in range(pairs + 1):
         gc.collect()
         bare = turns()
-        registry = prometheus_client.CollectorRegistry()
-        exporters = ["otlp", _prometheus(registry)]
-        llmtrace.init("bench", exporters=exporters, instrument=[instrument])
+        llmtrace.init("bench", exporters=_exporters(), instrument=[instrument])
         turns()
         llmtrace.flush()
         gc.collect()
@@ -146,10 +145,19 @@ class Blocks:
             self._began = now
 
 
-def _prometheus(registry: Any) -> Any:
+def _exporters() -> list[Any]:
+    """Make all there are, of which none sends before it is flushed: what that takes is counted."""
     from llmtrace import export
+    from llmtrace.export.otlp import otlp_sink
 
-    return export.build("prometheus", export.ExportSettings(service="bench", registry=registry))
+    settings = export.ExportSettings(
+        service="bench", registry=prometheus_client.CollectorRegistry()
+    )
+    return [
+        otlp_sink(interval_s=_NEVER_S),
+        export.build("otlp-metrics", settings),
+        export.build("prometheus", settings),
+    ]
 
 
 def clients(transport: Any | None, url: str) -> dict[str, Turns]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -204,26 +204,18 @@ class _AsyncFirstByte:
     It can be closed like the async generator it stands for, since httpx2 does so where it can.
     """
 
-    __slots__ = ("_close", "_next", "_note")
+    __slots__ = ("__anext__", "_close")  # a slot, so that it can become the stream's own
+    __anext__: Callable[[], Awaitable[bytes]]
 
     def __init__(
         self, note: Callable[[], None] | None, chunks: AsyncIterator[bytes], *close: Any
     ) -> None:
-        self._note = note
-        self._next = chunks.__anext__
+        following = chunks.__anext__
+        self.__anext__ = following if note is None else partial(_first, self, note, following)
         self._close = close
 
     def __aiter__(self) -> _AsyncFirstByte:
         return self
-
-    def __anext__(self) -> Awaitable[bytes]:
-        return self._next() if self._note is None else self._first(self._note)
-
-    async def _first(self, note: Callable[[], None]) -> bytes:
-        chunk = await self._next()
-        self._note = None
-        note()
-        return chunk
 
     async def asend(self, _: None) -> bytes:
         return await self.__anext__()
@@ -236,3 +228,15 @@ class _AsyncFirstByte:
         for chunks in self._close:
             if isinstance(chunks, AsyncGenerator):
                 await chunks.aclose()
+
+
+async def _first(
+    stream: _AsyncFirstByte, note: Callable[[], None], following: Callable[[], Awaitable[bytes]]
+) -> bytes:
+    """Read and note the first byte; from then on the stream is read past us."""
+    try:
+        chunk = await following()
+    finally:
+        stream.__anext__ = following  # and no longer a cycle
+    note()
+    return chunk

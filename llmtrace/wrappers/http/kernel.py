@@ -11,7 +11,6 @@ import struct
 import sys
 from typing import Any, Final
 
-from llmtrace.frozen import checked_dataclass
 from llmtrace.record import Attempt
 from llmtrace.stages import Reported
 
@@ -28,42 +27,42 @@ _NO_SAMPLE: Final = 0xFFFFFFFF
 _TICK_NS: Final = 4 * _NS_PER_MS
 
 _has_tcp_info: Final = sys.platform == "linux" and hasattr(socket, "TCP_INFO")
+# Where to ask for it; the enumerations of `socket` are slower than their numbers.
+_QUESTION: Final = (int(socket.IPPROTO_TCP), getattr(socket, "TCP_INFO", 0), _TCP_INFO_SIZE)
+_NOTHING: Final = (None, None)
 
 
-@checked_dataclass(frozen=True, slots=True)
-class TcpInfo:
-    """What the kernel says of a connected socket, in nanoseconds; `None` = it cannot tell."""
+def tcp_info(sock: Any) -> tuple[int | None, int | None]:
+    """Ask the kernel about a socket, or asyncio's transport socket; others tell nothing.
 
-    min_rtt: int | None = None
-    sent_ago: int | None = None
-
-
-def tcp_info(sock: Any) -> TcpInfo:
-    """Ask the kernel about a socket, or asyncio's transport socket; others tell nothing."""
+    Returns:
+        The shortest round trip and the age of the last send, in nanoseconds; `None` = it cannot
+        tell.
+    """
     if not _has_tcp_info:
-        return TcpInfo()
+        return _NOTHING
     try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE)
+        info = sock.getsockopt(*_QUESTION)
     except (OSError, AttributeError):  # closed meanwhile, or not TCP, or no socket
-        return TcpInfo()
+        return _NOTHING
     if len(info) < _TCP_INFO.size:
-        return TcpInfo()
+        return _NOTHING
     milliseconds, microseconds = _TCP_INFO.unpack_from(info)
     min_rtt = microseconds * _NS_PER_US if 0 < microseconds != _NO_SAMPLE else None
-    return TcpInfo(min_rtt, milliseconds * _NS_PER_MS)
+    return min_rtt, milliseconds * _NS_PER_MS
 
 
 def look(attempt: Attempt, sock: Any) -> None:
     """Note on an attempt that was just answered what the kernel knows of it."""
-    known = tcp_info(sock)
-    if known.min_rtt is not None:
-        attempt.rtt = Reported(known.min_rtt, "kernel")
+    min_rtt, sent_ago = tcp_info(sock)
+    if min_rtt is not None:
+        attempt.rtt = Reported(min_rtt, "kernel")
     elif attempt.connect:
         attempt.rtt = Reported(attempt.connect, "client")
-    if known.sent_ago is None or attempt.send is None or attempt.send_started is None:
+    if sent_ago is None or attempt.send is None or attempt.send_started is None:
         return
     # A thread that is not scheduled right after its send would count the server's work as sending.
     answered = attempt.answered or 0
-    most = answered - known.sent_ago + _TICK_NS - attempt.send_started
+    most = answered - sent_ago + _TICK_NS - attempt.send_started
     if not 0 <= attempt.send <= most:
         attempt.send = max(0, min(attempt.send, most))
