@@ -319,7 +319,7 @@ _PLAIN: Final = {
 _WANTED: Final[Mapping[Any, str]] = {str: "text", bool: "true or false", int: "a whole number"}
 _MOST: Final = float_info.max
 # No request lasts longer than a year; what claims to is garbage, and would not fit a float.
-_LONGEST_S: Final = 366 * 86_400
+LONGEST_S: Final = 366 * 86_400
 
 
 def seconds(ns: int | None) -> float | None:
@@ -401,6 +401,8 @@ def _plain(flat: Mapping[str, Any], key: str) -> Any:
     if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
         msg = f"{key} is {value!r}, not a finite number"
         raise ValueError(msg)
+    if key.endswith("_s"):
+        _ns(flat, key)  # a time, and within bounds
     return value
 
 
@@ -419,7 +421,7 @@ def _ns(flat: Mapping[str, Any], key: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"{key} is {value!r}, not a number of seconds"
         raise TypeError(msg)
-    if not -_LONGEST_S < value < _LONGEST_S:
+    if not -LONGEST_S < value < LONGEST_S:
         msg = f"{key} is {value!r}, longer than any request"
         raise ValueError(msg)
     return round(value * _NS)

@@ -26,6 +26,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 words = st.none() | text
 counts = st.none() | st.integers(0, 2**40)
 finite = st.floats(allow_nan=False, allow_infinity=False)
+seconds = st.none() | st.floats(-MOST_NS / 1e9, MOST_NS / 1e9)
 
 reported = st.none() | st.builds(Reported, durations, st.sampled_from(SOURCES))
 
@@ -176,10 +177,10 @@ requests = st.builds(
     spec_drafted=counts,
     spec_accepted=counts,
     tool_calls=counts,
-    tool_wall_s=st.none() | finite,
-    tool_serial_s=st.none() | finite,
-    tool_critical_path_s=st.none() | finite,
-    tool_serial_loss_s=st.none() | finite,
+    tool_wall_s=seconds,
+    tool_serial_s=seconds,
+    tool_critical_path_s=seconds,
+    tool_serial_loss_s=seconds,
     weight=st.floats(1, 1e6),
     attributes=attributes,
     evidence=evidence,

@@ -214,6 +214,7 @@ def test_null_is_the_same_as_missing(row, data):
         ("chunks", True),
         ("weight", float("inf")),
         ("tool_wall_s", 10**400),
+        ("tool_wall_s", 1e300),
         ("reported_queue_source", "hearsay"),
         ("network_rtt_source", {}),
         ("network_dns_s", "0"),

@@ -170,6 +170,8 @@ def test_the_resource_fills_what_the_span_does_not_say():
         {"llmtrace.e2e": "2"},
         {"llmtrace.e2e": True},
         {"llmtrace.e2e": float("nan")},
+        {"llmtrace.e2e": 1e300},
+        {"llmtrace.tool_wall": 1e300},
         {"llmtrace.outcome": "fine"},
         {"llmtrace.reported.queue": 1.0, "llmtrace.reported.queue.source": "guess"},
         {"llmtrace.network.rtt.source": "guess"},

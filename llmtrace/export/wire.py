@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from struct import Struct, calcsize
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -128,16 +129,11 @@ def _request(by_service: dict[str, list[bytes]], resources: Resources) -> bytes:
     out: list[bytes] = []
     for service, spans in by_service.items():
         scope = _field(_SCOPE_SPANS_SCOPE, _field(_SCOPE_NAME, SCOPE.encode()))
-        scope_spans = b"".join((scope, *spans))
+        size = _varint(len(scope) + sum(map(len, spans)))
         head = _field(_RESOURCE_SPANS_RESOURCE, resources.of(service))
-        out += (
-            _REQUEST_RESOURCE_SPANS,
-            _varint(len(head) + len(scope_spans) + 1 + len(_varint(len(scope_spans)))),
-            head,
-            _RESOURCE_SPANS_SCOPE_SPANS,
-            _varint(len(scope_spans)),
-            scope_spans,
-        )
+        head += _RESOURCE_SPANS_SCOPE_SPANS + size + scope
+        whole = _varint(len(head) + sum(map(len, spans)))
+        out += (_REQUEST_RESOURCE_SPANS, whole, head, *spans)  # copied once, by the join
     return b"".join(out)
 
 
@@ -316,11 +312,15 @@ def _attributes(attributes: Mapping[str, Value]) -> bytes:
 
 def _row_attributes(attributes: Mapping[str, Value]) -> bytes:
     """Encode the attributes of a row: doubles at once, and at once what other rows say, too."""
-    plan, doubles, alike, others = _sorted(tuple(attributes))
-    filled = [*plan.places]
-    filled[1::2] = [attributes[name] for name in doubles]
-    out = [plan.pack(*filled), _alike(alike, tuple([attributes[name] for name in alike]))]
-    for name in others:
+    found = _sorted(tuple(attributes))
+    filled = [*found.plan.places]
+    filled[1::2] = found.doubles(attributes)
+    values = found.values(attributes)
+    alike = found.known.get(values)
+    if alike is None:
+        alike = _learn(found, values)
+    out = [found.plan.pack(*filled), alike]
+    for name in found.others:
         value = attributes[name]
         remembered = value.__class__ is int
         out.append(_remembered(name, value) if remembered else _attribute(name, value))
@@ -336,11 +336,22 @@ _ALIKE: Final = (
 
 
 class _Sorted(NamedTuple):
-    """How attributes of some names are encoded: doubles by a plan, what is alike, the others."""
+    """How attributes of some names are encoded: doubles by a plan, what is alike, the others.
+
+    Attributes:
+        plan: of the doubles.
+        doubles: picks their values out of all.
+        alike: the names of what is alike.
+        values: picks their values out of all.
+        known: what those are encoded.
+        others: the other names.
+    """
 
     plan: _Plan
-    doubles: tuple[str, ...]
+    doubles: Callable[[Mapping[str, Value]], tuple[Any, ...]]
     alike: tuple[str, ...]
+    values: Callable[[Mapping[str, Value]], tuple[Any, ...]]
+    known: dict[tuple[Value, ...], bytes]
     others: tuple[str, ...]
 
 
@@ -353,12 +364,24 @@ def _sorted(names: tuple[str, ...]) -> _Sorted:
     alike = tuple(name for name in names if name in _ALIKE and name not in doubles)
     others = tuple(name for name in names if name not in {*doubles, *alike})
     places = tuple(place for key in keys for place in (key, None))
-    return _Sorted(_Plan(pack, places), doubles, alike, others)
+    return _Sorted(_Plan(pack, places), _picker(doubles), alike, _picker(alike), {}, others)
 
 
-@lru_cache(maxsize=256)
-def _alike(names: tuple[str, ...], values: tuple[Value, ...]) -> bytes:
-    return b"".join(map(_attribute, names, values))
+def _picker(names: tuple[str, ...]) -> Callable[[Mapping[str, Value]], tuple[Any, ...]]:
+    """Make what returns the values of some names; `itemgetter` does so for two or more."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda attributes: tuple([attributes[name] for name in names])
+
+
+def _learn(found: _Sorted, values: tuple[Value, ...]) -> bytes:
+    if len(found.known) >= _MOST_ALIKE:
+        found.known.clear()
+    encoded = found.known[values] = b"".join(map(_attribute, found.alike, values))
+    return encoded
+
+
+_MOST_ALIKE: Final = 256
 
 
 @lru_cache(maxsize=4096, typed=True)
