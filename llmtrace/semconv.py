@@ -307,7 +307,7 @@ def _bounded(name: str, seconds: float) -> float:
 
 def _as_kind(line: Attribute, value: Any) -> Any:
     """Check a plain value's kind: what comes from the wire may be anything."""
-    kinds = {"string": str, "int": int, "double": int | float, "boolean": bool}[line.kind]
+    kinds: Any = {"string": str, "int": int, "double": int | float, "boolean": bool}[line.kind]
     if isinstance(value, bool) != (kinds is bool) or not isinstance(value, kinds):
         msg = f"{line.name} is {value!r}, not a {line.kind}"
         raise TypeError(msg)

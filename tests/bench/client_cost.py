@@ -19,8 +19,9 @@ import platform
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,14 +34,17 @@ import llmtrace
 from tests.bench.replay import MESSAGES, events, replaying
 
 LONG = 2_000  # chunks
-BLOCK = 100  # of them a turn
+BLOCK = 20  # of them a part of a turn
 REQUESTS = 32  # a turn; metrics are counted for so many at once
 TURNS = 13  # in a row: what they leave to be sent goes at once, about as under load
 _NEVER_S = 3600.0
+_PATIENCE_S = 10.0
+_MINUTE_US = 60e6
 
-# Does something, several turns of it, and returns the CPU microseconds of one request or chunk in
-# each turn.
-Turns = Callable[[], list[float]]
+# CPU microseconds of the parts of one turn, which add up to what one request or chunk took.
+Turn = list[float]
+# Does something, and returns several turns of it.
+Turns = Callable[[], list[Turn]]
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -75,64 +79,84 @@ def serve(port: Connection) -> None:
 class Cost:
     """CPU microseconds of one request or chunk, bare and traced, turn by turn.
 
-    The least turn counts: whatever else the machine does only ever adds.
+    Of each part of a turn the least counts: whatever else the machine does only ever adds, and a
+    whole turn is seldom left alone.
     """
 
-    bare: list[float]
-    traced: list[float]
-    sending: list[float]  # what was left to be sent, in all
+    bare: list[Turn]
+    traced: list[Turn]
+    sending: list[float]  # all spans, at the end of each pair
+    metrics: list[float]  # the same of the metrics, which go once a minute
 
     @property
     def base(self) -> float:
         """What the bare one takes."""
-        return min(self.bare)
+        return least(self.bare)
 
     @property
     def added(self) -> float:
-        """What the traced one takes more."""
-        return min(self.traced) - self.base
+        """What the traced one takes more, without what is sent."""
+        return least(self.traced) - self.base
+
+    @property
+    def a_request(self) -> float:
+        """What a traced request takes more, with its share of what is sent."""
+        spans = min(self.sending) / (REQUESTS * TURNS)
+        a_minute = _MINUTE_US / (self.base + self.added + spans)
+        return self.added + spans + min(self.metrics) / a_minute
+
+
+def least(turns: Iterable[Turn]) -> float:
+    """Add up the least of each part over all turns."""
+    return sum(min(part) for part in zip(*turns, strict=True))
 
 
 def measure(turns: Turns, pairs: int, instrument: str = "openai") -> Cost:
     """Take turns bare and traced, with exporters on."""
-    cost = Cost([], [], [])
+    cost = Cost([], [], [], [])
     for pair in range(pairs + 1):
         gc.collect()
         bare = turns()
-        llmtrace.init("bench", exporters=_exporters(), instrument=[instrument])
+        sinks = spans, metrics, _ = exporters()
+        llmtrace.init("bench", exporters=sinks, instrument=[instrument])
         turns()
         llmtrace.flush()
         gc.collect()
         traced = turns()
-        [sending] = _cpu(llmtrace.flush)
+        sending, counting = (_cpu(partial(one.flush, _PATIENCE_S)) for one in (spans, metrics))
         llmtrace.shutdown()
         if pair:  # the first warms everything up
             cost.bare.extend(bare)
             cost.traced.extend(traced)
             cost.sending.append(sending)
+            cost.metrics.append(counting)
     return cost
 
 
-def _cpu(work: Callable[[], object], times: int = 1, turns: int = 1) -> list[float]:
-    took = []
-    for _ in range(turns):
-        began = time.process_time_ns()
-        for _ in range(times):
-            work()
-        took.append((time.process_time_ns() - began) / times / 1e3)
-    return took
+def _cpu(work: Callable[[], object]) -> float:
+    began = time.process_time_ns()
+    work()
+    return (time.process_time_ns() - began) / 1e3
 
 
 def requests(ask: Callable[[], object]) -> Turns:
-    """Ask again and again."""
-    return lambda: _cpu(ask, REQUESTS, TURNS)
+    """Ask again and again. What garbage a turn leaves is collected at its end, and counted."""
+
+    def turn() -> Turn:
+        gc.disable()
+        parts = [_cpu(ask) for _ in range(REQUESTS)]
+        parts.append(_cpu(partial(gc.collect, 0)))
+        gc.enable()
+        return [part / REQUESTS for part in parts]
+
+    return lambda: [turn() for _ in range(TURNS)]
 
 
 class Blocks:
-    """Takes the time of each hundred chunks of one stream, but the first."""
+    """Takes the time of each block of chunks of one stream, but the first."""
 
     def __init__(self) -> None:
-        self.took: list[float] = []
+        self._took: list[float] = []
         self._began = self._number = 0
 
     def chunk(self) -> None:
@@ -141,11 +165,15 @@ class Blocks:
         if self._number % BLOCK == 0:
             now = time.process_time_ns()
             if self._began:
-                self.took.append((now - self._began) / BLOCK / 1e3)
+                self._took.append((now - self._began) / BLOCK / 1e3)
             self._began = now
 
+    def turns(self) -> list[Turn]:
+        """Return the one turn that the stream was, of one chunk."""
+        return [[took / len(self._took) for took in self._took]]
 
-def _exporters() -> list[Any]:
+
+def exporters() -> list[Any]:
     """Make all there are, of which none sends before it is flushed: what that takes is counted."""
     from llmtrace import export
     from llmtrace.export.otlp import otlp_sink
@@ -163,7 +191,7 @@ def _exporters() -> list[Any]:
 def clients(transport: Any | None, url: str) -> dict[str, Turns]:
     """Make one way of asking, sync and async, over a transport or over loopback.
 
-    Each returns what its chunks took, a hundred a turn.
+    Each returns what its chunks took.
     """
     sync_http = httpx2.Client(transport=transport)
     async_http = httpx2.AsyncClient(transport=transport)
@@ -174,22 +202,22 @@ def clients(transport: Any | None, url: str) -> dict[str, Turns]:
     atexit.register(lambda: loop.run_until_complete(loop.shutdown_asyncgens()))
     options: Any = {"include_usage": True}
 
-    def ask() -> list[float]:
+    def ask() -> list[Turn]:
         blocks = Blocks()
         for _ in sync.chat.completions.create(
             model="m", messages=MESSAGES, stream=True, stream_options=options
         ):
             blocks.chunk()
-        return blocks.took
+        return blocks.turns()
 
-    async def ask_async() -> list[float]:
+    async def ask_async() -> list[Turn]:
         blocks = Blocks()
         stream = await asynchronous.chat.completions.create(
             model="m", messages=MESSAGES, stream=True, stream_options=options
         )
         async for _ in stream:
             blocks.chunk()
-        return blocks.took
+        return blocks.turns()
 
     return {"sync": ask, "async": lambda: loop.run_until_complete(ask_async())}
 
@@ -246,7 +274,7 @@ def main() -> int:
                 "chunk_bare_us": chunk.base,
                 "chunk_added_us": chunk.added,
                 "request_bare_us": request.base,
-                "request_added_us": request.added + min(request.sending) / (REQUESTS * TURNS),
+                "request_added_us": request.a_request,
             }
             if not arguments.json:
                 print(f"{name}: measured", file=sys.stderr)
@@ -257,7 +285,7 @@ def main() -> int:
         print(json.dumps({**rows, "heap_growth_bytes": heap}))
         return 0
     print(f"Python {platform.python_version()}, openai {openai.__version__}, "
-          f"{arguments.pairs} pairs; CPU of the whole process, least turns")  # fmt: skip
+          f"{arguments.pairs} pairs; CPU of the whole process, the least")  # fmt: skip
     print(f"{'':6} {'a chunk, bare':>14} {'added':>9} {'ratio':>7}   "
           f"{'a request, bare':>16} {'added':>9} {'ratio':>7}")  # fmt: skip
     for name, row in rows.items():

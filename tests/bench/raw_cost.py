@@ -1,7 +1,7 @@
 """What does llmtrace add to a stream that is read over plain httpx? CPU a chunk, CPU a request.
 
 Measured like the OpenAI client's in `client_cost.py`: bare and traced in turns, in one process and
-one run, from memory, so that what is left is the client's own work. The least turns count.
+one run, from memory, so that what is left is the client's own work. The least counts.
 
     python -m tests.bench.raw_cost
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from tests.bench.client_cost import LONG, Blocks, Turns, measure, requests, serve
+from tests.bench.client_cost import LONG, Blocks, Turn, Turns, measure, requests, serve
 from tests.bench.replay import MESSAGES, events
 
 URL = "http://replay/v1/chat/completions"
@@ -53,21 +53,21 @@ def clients(tokens: int) -> dict[str, Turns]:
     asynchronous = httpx.AsyncClient(transport=transport)
     loop = asyncio.new_event_loop()
 
-    def ask() -> list[float]:
+    def ask() -> list[Turn]:
         blocks = Blocks()
         with sync.stream("POST", URL, json=BODY) as response:
             for line in response.iter_lines():
                 if line:  # an empty one ends the event
                     blocks.chunk()
-        return blocks.took
+        return blocks.turns()
 
-    async def ask_async() -> list[float]:
+    async def ask_async() -> list[Turn]:
         blocks = Blocks()
         async with asynchronous.stream("POST", URL, json=BODY) as response:
             async for line in response.aiter_lines():
                 if line:
                     blocks.chunk()
-        return blocks.took
+        return blocks.turns()
 
     return {"sync": ask, "async": lambda: loop.run_until_complete(ask_async())}
 
@@ -93,12 +93,12 @@ def main() -> int:
 def _print(pairs: int) -> None:
     short, long = clients(1), clients(LONG)
     print(f"Python {platform.python_version()}, httpx {httpx.__version__}, {pairs} pairs; "
-          "CPU of the whole process, least turns")  # fmt: skip
+          "CPU of the whole process, the least")  # fmt: skip
     for name in ("sync", "async"):
         one = measure(requests(short[name]), pairs, "httpx")
         many = measure(long[name], pairs, "httpx")
         print(f"{name:6} a chunk: {many.base:.2f} us bare, {many.added:+.2f} us; "
-              f"a request: {one.base:.0f} us bare, {one.added:+.0f} us")  # fmt: skip
+              f"a request: {one.base:.0f} us bare, {one.a_request:+.0f} us")  # fmt: skip
 
 
 if __name__ == "__main__":
