@@ -27,8 +27,7 @@ _NO_SAMPLE: Final = 0xFFFFFFFF
 _TICK_NS: Final = 4 * _NS_PER_MS
 
 _has_tcp_info: Final = sys.platform == "linux" and hasattr(socket, "TCP_INFO")
-# Where to ask for it; the enumerations of `socket` are slower than their numbers.
-_QUESTION: Final = (int(socket.IPPROTO_TCP), getattr(socket, "TCP_INFO", 0), _TCP_INFO_SIZE)
+_QUESTION: Final = (socket.IPPROTO_TCP, getattr(socket, "TCP_INFO", 0), _TCP_INFO_SIZE)
 _NOTHING: Final = (None, None)
 
 
