@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from llmtrace.printable import printable
 from llmtrace.rows import Row
 from llmtrace.stages import STAGES
+from llmtrace.tries import LONGEST_S
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -45,7 +46,6 @@ WORDS: Final = (
 # Different in every row: bytes beside each other, not a dictionary of names.
 IDS: Final = ("request_id", "trace_id", "span_id")
 
-_LONGEST_S: Final = 366 * 86_400.0  # no request lasts a year
 _MOST_COUNT: Final = 2.0**53
 _MOST_WEIGHT: Final = 1e9
 _MOST_NS: Final = 2**63 - 1
@@ -340,7 +340,7 @@ def bounds(name: str) -> tuple[float, float]:
         return 0.0, _MOST_COUNT
     if name == "weight":
         return 1e-9, _MOST_WEIGHT
-    return 0.0, _LONGEST_S
+    return 0.0, float(LONGEST_S)
 
 
 def short(word: str) -> str:

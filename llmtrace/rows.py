@@ -27,7 +27,7 @@ from llmtrace.stages import (
     with_engine,
 )
 from llmtrace.tools import Part, flat_part, read_part
-from llmtrace.tries import Try, as_plain, from_plain
+from llmtrace.tries import LONGEST_S, Try, as_plain, from_plain
 
 Outcome = Literal["success", "error", "cancelled", "truncated", "timeout"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
@@ -318,8 +318,6 @@ _PLAIN: Final = {
 }
 _WANTED: Final[Mapping[Any, str]] = {str: "text", bool: "true or false", int: "a whole number"}
 _MOST: Final = float_info.max
-# No request lasts longer than a year; what claims to is garbage, and would not fit a float.
-LONGEST_S: Final = 366 * 86_400
 
 
 def seconds(ns: int | None) -> float | None:
@@ -401,9 +399,7 @@ def _plain(flat: Mapping[str, Any], key: str) -> Any:
     if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
         msg = f"{key} is {value!r}, not a finite number"
         raise ValueError(msg)
-    if key.endswith("_s"):
-        _ns(flat, key)  # a time, and within bounds
-    return value
+    return bounded(key, value) if value is not None and key.endswith("_s") else value
 
 
 def _flag(flat: Mapping[str, Any], key: str, *, default: bool) -> bool:
@@ -421,10 +417,19 @@ def _ns(flat: Mapping[str, Any], key: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"{key} is {value!r}, not a number of seconds"
         raise TypeError(msg)
-    if not -LONGEST_S < value < LONGEST_S:
-        msg = f"{key} is {value!r}, longer than any request"
+    return round(bounded(key, value) * _NS)
+
+
+def bounded(name: str, seconds: float) -> float:
+    """Return a duration as it is, if a request can have it.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not -LONGEST_S < seconds < LONGEST_S:
+        msg = f"{name} is {seconds!r}, longer than any request"
         raise ValueError(msg)
-    return round(value * _NS)
+    return seconds
 
 
 def _ns_required(flat: Mapping[str, Any], key: str) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from llmtrace import content
 from llmtrace.errors import DataError
 from llmtrace.rendering import ON_WIRE, flatten, unflatten
-from llmtrace.rows import LONGEST_S, OUTCOMES, Row
+from llmtrace.rows import OUTCOMES, Row, bounded
 from llmtrace.semconv_table import (
     BROWSER,
     DERIVED,
@@ -295,14 +295,7 @@ def _ns(attributes: Mapping[str, Any], name: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         msg = f"{name} is {value!r}, not a number of seconds"
         raise TypeError(msg)
-    return round(_bounded(name, value) * _NS)
-
-
-def _bounded(name: str, seconds: float) -> float:
-    if not -LONGEST_S < seconds < LONGEST_S:
-        msg = f"{name} is {seconds!r}, longer than any request"
-        raise ValueError(msg)
-    return seconds
+    return round(bounded(name, value) * _NS)
 
 
 def _as_kind(line: Attribute, value: Any) -> Any:
@@ -311,7 +304,7 @@ def _as_kind(line: Attribute, value: Any) -> Any:
     if isinstance(value, bool) != (kinds is bool) or not isinstance(value, kinds):
         msg = f"{line.name} is {value!r}, not a {line.kind}"
         raise TypeError(msg)
-    return _bounded(line.name, value) if line.field.endswith("_s") else value
+    return bounded(line.name, value) if line.field.endswith("_s") else value
 
 
 def _one_of(value: Any, allowed: Sequence[str], name: str) -> None:

@@ -15,7 +15,7 @@ MOST_TRIES: Final = 16
 _LONGEST_NAME: Final = 256
 _NS: Final = 1_000_000_000
 # What claims to have taken longer than a year is garbage.
-_LONGEST_S: Final = 366 * 86_400
+LONGEST_S: Final = 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def _ns(seconds: Any) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         msg = f"tries holds {seconds!r}, not a number of seconds"
         raise TypeError(msg)
-    if not 0 <= seconds < _LONGEST_S:
+    if not 0 <= seconds < LONGEST_S:
         msg = f"tries holds {seconds!r}, and no attempt takes that long"
         raise ValueError(msg)
     return round(seconds * _NS)

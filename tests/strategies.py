@@ -11,7 +11,7 @@ from llmtrace.rendering import Browser
 from llmtrace.rows import OUTCOMES, TURN, Row
 from llmtrace.semconv import reserved
 from llmtrace.stages import SOURCES, STAGES, Network, Reported, Timeline
-from llmtrace.tries import Try
+from llmtrace.tries import LONGEST_S, Try
 
 # Eleven days: beyond that a double holds seconds to fewer than nine digits after the point.
 MOST_NS = 10**15
@@ -26,7 +26,7 @@ text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 words = st.none() | text
 counts = st.none() | st.integers(0, 2**40)
 finite = st.floats(allow_nan=False, allow_infinity=False)
-seconds = st.none() | st.floats(-MOST_NS / 1e9, MOST_NS / 1e9)
+seconds = st.none() | st.floats(-LONGEST_S, LONGEST_S, exclude_min=True, exclude_max=True)
 
 reported = st.none() | st.builds(Reported, durations, st.sampled_from(SOURCES))
 

@@ -315,11 +315,7 @@ def _row_attributes(attributes: Mapping[str, Value]) -> bytes:
     found = _sorted(tuple(attributes))
     filled = [*found.plan.places]
     filled[1::2] = found.doubles(attributes)
-    values = found.values(attributes)
-    alike = found.known.get(values)
-    if alike is None:
-        alike = _learn(found, values)
-    out = [found.plan.pack(*filled), alike]
+    out = [found.plan.pack(*filled), _alike(found.alike, found.values(attributes))]
     for name in found.others:
         value = attributes[name]
         remembered = value.__class__ is int
@@ -343,7 +339,6 @@ class _Sorted(NamedTuple):
         doubles: picks their values out of all.
         alike: the names of what is alike.
         values: picks their values out of all.
-        known: what those are encoded.
         others: the other names.
     """
 
@@ -351,7 +346,6 @@ class _Sorted(NamedTuple):
     doubles: Callable[[Mapping[str, Value]], tuple[Any, ...]]
     alike: tuple[str, ...]
     values: Callable[[Mapping[str, Value]], tuple[Any, ...]]
-    known: dict[tuple[Value, ...], bytes]
     others: tuple[str, ...]
 
 
@@ -364,7 +358,7 @@ def _sorted(names: tuple[str, ...]) -> _Sorted:
     alike = tuple(name for name in names if name in _ALIKE and name not in doubles)
     others = tuple(name for name in names if name not in {*doubles, *alike})
     places = tuple(place for key in keys for place in (key, None))
-    return _Sorted(_Plan(pack, places), _picker(doubles), alike, _picker(alike), {}, others)
+    return _Sorted(_Plan(pack, places), _picker(doubles), alike, _picker(alike), others)
 
 
 def _picker(names: tuple[str, ...]) -> Callable[[Mapping[str, Value]], tuple[Any, ...]]:
@@ -374,14 +368,9 @@ def _picker(names: tuple[str, ...]) -> Callable[[Mapping[str, Value]], tuple[Any
     return lambda attributes: tuple([attributes[name] for name in names])
 
 
-def _learn(found: _Sorted, values: tuple[Value, ...]) -> bytes:
-    if len(found.known) >= _MOST_ALIKE:
-        found.known.clear()
-    encoded = found.known[values] = b"".join(map(_attribute, found.alike, values))
-    return encoded
-
-
-_MOST_ALIKE: Final = 256
+@lru_cache(maxsize=256)
+def _alike(names: tuple[str, ...], values: tuple[Value, ...]) -> bytes:
+    return b"".join(map(_attribute, names, values))
 
 
 @lru_cache(maxsize=4096, typed=True)

@@ -211,7 +211,7 @@ class _AsyncFirstByte:
         self, note: Callable[[], None] | None, chunks: AsyncIterator[bytes], *close: Any
     ) -> None:
         following = chunks.__anext__
-        self.__anext__ = following if note is None else partial(_first, self, note, following)
+        self.__anext__ = following if note is None else partial(_afirst, self, note, following)
         self._close = close
 
     def __aiter__(self) -> _AsyncFirstByte:
@@ -230,7 +230,7 @@ class _AsyncFirstByte:
                 await chunks.aclose()
 
 
-async def _first(
+async def _afirst(
     stream: _AsyncFirstByte, note: Callable[[], None], following: Callable[[], Awaitable[bytes]]
 ) -> bytes:
     """Read and note the first byte; from then on the stream is read past us."""
