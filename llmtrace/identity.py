@@ -83,12 +83,15 @@ def of_request(
         later: as of `SpanIdentity`.
     """
     if alone and generation is None and around is None and tracer is None:
-        return _fresh(share, later)
+        ids = random_id(24)
+        trace_id = ids[:32]
+        sampled = share >= 1 or in_sample(trace_id, share)
+        return SpanIdentity(trace_id, ids[32:], None, sampled, None, None, None, "", later)
     outside = otel_trace.get_current_span() if generation is None else generation
-    ids = outside.get_span_context()
+    known = outside.get_span_context()
     parent, counted = _NOTHING, False
-    if ids.is_valid:
-        parent = _below(ids)
+    if known.is_valid:
+        parent = _below(known)
         counted = langfuse_beside.is_counted(outside)
     if generation is not None:
         parent = parent._replace(context=otel_trace.set_span_in_context(generation))
@@ -119,14 +122,6 @@ def of_request(
     return _of_span(span, parent.context, parent.span_id)._replace(
         generation=generation, later=later
     )
-
-
-def _fresh(share: float, later: Later | None) -> SpanIdentity:
-    """Begin a trace."""
-    ids = random_id(24)
-    trace_id = ids[:32]
-    sampled = in_sample(trace_id, share)
-    return SpanIdentity(trace_id, ids[32:], None, sampled, None, None, None, "", later)
 
 
 def of_span(

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from llmtrace.content import Content
 from llmtrace.failopen import internal_error
@@ -364,7 +364,7 @@ class Recording:
 
     def _stop(self, outcome: Outcome) -> int:
         """Close the last interval of the stream. Return the time."""
-        silent = self.reading
+        silent = self.asked != 0
         now = self.boundary(reading=False)
         if silent and self.ttft is not None and outcome != "success":
             # The silence before a cut is a gap too, or an idle time-out could not be proven.
@@ -413,21 +413,21 @@ class Recording:
             row["http_status"] = last.status
             row["attempts"] = len(self.attempts) + self.attempts_forgotten
             row["tries"] = tuple(self.tries)
-            row["answered_ns"] = _since(start, last.answered)
         if ttft is not None:
             row["chunks"] = 1 + gaps
             row["gap_sum_ns"] = self.waited_at_content - (ttft - self.held_before)
-            row["last_content_ns"] = _since(start, self.last_content or None)
         if gaps:
             row["burst_chunks"] = gap_counts[0]
         if self.max_gap >= 0:
             row["max_gap_ns"] = self.max_gap
         row["gap_counts"] = gap_counts
-        row["first_byte_ns"] = _since(start, self.first_byte)
-        row["first_event_ns"] = _since(start, self.first_event)
-        row["first_text_ns"] = _since(start, firsts[TEXT])
-        row["first_reasoning_ns"] = _since(start, firsts[REASONING])
-        row["first_tool_call_ns"] = _since(start, firsts[TOOL_CALL])
+        happened = (
+            None if last is None else last.answered, self.first_byte, self.first_event,
+            firsts[TEXT], firsts[REASONING], firsts[TOOL_CALL], self.last_content or None,
+        )  # fmt: skip
+        for name, at in zip(_HAPPENED, happened, strict=True):
+            if at is not None:
+                row[name] = _since(start, at)
         row["attributes"] = self.attributes.copy()
         if self.content is not None:
             row["content"] = self.content.attributes(self.info.get("finish_reason"))
@@ -449,14 +449,16 @@ _HTTP_ERROR: Final = 400
 _NO_FAILURE: Final = frozenset({"success", "cancelled", "truncated"})
 
 
-_Time = TypeVar("_Time", int, int | None)
+# When what happened, in the row: from its start.
+_HAPPENED: Final = (
+    "answered_ns", "first_byte_ns", "first_event_ns",
+    "first_text_ns", "first_reasoning_ns", "first_tool_call_ns", "last_content_ns",
+)  # fmt: skip
 
 
-def _since(start: int, at: _Time) -> _Time:
-    """Return how long after the start something happened; `None` = it did not."""
-    if at is None:
-        return at
-    return at - start if at > start else 0  # a clock may go backwards
+def _since(start: int, at: int) -> int:
+    """Return how long after the start something happened: a clock may go backwards."""
+    return at - start if at > start else 0
 
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:

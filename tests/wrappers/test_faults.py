@@ -70,7 +70,7 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (httpx_bodies, "watch"),
     (httpx, "_socket"),
     (httpx, "_add_headers"),
-    (httpx_bodies, "_first_byte"),
+    (httpx_bodies, "_body"),
     (kernel, "look"),
     (phases, "noting"),
     (iterators, "stand_in"),

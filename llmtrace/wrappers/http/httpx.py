@@ -143,7 +143,11 @@ def _broke(recording: Recording, attempt: Attempt, error: BaseException) -> None
 
 
 def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
-    def attempt(self: Any, request: Any, args: Any, kwargs: Any) -> Any:
+    @wraps(plain)
+    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        call = httpx_posts.begin(client, self, request)
+        if call is not None:
+            return recorded(call, self, request, args, kwargs)
         begun = _begin(self, request, _trace)
         if begun is None:
             return plain(self, request, *args, **kwargs)
@@ -155,15 +159,13 @@ def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
         _answered(*begun, response, stream=bool(kwargs.get("stream")))
         return response
 
-    @wraps(plain)
-    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        call = httpx_posts.begin(client, self, request)
-        if call is None:
-            return attempt(self, request, args, kwargs)
+    def recorded(
+        call: tuple[posts.Post, tuple[str, ...]], self: Any, request: Any, args: Any, kwargs: Any
+    ) -> Any:
         post, added = call
         try:
-            with entered(post.recording):
-                response = attempt(self, request, args, kwargs)
+            with entered(post.recording):  # in which it is an attempt of this call's
+                response = send(self, request, *args, **kwargs)
         except BaseException as error:
             posts.failed(post, error)
             raise
@@ -176,7 +178,11 @@ def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
 
 
 def _asend(plain: Callable[..., Awaitable[Any]], client: str) -> Callable[..., Awaitable[Any]]:
-    async def attempt(self: Any, request: Any, args: Any, kwargs: Any) -> Any:
+    @wraps(plain)
+    async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        call = httpx_posts.begin(client, self, request)
+        if call is not None:
+            return await recorded(call, self, request, args, kwargs)
         begun = _begin(self, request, _atrace)
         if begun is None:
             return await plain(self, request, *args, **kwargs)
@@ -188,15 +194,13 @@ def _asend(plain: Callable[..., Awaitable[Any]], client: str) -> Callable[..., A
         _answered(*begun, response, stream=bool(kwargs.get("stream")))
         return response
 
-    @wraps(plain)
-    async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        call = httpx_posts.begin(client, self, request)
-        if call is None:
-            return await attempt(self, request, args, kwargs)
+    async def recorded(
+        call: tuple[posts.Post, tuple[str, ...]], self: Any, request: Any, args: Any, kwargs: Any
+    ) -> Any:
         post, added = call
         try:
             with entered(post.recording):
-                response = await attempt(self, request, args, kwargs)
+                response = await send(self, request, *args, **kwargs)
         except BaseException as error:
             posts.failed(post, error)
             raise

@@ -29,59 +29,26 @@ def watch(recording: Recording, response: Any, *, comments: bool = False) -> Non
         comments: whether a gateway may tell its time in the stream.
     """
     kinds: Any = type(response), type(response.stream)
-    response.stream = _first_byte(_bases(*kinds))(recording, response, comments)
-    _become(response, _watched, recording)
-    response._llmtrace_let_go = letgo.LetGo(recording)  # noqa: SLF001
-
-
-@lru_cache(maxsize=64)
-def _bases(response: Any, stream: Any) -> tuple[Any, ...]:
-    """Return which kinds of byte stream, of a response's library, a stream is."""
-    library = sys.modules[response.__module__.partition(".")[0]]
-    kinds = (library.SyncByteStream, library.AsyncByteStream)
-    return tuple(base for base in kinds if issubclass(stream, base))
+    response.stream = _body(*kinds)(recording, response, comments)
+    response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
 
 
 def watch_refusal(recording: Recording, response: Any) -> None:
     """End a row when the body of an error has been read, or is closed, or let go."""
-    _become(response, _refused, recording)
+    kind: Any = type(response)
+    response.__class__ = _refused(kind)
+    response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
     if not recording.outer:  # else the decorated function ends it, which may try again
         response._llmtrace_let_go = letgo.LetGo(recording)  # noqa: SLF001
 
 
-def _become(response: Any, watched: Callable[[Any], type[Any]], recording: Recording) -> None:
-    kind: Any = type(response)
-    response.__class__ = watched(kind)
-    response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
-
-
 @lru_cache(maxsize=8)
-def _watched(kind: Any) -> type[Any]:
-    """Make the subclass of a response that says when it is closed.
+def _refused(kind: Any) -> type[Any]:
+    """Make the subclass of an error's response that looks at its body once that is read.
 
     A subclass and not an attribute on the instance: that would be a reference cycle, and keep
     connections of dropped answers open until the garbage collector comes by.
     """
-
-    class Response(kind):  # type: ignore[misc]
-        def close(self) -> None:
-            try:
-                super().close()
-            finally:
-                letgo.closed(self._llmtrace)
-
-        async def aclose(self) -> None:
-            try:
-                await super().aclose()
-            finally:
-                letgo.closed(self._llmtrace)
-
-    return _named_like(Response, kind)
-
-
-@lru_cache(maxsize=8)
-def _refused(kind: Any) -> type[Any]:
-    """Make the subclass of an error's response that looks at its body once that is read."""
 
     class Response(kind):  # type: ignore[misc]
         _llmtrace_reading = False
@@ -139,13 +106,18 @@ def _untold(recording: Recording, _piece: bytes) -> int:
     return NOTHING
 
 
-@lru_cache(maxsize=8)
-def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
-    """Make the byte stream that notes its first chunk and is then out of the way."""
+@lru_cache(maxsize=64)
+def _body(response: Any, stream: Any) -> type[Any]:
+    """Make the byte stream that stands for one of a response's, of the same kinds.
 
-    class FirstByte(*bases):  # type: ignore[misc]
+    It notes its first chunk and is then out of the way, until it is closed or let go.
+    """
+    library = sys.modules[response.__module__.partition(".")[0]]
+    kinds = (library.SyncByteStream, library.AsyncByteStream)
+
+    class Body(letgo.LetGo, *[kind for kind in kinds if issubclass(stream, kind)]):  # type: ignore[misc]
         def __init__(self, recording: Recording, response: Any, comments: bool) -> None:
-            self._recording = recording
+            super().__init__(recording)
             self._stream = response.stream
             self._headers = response.headers
             self._comments = comments
@@ -189,13 +161,20 @@ def _first_byte(bases: tuple[Any, ...]) -> type[Any]:
                 return _AsyncFirstByte(None, timed, timed, chunks)
             return _AsyncFirstByte(self._note, chunks, chunks)
 
+        # Its response calls these once, however it is closed, and at the end of the stream.
         def close(self) -> None:
-            self._stream.close()
+            try:
+                self._stream.close()
+            finally:
+                letgo.closed(self._recording)
 
         async def aclose(self) -> None:
-            await self._stream.aclose()
+            try:
+                await self._stream.aclose()
+            finally:
+                letgo.closed(self._recording)
 
-    return FirstByte
+    return Body
 
 
 class _AsyncFirstByte:

@@ -69,7 +69,8 @@ class LetGo:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        prepare()
+        if _watch not in gc.callbacks:
+            prepare()
 
     def __del__(self) -> None:
         if not self._recording.ended:
