@@ -427,7 +427,7 @@ class Recording:
         )  # fmt: skip
         for name, at in zip(_HAPPENED, happened, strict=True):
             if at is not None:
-                row[name] = _since(start, at)
+                row[name] = at - start if at > start else 0  # a clock may go backwards
         row["attributes"] = self.attributes.copy()
         if self.content is not None:
             row["content"] = self.content.attributes(self.info.get("finish_reason"))
@@ -457,7 +457,7 @@ _HAPPENED: Final = (
 
 
 def _since(start: int, at: int) -> int:
-    """Return how long after the start something happened: a clock may go backwards."""
+    """Return how long after the start something happened."""
     return at - start if at > start else 0
 
 

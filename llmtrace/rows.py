@@ -280,7 +280,10 @@ _REQUIRED: Final = _FIELDS - _DEFAULTS.keys() - set(_MAPPINGS)
 
 def blank_row() -> dict[str, Any]:
     """Return the fields of a row that need not be given, by name; `Row.of` makes a row of all."""
-    return _DEFAULTS | {name: {} for name in _MAPPINGS}
+    row = _DEFAULTS.copy()
+    for name in _MAPPINGS:
+        row[name] = {}
+    return row
 
 
 # A reader that asks within this long of getting the stream has not held anything up.

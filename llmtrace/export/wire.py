@@ -178,7 +178,8 @@ def encode_row(row: Row, dialect: Dialect = OTEL) -> bytes:
             _row_attributes(dialect.row(row)),
         )
     )
-    shared = _attributes(dialect.shared(row))
+    under = dialect.shared(row)
+    shared = _attributes(under) if under else b""
     out = [_SCOPE_SPANS_SPANS, _varint(len(body)), body]
     stages, sources, edges = waterfall(row)
     if stages:

@@ -7,8 +7,9 @@ the live socket is asked for its round trip, and the answer's first byte and its
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache, partial, wraps
+from operator import itemgetter
 from typing import Any, Final
 
 from llmtrace.export import langfuse_beside
@@ -114,8 +115,7 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
         if network_stream is not None:
             kernel.look(attempt, _socket(network_stream))
         ok = _SUCCESS <= status < _REDIRECTION
-        # The raw ones: httpx's own look-ups search the whole list for every name.
-        more = exchange.answered(recording, response.headers.raw, ok=ok)
+        more = exchange.answered(recording, _raw(response.headers), ok=ok)
         if status >= posts.HTTP_ERROR:
             attempt.ended = attempt.answered
             attempt.retry_after = exchange.retry_after(recording)
@@ -125,6 +125,15 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
                 comments.watch(recording, response)
     except Exception as error:  # noqa: BLE001
         internal_error("http", error)
+
+
+_as_sent: Final = itemgetter(0, 2)
+
+
+def _raw(headers: Any) -> Iterable[tuple[bytes, bytes]]:
+    """Return headers as they came: httpx's own look-ups search the whole list for every name."""
+    listed = getattr(headers, "_list", None)
+    return headers.raw if listed is None else map(_as_sent, listed)
 
 
 def _socket(network_stream: Any) -> Any:

@@ -145,7 +145,9 @@ def _body(response: Any, stream: Any) -> type[Any]:
         def __iter__(self) -> Iterator[bytes]:
             if self._recording.raw:
                 return reads(self._recording, iter(self._stream).__next__, self._classify())
-            chunks = iter(self._stream)
+            chunks: Iterator[bytes] = iter(self._stream)
+            if self._recording.first_byte is not None:  # whoever drains it reads it again
+                return chunks
             return chain(self._first(chunks), chunks)  # all but the first without a step of ours
 
         def _first(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -155,10 +157,12 @@ def _body(response: Any, stream: Any) -> type[Any]:
                 break
 
         def __aiter__(self) -> AsyncIterator[bytes]:
-            chunks = self._stream.__aiter__()
+            chunks: AsyncIterator[bytes] = self._stream.__aiter__()
             if self._recording.raw:
                 timed = areads(self._recording, chunks.__anext__, self._classify())
                 return _AsyncFirstByte(None, timed, timed, chunks)
+            if self._recording.first_byte is not None:
+                return chunks
             return _AsyncFirstByte(self._note, chunks, chunks)
 
         # Its response calls these once, however it is closed, and at the end of the stream.
