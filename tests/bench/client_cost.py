@@ -19,7 +19,7 @@ import platform
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,6 +37,7 @@ LONG = 2_000  # chunks
 BLOCK = 20  # of them a part of a turn
 REQUESTS = 32  # a turn; metrics are counted for so many at once
 TURNS = 13  # in a row: what they leave to be sent goes at once, about as under load
+EXPORTERS = ("otlp", "otlp-metrics", "prometheus")
 _NEVER_S = 3600.0
 _PATIENCE_S = 10.0
 _MINUTE_US = 60e6
@@ -111,25 +112,30 @@ def least(turns: Iterable[Turn]) -> float:
     return sum(min(part) for part in zip(*turns, strict=True))
 
 
-def measure(turns: Turns, pairs: int, instrument: str = "openai") -> Cost:
-    """Take turns bare and traced, with exporters on."""
+def measure(
+    turns: Turns, pairs: int, instrument: str = "openai", names: Sequence[str] = EXPORTERS
+) -> Cost:
+    """Take turns bare and traced, with the exporters of these names on."""
     cost = Cost([], [], [], [])
     for pair in range(pairs + 1):
         gc.collect()
         bare = turns()
-        sinks = spans, metrics, _ = exporters()
-        llmtrace.init("bench", exporters=sinks, instrument=[instrument])
+        sinks = exporters(names)
+        llmtrace.init("bench", exporters=list(sinks.values()), instrument=[instrument])
         turns()
         llmtrace.flush()
         gc.collect()
         traced = turns()
-        sending, counting = (_cpu(partial(one.flush, _PATIENCE_S)) for one in (spans, metrics))
+        spans, metrics = (
+            _cpu(partial(sinks[name].flush, _PATIENCE_S)) if name in sinks else 0.0
+            for name in EXPORTERS[:2]
+        )
         llmtrace.shutdown()
         if pair:  # the first warms everything up
             cost.bare.extend(bare)
             cost.traced.extend(traced)
-            cost.sending.append(sending)
-            cost.metrics.append(counting)
+            cost.sending.append(spans)
+            cost.metrics.append(metrics)
     return cost
 
 
@@ -173,19 +179,18 @@ class Blocks:
         return [[took / len(self._took) for took in self._took]]
 
 
-def exporters() -> list[Any]:
-    """Make all there are, of which none sends before it is flushed: what that takes is counted."""
+def exporters(names: Sequence[str] = EXPORTERS) -> dict[str, Any]:
+    """Make those of these names. None sends before it is flushed: what that takes is counted."""
     from llmtrace import export
     from llmtrace.export.otlp import otlp_sink
 
     settings = export.ExportSettings(
         service="bench", registry=prometheus_client.CollectorRegistry()
     )
-    return [
-        otlp_sink(interval_s=_NEVER_S),
-        export.build("otlp-metrics", settings),
-        export.build("prometheus", settings),
-    ]
+    return {
+        name: otlp_sink(interval_s=_NEVER_S) if name == "otlp" else export.build(name, settings)
+        for name in names
+    }
 
 
 def clients(transport: Any | None, url: str) -> dict[str, Turns]:
@@ -253,7 +258,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=20, help="turns of bare and traced")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--exporters", nargs="*", choices=EXPORTERS, default=EXPORTERS, metavar="NAME",
+        help="those that are on, or none; default: otlp otlp-metrics prometheus",
+    )  # fmt: skip
     arguments = parser.parse_args()
+    names = tuple(arguments.exporters)
 
     ours, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(
@@ -268,8 +278,8 @@ def main() -> int:
         long = clients(replaying(LONG), "http://replay/v1")
         wire = clients(None, f"{endpoint}/v1")
         for name in ("sync", "async"):
-            chunk = measure(long[name], arguments.pairs)
-            request = measure(requests(wire[name]), arguments.pairs)
+            chunk = measure(long[name], arguments.pairs, names=names)
+            request = measure(requests(wire[name]), arguments.pairs, names=names)
             rows[name] = {
                 "chunk_bare_us": chunk.base,
                 "chunk_added_us": chunk.added,
@@ -285,7 +295,8 @@ def main() -> int:
         print(json.dumps({**rows, "heap_growth_bytes": heap}))
         return 0
     print(f"Python {platform.python_version()}, openai {openai.__version__}, "
-          f"{arguments.pairs} pairs; CPU of the whole process, the least")  # fmt: skip
+          f"{arguments.pairs} pairs, exporters {' '.join(names) or 'off'}; "
+          "CPU of the whole process, the least")  # fmt: skip
     print(f"{'':6} {'a chunk, bare':>14} {'added':>9} {'ratio':>7}   "
           f"{'a request, bare':>16} {'added':>9} {'ratio':>7}")  # fmt: skip
     for name, row in rows.items():

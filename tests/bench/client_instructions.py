@@ -34,7 +34,7 @@ def ask(url: str, times: int, *, chunks: bool, traced: bool, how: str) -> None:
     import llmtrace
 
     if traced:
-        llmtrace.init("bench", exporters=exporters(), instrument=["openai"])
+        llmtrace.init("bench", exporters=list(exporters().values()), instrument=["openai"])
     over = (replaying(times * CHUNKS), "http://replay/v1") if chunks else (None, f"{url}/v1")
     one = clients(*over)[how]
     for _ in range(WARM_UP if chunks else WARM_UP + times):
