@@ -55,6 +55,13 @@ def check(row: Row, endpoint: str) -> None:
         assert (queue.ns, prefill.ns) == (1_500_000, 20_250_000)
 
 
+def test_an_id_that_comes_late(mode: str, server: Server) -> None:
+    """Azure's first chunk, about its filters, has an empty id: that of the answer is noted."""
+    filters = {**answers.delta(), "id": "", "choices": [], "prompt_filter_results": []}
+    server.play(answers.events(filters, answers.delta("word "), answers.delta(finish="stop")))
+    assert recorded(lambda: read(mode, server)).response_id == "chatcmpl-1"
+
+
 @pytest.mark.parametrize("endpoint", CALLS)
 def test_streamed(mode: str, server: Server, endpoint: str) -> None:
     """The chunks are the bare client's, and the row is right."""

@@ -46,7 +46,7 @@ def chat(recording: Recording, chunk: Any) -> int:
     for choice in choices:
         if choice.finish_reason is not None:
             recording.info["finish_reason"] = string(choice.finish_reason)
-            _made_by(recording, chunk)
+            _identity(recording, chunk)
         delta = choice.delta
         try:
             if delta.content:
@@ -83,7 +83,7 @@ def completions(recording: Recording, chunk: Any) -> int:
     for choice in choices:
         if choice.finish_reason is not None:
             recording.info["finish_reason"] = string(choice.finish_reason)
-            _made_by(recording, chunk)
+            _identity(recording, chunk)
         if choice.text:
             kind = TEXT
     return kind
@@ -208,10 +208,6 @@ def inband(recording: Recording, metrics: Any) -> None:
 def _identity(recording: Recording, answer: Any) -> None:
     """Note the answer's id, and who made it where the answer says so."""
     recording.info["response_id"] = string(getattr(answer, "id", None))
-    _made_by(recording, answer)
-
-
-def _made_by(recording: Recording, answer: Any) -> None:
     mark = getattr(answer, "system_fingerprint", None)
     if not isinstance(mark, str):
         return
@@ -276,7 +272,8 @@ def _usage(recording: Recording, answer: Any) -> None:
             _identity(recording, answer)
     metrics = _extra(answer, "metrics")
     if metrics is not None:
-        _made_by(recording, answer)  # vLLM names itself in the last chunk only
+        # vLLM names itself in the last chunk only.
+        _identity(recording, answer)
         inband(recording, metrics)
 
 
