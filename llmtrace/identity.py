@@ -85,7 +85,7 @@ def of_request(
     if alone and generation is None and around is None and tracer is None:
         ids = random_id(24)
         trace_id = ids[:32]
-        sampled = share >= 1 or in_sample(trace_id, share)
+        sampled = in_sample(trace_id, share)
         return SpanIdentity(trace_id, ids[32:], None, sampled, None, None, None, "", later)
     outside = otel_trace.get_current_span() if generation is None else generation
     known = outside.get_span_context()

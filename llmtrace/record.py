@@ -364,7 +364,7 @@ class Recording:
 
     def _stop(self, outcome: Outcome) -> int:
         """Close the last interval of the stream. Return the time."""
-        silent = self.asked != 0
+        silent = self.reading
         now = self.boundary(reading=False)
         if silent and self.ttft is not None and outcome != "success":
             # The silence before a cut is a gap too, or an idle time-out could not be proven.
@@ -427,7 +427,7 @@ class Recording:
         )  # fmt: skip
         for name, at in zip(_HAPPENED, happened, strict=True):
             if at is not None:
-                row[name] = at - start if at > start else 0  # a clock may go backwards
+                row[name] = _since(start, at)
         row["attributes"] = self.attributes.copy()
         if self.content is not None:
             row["content"] = self.content.attributes(self.info.get("finish_reason"))
@@ -458,7 +458,7 @@ _HAPPENED: Final = (
 
 def _since(start: int, at: int) -> int:
     """Return how long after the start something happened."""
-    return at - start if at > start else 0
+    return at - start if at > start else 0  # a clock may go backwards
 
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:

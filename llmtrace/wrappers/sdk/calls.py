@@ -225,11 +225,9 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     body = options.json_data
     if not (recording.stream and call.endpoint.usage_option and isinstance(body, dict)):
         return
-    extra = options.extra_json
-    if extra is None or not _is_mapping(extra):
-        extra = {}
+    extra = options.extra_json if _is_mapping(options.extra_json) else {}
     asked = extra.get("stream_options", body.get("stream_options"))
-    if asked is not None and _is_mapping(asked) and "include_usage" in asked:
+    if _is_mapping(asked) and "include_usage" in asked:
         return
     if "stream_options" in extra or raw == "stream":
         # The one would win over ours; the other's bytes are the caller's to read, and nothing

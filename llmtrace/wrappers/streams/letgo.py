@@ -69,8 +69,7 @@ class LetGo:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        if _watch not in gc.callbacks:
-            prepare()
+        prepare()
 
     def __del__(self) -> None:
         if not self._recording.ended:
