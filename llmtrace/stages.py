@@ -7,10 +7,18 @@ partition of the user's wait, exact to the nanosecond) comes out. See docs/stage
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from llmtrace.frozen import checked_dataclass
+if TYPE_CHECKING:
+    from dataclasses import dataclass as checked_dataclass
+else:
+    # Every request is measured in these few. A freeze at run time would cost four fifths of making
+    # one: its `__init__` sets each field past it. Type checkers see to it that none is changed.
+    def checked_dataclass(*, frozen: bool, **options: Any) -> Any:
+        """Make a dataclass that is frozen to type checkers alone; the options are its own."""
+        return dataclass(unsafe_hash=frozen, **options)
+
 
 StageName = Literal["network", "gateway", "queue", "prefill", "first_chunk", "decode", "render"]
 STAGES: Final[tuple[StageName, ...]] = get_args(StageName)

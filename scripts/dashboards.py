@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from llmtrace_dashboards.build import dashboards, text
+from llmtrace_dashboards.boards import dashboards, text
 
 FOLDER: Final = Path(__file__).parent.parent / "dashboards" / "json"
 

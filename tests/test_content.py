@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.content import (
+    CUT,
     INPUT,
     OUTPUT,
     SYSTEM,
     Content,
     ContentPolicy,
+    plain,
     tool_content,
 )
 from llmtrace.failopen import internal_errors, reset_internal_errors
-from llmtrace.plain import CUT, plain
 
 texts = st.text(max_size=300)
 

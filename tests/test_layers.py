@@ -28,13 +28,11 @@ CHAIN: Final = (
 CORE: Final = (
     "errors",
     "failopen",
-    "frozen",
     "stages",
     "rows",
     "record",
     "spans",
     "content",
-    "plain",
     "printable",
     "rendering",
     "refusals",

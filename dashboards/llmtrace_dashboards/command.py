@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from llmtrace.budget import DEFAULT, Budget, read_budgets
 from llmtrace.errors import DataError
 from llmtrace.servers.one import read_token
-from llmtrace_dashboards.build import dashboards
+from llmtrace_dashboards.boards import dashboards
 from llmtrace_dashboards.exporting import Form, files, write
 from llmtrace_dashboards.importing.remote import Remote
 from llmtrace_dashboards.importing.run import Wanted, carry_out, plan

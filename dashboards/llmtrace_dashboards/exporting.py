@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import yaml
 
 from llmtrace.errors import ConfigError
-from llmtrace_dashboards.build import text
+from llmtrace_dashboards.boards import text
 
 Form = Literal["files", "provisioning", "configmap"]
 FORMS: Final[tuple[Form, ...]] = ("files", "provisioning", "configmap")

@@ -12,10 +12,9 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from llmtrace.export import turn_view
-from llmtrace.export.attempts import attempts
 from llmtrace.export.bars import bar, short_ms
 from llmtrace.export.queue import QueuedSink
-from llmtrace.export.waterfall import span_name
+from llmtrace.export.span_layout import attempts, span_name
 from llmtrace.printable import printable
 from llmtrace.semconv_table import ORDER
 from llmtrace.stages import STAGES

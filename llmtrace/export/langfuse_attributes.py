@@ -33,7 +33,7 @@ from llmtrace.export.langfuse_names import (
     USER,
     VERSION,
 )
-from llmtrace.export.waterfall import status_text
+from llmtrace.export.span_layout import status_text
 from llmtrace.semconv import Value, to_attributes
 
 if TYPE_CHECKING:

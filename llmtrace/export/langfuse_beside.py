@@ -99,7 +99,7 @@ def tell(
     if not generation.is_recording():
         return
     from llmtrace.export.langfuse_attributes import failure, usage
-    from llmtrace.export.waterfall import failure_text
+    from llmtrace.export.span_layout import failure_text
 
     told = failure(failure_text(outcome, error_type)) | usage(info)
     said: Any = getattr(generation, "attributes", None) or {}

@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
 from llmtrace.export import langfuse_beside
-from llmtrace.export.attempts import attempt_spans
-from llmtrace.export.waterfall import laid_out, span_name, status_text
+from llmtrace.export.span_layout import attempt_spans, laid_out, span_name, status_text
 from llmtrace.rows import TURN
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 
-from llmtrace.export.attempts import attempt_spans
 from llmtrace.export.dialect import OTEL, Dialect
 from llmtrace.export.resource import resource
-from llmtrace.export.waterfall import failure_text, name_of, waterfall
+from llmtrace.export.span_layout import attempt_spans, failure_text, name_of, waterfall
 from llmtrace.failopen import internal_error
 from llmtrace.rows import TURN
 from llmtrace.semconv import Value, kind_of

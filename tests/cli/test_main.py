@@ -58,7 +58,7 @@ def test_an_interrupt_is_status_130(monkeypatch, capsys):
     def interrupted(path, name, width):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("llmtrace.redraw.redraw", interrupted)
+    monkeypatch.setattr("llmtrace.cli.rows.redraw", interrupted)
 
     assert main(["waterfall", "rows.jsonl"]) == 130
     assert capsys.readouterr().err == "llmtrace: interrupted\n"

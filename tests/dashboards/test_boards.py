@@ -19,7 +19,7 @@ from llmtrace.palette import STAGE_COLOURS
 from llmtrace.stages import STAGES
 from llmtrace_collector.signals import SIGNALS
 from llmtrace_dashboards import recorded
-from llmtrace_dashboards.build import dashboards, text
+from llmtrace_dashboards.boards import dashboards, text
 from llmtrace_dashboards.exporting import files, write
 from llmtrace_dashboards.lint import lint
 from llmtrace_dashboards.lint.expressions import (

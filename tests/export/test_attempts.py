@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from llmtrace.export import provider
-from llmtrace.export.attempts import attempt_spans
+from llmtrace.export.span_layout import attempt_spans
 from llmtrace.export.wire import encode_row
 from llmtrace.semconv import is_row
 from llmtrace.tries import MOST_TRIES, Try

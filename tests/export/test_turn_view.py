@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmtrace
+from llmtrace.cli.rows import redraw
 from llmtrace.export.console import line, waterfall
-from llmtrace.redraw import redraw
 from llmtrace.rows import TURN, from_dict
 from llmtrace.stages import Timeline
 from llmtrace.testing import FakeClock, capture, fake_stream, make_row

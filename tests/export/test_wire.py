@@ -10,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from llmtrace import failopen, spans
 from llmtrace.export import resource
-from llmtrace.export.waterfall import laid_out
+from llmtrace.export.span_layout import laid_out
 from llmtrace.export.wire import Resources, child_id, encode, encode_row
 from llmtrace.semconv import from_attributes, to_attributes
 from llmtrace.semconv_table import ATTEMPT

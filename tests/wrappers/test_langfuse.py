@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import llmtrace
 from llmtrace import runtime
 from llmtrace.export import langfuse_beside
-from llmtrace.export.waterfall import laid_out
+from llmtrace.export.span_layout import laid_out
 from llmtrace.failopen import internal_errors, reset_internal_errors
 from llmtrace.sim.server import serve
 from llmtrace.spans import Span

@@ -1,8 +1,10 @@
-"""Which dashboards are there?"""
+"""Which dashboards are there, and what are they as files?"""
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Mapping
+from typing import Any, Final
 
 from llmtrace_dashboards.boards.agents import AGENTS
 from llmtrace_dashboards.boards.budget import BUDGET
@@ -10,6 +12,21 @@ from llmtrace_dashboards.boards.client import CLIENT
 from llmtrace_dashboards.boards.engine import ENGINE
 from llmtrace_dashboards.boards.stages import STAGES
 from llmtrace_dashboards.boards.triage import TRIAGE
+from llmtrace_dashboards.grafana import as_json
 from llmtrace_dashboards.panel import Board
 
 BOARDS: Final[tuple[Board, ...]] = (BUDGET, STAGES, ENGINE, TRIAGE, AGENTS, CLIENT)
+
+
+def dashboards(runbooks: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return each dashboard in Grafana's format, by the name of its file.
+
+    Args:
+        runbooks: the address of docs/runbooks, where causes then link to.
+    """
+    return {f"{board.uid}.json": as_json(board, BOARDS, runbooks=runbooks) for board in BOARDS}
+
+
+def text(dashboard: Mapping[str, Any]) -> str:
+    """Write a dashboard down, the same way every time."""
+    return json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n"
