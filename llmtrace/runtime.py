@@ -33,6 +33,7 @@ from llmtrace.rows import TURN
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.util.types import AttributeValue
 
     from llmtrace.rows import Row
     from llmtrace.spans import Span as FinishedSpan
@@ -189,9 +190,28 @@ class Runtime:
             except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
                 internal_error(f"export.{type(sink).__name__}", error)
 
-    def keeps(self, trace_id: str) -> bool:
-        """Say whether the user's sampling writes the spans of a trace."""
-        return identities.in_sample(trace_id, self.sample)
+    def samples_root(
+        self, trace_id: str, name: str, attributes: Mapping[str, AttributeValue]
+    ) -> bool | None:
+        """Say whether a trace with this root is sampled, by the application's own sampler.
+
+        Args:
+            trace_id: 32 hex digits.
+            name: of its root span.
+            attributes: that samplers may decide by.
+
+        Returns:
+            Without a provider, whether it is in the `sample` share; `None` if the provider's
+            sampler cannot be asked.
+        """
+        own = self._provider
+        if own is None:
+            return identities.in_sample(trace_id, self.sample)
+        try:
+            return provider.samples_root(own, trace_id, name, attributes)
+        except Exception as error:  # noqa: BLE001 - a sampler of the application's own
+            internal_error("sampler", error)
+            return None
 
     def beside(self, recording: Recording, generation: Span) -> None:
         """Note that Langfuse's own SDK records a call of a request that has begun already."""

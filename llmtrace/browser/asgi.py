@@ -18,13 +18,14 @@ from urllib.parse import parse_qs
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
+from opentelemetry.context import Context
 
 from llmtrace.browser.beacon import MOST_BYTES, Beacon, read_beacon
 from llmtrace.browser.waiting import Waiting
 from llmtrace.errors import ConfigError, DataError
 from llmtrace.failopen import count_internal, internal_error
 from llmtrace.rendering import ON_WIRE, flatten
-from llmtrace.runtime import active, awaited
+from llmtrace.runtime import Runtime, active, awaited
 from llmtrace.spans import Span
 
 Scope = MutableMapping[str, Any]
@@ -33,11 +34,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-HEADER: Final = "x-llmtrace-page"
+# The page's mark is a private language tag (RFC 5646): a browser never asks another origin's
+# permission to send this header, so the mark survives any redirect without breaking it.
+HEADER: Final = "content-language"
 PARAMETER: Final = "llmtrace"
 SPAN_NAME: Final = "llmtrace.browser"
 
-_TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
+_TAG: Final = "x-llmtrace-"
+_MARK: Final = re.compile(
+    r"(?![0-]{35})([0-9a-f]{8}(?:-[0-9a-f]{8}){3})-(?![0-]{17})([0-9a-f]{8}-[0-9a-f]{8})"
+)
+_TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})")
 _FIRST_LINE: Final = "// llmtrace in the browser, without its comments. Apache-2.0."
 _AS_MODULE: Final = """\
 const {fetch, EventSource, configure} = globalThis.llmtrace;
@@ -122,18 +129,19 @@ class Middleware:
         await self._app(scope, receive, send)
 
     async def _for_page(
-        self, page: otel_trace.SpanContext, scope: Scope, receive: Receive, send: Send
+        self, ids: tuple[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Run the application inside the page's trace, and have its rows wait for the beacon."""
-        attached = None
-        if not otel_trace.get_current_span().get_span_context().is_valid:
-            attached = otel_context.attach(
-                otel_trace.set_span_in_context(otel_trace.NonRecordingSpan(page))
-            )
-        asked = token = None
-        if self._joins and active() is not None:
-            asked = self._waiting.begin(f"{page.trace_id:032x}")
-            token = awaited.set(partial(self._waiting.row, asked))
+        attached = asked = token = None
+        if (runtime := active()) is not None:
+            around = otel_trace.get_current_span().get_span_context()
+            if around.is_valid:
+                sampled: bool | None = around.trace_flags.sampled
+            elif (sampled := _sampled(runtime, ids[0], scope)) is not None:
+                attached = otel_context.attach(_inside(*ids, sampled=sampled))
+            if self._joins:
+                asked = self._waiting.begin(ids[0], sampled=sampled)
+                token = awaited.set(partial(self._waiting.row, asked))
         try:
             await self._app(scope, receive, send)
         finally:
@@ -197,14 +205,17 @@ class Middleware:
         try:
             known = self._waiting.beacon(beacon)
             runtime = active()
-            if runtime is None or not runtime.keeps(beacon.trace_id):
+            if runtime is None:
                 return
-            if not known and not self._spans.one():
+            if known is None:
+                sampled = runtime.samples_root(beacon.trace_id, SPAN_NAME, {})
+            else:
+                sampled = known.sampled
+            if not sampled or (known is None and not self._spans.one()):
                 return
             ended = runtime.wall() - beacon.age_ns
             span = page_span(beacon, runtime.service, ended)
-            parent = otel_trace.NonRecordingSpan(_span_context(beacon.trace_id, beacon.span_id))
-            runtime.emit_span(span, otel_trace.set_span_in_context(parent))
+            runtime.emit_span(span, _inside(beacon.trace_id, beacon.span_id, sampled=True))
         except Exception as error:  # noqa: BLE001 - a beacon must not break the server
             internal_error("browser", error)
 
@@ -250,22 +261,44 @@ class _Allowance:
         return True
 
 
-def _page(scope: Scope) -> otel_trace.SpanContext | None:
-    """Return the page's own span, if the script made this request."""
-    given = _header(scope, HEADER.encode())
+def _page(scope: Scope) -> tuple[str, str] | None:
+    """Return trace and span id of the page's own span, if the script made this request."""
+    tag = _header(scope, HEADER.encode()) or ""
+    given: str | None = tag.removeprefix(_TAG) if tag.startswith(_TAG) else None
     if given is None and b"llmtrace=" in scope.get("query_string", b""):
         [given] = parse_qs(scope["query_string"].decode("latin-1")).get(PARAMETER, [None])[:1]
-    found = _TRACEPARENT.fullmatch(given) if given else None
-    return None if found is None else _span_context(found[1], found[2])
+    found = _MARK.fullmatch(given) if given else None
+    return None if found is None else (found[1].replace("-", ""), found[2].replace("-", ""))
 
 
-def _span_context(trace_id: str, span_id: str) -> otel_trace.SpanContext:
-    return otel_trace.SpanContext(
+def _sampled(runtime: Runtime, trace_id: str, scope: Scope) -> bool | None:
+    """Say whether the page's trace is sampled, as if this request were its root.
+
+    Returns:
+        What the page's own `traceparent` says if it sent one of this trace, else what the
+        application's sampler says; `None` if that cannot be asked.
+    """
+    given = _TRACEPARENT.fullmatch(_header(scope, b"traceparent") or "")
+    if given and given[1] == trace_id:
+        return bool(int(given[2], 16) & otel_trace.TraceFlags.SAMPLED)
+    method, path = scope["method"], scope["path"]
+    # What OpenTelemetry's own ASGI instrumentation gives samplers, in both its dialects.
+    known = {
+        "http.request.method": method, "url.path": path, "url.scheme": scope.get("scheme", "http"),
+        "http.method": method, "http.target": path, "http.scheme": scope.get("scheme", "http"),
+    }  # fmt: skip
+    return runtime.samples_root(trace_id, f"{method} {path}", known)
+
+
+def _inside(trace_id: str, span_id: str, *, sampled: bool) -> Context:
+    """Return the context in which the page's own span is the current one."""
+    ids = otel_trace.SpanContext(
         int(trace_id, 16),
         int(span_id, 16),
         is_remote=True,
-        trace_flags=otel_trace.TraceFlags(otel_trace.TraceFlags.SAMPLED),
+        trace_flags=otel_trace.TraceFlags(sampled),
     )
+    return otel_trace.set_span_in_context(otel_trace.NonRecordingSpan(ids))
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

@@ -72,6 +72,7 @@
         firstPaint: null, lastPaint: null, epoch: 0, // counts how often the page was hidden
         hidden: 0, longFrames: null, longFramesMs: null, whole: false, status: null,
         stop: null, end: null, observers: [],
+        unread: false, // a body was there, and nothing was asked of it in a way that is seen
       });
       this.start = this.waitsSince = now(); // null while it does not wait
       this.hiddenSince = doc && !visible() ? this.start : null;
@@ -80,8 +81,10 @@
       this.observe();
     }
 
-    get traceparent() {
-      return `00-${this.traceId}-${this.spanId}-01`;
+    // Both ids, in groups that a language tag may consist of. Nothing about sampling: whether the
+    // trace is sampled is the application's decision.
+    get mark() {
+      return (this.traceId + this.spanId).match(/.{8}/g).join("-");
     }
 
     // What the browser itself tells: long tasks and frames, changes of the document, the network.
@@ -325,7 +328,7 @@
 
   // --- fetch -----------------------------------------------------------------------------------
 
-  // Headers of ours would make a request to another origin ask for permission first.
+  // Ids go to these origins alone.
   const ours = ({origin}) => origin === root.location.origin || settings.origins.includes(origin);
   const plain = (url) => url.href.split("#", 1)[0];
   const TRACEPARENT = /^00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}$/;
@@ -359,14 +362,18 @@
     const given = TRACEPARENT.exec(headers.get("traceparent") || "");
     const answer = new Answer("fetch", plain(url), options, given && given[1]);
     answer.init = init;
-    if (ours(url)) {
-      if (!given) headers.set("traceparent", answer.traceparent);
-      headers.set("x-llmtrace-page", answer.traceparent);
+    // A private language tag: of the headers that never need a preflight, wherever a redirect may
+    // lead, this is the one that servers do not choose a response by.
+    if (ours(url) && !headers.has("content-language")) {
+      headers.set("content-language", `x-llmtrace-${answer.mark}`);
       answer.init = {...init, headers};
     }
     const signal = (init && init.signal) || request.signal;
     if (signal) {
-      const aborted = () => broke(answer, signal.reason, "cancelled");
+      const aborted = safely(() => {
+        if (answer.unread) answer.forget();
+        else broke(answer, signal.reason, "cancelled");
+      });
       signal.addEventListener("abort", aborted);
       answer.unhook = () => signal.removeEventListener("abort", aborted);
     }
@@ -401,6 +408,12 @@
     if (response.url) answer.url = response.url;
     if (!response.ok) return answer.ends("error", `HTTP${response.status}`);
     if (!response.body) return answer.ends("success");
+    answer.unread = true;
+    hooked(answer, response);
+  });
+
+  // Every way to its body that goes through the response itself.
+  const hooked = safely((answer, response) => {
     const {get} = Object.getOwnPropertyDescriptor(root.Response.prototype, "body");
     Object.defineProperty(response, "body", {
       configurable: true,
@@ -413,6 +426,12 @@
     for (const method of ["text", "json", "arrayBuffer", "blob", "bytes", "formData"]) {
       override(response, method, (native, args) => wholly(answer, native(...args), response));
     }
+    override(response, "clone", (native, args) => {
+      const copy = native(...args);
+      answer.branched = true;
+      hooked(answer, copy);
+      return copy;
+    });
   });
 
   // Read in one go: when it was there is known, and nothing before that.
@@ -432,6 +451,7 @@
   // Of several readers one is timed: the one that reads first.
   function claims(answer, source) {
     answer.source = answer.source || source;
+    answer.unread = false;
     return answer.source === source;
   }
 
@@ -489,7 +509,7 @@
   const beginEvents = safely((address, options) => {
     const url = new URL(address, root.location.href);
     const answer = new Answer("eventsource", plain(url), options);
-    if (ours(url)) url.searchParams.set("llmtrace", answer.traceparent);
+    if (ours(url)) url.searchParams.set("llmtrace", answer.mark);
     answer.url = plain(url);
     return answer;
   });
@@ -550,6 +570,7 @@
     root.addEventListener("pagehide", safely(() => {
       for (const answer of [...open]) {
         if (answer.stop) answer.finish();
+        else if (answer.unread) answer.forget();
         else answer.ends("cancelled", "pagehide", true);
       }
     }));

@@ -43,6 +43,7 @@ class Asked:
         relay: what measures the application as a gateway, if anything does.
         running: calls of the application for it that have not returned.
         until: when to wait no longer; `None` while it runs.
+        sampled: whether its trace is; `None` = that could not be found out.
     """
 
     trace_id: str
@@ -53,6 +54,7 @@ class Asked:
     beacon: Beacon | None = None
     relay: Relay | None = None
     gone: bool = False
+    sampled: bool | None = True
 
 
 class Waiting:
@@ -93,13 +95,13 @@ class Waiting:
         """How many requests of pages are running or wait."""
         return len(self._asked)
 
-    def begin(self, trace_id: str) -> Asked:
-        """Note that a page's request has arrived."""
+    def begin(self, trace_id: str, *, sampled: bool | None = True) -> Asked:
+        """Note that a page's request has arrived, of a trace that is sampled or not."""
         passed: list[tuple[Row, PassOn]] = []
         with self._lock:
             asked = self._asked.get(trace_id)
             if asked is None:
-                asked = self._asked[trace_id] = Asked(trace_id, self._wall())
+                asked = self._asked[trace_id] = Asked(trace_id, self._wall(), sampled=sampled)
                 if len(self._asked) > self._most:
                     count_internal("browser.too_many")
                     passed = self._leave(next(iter(self._asked.values())))
@@ -132,17 +134,17 @@ class Waiting:
         self._worker.need()
         _pass_on(passed)
 
-    def beacon(self, beacon: Beacon) -> bool:
-        """Take what a page told; return whether its request is known here."""
+    def beacon(self, beacon: Beacon) -> Asked | None:
+        """Take what a page reported; return its request, or `None` if it is not known here."""
         with self._lock:
             asked = self._asked.get(beacon.trace_id)
             if asked is None:
-                return False
+                return None
             if asked.beacon is None:  # the first counts
                 asked.beacon = beacon
             passed = self._settle(asked)
         _pass_on(passed)
-        return True
+        return asked
 
     def release(self) -> None:
         """Let go on what has waited long enough; everything, once the process is ending."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
 from llmtrace.export import langfuse_beside
@@ -17,8 +18,8 @@ from llmtrace.export.span_layout import attempt_spans, laid_out, span_name, stat
 from llmtrace.rows import TURN
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.util.types import AttributeValue
 
     from llmtrace.export.dialect import Dialect
     from llmtrace.rows import Row
@@ -36,6 +37,26 @@ _AT_START: Final = {
     "model": "gen_ai.request.model",
     "agent": "gen_ai.agent.name",
 }
+
+
+def samples_root(
+    provider: TracerProvider, trace_id: str, name: str, attributes: Mapping[str, AttributeValue]
+) -> bool | None:
+    """Say whether the provider's sampler takes a trace with this root; `None` = it has none.
+
+    Args:
+        provider: the application's.
+        trace_id: 32 hex digits.
+        name: of the root span.
+        attributes: that samplers may decide by.
+    """
+    sampler = getattr(provider, "sampler", None)
+    if sampler is None:
+        return None
+    decided = sampler.should_sample(
+        Context(), int(trace_id, 16), name, kind=SpanKind.SERVER, attributes=attributes
+    )
+    return bool(decided.decision.is_sampled())
 
 
 def start(

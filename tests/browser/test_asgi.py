@@ -15,6 +15,15 @@ from opentelemetry import trace as otel_trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    Decision,
+    ParentBased,
+    Sampler,
+    SamplingResult,
+    TraceIdRatioBased,
+)
 
 import llmtrace
 from llmtrace import gateway
@@ -27,7 +36,8 @@ from llmtrace.spans import Span
 from llmtrace.testing import capture
 
 TRACE, SPAN = "1" * 32, "2" * 16
-PAGE = f"00-{TRACE}-{SPAN}-01"
+MARK = "-".join(["1" * 8] * 4 + ["2" * 8] * 2)
+PAGE = f"x-llmtrace-{MARK}"
 BEACON = {
     "trace_id": TRACE, "span_id": SPAN, "e2e_ms": 1500, "ttft_ms": 300, "held_after_ms": 200,
     "chunks": 2, "outcome": "success", "age_ms": 20,
@@ -40,6 +50,14 @@ def _no_threads_stay() -> Iterator[None]:
     yield
     for one in list(waiting._all):
         one._worker.begin_close()
+
+
+class NoSampler(otel_trace.TracerProvider):
+    """A provider of another make than OpenTelemetry's own SDK."""
+
+    def get_tracer(self, *_: Any, **__: Any) -> otel_trace.Tracer:
+        """Make a tracer that records nothing."""
+        return otel_trace.NoOpTracer()
 
 
 class Spans:
@@ -231,7 +249,7 @@ async def ask_raw(app: Any, header: bytes) -> bytes:
 
     scope = {
         "type": "http", "method": "GET", "path": "/", "query_string": b"llmtrace=" + header,
-        "headers": [(b"x-llmtrace-page", header)] if header else [],
+        "headers": [(b"content-language", b"x-llmtrace-" + header)] if header else [],
     }  # fmt: skip
     await app(scope, receive, send)
     return b"".join(sent)
@@ -245,7 +263,7 @@ def test_a_pages_row_is_joined_by_its_beacon():
     spans = Spans()
     app = Middleware(application)
     with capture(sinks=[spans]) as rows:
-        status, _, body = asyncio.run(ask(app, "/chat", x_llmtrace_page=PAGE))
+        status, _, body = asyncio.run(ask(app, "/chat", content_language=PAGE))
         assert (status, body, rows) == (200, b"Hello, world", [])
         assert post(app, told())[0] == 204
 
@@ -264,7 +282,7 @@ def test_the_address_may_carry_the_id():
     """An EventSource cannot send headers."""
     app = Middleware(application)
     with capture() as rows:
-        asyncio.run(ask(app, "/chat", query=f"q=1&llmtrace={PAGE}"))
+        asyncio.run(ask(app, "/chat", query=f"q=1&llmtrace={MARK}"))
         post(app, told())
 
     assert [row.trace_id for row in rows] == [TRACE]
@@ -275,8 +293,8 @@ def test_other_requests_are_passed_on_as_they_are():
     """Without the script's mark nothing waits, whatever trace it belongs to."""
     app = Middleware(application)
     with capture() as rows:
-        asyncio.run(ask(app, "/chat", traceparent=PAGE))
-        asyncio.run(ask(app, "/chat", x_llmtrace_page="00-nonsense-01"))
+        asyncio.run(ask(app, "/chat", traceparent=f"00-{TRACE}-{SPAN}-01"))
+        asyncio.run(ask(app, "/chat", content_language="x-llmtrace-nonsense"))
 
         assert [row.browser for row in rows] == [None, None]
 
@@ -290,7 +308,7 @@ def test_a_gateway_inside_measures_the_application():
 
     app = Middleware(gateway.Middleware(slow))
     with capture() as rows:
-        asyncio.run(ask(app, "/chat", x_llmtrace_page=PAGE))
+        asyncio.run(ask(app, "/chat", content_language=PAGE))
         post(app, told())
 
     [row] = rows
@@ -310,7 +328,7 @@ def test_a_trace_that_is_there_already_stays():
 
     Middleware_ = Middleware(application)  # noqa: N806
     with capture() as rows:
-        asyncio.run(ask(framework, "/chat", x_llmtrace_page=PAGE))
+        asyncio.run(ask(framework, "/chat", content_language=PAGE))
         post(Middleware_, told())
 
     assert rows[0].trace_id != TRACE
@@ -324,7 +342,7 @@ def test_the_applications_own_provider_ends_its_span_joined():
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     app = Middleware(application)
     with capture(tracer_provider=provider) as rows:
-        asyncio.run(ask(app, "/chat", x_llmtrace_page=PAGE))
+        asyncio.run(ask(app, "/chat", content_language=PAGE))
         post(app, told())
 
     spans = {span.name: span for span in exporter.get_finished_spans()}
@@ -338,7 +356,7 @@ def test_without_init_nothing_waits():
     """The script is served and beacons are taken, to no effect."""
     app = Middleware(application)
 
-    assert asyncio.run(ask(app, "/chat", x_llmtrace_page=PAGE))[2] == b"Hello, world"
+    assert asyncio.run(ask(app, "/chat", content_language=PAGE))[2] == b"Hello, world"
     assert post(app, told())[0] == 204
     assert len(app._waiting) == 0
 
@@ -348,7 +366,7 @@ def test_joining_can_be_left_to_others():
     spans = Spans()
     app = Middleware(application, wait_s=0)
     with capture(sinks=[spans]) as rows:
-        asyncio.run(ask(app, "/chat", x_llmtrace_page=PAGE))
+        asyncio.run(ask(app, "/chat", content_language=PAGE))
         assert [row.browser for row in rows] == [None]
         post(app, told())
 
@@ -374,11 +392,87 @@ def test_what_is_sampled_out_has_no_span():
     spans = Spans()
     app = Middleware(application)
     with capture(sinks=[spans], sample=0.0) as rows:
-        asyncio.run(ask(app, "/chat", x_llmtrace_page=PAGE))
+        asyncio.run(ask(app, "/chat", content_language=PAGE))
         post(app, told())
 
     assert [row.browser is not None for row in rows] == [True]
     assert spans.kept == []
+
+
+class Named(Sampler):
+    """A sampler that goes by a root span's name and attributes."""
+
+    def should_sample(self, parent_context, trace_id, name, *_: Any, attributes=None, **__: Any):
+        """Leave one path out."""
+        taken = name != "GET /health" and (attributes or {}).get("url.path") != "/health"
+        return SamplingResult(Decision.RECORD_AND_SAMPLE if taken else Decision.DROP, attributes)
+
+    def get_description(self) -> str:
+        """Name it."""
+        return "Named"
+
+
+@pytest.mark.parametrize(
+    ("root", "path", "headers", "sampled"),
+    [
+        (ALWAYS_OFF, "/chat", {}, False),
+        (ALWAYS_ON, "/chat", {}, True),
+        (TraceIdRatioBased(0.1), "/chat", {}, True),  # of the id 0x11.. that the page made
+        (TraceIdRatioBased(0.01), "/chat", {}, False),
+        (Named(), "/chat", {}, True),
+        (Named(), "/health", {}, False),
+        # A page with tracing of its own, which has decided.
+        (ALWAYS_ON, "/chat", {"traceparent": f"00-{TRACE}-{'3' * 16}-00"}, False),
+        (ALWAYS_OFF, "/chat", {"traceparent": f"00-{TRACE}-{'3' * 16}-01"}, True),
+    ],
+)
+def test_the_applications_sampler_decides_for_a_page(root, path, headers, sampled):
+    """As it would for the root of any other trace: the page's mark says nothing about that."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(sampler=ParentBased(root))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+
+    async def instrumented(scope, receive, send) -> None:
+        with provider.get_tracer("framework").start_as_current_span(f"GET {scope['path']}"):
+            await application(scope, receive, send)
+
+    app = Middleware(instrumented)
+    with capture(tracer_provider=provider) as rows:
+        asyncio.run(ask(app, path, content_language=PAGE, **headers))
+        post(app, told())
+
+    assert [row.browser is not None for row in rows] == [True]  # sampled or not
+    names = {span.name for span in exporter.get_finished_spans()}
+    assert names >= {f"GET {path}", "chat tiny", "llmtrace.browser"} if sampled else names == set()
+
+
+class Broken(Sampler):
+    """A sampler with a mistake in it."""
+
+    def should_sample(self, *_: Any, **__: Any):
+        """Raise."""
+        raise LookupError
+
+    def get_description(self) -> str:
+        """Name it."""
+        return "Broken"
+
+
+@pytest.mark.parametrize("provider", [TracerProvider(sampler=Broken()), NoSampler()])
+def test_a_sampler_that_cannot_be_asked_is_left_alone(provider):
+    """Then the page is no parent of what the application does, and its request is answered."""
+    reset_internal_errors()
+
+    async def app_alone(scope, receive, send) -> None:
+        assert not otel_trace.get_current_span().get_span_context().is_valid
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"here"})
+
+    with capture(tracer_provider=provider):
+        assert (
+            asyncio.run(ask(Middleware(app_alone), "/chat", content_language=PAGE))[2] == b"here"
+        )
+    assert set(internal_errors()) <= {"sampler"}
 
 
 def test_errors_and_what_follows_are_the_applications():
@@ -390,7 +484,7 @@ def test_errors_and_what_follows_are_the_applications():
 
     app = Middleware(broken)
     with capture(), pytest.raises(LookupError):
-        asyncio.run(ask(app, "/chat", x_llmtrace_page=PAGE))
+        asyncio.run(ask(app, "/chat", content_language=PAGE))
 
     assert not otel_trace.get_current_span().get_span_context().is_valid
 
@@ -408,7 +502,7 @@ def test_rows_go_on_when_the_server_shuts_down():
                 await application(scope, receive, send)
 
         app = Middleware(app_with_lifespan)
-        asyncio.run(ask(app, "/chat", x_llmtrace_page=PAGE))
+        asyncio.run(ask(app, "/chat", content_language=PAGE))
 
         async def shut_down() -> None:
             async def receive() -> dict[str, str]:

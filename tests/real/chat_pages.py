@@ -21,7 +21,7 @@ import openai
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from llmtrace.browser import Middleware
@@ -78,6 +78,9 @@ def make_app(engine_url: str, served: Served, tokens: int) -> Starlette:
     async def cached(_: Request) -> Response:
         return Response('data: "from a cache"\n\ndata: [DONE]\n\n', media_type="text/event-stream")
 
+    async def moved(request: Request) -> Response:
+        return RedirectResponse(request.query_params["to"], 307)
+
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
@@ -88,6 +91,7 @@ def make_app(engine_url: str, served: Served, tokens: int) -> Starlette:
         Route("/chat", chat, methods=["GET", "POST"]),
         Route("/refused", refused, methods=["POST"]),
         Route("/cached", cached, methods=["POST"]),
+        Route("/moved", moved, methods=["GET", "POST"]),
     ]
     return Starlette(routes=routes, lifespan=lifespan)
 

@@ -129,7 +129,9 @@ def test_rendering_every_token_shows_in_render(browser, served):
     assert rows["token"].browser.paint_lag_ns > 2 * paints.paint_lag_ns
 
 
-@pytest.mark.parametrize("how", ["reader", "iterate", "pipe", "tee", "text", "eventsource"])
+@pytest.mark.parametrize(
+    "how", ["reader", "iterate", "pipe", "tee", "text", "clone", "eventsource"]
+)
 def test_every_way_to_read_is_seen_and_left_alone(browser, served, recorded, how):
     """The page reads the same words with and without the script, and its row is joined."""
     tab, over = visit(browser, served.url, f"read={how}")
@@ -142,10 +144,14 @@ def test_every_way_to_read_is_seen_and_left_alone(browser, served, recorded, how
         plain.close()
 
     assert (over, row.outcome, len(words) > 100) == ("read", "success", True)
-    assert row.browser.kind == {"text": "whole", "eventsource": "eventsource"}.get(how, "fetch")
+    assert row.browser.kind == {
+        "text": "whole",
+        "clone": "whole",
+        "eventsource": "eventsource",
+    }.get(how, "fetch")
     assert row.browser.inconsistent is None
     assert row.stages.network is not None
-    if how != "text":
+    if how not in {"text", "clone"}:
         assert row.ttft_ns == row.browser.ttft_ns
         assert row.browser.first_paint_ns > row.ttft_ns
 
@@ -212,16 +218,46 @@ def test_answers_without_a_row_are_told(browser, served, recorded, path, ended):
 
 
 def test_other_origins_are_not_asked_for_permission(browser, served, recorded):
-    """A header of ours would make a preflight of it: there, only what is seen here is told."""
+    """Nor do they get ids: there, only what is seen here is reported."""
     with serving(tokens=20) as other:
         tab, over = visit(browser, served.url, f"path={other.url}chat")
         told = recorded.told()
         tab.close()
 
     assert (over, told.outcome) == ("read", "success")
-    assert "x-llmtrace-page" not in other.headers[0]
+    assert "content-language" not in other.headers[0]
     assert told.dns_ns is None  # nobody allowed us to know
-    assert "x-llmtrace-page" in served.headers[0]
+    assert served.headers[0]["content-language"].startswith("x-llmtrace-")
+    assert "traceparent" not in served.headers[0]  # whether to sample is not the page's to say
+
+
+def test_a_redirect_to_another_origin_is_followed(browser, served, recorded):
+    """As by the browser's own `fetch`: no header of ours needs the other origin's permission."""
+    with serving(tokens=20) as other:
+        path = f"/moved?to={other.url}chat"
+        tab, over = visit(browser, served.url, "native&path=" + path)
+        native = tab.evaluate("text")
+        tab.close()
+        tab, over = visit(browser, served.url, "path=" + path)
+        words = tab.evaluate("text")
+        told = recorded.told()
+        tab.close()
+
+    assert (over, words, len(words) > 20, told.outcome) == ("read", native, True, "success")
+    assert len(other.headers) == 2
+
+
+@pytest.mark.parametrize("how", ["wrapped", "worker", "never"])
+def test_a_response_read_unseen_keeps_the_servers_row(browser, recorded, how):
+    """The page is left long after: that says nothing about a response no hook saw read."""
+    with serving(tokens=20, wait_s=2) as served:
+        tab, over = visit(browser, served.url, f"read={how}")
+        time.sleep(2)  # long after its end
+        tab.open("about:blank")
+        row = recorded.row()
+        tab.close()
+
+    assert (over, row.outcome, row.browser) == ("read", "success", None)
 
 
 @pytest.mark.parametrize(
