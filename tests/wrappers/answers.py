@@ -83,12 +83,19 @@ def events(*chunks: object, done: bool = True) -> Script:
     return script
 
 
-def error(status: int, message: str = "no", headers: Mapping[str, str] | None = None) -> Script:
+def error(
+    status: int,
+    message: str = "no",
+    headers: Mapping[str, str] | None = None,
+    code: str | None = None,
+) -> Script:
     """Answer with an HTTP error."""
 
     def script(_request: Request, answer: Answer) -> None:
-        body = {"error": {"message": message, "type": "test_error"}}
-        answer.whole(body, status=status, headers=headers)
+        body = {"message": message, "type": "test_error", "code": code}
+        if code is None:
+            del body["code"]
+        answer.whole({"error": body}, status=status, headers=headers)
 
     return script
 

@@ -16,7 +16,7 @@ import {name}
 import {name}._base_client as base
 def instrumented():
     kinds = base.SyncAPIClient, base.AsyncAPIClient
-    return [hasattr(kind.request, "_llmtrace_patch") for kind in kinds]
+    return [hasattr(kind, "_llmtrace_patch") for kind in kinds]
 assert instrumented() == [True, True]
 assert llmtrace.internal_errors() == {{}}
 llmtrace.shutdown()

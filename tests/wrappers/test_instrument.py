@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -25,6 +26,7 @@ from .reading import client, method
 
 openai = pytest.importorskip("openai")
 base = import_module("openai._base_client")
+HTTP = openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]
 
 
 @pytest.fixture
@@ -53,10 +55,10 @@ def ask(made: Any) -> None:
 
 def patched() -> dict[str, Any]:
     """Return everything that instrumenting replaces."""
-    library = import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
+    library = import_module(HTTP)
     return {
-        "sync": base.SyncAPIClient.request,
-        "async": base.AsyncAPIClient.request,
+        "sync": base.SyncAPIClient.request.__code__,
+        "async": base.AsyncAPIClient.request.__code__,
         "send": library.Client.send,
         "asend": library.AsyncClient.send,
         "getaddrinfo": socket.getaddrinfo,
@@ -263,7 +265,94 @@ def test_patched_over_by_others(server: Server, rows: list[Row]) -> None:
                 ask(made)
             assert (len(rows), len(calls)) == (2, 3)
     finally:
-        base.SyncAPIClient.request = ours.__wrapped__
+        base.SyncAPIClient.request = ours
+
+
+@pytest.fixture(params=["class", "client"])
+def another(request: pytest.FixtureRequest, mode: str, server: Server) -> Iterator[Any]:
+    """Return what has another instrumentation wrap `request`, as those of others do."""
+    kind = openai.OpenAI if mode == "sync" else openai.AsyncOpenAI
+
+    def wrap() -> Any:
+        made = client(mode, server)
+        target = kind if request.param == "class" else made
+        plain = target.request
+
+        def theirs(*args: Any, **kwargs: Any) -> Any:
+            return plain(*args, **kwargs)
+
+        async def atheirs(*args: Any, **kwargs: Any) -> Any:
+            return await plain(*args, **kwargs)
+
+        target.request = theirs if mode == "sync" else atheirs
+        return made
+
+    yield wrap
+    if "request" in vars(kind):
+        del kind.request
+
+
+@pytest.mark.parametrize("first", ["theirs", "ours"])
+def test_beside_another_instrumentation(
+    server: Server, rows: list[Row], another: Callable[[], Any], first: str
+) -> None:
+    """The row is the same, whichever was set up first."""
+    made = another() if first == "theirs" else None
+    with llmtrace.instrument([openai, import_module(HTTP)]):
+        ask(another() if made is None else made)
+    [row] = rows
+    assert (row.client, row.output_tokens, row.attempts) == ("openai", 5, 1)
+    assert llmtrace.internal_errors() == {}
+
+
+def test_a_client_wrapped_before_it_is_instrumented_alone(
+    server: Server, rows: list[Row], another: Callable[[], Any]
+) -> None:
+    """So it is where one client is instrumented, and not the module."""
+    made = another()
+    with llmtrace.instrument(made):
+        ask(made)
+    assert [row.client for row in rows] == ["openai"]
+
+
+class Bypassing(openai.OpenAI):  # type: ignore[misc]
+    """A client with a `request` all of its own."""
+
+    def request(self, cast_to: Any, options: Any, *_: Any, **kwargs: Any) -> Any:
+        """Send a request without the SDK's `request`."""
+        del cast_to, kwargs
+        response = self._client.send(self._build_request(options, retries_taken=0))
+        return response.text.splitlines()
+
+
+def test_a_request_that_bypasses_us(server: Server, rows: list[Row], faulty: None) -> None:
+    """It is recorded as plain HTTP, and one internal error says so."""
+    del faulty
+    with (
+        llmtrace.instrument([openai, import_module(HTTP)]),
+        Bypassing(base_url=server.url, api_key="none") as made,
+    ):
+        create, asked = method(made)
+        create(**asked)
+        create(**asked)
+    assert [row.client for row in rows] == [HTTP] * 2
+    assert llmtrace.internal_errors() == {"sdk.bypassed": 2}
+
+
+def test_what_it_looks_like_stays(rows: list[Row]) -> None:
+    """An instrumented `request` has its name, its signature and its kind."""
+    del rows
+    kinds = base.SyncAPIClient, base.AsyncAPIClient
+    looks = [
+        (kind.request.__name__, inspect.signature(kind.request),
+         inspect.iscoroutinefunction(kind.request))
+        for kind in kinds
+    ]  # fmt: skip
+    with llmtrace.instrument(openai):
+        for kind, (name, signature, awaits) in zip(kinds, looks, strict=True):
+            assert kind.request.__name__ == name
+            assert inspect.signature(kind.request) == signature
+            assert inspect.iscoroutinefunction(kind.request) == awaits
 
 
 def test_instrumented_but_not_started(server: Server) -> None:
@@ -288,7 +377,7 @@ def test_modules_imported_already(server: Server, rows: list[Row]) -> None:
 
 def test_clients_of_other_transports(server: Server, rows: list[Row]) -> None:
     """A client whose HTTP library is mocked is recorded without network phases."""
-    library = import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
+    library = import_module(HTTP)
     body = {"id": "1", "object": "chat.completion", "created": 1, "model": "tiny", "choices": []}
     transport = library.MockTransport(lambda _: library.Response(200, json=body))
     llmtrace.instrument(openai)
@@ -316,7 +405,7 @@ def test_headers_that_join(mode: str, server: Server) -> None:
 
 def test_headers_go_with_the_clients_own_requests_once(server: Server) -> None:
     """A request that is sent twice has them once; what else is asked meanwhile has none."""
-    library: Any = import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
+    library: Any = import_module(HTTP)
     seen: list[tuple[str, list[str]]] = []
     body = {"id": "1", "object": "chat.completion", "created": 1, "model": "tiny", "choices": []}
 

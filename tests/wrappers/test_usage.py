@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 import llmtrace
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, Server, serve
+from tests.sse_server import Answer, Request, Script, Server, serve
 
 from . import answers
-from .reading import raised_by, read, recorded
+from .reading import HI, raised_by, read, recorded
 
 
 @pytest.fixture
@@ -68,18 +71,29 @@ def test_not_asked_if_told_so(mode: str, server: Server) -> None:
     assert row.output_tokens is None
 
 
-@pytest.mark.parametrize("status", [400, 422])
-def test_a_server_that_refuses(mode: str, strict: Server, status: int) -> None:
-    """It is asked again without, at once, and never again with."""
+REJECTIONS = {
+    "named": (400, "Unrecognized request argument supplied: stream_options"),
+    "other words": (400, "Invalid request body"),
+    "forbidden": (403, "policy"),
+    "extra field": (422, "extra fields not permitted"),
+    "broken by it": (500, "unexpected field"),
+}
 
-    def refuse(request: Request, answer: Answer) -> None:
-        if "stream_options" in request.body:
-            message = "Unrecognized request argument supplied: stream_options"
-            answers.error(status, message)(request, answer)
-        else:
-            answers.chat()(request, answer)
 
-    strict.play(refuse)
+def rejecting(status: int, message: str) -> Script:
+    """Return the script of a server that rejects `stream_options`."""
+
+    def script(request: Request, answer: Answer) -> None:
+        asked = "stream_options" in request.body
+        (answers.error(status, message) if asked else answers.chat())(request, answer)
+
+    return script
+
+
+@pytest.mark.parametrize("rejection", REJECTIONS)
+def test_a_server_that_rejects(mode: str, strict: Server, rejection: str) -> None:
+    """Whatever it says, it gets the caller's own request, at once, and never an altered one."""
+    strict.play(rejecting(*REJECTIONS[rejection]))
     row = recorded(lambda: read(mode, strict))
     assert (row.outcome, row.attempts, row.http_status) == ("success", 2, 200)
     assert row.stages.gateway is not None
@@ -89,8 +103,17 @@ def test_a_server_that_refuses(mode: str, strict: Server, status: int) -> None:
     assert asked == [True, False, False]
 
 
-def test_refused_for_another_reason(mode: str, strict: Server) -> None:
-    """A refusal that has nothing to do with it is the caller's, and not repeated."""
+def test_rejected_after_it_was_taken(mode: str, strict: Server) -> None:
+    """A server may take the option with one request, and reject it with another."""
+    assert recorded(lambda: read(mode, strict)).output_tokens == 5
+    strict.play(rejecting(400, "Validation error at #/stream_options"))
+    assert recorded(lambda: read(mode, strict)).outcome == "success"
+    strict.play(rejecting(500, "unexpected field"))
+    assert recorded(lambda: read(mode, strict, model="another")).outcome == "success"
+
+
+def test_rejected_for_another_reason(mode: str, strict: Server) -> None:
+    """The caller gets the error of its own request."""
     openai = pytest.importorskip("openai")
     strict.play(answers.error(400, "temperature is out of range"))
 
@@ -99,18 +122,55 @@ def test_refused_for_another_reason(mode: str, strict: Server) -> None:
             read(mode, strict)
 
     row = recorded(act)
-    assert (row.outcome, row.http_status, len(strict.requests)) == ("error", 400, 1)
+    assert (row.outcome, row.http_status, row.attempts) == ("error", 400, 2)
+    assert ["stream_options" in request.body for request in strict.requests] == [True, False]
 
 
-def test_refused_twice(mode: str, strict: Server) -> None:
+@pytest.mark.parametrize("status", [400, 429, 503])
+def test_a_server_that_takes_it_is_not_asked_twice(mode: str, strict: Server, status: int) -> None:
+    """Once it took the option, what is wrong for a while or again is not sent again."""
+    recorded(lambda: read(mode, strict))
+    strict.play(answers.error(status, code="some_reason"))
+    attempts = [recorded(lambda: raised_by(lambda: read(mode, strict))).attempts for _ in range(2)]
+    assert attempts == [2 if status == 400 else 1, 1]
+    strict.play(answers.chat())
+    assert recorded(lambda: read(mode, strict)).output_tokens == 5
+
+
+def test_a_host_that_is_known_to_reject(mode: str) -> None:
+    """It gets what the caller wrote."""
+    openai = pytest.importorskip("openai")
+    library: Any = import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
+    bodies: list[dict[str, Any]] = []
+
+    def answer(request: Any) -> Any:
+        bodies.append(json.loads(request.content))
+        return library.Response(200, headers={"content-type": "text/event-stream"}, content=b"")
+
+    kinds = {"sync": (openai.OpenAI, library.Client)}
+    made, http = kinds.get(mode, (openai.AsyncOpenAI, library.AsyncClient))
+    asked = made(
+        base_url="https://api.mistral.ai/v1",
+        api_key="none",
+        http_client=http(transport=library.MockTransport(answer)),
+    ).chat.completions.create
+    with capture():
+        if mode == "sync":
+            asked(model="m", messages=HI, stream=True)
+        else:
+            asyncio.run(asked(model="m", messages=HI, stream=True))
+    assert ["stream_options" in body for body in bodies] == [False]
+
+
+def test_rejected_twice(mode: str, strict: Server) -> None:
     """What the second try raises is what the bare client would have raised, and nothing more."""
     openai = pytest.importorskip("openai")
 
-    def refuse(request: Request, answer: Answer) -> None:
+    def reject(request: Request, answer: Answer) -> None:
         asked = "stream_options" in request.body
         answers.error(400, "no stream_options" if asked else "no model")(request, answer)
 
-    strict.play(refuse)
+    strict.play(reject)
 
     def act() -> None:
         with pytest.raises(openai.BadRequestError, match="no model") as caught:
@@ -146,7 +206,7 @@ def test_hidden_from_a_decorated_function(mode: str, server: Server) -> None:
     assert rows[0].output_tokens == 5
 
 
-def test_an_error_that_repeats_the_request_is_no_refusal(mode: str, strict: Server) -> None:
+def test_an_error_that_repeats_the_request_is_no_rejection(mode: str, strict: Server) -> None:
     """A server that quotes what it was sent has other reasons, and is asked for usage again."""
 
     def quoting(request: Request, answer: Answer) -> None:

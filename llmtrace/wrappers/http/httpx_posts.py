@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from llmtrace.failopen import internal_error
+from llmtrace.failopen import fails_open, internal_error
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.http import httpx_bodies, posts
+from llmtrace.wrappers.sdk import calls
 
 _recorded: set[str] = set()  # libraries whose requests are
 _clients: WeakSet[Any] = WeakSet()  # so are those of these clients
@@ -64,6 +65,8 @@ def begin(client: str, sender: Any, request: Any) -> tuple[posts.Post, tuple[str
         return None
     if post is None:
         return None
+    if "x-stainless-lang" in request.headers:
+        _check_bypass(request)
     added: dict[str, str] = {}
     try:
         added = exchange.outgoing(post.recording, request.headers)
@@ -71,6 +74,18 @@ def begin(client: str, sender: Any, request: Any) -> tuple[posts.Post, tuple[str
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
         internal_error("http.post", error)
     return post, tuple(added)
+
+
+@fails_open("http.post")
+def _check_bypass(request: Any) -> None:
+    """Report a request of an instrumented SDK that its instrumentation has not seen."""
+    version = request.headers.get("x-stainless-package-version", "")
+    if calls.bypassed(request.url.path, version):
+        internal_error(
+            "sdk.bypassed",
+            f"a request of the SDK in version {version} did not go through its `request`, which "
+            "llmtrace instruments; it is recorded as plain HTTP, without its token counts",
+        )
 
 
 def take_back(request: Any, added: tuple[str, ...]) -> None:

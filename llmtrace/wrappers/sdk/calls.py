@@ -6,13 +6,12 @@ parsed, sync or async, goes through the client's `request`. What differs is in `
 
 from __future__ import annotations
 
-import copy
 import inspect
+import sys
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
@@ -20,22 +19,19 @@ from llmtrace.runtime import Runtime, active, entered
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.sdk import answers, contents
-from llmtrace.wrappers.sdk.endpoints import PROVIDERS, Endpoint, endpoint_at, library
+from llmtrace.wrappers.sdk.endpoints import PROVIDERS, SDKS, Endpoint, endpoint_at, library
+from llmtrace.wrappers.sdk.seam import seam_of
+from llmtrace.wrappers.sdk.usage import Altered, alter, is_mapping
 
-# Servers that refused a request because of `stream_options`: they are not asked again.
-_refuses_usage: set[str] = set()
+# On a class whose clients are recorded: an SDK's own, or one made for a single client.
+_MARK: Final = "_llmtrace_patch"
 
 
 @dataclass(slots=True)
 class _Patch:
-    """Whether an instrumentation still counts: what was put over it may go on calling it."""
+    """Whether an instrumentation still counts: copies of a client keep the class made for it."""
 
     on: bool = True
-
-    def records(self, client: Any) -> bool:
-        """Say whether it records a client: not if that one is instrumented by itself, too."""
-        outermost = getattr(type(client).request, "_llmtrace_patch", self)
-        return self.on and (outermost is self or not outermost.on)
 
 
 @dataclass(slots=True)
@@ -47,7 +43,7 @@ class _Call:
     options: Any
     server: str
     filled: set[str]
-    asked_usage: bool = False
+    altered: Altered | None = None
 
 
 def instrument_client(target: Any) -> Callable[[], None]:
@@ -55,30 +51,34 @@ def instrument_client(target: Any) -> Callable[[], None]:
 
     Returns:
         What undoes it. It does not keep the client alive.
+
+    Raises:
+        ConfigError: its `request` is not the SDK's.
     """
     patch = _Patch()
     kind: Any = target if inspect.isclass(target) else type(target)
-    plain = kind.request
+    seam = seam_of(kind)
+    seam.divert(_arequest if inspect.iscoroutinefunction(kind.request) else _request)
     if kind is target:
-        kind.request = ours = _seam(plain, patch)
+        setattr(kind, _MARK, patch)
 
         def undo() -> None:
             patch.on = False
-            if kind.request is ours:
-                kind.request = plain
+            seam.release()
+            delattr(kind, _MARK)
 
         return undo
 
-    # A class of its own and not an attribute: that would be a reference cycle, which keeps the
-    # connections of a dropped client open; and `with_options` makes more of the same class.
+    # A class of its own and not an attribute: `with_options` makes more of the same class.
     class Client(kind):  # type: ignore[misc]
-        request = _seam(plain, patch)
+        _llmtrace_patch = patch
 
     target.__class__ = answers.pass_for(Client, kind)
     client = weakref.ref(target)
 
     def undo_one() -> None:
         patch.on = False
+        seam.release()
         alive = client()
         if alive is not None and type(alive) is Client:
             alive.__class__ = kind
@@ -89,70 +89,95 @@ def instrument_client(target: Any) -> Callable[[], None]:
 def is_instrumented(target: Any) -> bool:
     """Say whether this very class, or this one client, is instrumented already."""
     kind = target if inspect.isclass(target) else type(target)
-    patch = getattr(vars(kind).get("request"), "_llmtrace_patch", None)
+    patch = vars(kind).get(_MARK)
     return patch is not None and patch.on
 
 
-def _seam(plain: Callable[..., Any], patch: _Patch) -> Callable[..., Any]:
-    made = (_arequest if inspect.iscoroutinefunction(plain) else _request)(plain, patch)
-    made._llmtrace_patch = patch  # type: ignore[attr-defined]  # noqa: SLF001
-    return made
+def bypassed(path: str, version: str) -> bool:
+    """Say whether a request should have come through `request`, and has not.
+
+    Args:
+        path: of the request's URL.
+        version: of the SDK that made it, as its header says.
+    """
+    for sdk in SDKS:
+        base = sys.modules.get(f"{sdk}._base_client")
+        if base is None or getattr(sys.modules.get(sdk), "__version__", None) != version:
+            continue
+        if is_instrumented(base.SyncAPIClient) and endpoint_at(path, sdk) is not None:
+            return True
+    return False
 
 
-def _request(plain: Callable[..., Any], patch: _Patch) -> Callable[..., Any]:
-    @wraps(plain)
+def _records(client: Any) -> bool:
+    """Say whether a client is instrumented, alone or by its class."""
+    kind = type(client)
+    patch = getattr(kind, _MARK, None)
+    if patch is None or patch.on:
+        return patch is not None
+    return any(vars(base)[_MARK].on for base in kind.__mro__ if _MARK in vars(base))
+
+
+def _request(plain: Callable[..., Any]) -> Callable[..., Any]:
     def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _begin(self, options, kwargs) if patch.records(self) else None
+        call = _begin(self, options, kwargs) if _records(self) else None
         if call is None:
             return plain(self, cast_to, options, *args, **kwargs)
-        refused = False
+        rejected = False
         try:
             with entered(call.recording):
                 try:
                     result = plain(self, cast_to, call.options, *args, **kwargs)
                 except Exception as error:
-                    refused = _refused_usage(call, error)
-                    if not refused:
+                    rejected = _take_back(call, error)
+                    if not rejected:
                         raise
-                if refused:  # out here, so that another error has no trace of this one
-                    result = plain(self, cast_to, call.options, *args, **kwargs)
-                    _refuses_usage.add(call.server)
+                if rejected:  # out here, so that another error has no trace of this one
+                    result = plain(self, cast_to, options, *args, **kwargs)
         except BaseException as error:
-            _failed(call, error)
+            _failed(call, error, rejected=rejected)
             raise
-        return _deliver(call, result)
+        return _deliver(call, result, rejected=rejected)
 
     return request
 
 
-def _arequest(plain: Callable[..., Awaitable[Any]], patch: _Patch) -> Callable[..., Any]:
-    @wraps(plain)
+def _arequest(plain: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     async def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _begin(self, options, kwargs) if patch.records(self) else None
+        call = _begin(self, options, kwargs) if _records(self) else None
         if call is None:
             return await plain(self, cast_to, options, *args, **kwargs)
-        refused = False
+        rejected = False
         try:
             with entered(call.recording):
                 try:
                     result = await plain(self, cast_to, call.options, *args, **kwargs)
                 except Exception as error:
-                    refused = _refused_usage(call, error)
-                    if not refused:
+                    rejected = _take_back(call, error)
+                    if not rejected:
                         raise
-                if refused:
-                    result = await plain(self, cast_to, call.options, *args, **kwargs)
-                    _refuses_usage.add(call.server)
+                if rejected:
+                    result = await plain(self, cast_to, options, *args, **kwargs)
         except BaseException as error:
-            _failed(call, error)
+            _failed(call, error, rejected=rejected)
             raise
-        return _deliver(call, result)
+        return _deliver(call, result, rejected=rejected)
 
     return request
 
 
-def _failed(call: _Call, error: BaseException) -> None:
+def _take_back(call: _Call, error: Exception) -> bool:
+    """Say whether to send the request again as the caller made it, after this error."""
+    if call.altered is None or not call.altered.repeats(error):
+        return False
+    call.recording.usage_hidden = False
+    return True
+
+
+def _failed(call: _Call, error: BaseException, *, rejected: bool) -> None:
     call.recording.calling, call.recording.outgoing = False, None
+    if rejected and call.altered is not None and isinstance(error, Exception):
+        call.altered.fails_without(error)
     joining.failed(call.recording, call.filled, error)
 
 
@@ -180,8 +205,8 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
         _prepare(runtime, client, call)
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
         internal_error("sdk.request", error)
-        call.options = options
-        call.asked_usage = recording.usage_hidden = False
+        call.options, call.altered = options, None
+        recording.usage_hidden = False
     return call
 
 
@@ -212,69 +237,36 @@ def _server(client: Any) -> tuple[str, str]:
 def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     """Note the headers that go along, and ask for usage on a copy of the request's options."""
     recording, options = call.recording, call.options
-    given = options.headers if _is_mapping(options.headers) else {}
+    given = options.headers if is_mapping(options.headers) else {}
     # The client's own: `default_headers` would compute all the others for each request.
     custom = getattr(client, "_custom_headers", None)
-    if not _is_mapping(custom):
+    if not is_mapping(custom):
         custom = client.default_headers
     raw = given.get(_RAW_HEADER)
     parsed = recording.stream and raw != "stream"
     added = exchange.outgoing(recording, {**custom, **given}, parsed=parsed)
     # Its HTTP client adds them: the SDK would take each through half a dozen merges.
     recording.outgoing = client._client, added  # noqa: SLF001
-    body = options.json_data
-    if not (recording.stream and call.endpoint.usage_option and isinstance(body, dict)):
+    # Of a raw stream the bytes are the caller's to read: nothing could be hidden among them.
+    if not (recording.stream and call.endpoint.usage_option and runtime.ask_usage) or (
+        raw == "stream"
+    ):
         return
-    extra = options.extra_json if _is_mapping(options.extra_json) else {}
-    asked = extra.get("stream_options", body.get("stream_options"))
-    if _is_mapping(asked) and "include_usage" in asked:
-        return
-    if "stream_options" in extra or raw == "stream":
-        # The one would win over ours; the other's bytes are the caller's to read, and nothing
-        # could be hidden among them.
-        return
-    if runtime.ask_usage and call.server not in _refuses_usage:
-        wanted = {**(asked if _is_mapping(asked) else {}), "include_usage": True}
-        call.options = copy.copy(options)
-        call.options.json_data = {**body, "stream_options": wanted}
-        recording.usage_hidden = call.asked_usage = True
-
-
-def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    # What is not given is false, and most mappings are dictionaries: the rest takes long to ask.
-    return isinstance(value, dict) or (bool(value) and isinstance(value, Mapping))
+    call.altered = alter(options, _server(client)[0], call.server)
+    if call.altered is not None:
+        call.options = call.altered.options
+        recording.usage_hidden = True
 
 
 # How the SDKs say that `with_raw_response` or `with_streaming_response` was used.
 _RAW_HEADER: Final = "X-Stainless-Raw-Response"
 
-_REFUSALS: Final = frozenset({400, 422})
 
-
-def _refused_usage(call: _Call, error: Exception) -> bool:
-    """Take back what llmtrace added, if that is what the server refused; say whether it was."""
-    try:
-        if not call.asked_usage or getattr(error, "status_code", None) not in _REFUSALS:
-            return False
-        said = str(error)
-        if "stream_options" not in said and "include_usage" not in said:
-            return False
-        body = dict(call.options.json_data)
-        wanted = dict(body.pop("stream_options"))
-        del wanted["include_usage"]
-        if wanted:
-            body["stream_options"] = wanted
-    except Exception as broken:  # noqa: BLE001 - the caller gets the server's error, not ours
-        internal_error("sdk.request", broken)
-        return False
-    call.asked_usage = call.recording.usage_hidden = False
-    call.options.json_data = body
-    return True
-
-
-def _deliver(call: _Call, result: Any) -> Any:
+def _deliver(call: _Call, result: Any, *, rejected: bool) -> Any:
     """Hand the caller what the SDK returned, timed from here on."""
     call.recording.calling, call.recording.outgoing = False, None
+    if call.altered is not None:
+        (call.altered.works_without if rejected else call.altered.taken)()
     try:
         answers.deliver(call.recording, call.endpoint, result)
     except Exception as error:  # noqa: BLE001

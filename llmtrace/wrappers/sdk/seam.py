@@ -1,0 +1,90 @@
+"""How does every call of an SDK's function go through llmtrace, whoever holds that function?
+
+Another instrumentation may have put a function of its own on a class or a client before us, and
+kept the SDK's to call: what is set on a class would hide beneath it. So the function itself is
+diverted, by its code, and the order in which instrumentations are set up does not matter.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+from llmtrace.errors import ConfigError
+
+_NAME: Final = "__llmtrace_{}_request__"
+_SYNC: Final = "def request(*args, **kwargs):\n    return {}(*args, **kwargs)\n"
+_ASYNC: Final = "async def request(*args, **kwargs):\n    return await {}(*args, **kwargs)\n"
+
+
+class Seam:
+    """One function of an SDK, diverted while somebody needs it to be."""
+
+    def __init__(self, function: FunctionType, name: str) -> None:
+        self._function = function
+        self._name = _NAME.format(name)
+        self._users = 0
+        self._diverted: CodeType | None = None
+        self._plain = function.__code__
+
+    def divert(self, through: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Have every call go through what `through` makes of the plain function."""
+        self._users += 1
+        if self._users > 1:
+            return
+        function = self._function
+        self._plain = function.__code__
+        plain = FunctionType(
+            self._plain,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
+        )
+        plain.__kwdefaults__ = function.__kwdefaults__
+        template = _ASYNC if inspect.iscoroutinefunction(function) else _SYNC
+        signature = inspect.signature(function)
+        self._diverted = _code(template.format(self._name))
+        function.__globals__[self._name] = through(plain)
+        function.__code__ = self._diverted
+        function.__signature__ = signature  # type: ignore[attr-defined]
+
+    def release(self) -> None:
+        """Undo one `divert`; the last one puts the function's own code back."""
+        self._users -= 1
+        # Whoever diverted it after us goes on calling what we made, which then does nothing.
+        if self._users == 0 and self._function.__code__ is self._diverted:
+            self._function.__code__ = self._plain
+            del self._function.__signature__  # type: ignore[attr-defined]
+            del self._function.__globals__[self._name]
+
+
+_seams: dict[type[Any], Seam] = {}
+
+
+def seam_of(kind: type[Any]) -> Seam:
+    """Return the seam of a client class: the `request` of the class of the SDK it derives from.
+
+    Raises:
+        ConfigError: it has none that can be diverted.
+    """
+    for base in kind.__mro__:
+        if base.__module__.endswith("._base_client") and "request" in vars(base):
+            known = _seams.get(base)
+            if known is None:
+                function = inspect.unwrap(vars(base)["request"])
+                if not isinstance(function, FunctionType) or function.__closure__:
+                    break
+                known = _seams[base] = Seam(function, base.__name__)
+            return known
+    msg = f"llmtrace cannot instrument {kind.__qualname__}: its `request` is not the SDK's own"
+    raise ConfigError(msg)
+
+
+def _code(source: str) -> CodeType:
+    scope: dict[str, Any] = {}
+    exec(compile(source, "<llmtrace>", "exec"), scope)  # noqa: S102 - the two lines above
+    code: CodeType = scope["request"].__code__
+    return code
