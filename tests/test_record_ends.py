@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+from collections import deque
 from typing import Any
 
 import pytest
@@ -292,9 +295,41 @@ def test_a_nested_class_is_named_in_full():
     assert type_name(Odd()).endswith("test_a_nested_class_is_named_in_full.<locals>.Odd")
 
 
-@pytest.mark.parametrize("bits", [0, 1, 2**64 - 1])
-def test_an_id_is_never_zero_and_always_full_length(monkeypatch, bits):
+@pytest.mark.parametrize("size", [8, 16, 24])
+def test_an_id_is_never_zero_and_always_full_length(monkeypatch, size):
     """Ids are hex of their full width, and not all zero, which would be no id."""
-    monkeypatch.setattr("random.getrandbits", lambda _: bits)
+    drawn = iter([bytes(2048), bytes(2040) + b"\xff" * 8, *[b"\x01" * 2048] * 2])
+    monkeypatch.setattr("llmtrace.record._words", deque())
+    monkeypatch.setattr("os.urandom", lambda _: next(drawn))
 
-    assert random_id(8) == f"{bits or 1:016x}"
+    made = random_id(size)
+
+    assert len(made) == 2 * size
+    assert "0" * 16 not in made
+
+
+def test_ids_do_not_depend_on_the_applications_random_source():
+    """Seeding repeats no id, and making ids leaves the application's sequence as it is."""
+    random.seed(42)
+    expected = random.random()
+    made = []
+    for _ in range(2):
+        random.seed(42)
+        made += [random_id(24) for _ in range(300)]
+        assert random.random() == expected
+
+    assert len(set(made)) == len(made)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_repeats_no_id():
+    """Parent and child do not draw from the same buffer."""
+    random_id(8)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, random_id(24).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert os.read(reading, 48).decode() != random_id(24)

@@ -19,6 +19,9 @@ GIVE_UP_AFTER_S: Final = 30.0
 _FIRST_WAIT_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 10.0
 
+# Its own: an application may have seeded `random`, and all its replicas alike.
+_random: Final = random.SystemRandom()
+
 # Sends one request's bytes and returns the answer's, or raises `Undelivered`.
 Send = Callable[[bytes], bytes]
 
@@ -46,7 +49,7 @@ def deliver(
     pause: Callable[[float], bool],
     give_up_after_s: float = GIVE_UP_AFTER_S,
     clock: Callable[[], float] = time.monotonic,
-    jitter: Callable[[], float] = random.random,
+    jitter: Callable[[], float] = _random.random,
 ) -> None:
     """Send an OTLP export request until it is accepted or it is time to give up.
 
