@@ -19,6 +19,8 @@ logger = logging.getLogger("llmtrace")
 
 _lock = threading.RLock()  # an error may be counted from a __del__, amid counting another
 _counts: Counter[str] = Counter()
+_misused: set[tuple[str, str]] = set()
+_MAX_MISUSED = 100
 
 
 def _unlock() -> None:
@@ -52,6 +54,23 @@ def internal_error(kind: str, error: BaseException | str) -> None:
             )
 
 
+def wrong_use(kind: str, name: str, message: str) -> None:
+    """Count a mistake in the application's own marks; log it once for each name.
+
+    Args:
+        kind: as of `internal_error`.
+        name: what is wrong; so many different ones are told apart.
+        message: what to write instead.
+    """
+    count_internal(kind)
+    with _lock:
+        if (kind, name) in _misused or len(_misused) >= _MAX_MISUSED:
+            return
+        _misused.add((kind, name))
+    with suppress(Exception):  # a broken logging handler
+        logger.warning("%s", message)
+
+
 def _shown(error: BaseException) -> str:
     """Describe an error by its text, if that is ours or the system's; else by where it was raised.
 
@@ -83,6 +102,7 @@ def reset_internal_errors() -> None:
     """Forget all counts, so that each kind is logged again. For tests."""
     with _lock:
         _counts.clear()
+        _misused.clear()
 
 
 def fails_open(kind: str) -> Callable[[Callable[P, None]], Callable[P, None]]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from llmtrace import relay as relays
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import internal_error
+from llmtrace.failopen import internal_error, wrong_use
 from llmtrace.record import Recording
 from llmtrace.runtime import current
 from llmtrace.scope import ToolScope, TurnScope, live
@@ -23,6 +23,7 @@ from llmtrace.wrappers.function import Scalar, labels
 
 # What is left over by definition, or measured by the wrapper, cannot be marked.
 MARKABLE: Final[tuple[StageName, ...]] = ("network", "gateway", "queue", "prefill", "render")
+_MAX_NAME: Final = 100
 
 
 class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtrace.stage(…):`
@@ -30,13 +31,15 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
 
     In a decorated function, or anything it calls, up to the end of its stream. Outside any
     request, it does nothing. Time the consumer holds a stream is `render` without being marked.
+    Around a block, a name that cannot be marked is logged once and changes nothing: a running
+    request is no place to raise.
 
     Args:
         name: `network`, `gateway`, `queue`, `prefill` or `render`. `first_chunk` and `decode` are
             what is left over, and cannot be marked.
 
     Raises:
-        ConfigError: at definition, for any other name.
+        ConfigError: where it decorates, for any other name.
 
     Example:
         >>> import llmtrace
@@ -47,9 +50,6 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
     """
 
     def __init__(self, name: StageName) -> None:
-        if name not in MARKABLE:
-            msg = f"llmtrace.stage({name!r}): the stages to mark are {', '.join(MARKABLE)}"
-            raise ConfigError(msg)
         self._name = name
         # Tasks and threads may share one mark, so each end looks for its own request's start.
         self._running: list[tuple[Recording | None, int | None]] = []
@@ -61,8 +61,11 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
         """Mark every call of a function, the awaiting of a coroutine function included.
 
         Raises:
-            ConfigError: it is a generator function, whose call takes no time.
+            ConfigError: there is no such stage to mark, or it is a generator function, whose call
+                takes no time.
         """
+        if self._name not in MARKABLE:
+            raise ConfigError(self._wrong())
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             msg = (
                 f"llmtrace.stage({self._name!r}) cannot mark the generator {function!r}; "
@@ -79,11 +82,16 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
 
         return marked
 
+    def _wrong(self) -> str:
+        return f"llmtrace.stage({self._name!r}): the stages to mark are {', '.join(MARKABLE)}"
+
     def __enter__(self) -> None:
         """Start the mark."""
         recording, since = current.get(), None
         try:
-            if recording is not None and not recording.ended and recording.reading:
+            if self._name not in MARKABLE:
+                wrong_use("stage", repr(self._name)[:_MAX_NAME], self._wrong())
+            elif recording is not None and not recording.ended and recording.reading:
                 since = _free(recording)
         except Exception as error:  # noqa: BLE001
             internal_error("stage", error)

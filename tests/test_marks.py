@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -54,13 +55,38 @@ def test_a_mark_is_its_stage(clock, name):
     assert dict(rows[0].stages)[name] == 250 * MS
 
 
-@pytest.mark.parametrize("name", ["first_chunk", "decode", "unattributed", "Queue", "", None, []])
-def test_what_cannot_be_marked_is_refused(name):
-    """What is left over, or no stage, is refused where the mark is written."""
+WRONG = ["first_chunk", "decode", "unattributed", "Queue", "", None, []]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_marked_is_refused_where_it_decorates(name):
+    """What is left over, or no stage, is refused where a function is decorated with it."""
     with pytest.raises(
         ConfigError, match="the stages to mark are network, gateway, queue, prefil"
     ):
-        llmtrace.stage(name)
+
+        @llmtrace.stage(name)
+        def mark():
+            """Do nothing."""
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_what_cannot_be_marked_changes_nothing_at_run_time(clock, caplog, started):
+    """Around a block it warns once for each name, and the request goes on as without it."""
+
+    @llmtrace.trace
+    def answer(name):
+        with llmtrace.stage(name):
+            clock.advance(0.25)
+        return "done"
+
+    with capture(clock=clock) if started else nullcontext([]) as rows:
+        assert {answer(name) for name in WRONG * 2} == {"done"}
+
+    assert len(rows) == (len(WRONG) * 2 if started else 0)
+    assert not any(row.timeline.marked_before for row in rows)
+    assert len(caplog.messages) == len(set(caplog.messages)) == len(WRONG)
+    assert internal_errors() == {"stage": len(WRONG) * 2}
 
 
 def test_marks_outside_any_request_do_nothing(clock):

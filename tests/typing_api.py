@@ -87,6 +87,12 @@ async def trip(city: str) -> str:
     return city
 
 
+@llmtrace.turn
+def reply(question: str) -> int:
+    """Used bare, a turn keeps the signature too."""
+    return len(question)
+
+
 class Bot:
     """Methods of every kind can be decorated."""
 
@@ -102,6 +108,7 @@ async def call() -> None:
     assert_type(await answer("hi"), str)
     assert_type(stream("hi"), AsyncIterator[str])
     assert_type(Bot().ask("hi"), int)
+    assert_type(reply("hi"), int)
     words(5)  # type: ignore[arg-type]
     words("hi", least=1)  # type: ignore[call-arg]
     llmtrace.trace(model=5)  # type: ignore[call-overload]

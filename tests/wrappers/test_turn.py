@@ -722,10 +722,35 @@ def test_a_turn_left_in_another_context() -> None:
     assert not otel.get_current_span().get_span_context().is_valid
 
 
+def test_used_bare(clock: FakeClock) -> None:
+    """Without brackets a turn goes by the name of the function, whatever its kind."""
+
+    @llmtrace.turn
+    def plain(word: str) -> str:
+        ask(clock)
+        return word
+
+    @llmtrace.turn
+    async def coroutine(word: str) -> str:
+        return word
+
+    class Bot:
+        @llmtrace.turn
+        @staticmethod
+        def static(word: str) -> str:
+            return word
+
+    with capture(clock=clock) as rows:
+        assert (plain("hi"), asyncio.run(coroutine("hi")), Bot.static("hi")) == ("hi",) * 3
+    assert [row.agent for row in rows if row.is_turn] == ["plain", "coroutine", "static"]
+
+
 def test_what_cannot_be_decorated() -> None:
     """A class is no function; that is said where it is decorated."""
     with pytest.raises(ConfigError, match="decorates functions"):
         llmtrace.turn("x")(int)
+    with pytest.raises(ConfigError, match="decorates functions"):
+        llmtrace.turn(int)
 
 
 def test_a_clock_that_breaks_inside_a_turn(faulty: None) -> None:

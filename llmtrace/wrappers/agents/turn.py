@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
@@ -32,41 +32,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 _UNNAMED: Final = "turn"
 
 
-class turn:  # noqa: N801 - used like a function: `with llmtrace.turn(…):`
-    """Record what is done inside as one turn of an agent: its requests and its tool calls.
+class TurnBlock:
+    """What `llmtrace.turn(…)` returns: a context manager, sync or async, and a decorator."""
 
-    For the function or block that answers once, however many requests that takes. Its row
-    (`operation` is `invoke_agent`) has the stages of all of them, overlap counted once, and the
-    figures of its tools. It never raises: what cannot be recorded is left out and logged.
-
-    Args:
-        name: the agent's, or what it does: a name that few turns do not share.
-        session: id of the conversation it is part of.
-        user: id of whom it is for.
-        tags: of its trace. These three hold for what runs inside, too.
-        **attributes: `route`, `tenant` and attributes of your own, recorded on its span.
-
-    Example:
-        >>> import llmtrace
-        >>> from llmtrace.testing import capture
-        >>> with capture() as rows:
-        ...     with llmtrace.turn("greet", session="s-1"):
-        ...         words = list(llmtrace.wrap(iter(["Hello, ", "world"])))
-        >>> [row.operation for row in rows], rows[1].parts[0].kind
-        (['chat', 'invoke_agent'], 'request')
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        session: str | int | None = None,
-        user: str | int | None = None,
-        tags: Sequence[str] | None = None,
-        **attributes: Scalar | None,
-    ) -> None:
+    def __init__(self, name: str, told: dict[str, Any]) -> None:
         self._name = name
-        self._told = {"session": session, "user": user, "tags": tags, **attributes}
+        self._told = told
         # One object may be entered by several tasks or threads at a time.
         self._running: list[tuple[_Turn, inside]] = []
 
@@ -126,6 +97,55 @@ class turn:  # noqa: N801 - used like a function: `with llmtrace.turn(…):`
             run.returned(None)
         else:
             run.failed(error)
+
+
+@overload
+def turn(function: F, /) -> F: ...
+@overload
+def turn(
+    name: str,
+    *,
+    session: str | int | None = None,
+    user: str | int | None = None,
+    tags: Sequence[str] | None = None,
+    **attributes: Scalar | None,
+) -> TurnBlock: ...
+def turn(
+    name: Any,
+    *,
+    session: str | int | None = None,
+    user: str | int | None = None,
+    tags: Sequence[str] | None = None,
+    **attributes: Scalar | None,
+) -> Any:
+    """Record what is done inside as one turn of an agent: its requests and its tool calls.
+
+    For the function or block that answers once, however many requests that takes. Its row
+    (`operation` is `invoke_agent`) has the stages of all of them, overlap counted once, and the
+    figures of its tools. It never raises: what cannot be recorded is left out and logged.
+
+    Args:
+        name: the agent's, or what it does: a name that few turns do not share. Used bare, as
+            `@llmtrace.turn`, the function's own.
+        session: id of the conversation it is part of.
+        user: id of whom it is for.
+        tags: of its trace. These three hold for what runs inside, too.
+        **attributes: `route`, `tenant` and attributes of your own, recorded on its span.
+
+    Example:
+        >>> import llmtrace
+        >>> from llmtrace.testing import capture
+        >>> with capture() as rows:
+        ...     with llmtrace.turn("greet", session="s-1"):
+        ...         words = list(llmtrace.wrap(iter(["Hello, ", "world"])))
+        >>> [row.operation for row in rows], rows[1].parts[0].kind
+        (['chat', 'invoke_agent'], 'request')
+    """
+    told = {"session": session, "user": user, "tags": tags, **attributes}
+    if callable(name) or isinstance(name, staticmethod | classmethod):
+        function = getattr(name, "__func__", name)
+        return TurnBlock(getattr(function, "__name__", _UNNAMED), told)(name)
+    return TurnBlock(name, told)
 
 
 def _decorated(target: Any, begin: Callable[..., _Turn | None]) -> Any:
