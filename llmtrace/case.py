@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from llmtrace.budget import Budget, read_budget
 from llmtrace.column_files import Progress, blocks, objects, read_columns, write_columns
-from llmtrace.columns import Columns, Floats, Mask, Words, short
+from llmtrace.columns import Columns, Words, short
 from llmtrace.errors import DataError, SourceError
+from llmtrace.stats.arrays import Floats, Mask
 
 METRICS: Final = ("ttft", "tpot", "e2e", "render")
 

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.column_sample import Sample
-from llmtrace.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, Floats, as_ids, short
+from llmtrace.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
 from llmtrace.errors import DataError, SourceError, missing_extra
+from llmtrace.stats.arrays import Floats
 
 Progress = Callable[[str, float], None]  # what is being done, and how much of it, 0 to 1
 

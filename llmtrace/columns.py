@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from llmtrace.printable import printable
 from llmtrace.rows import Row
 from llmtrace.stages import STAGES
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.tries import LONGEST_S
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 # Durations in seconds, as `Row.as_dict` names them.
 SECONDS: Final = (

@@ -51,6 +51,7 @@ from llmtrace_collector.scrape import Scraper
 from llmtrace_collector.serve.access import hosts_for
 from llmtrace_collector.serve.api import Api
 from llmtrace_collector.serve.app import make_app
+from llmtrace_collector.serve.how_to_send import Places
 from llmtrace_collector.serve.looking import Looking
 from llmtrace_collector.serve.metrics import Own, Samples
 from llmtrace_collector.settings import Key
@@ -133,7 +134,7 @@ async def collect(config: Config) -> None:
 
 
 @asynccontextmanager
-async def running(config: Config) -> AsyncIterator[banner.Places]:
+async def running(config: Config) -> AsyncIterator[Places]:
     """Run everything while the block runs, and end it in order. Yield where it listens.
 
     Raises:
@@ -343,7 +344,7 @@ async def _receive(
     config: Config,
     intake: Intake,
     unwanted: Unwanted,
-    places: banner.Places,
+    places: Places,
     last: AsyncExitStack,
 ) -> None:
     token = secret(config.receive.token_file)

@@ -18,8 +18,7 @@ from llmtrace.quantiles import least_values
 from llmtrace.rows import Row
 from llmtrace.stages import STAGES
 from llmtrace.summary import UNATTRIBUTED, Line, Summary, summarise
-from llmtrace.triage.anatomy import harrell_davis
-from llmtrace.triage.chance import share_bounds
+from llmtrace.triage.chance import harrell_davis, share_bounds
 
 State = Literal["within", "near", "over", "unclear", "no limit", "not reported"]
 

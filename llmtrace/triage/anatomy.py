@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtrace.columns import Floats
+from llmtrace.stats.arrays import Floats
+from llmtrace.triage.chance import harrell_davis
 from llmtrace.triage.parts import PARTS
 
 
@@ -36,18 +37,3 @@ def anatomy(
     if total > 0:
         found = found * (at / total)
     return {name: float(found[i]) for i, name in enumerate(PARTS) if found[i] != 0}
-
-
-def harrell_davis(n: int, q: float) -> Floats:
-    """Return the weights of ordered values, smallest first: a beta density, adding up to 1.
-
-    Example:
-        >>> harrell_davis(3, 0.5).round(3)
-        array([0.263, 0.474, 0.263])
-    """
-    a, b = (n + 1) * q - 1, (n + 1) * (1 - q) - 1
-    share = (np.arange(n) + 0.5) / n
-    logs = a * np.log(share) + b * np.log1p(-share)
-    density = np.exp(logs - logs.max())
-    weights: Floats = density / density.sum()
-    return weights

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.columns import Floats
+from llmtrace.stats.arrays import Floats
 from llmtrace.triage.chance import quantile
 from llmtrace.triage.parts import PARTS
 from llmtrace.triage.shapley import Index, Staged, staged, swap

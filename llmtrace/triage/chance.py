@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask
 
 _WIDTHS_S: Final = (15.0, 30.0, 60.0, 120.0, 300.0)
 _FEWEST_BINS: Final = 10
@@ -38,6 +38,21 @@ def quantile(values: Floats, q: float, weights: Floats | None = None) -> float:
     reached = np.cumsum(weights[order])
     rank = int(np.searchsorted(reached, q * reached[-1] * (1 - 1e-12)))
     return float(values[order[min(rank, len(values) - 1)]])
+
+
+def harrell_davis(n: int, q: float) -> Floats:
+    """Return the weights of ordered values, smallest first: a beta density, adding up to 1.
+
+    Example:
+        >>> harrell_davis(3, 0.5).round(3)
+        array([0.263, 0.474, 0.263])
+    """
+    a, b = (n + 1) * q - 1, (n + 1) * (1 - q) - 1
+    share = (np.arange(n) + 0.5) / n
+    logs = a * np.log(share) + b * np.log1p(-share)
+    density = np.exp(logs - logs.max())
+    weights: Floats = density / density.sum()
+    return weights
 
 
 def effective_count(weights: Floats) -> float:

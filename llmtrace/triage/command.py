@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from llmtrace.case import Case, Window, write_case
-from llmtrace.columns import WORDS, Mask
+from llmtrace.columns import WORDS
 from llmtrace.errors import ConfigError, DataError
+from llmtrace.stats.arrays import Mask
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import Result, Verdict, as_json
 from llmtrace.triage.screen import screen

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Columns, Floats, Mask
+from llmtrace.columns import Columns
 from llmtrace.rows import TURN
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.result import Estimate
 
 _FEWEST: Final = 72

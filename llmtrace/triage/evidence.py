@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar, cast
 import numpy as np
 
 from llmtrace.case import Event, Facts, Signals, Window
-from llmtrace.columns import Columns, Floats, Mask
+from llmtrace.columns import Columns
 from llmtrace.rows import TURN
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.samples import Moved, Series, gauges, moved, rates
 from llmtrace.triage.shifts import (
     FEWEST,

@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Columns, Mask
+from llmtrace.columns import Columns
 from llmtrace.rows import OUTCOMES, TURN
+from llmtrace.stats.arrays import Mask
 from llmtrace.triage.chance import clustered, effective_count, more_than
 from llmtrace.triage.result import Outcomes
 

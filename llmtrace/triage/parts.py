@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.columns import Columns, Floats, Mask
+from llmtrace.columns import Columns
 from llmtrace.rows import TURN
 from llmtrace.stages import STAGES
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.result import Metric
 
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "render")

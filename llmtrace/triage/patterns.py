@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence import Evidence
 from llmtrace.triage.shifts import FEWEST
 from llmtrace.triage.sides import Side

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.case import Signals, Window
-from llmtrace.columns import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.shifts import Shift, shift
 
 # The collector's names of signals that the contract of a case names otherwise, and their factor.

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.columns import Floats
+from llmtrace.stats.arrays import Floats
 from llmtrace.triage.chance import quantile
 
 Index = NDArray[np.intp]

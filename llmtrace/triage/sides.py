@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.case import Window
-from llmtrace.columns import Columns, Floats, Mask
+from llmtrace.columns import Columns
+from llmtrace.stats.arrays import Floats, Mask
 
 _ENOUGH: Final = 40_000  # more of them make a p95 no surer than its own unrest
 _T = TypeVar("_T", bound=np.generic)

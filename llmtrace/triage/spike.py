@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.columns import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask
 
 _WIDTHS_S: Final = (5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _MOST_BINS: Final = 600

@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Columns, Floats
+from llmtrace.columns import Columns
+from llmtrace.stats.arrays import Floats
 from llmtrace.triage.parts import values
 from llmtrace.triage.result import Metric
 from llmtrace.triage.spike import bins_for

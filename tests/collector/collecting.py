@@ -26,9 +26,9 @@ from llmtrace.engine_span import DECODE, PREFILL, QUEUE
 from llmtrace.export.wire import Resources, encode
 from llmtrace.rows import Row
 from llmtrace.testing import make_row
-from llmtrace_collector.banner import Places
 from llmtrace_collector.collect import running
 from llmtrace_collector.config import load
+from llmtrace_collector.serve.how_to_send import Places
 
 PATIENCE_S = 60.0
 

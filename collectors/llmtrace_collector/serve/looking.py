@@ -12,12 +12,12 @@ from typing import Final
 
 from llmtrace import __version__
 from llmtrace.budget import Budget, Budgets
-from llmtrace_collector.banner import Places, how_to_send
 from llmtrace_collector.receive import Ingest, Intake, Spool
 from llmtrace_collector.scrape import TargetState
 from llmtrace_collector.serve import figures
 from llmtrace_collector.serve.asking import QuestionError
 from llmtrace_collector.serve.engines import engine_lines, gpu_lines
+from llmtrace_collector.serve.how_to_send import Places, how_to_send
 from llmtrace_collector.serve.live import (
     CollectorNow,
     Live,

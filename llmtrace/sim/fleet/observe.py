@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.case import Case, Event, Facts, Signals, Window
-from llmtrace.columns import Builder, Columns, Floats, Words
+from llmtrace.columns import Builder, Columns, Words
 from llmtrace.rows import OUTCOMES, TURN
 from llmtrace.sim.fleet.day import WARM_UP_S
 from llmtrace.sim.fleet.fleet import TICK_S, Ran
 from llmtrace.sim.fleet.layout import BLOCK, Gateway, GatewayMeter, Meter, Outcome
 from llmtrace.stages import STAGES
+from llmtrace.stats.arrays import Floats
 
 _Ns = NDArray[np.int64]
 _NS: Final = 1_000_000_000

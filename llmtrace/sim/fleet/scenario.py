@@ -12,7 +12,7 @@ from typing import Final, Literal
 import numpy as np
 
 from llmtrace.case import Case, Window
-from llmtrace.columns import Columns, Floats
+from llmtrace.columns import Columns
 from llmtrace.errors import ConfigError
 from llmtrace.sim.fleet.day import Day
 from llmtrace.sim.fleet.deployment import draw
@@ -21,6 +21,7 @@ from llmtrace.sim.fleet.fleet import run_day
 from llmtrace.sim.fleet.observe import observe
 from llmtrace.sim.fleet.shifts import SHIFTS
 from llmtrace.stages import Source
+from llmtrace.stats.arrays import Floats
 
 EPOCH_S: Final = 1_790_000_000
 _DATES: Final = 1000  # days are on different dates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtrace.columns import Mask
+from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import words as say
 from llmtrace.triage.evidence import Evidence
 from llmtrace.triage.result import Finding

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from llmtrace.columns import Mask
+from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import words as say
 from llmtrace.triage.causes.advice import flags
 from llmtrace.triage.evidence import Evidence

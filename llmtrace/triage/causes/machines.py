@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtrace.columns import Floats, Mask
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.causes import words as say
 from llmtrace.triage.causes.advice import flags
 from llmtrace.triage.evidence import Evidence

@@ -1,0 +1,1 @@
+"""Percentiles, their confidence intervals and tests of significance."""
