@@ -23,7 +23,7 @@ from llmtrace.tries import LONGEST_S
 # Durations in seconds, as `Row.as_dict` names them.
 SECONDS: Final = (
     "ttft_s", "tpot_s", "e2e_s",
-    *(f"{stage}_s" for stage in STAGES), "unattributed_s",
+    *(f"{stage}_s" for stage in STAGES), "unattributed_s", "client_s",
     "ttft_arrival_s", "held_before_s", "held_after_s", "retry_s", "max_gap_s",
     "answered_s", "first_byte_s", "last_content_s", "first_chunk_frontend_s",
     "network_client_wait_s", "network_dns_s", "network_connect_s", "network_tls_s",

@@ -89,7 +89,7 @@ class Recording:
 
     __slots__ = (
         "__weakref__", "_emit", "asked", "at_stream_end", "attempts", "attempts_forgotten",
-        "attributes", "bare", "calling", "client_wait", "clock", "content", "engine",
+        "attributes", "bare", "calling", "client", "clock", "content", "engine",
         "expects_finish", "failure", "finished", "first_byte", "first_event", "firsts",
         "gap_counts", "gateway", "held_before", "hops", "info", "joined", "last_content",
         "mark", "marked_after", "marked_before", "max_gap", "open", "outer", "outgoing", "raw",
@@ -129,7 +129,8 @@ class Recording:
         self.attempts: list[Attempt] = []
         self.attempts_forgotten = 0
         self.tries: list[Try] = []  # attempts that are over
-        self.client_wait = 0  # from the start to the first attempt, less held and marked
+        # From the start to the first attempt, less held and marked; None: no attempt was seen.
+        self.client: int | None = None
         self.retry_network = self.retry_gateway = 0
         self.gateway: Reported | None = None
         self.hops: dict[str, Any] = {}  # what each gateway on the way told of itself
@@ -240,7 +241,7 @@ class Recording:
             # up to here was the client's own.
             marked = sum(self.marked_before.values()) if self.marked_before else 0
             retried = self.retry_network + self.retry_gateway
-            self.client_wait = _since(self.start + self.held + marked + retried, now)
+            self.client = _since(self.start + self.held + marked + retried, now)
             self.attempts.clear()
             self.attempts_forgotten = 0
         attempt = Attempt(now)
@@ -273,15 +274,12 @@ class Recording:
         keep(self.tries, one)
 
     def _network(self) -> Network:
-        """Sub-phases of the attempt that carried the answer, and the wait before the first."""
-        if not self.attempts:
+        """Sub-phases of the attempt that carried the answer, from its waiting for a connection."""
+        last = self.attempts[-1] if self.attempts else None
+        if last is None or last.first_wire is None:  # the HTTP library reported nothing
             return Network()
-        last = self.attempts[-1]
-        if last.first_wire is None:
-            # Answered without a word from the HTTP library: nobody looked. Else it never got out.
-            return Network() if last.answered else Network(client_wait=self.client_wait)
         return Network(
-            client_wait=self.client_wait + last.first_wire - last.started,
+            client_wait=last.first_wire - last.started,
             dns=last.dns,
             connect=last.connect,
             tls=last.tls,
@@ -378,7 +376,7 @@ class Recording:
         last = self.attempts[-1] if self.attempts else None
         if last is not None and self._last_failed(last, outcome):
             self._charge(last, now)
-            network = Network(client_wait=self.client_wait)
+            network = Network()
         elif last is not None and (self.tries or last.error is not None):
             self._tried(last, now)
         queue = prefill = decode = frontend = None
@@ -392,6 +390,7 @@ class Recording:
         timeline = Timeline(
             e2e=_since(start, now),
             ttft=ttft,
+            client=self.client,
             held_before=held if ttft is None else self.held_before,
             held_after=0 if ttft is None else held - self.held_before,
             network=network,

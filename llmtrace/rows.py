@@ -232,6 +232,8 @@ class Row:
                 flat[f"{stage}_s"] = ns / _NS
                 flat[f"{stage}_source"] = stages.sources[stage]
         flat["unattributed_s"] = stages.unattributed / _NS
+        if timeline.client is not None:
+            flat["client_s"] = timeline.client / _NS
         for part, ns in timeline.network.parts():
             if ns is not None:
                 flat[f"network_{part}_s"] = ns / _NS
@@ -358,6 +360,7 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
         timeline = Timeline(
             e2e=_ns_required(flat, "e2e_s"),
             ttft=_ns(flat, "ttft_s"),
+            client=_ns(flat, "client_s"),
             network=Network(
                 **{part: _ns(flat, f"network_{part}_s") for part in _NETWORK_PARTS},
                 rtt_source=_source(flat, "network_rtt_source"),

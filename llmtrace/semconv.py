@@ -28,6 +28,7 @@ from llmtrace.semconv_table import (
     SPECIAL,
     STAGE_TIMES,
     TRIES,
+    UNATTRIBUTED,
     Attribute,
     Kind,
 )
@@ -65,6 +66,7 @@ _MARK_PAIRS: Final = tuple((f"{line.field}_ns", line.name) for line in MARKS)
 _TIMELINE_PAIRS: Final = tuple((line.field, line.name) for line in RAW)
 _REPORTED_NAMES: Final = tuple((line.field, line.name, f"{line.name}.source") for line in REPORTED)
 _NETWORK_PAIRS: Final = tuple((line.field, line.name) for line in NETWORK)
+_UNATTRIBUTED_PAIRS: Final = tuple((line.field, line.name) for line in UNATTRIBUTED)
 _STAGE_NAMES: Final = tuple((line.field, line.name, f"{line.name}.source") for line in STAGE_TIMES)
 
 
@@ -77,7 +79,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     **{
         line.name: line.kind
         for table in (
-            PLAIN, MARKS, RAW, REPORTED, NETWORK, STAGE_TIMES, SPECIAL, DERIVED, BROWSER,
+            PLAIN, MARKS, RAW, REPORTED, UNATTRIBUTED, NETWORK, STAGE_TIMES, SPECIAL, DERIVED,
+            BROWSER,
         )
         for line in table
     },
@@ -147,6 +150,9 @@ def to_attributes(row: Row) -> dict[str, Value]:
         if (reported := getattr(timeline, key)) is not None:
             out[name] = reported.ns / _NS
             out[source] = reported.source
+    for key, name in _UNATTRIBUTED_PAIRS:
+        if (ns := getattr(timeline, key)) is not None:
+            out[name] = ns / _NS
     network = timeline.network
     for key, name in _NETWORK_PAIRS:
         if (ns := getattr(network, key)) is not None:
@@ -260,6 +266,7 @@ def _timeline(attributes: Mapping[str, Any]) -> Timeline:
         _one_of(rtt_source, SOURCES, "llmtrace.network.rtt.source")
     parts: dict[str, Any] = {line.field: _ns(attributes, line.name) for line in NETWORK}
     raw: dict[str, Any] = {line.field: _ns(attributes, line.name) or 0 for line in RAW}
+    raw |= {line.field: _ns(attributes, line.name) for line in UNATTRIBUTED}
     reported: dict[str, Any] = {line.field: _reported(attributes, line.name) for line in REPORTED}
     return Timeline(
         e2e=e2e,

@@ -28,6 +28,7 @@ from llmtrace.semconv_table import (
     STAGE_TIMES,
     TOOL,
     TOOL_DURATION,
+    UNATTRIBUTED,
     Attribute,
     ClientMetrics,
 )
@@ -130,6 +131,7 @@ def page() -> str:
             "As reported, before anything was cut to fit; in `<name>.source` who told.",
             REPORTED,
         ),
+        ("Parts of what is unattributed", "", UNATTRIBUTED),
         ("Sub-phases of the network stage", "", NETWORK),
         ("Marks", "", MARKS),
         ("The reader's own time, and retries", "Left out when 0.", RAW),

@@ -135,9 +135,21 @@ REPORTED: Final = (
     Attribute("frontend", "llmtrace.reported.frontend", "seconds", "the engine's front end"),
 )
 
+# Named parts of what is unattributed. Absent when no HTTP hook saw the request.
+UNATTRIBUTED: Final = (
+    Attribute(
+        "client",
+        "llmtrace.unattributed.client",
+        "seconds",
+        "the application's own time before the request was handed to its HTTP client",
+    ),
+)
+
 # Sub-phases of the network stage. Absent when nobody looked.
 NETWORK: Final = (
-    Attribute("client_wait", "llmtrace.network.client_wait", "seconds", "pool, semaphore"),
+    Attribute(
+        "client_wait", "llmtrace.network.client_wait", "seconds", "waiting for a connection"
+    ),
     Attribute("dns", "llmtrace.network.dns", "seconds", "name resolution"),
     Attribute("connect", "llmtrace.network.connect", "seconds", "TCP handshake"),
     Attribute("tls", "llmtrace.network.tls", "seconds", "TLS handshake"),
@@ -186,7 +198,7 @@ BROWSER: Final = tuple(
 )
 
 _STAGE_MEANINGS: Final = (
-    "from the caller to the gateway: waiting for a connection, making it, sending, a round trip",
+    "from the client to the gateway: waiting for a connection, making it, sending, a round trip",
     "self time of gateways and routers, and attempts they refused",
     "waiting in the engine's scheduler",
     "scheduled to first token in the engine",

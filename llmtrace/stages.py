@@ -130,6 +130,8 @@ class Timeline:
     Attributes:
         e2e: start of the call to the end of the stream (or of the answer).
         ttft: start to the first chunk with content; `None` if none came.
+        client: of the wait before the request was handed to the HTTP client, the application's own
+            time: neither held nor marked. `None` = no HTTP hook saw the request.
         held_before: of `ttft` (or of `e2e` when no content came), the consumer's own time: it had
             the stream and had not asked.
         held_after: of `e2e - ttft`, the consumer's own time, up to the close.
@@ -147,6 +149,7 @@ class Timeline:
 
     e2e: int
     ttft: int | None = None
+    client: int | None = None
     held_before: int = 0
     held_after: int = 0
     network: Network = field(default_factory=Network)
@@ -170,7 +173,8 @@ class Stages:
 
     `None` means nobody could know; it is never 0. `inconsistent` names the stages whose reported
     figure did not fit the window it must lie in and was cut to it; the raw figure stays in the
-    `Timeline`.
+    `Timeline`. `client` is a named part of `unattributed`, not an eighth stage: the application's
+    own time before the request was handed to the HTTP client.
     """
 
     network: int | None = None
@@ -181,6 +185,7 @@ class Stages:
     decode: int | None = None
     render: int | None = None
     unattributed: int = 0
+    client: int | None = None
     sources: Mapping[StageName, Source] = field(default_factory=dict)
     inconsistent: tuple[StageName, ...] = ()
 
@@ -198,9 +203,10 @@ class Stages:
 def split(timeline: Timeline) -> Stages:
     """Partition the wait that a timeline tells of; every nanosecond goes to exactly one stage.
 
-    Up to the first content, what was measured is taken from the window in this order: network and
-    failed attempts, the engine's queue and prefill, the gateway, explicit marks, the consumer's
-    own hold. What is left is `first_chunk` if queue and prefill are known, else `unattributed`.
+    Up to the first content, what was measured is taken from the window in this order: the
+    application's own time before the request (unattributed), network and failed attempts, the
+    engine's queue and prefill, the gateway, explicit marks, the consumer's own hold. What is left
+    is `first_chunk` if queue and prefill are known, else `unattributed`.
     After it, what the consumer did not hold is `decode`.
     """
     e2e = max(0, timeline.e2e)
@@ -209,7 +215,9 @@ def split(timeline: Timeline) -> Stages:
     whole = not timeline.stream and timeline.ttft is None
     cut = _Cut(window)
 
-    cut.take("network", _network(timeline, window, whole=whole), "client")
+    client = None if timeline.client is None else min(max(0, timeline.client), window)
+    cut.left -= client or 0
+    cut.take("network", _network(timeline, cut.left, whole=whole), "client")
     if timeline.retry_network:
         cut.take("network", timeline.retry_network, "client")
     if timeline.retry_gateway:
@@ -240,7 +248,8 @@ def split(timeline: Timeline) -> Stages:
         sources["first_chunk"] = "engine_window" if windowed else "client"
     return Stages(
         **cut.ns,
-        unattributed=unsplit + cut.left,
+        unattributed=unsplit + cut.left + (client or 0),
+        client=client,
         sources=sources,
         inconsistent=tuple(dict.fromkeys(cut.inconsistent)),
     )

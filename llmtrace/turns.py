@@ -14,7 +14,8 @@ from llmtrace.stages import Reported, Source, StageName, Stages, Timeline, bette
 
 # As a waterfall lays them out: time on the server that nobody can split lies before the content.
 _ORDER: Final = (
-    "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
+    "client", "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode",
+    "render",
 )  # fmt: skip
 _REPORTED: Final[tuple[StageName, ...]] = ("gateway", "queue", "prefill", "decode")
 _MARKED: Final[tuple[StageName, ...]] = ("network", "first_chunk")
@@ -67,6 +68,7 @@ def turn_timeline(wall: int, requests: Iterable[Inside]) -> Timeline:
     }
     return Timeline(
         e2e=wall,
+        client=got.get("client"),
         held_before=got.get("render", 0) + wall - total,
         gateway=reported.get("gateway"),
         queue=reported.get("queue"),
@@ -83,10 +85,11 @@ def _laid_out(request: Inside) -> Iterable[tuple[str, int]]:
     if request.stages is None:
         yield "unattributed", request.end - request.start
         return
+    client = request.stages.client or 0
     for name in _ORDER:
         ns = getattr(request.stages, name)
         if ns is not None:
-            yield name, ns
+            yield name, ns - client if name == "unattributed" else ns
 
 
 def _first(request: Inside) -> tuple[int, ...]:

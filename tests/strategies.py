@@ -48,6 +48,7 @@ timelines = st.builds(
     Timeline,
     e2e=durations,
     ttft=maybe,
+    client=maybe,
     held_before=durations,
     held_after=durations,
     network=networks,

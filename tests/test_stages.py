@@ -35,6 +35,7 @@ wild_timelines = st.builds(
     Timeline,
     e2e=durations,
     ttft=st.none() | any_ns,
+    client=st.none() | any_ns,
     held_before=any_ns,
     held_after=any_ns,
     network=st.builds(Network, client_wait=any_ns, dns=any_ns, send=st.none() | any_ns),
@@ -627,3 +628,20 @@ def test_no_report_is_longer_than_a_day(value):
         told = reported(value, unit_ns, "engine_inband")
 
         assert told is None or 0 <= told.ns <= 86_400 * 10**9
+
+
+def test_the_applications_own_time_is_a_named_part_of_unattributed():
+    """Work before the request was handed over is no network, whatever the engine reports."""
+    timeline = Timeline(
+        e2e=1000,
+        ttft=800,
+        client=500,
+        network=Network(client_wait=5, send=15),
+        queue=Reported(100, "engine_inband"),
+        prefill=Reported(100, "engine_inband"),
+    )
+    stages = split(timeline)
+
+    assert (stages.network, stages.first_chunk) == (20, 80)
+    assert (stages.client, stages.unattributed, stages.total) == (500, 500, 1000)
+    assert split(replace(timeline, client=5_000)).client == 800, "as far as it fits"

@@ -114,17 +114,18 @@ class Cell:
         bands: nanoseconds spent in each stage, by how long the request took in all: for each of
             `BANDS_NS` and one for what is longer, a sum for each stage.
         told: requests by who told the time of each of `STAGES`; `None` = it is not known.
-        phases: nanoseconds in each sub-phase of `network`, where somebody looked.
+        phases: nanoseconds in each sub-phase of `network`, where an HTTP hook reported it.
+        client: nanoseconds of the application's own before its requests were handed over.
         retries: HTTP attempts after the first.
     """
 
     __slots__ = (
-        "bands", "cached_tokens", "e2e", "gaps", "input_tokens", "output_tokens", "phases",
-        "requests", "retries", "stages", "told", "tpot", "ttft",
+        "bands", "cached_tokens", "client", "e2e", "gaps", "input_tokens", "output_tokens",
+        "phases", "requests", "retries", "stages", "told", "tpot", "ttft",
     )  # fmt: skip
 
     def __init__(self, bounds: Mapping[str, Sequence[int]], *, ours: bool) -> None:
-        self.requests = self.cached_tokens = self.retries = 0
+        self.requests = self.cached_tokens = self.retries = self.client = 0
         self.e2e = Histogram(bounds["e2e"])
         self.ttft = Histogram(bounds["ttft"])
         self.tpot = Histogram(bounds["tpot"])
@@ -167,6 +168,7 @@ class Cell:
                 band[place] += ns
         told = tuple(map(stages.sources.get, STAGES))
         self.told[told] = self.told.get(told, 0) + 1
+        self.client += stages.client or 0
         network, phases = row.timeline.network, self.phases
         for phase in _PHASES:
             if (ns := getattr(network, phase)) is not None:
@@ -206,6 +208,7 @@ class Cell:
         for stage, histogram in other.stages.items():
             self.stages[stage].add(histogram)
         self.retries += other.retries
+        self.client += other.client
         for mine, theirs in zip(self.bands, other.bands, strict=True):
             for place, ns in enumerate(theirs):
                 mine[place] += ns

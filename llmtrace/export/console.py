@@ -136,6 +136,11 @@ def waterfall(row: Row, width: int = 80) -> str:
             drawn = bar(at, at + ns, total, room)
             lines.append(f"{name:<{label}} {drawn:<{room}} {texts[name]}")
             at += ns
+        if name == "unattributed" and stages.client:
+            own = f"{stages.client / _MS:>10,.1f} ms {stages.client / total:>6.1%}  client"
+            lines.append(
+                f"{'  client':<{label}} {bar(0, stages.client, total, room):<{room}} {own}"
+            )
     for number, one, text in tried:
         drawn = bar(min(one.start_ns, total), min(one.end_ns, total), total, room)
         lines.append(f"{f'attempt {number}':<{label}} {drawn:<{room}} {text}")

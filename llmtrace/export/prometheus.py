@@ -209,6 +209,11 @@ class _Families:
             "Time in each sub-phase of the network stage, where somebody looked.",
             labels=(*labels, "phase"),
         )
+        self.client = CounterMetricFamily(
+            "llmtrace_unattributed_client_seconds",
+            "Unattributed time that was the application's own, before requests were handed over.",
+            labels=labels,
+        )
         self.retries = CounterMetricFamily(
             "llmtrace_retries", "HTTP attempts after a request's first.", labels=labels
         )
@@ -259,6 +264,7 @@ class _Families:
                 self.anatomy.add_metric((*labels, stage, over, le), ns / _NS)
         for phase, ns in cell.phases.items():
             self.phase.add_metric((*labels, phase), ns / _NS)
+        self.client.add_metric(labels, cell.client / _NS)
         self.retries.add_metric(labels, cell.retries)
         for kind, tokens in (
             ("input", cell.input_tokens.total),

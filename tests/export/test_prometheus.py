@@ -82,6 +82,7 @@ def test_names():
         "llmtrace_stage_source",
         "llmtrace_anatomy_seconds",
         "llmtrace_network_phase_seconds",
+        "llmtrace_unattributed_client_seconds",
         "llmtrace_retries",
         "llmtrace_budget_seconds",
         "llmtrace_internal_errors",

@@ -208,7 +208,10 @@ def test_waiting_for_a_connection(mode: str, server: Server) -> None:
 
 
 def test_semaphore_of_the_application(server: Server) -> None:
-    """Waiting inside the decorated function before the call is the client's own wait, too."""
+    """Waiting inside the decorated function before the call is no network time.
+
+    It is `client`, a named part of what is unattributed.
+    """
 
     @llmtrace.trace
     async def ask(made: Any, turn: asyncio.Semaphore) -> None:
@@ -227,10 +230,14 @@ def test_semaphore_of_the_application(server: Server) -> None:
             await turn.acquire()
 
     def check(row: Row) -> None:
-        wait = network(row, "client_wait")
-        assert wait is not None
+        assert row.stages.client is not None
+        assert row.stages.network is not None
+        wait = row.stages.client / 1e9
         assert wait >= DELAY_S
         near(wait, DELAY_S + 0.003)
+        assert row.stages.network / 1e9 < DELAY_S / 2
+        assert row.stages.unattributed >= row.stages.client
+        assert row.stages.total == row.e2e_ns
 
     settled(lambda: recorded(lambda: asyncio.run(main())), check)
 

@@ -24,6 +24,7 @@ from llmtrace.semconv_table import (
     RAW,
     REPORTED,
     SPECIAL,
+    UNATTRIBUTED,
 )
 from llmtrace.stages import SOURCES, STAGES
 from llmtrace_collector.store.sql import quoted
@@ -233,6 +234,8 @@ def _fields() -> Iterator[Field]:
         both = f"if({teller} = '', NULL, {ns(line.name)})"
         yield Field(f"{name}_ns", NS, both, "NULL", f"{line.meaning}, as reported")
         yield Field(f"{name}_source", SOURCE, teller, "''", "who told")
+    for line in UNATTRIBUTED:
+        yield Field(f"{line.field}_ns", NS, ns(line.name), "NULL", line.meaning)
     for line in NETWORK:
         name = f"network_{line.field}_ns"
         yield Field(name, NS, ns(line.name), "NULL", line.meaning)

@@ -14,7 +14,10 @@ from llmtrace.stages import STAGES
 from llmtrace_collector.store.fields import SOURCE
 from llmtrace_collector.store.sql import quoted, step
 
-_NUMBER: Final[Mapping[str, int]] = {stage: number for number, stage in enumerate(STAGES, 1)}
+# `client` is no stage: what it claims of the window becomes a part of what is unattributed.
+_NUMBER: Final[Mapping[str, int]] = {
+    name: number for number, name in enumerate((*STAGES, "client"), 1)
+}
 _NO_FIGURE: Final = "('', 'estimated')"  # a fit over many requests may not enter a sum
 _PARTS: Final = ("client_wait", "dns", "connect", "tls", "handshake", "send", "rtt")
 
@@ -44,6 +47,7 @@ def _claims(claims: list[tuple[str, str, str]]) -> tuple[str, str, str]:
 
 
 _BEFORE: Final = [
+    ("client", "client_ns", "'client'"),
     ("network", "network_claim", "'client'"),
     ("network", "nullIf(retry_network_ns, 0)", "'client'"),
     ("gateway", "nullIf(retry_gateway_ns, 0)", "'client'"),
@@ -88,7 +92,9 @@ def split_sql(inner: str) -> str:
     query = step(
         query,
         ("rest_window", "total - window"),
-        ("network_claim", f"network_known - least(greatest(network_known + {server} - window, 0),"
+        ("client_part", "least(greatest(ifNull(client_ns, 0), 0), window)"),
+        ("network_claim", f"network_known - least(greatest(network_known + {server} - window"
+                          " + least(greatest(ifNull(client_ns, 0), 0), window), 0),"
                           " ifNull(network_send_ns, 0))"),
     )  # fmt: skip
     query = step(
@@ -135,7 +141,7 @@ def split_sql(inner: str) -> str:
         ("first_chunk_is_marked", f"{_any('before_ns', before_stage, 'first_chunk')}"
                                   f" OR {_any('after_ns', after_stage, 'first_chunk')}"),
     )  # fmt: skip
-    cut_before = _cut("before_ns", "before_fit", before_stage, upto=_HOLD_BEFORE - 1)
+    cut_before = _cut("before_ns", "before_fit", before_stage, first=2, upto=_HOLD_BEFORE - 1)
     cut_after = _cut("after_ns", "after_fit", after_stage, first=2)
     query = step(
         query,
@@ -144,7 +150,8 @@ def split_sql(inner: str) -> str:
         ("first_chunk_told", "multiIf(engine_known, if('engine_window' IN (queue_told, prefill_told,"
                              " decode_told), 'engine_window', 'client'),"
                              " first_chunk_is_marked, 'client', '')"),
-        ("unattributed_ns", "unsplit_here + after_rest - if(takes_decode, after_rest, 0)"),
+        ("unattributed_ns", "client_part + unsplit_here + after_rest"
+                            " - if(takes_decode, after_rest, 0)"),
         ("inconsistent", f"arrayDistinct(arrayConcat({cut_before}, {cut_after}))"),
         ("ttft_arrival_ns", "multiIf(ttft_ns IS NULL OR unwatched, NULL,"
                             " held_before_ns <= 1000000, ttft_ns,"

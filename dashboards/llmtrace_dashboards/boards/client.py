@@ -116,8 +116,8 @@ _NETWORK: Final = Row(
         Panel(
             kind="timeseries",
             title="Network, by sub-phase (means, which add up)",
-            description="Mean time of a request on the way to the gateway. `client_wait` is the "
-            "caller's own pool or semaphore: raise its limit. `dns`, `connect` and `tls` above "
+            description="Mean time of a request on the way to the gateway. `client_wait` is "
+            "waiting for a connection from the client's own pool: raise its limit. `dns`, `connect` and `tls` above "
             "zero all the time = connections are not kept. `rtt` is distance.",
             queries=(
                 Query(

@@ -174,7 +174,7 @@ class Conversation:
             self._attempt = attempt = opened.attempt
             # What came between the opening and the question was the client's own.
             since = recording.clock() - opened.at - (_marked(recording) - opened.marked)
-            recording.client_wait += max(0, since)
+            recording.client = (recording.client or 0) + max(0, since)
         else:
             self._attempt = attempt = recording.attempt()
             attempt.dns = attempt.connect = attempt.tls = attempt.handshake = 0

@@ -38,7 +38,7 @@ PARTS = ["client_wait", "dns", "connect", "tls", "handshake", "send", "rtt"]
 COLUMNS = [
     *WORDS, *COUNTS, *MARKS, *RAW, "trace_id", "parent_span_id", "service", "e2e_ns", "ttft_ns",
     "stream", "unwatched", "network_rtt_source", "marked_before", "marked_after", "browser",
-    "unattributed_ns", "inconsistent", "ttft_arrival_ns",
+    "unattributed_ns", "client_ns", "inconsistent", "ttft_arrival_ns",
     *(f"network_{part}_ns" for part in PARTS),
     *(f"{name}_{what}" for name in REPORTS for what in ("ns", "source")),
     *(f"{stage}_{what}" for stage in STAGES for what in ("ns", "source")),
@@ -58,6 +58,7 @@ def expected(row):
         "service": row.service,
         "e2e_ns": timeline.e2e,
         "ttft_ns": timeline.ttft,
+        "client_ns": timeline.client,
         "stream": timeline.stream,
         "unwatched": not timeline.watched,
         "network_rtt_source": timeline.network.rtt_source or "",
