@@ -6,6 +6,7 @@ A folder: `case.json`, `rows.jsonl` (or `.gz`, or `rows.parquet`), `signals.json
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections import Counter
@@ -264,10 +265,15 @@ def _write(folder: Path, case: Case, *, compress: bool) -> None:
         about["note"] = case.note
     _write_json(folder / "case.json", about)
     write_columns(folder / ("rows.jsonl.gz" if compress else "rows.jsonl"), case.rows)
-    with (folder / "signals.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(
-            json.dumps(sample, separators=(",", ":")) + "\n" for sample in samples_of(case.signals)
-        )
+    lines = (
+        json.dumps(sample, separators=(",", ":")) + "\n" for sample in samples_of(case.signals)
+    )
+    if compress:
+        with gzip.open(folder / "signals.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.writelines(lines)
+    else:
+        with (folder / "signals.jsonl").open("w", encoding="utf-8") as plain:
+            plain.writelines(lines)
     events = [{"t": e.t, "kind": e.kind, "text": e.text} for e in case.facts.events]
     instances = {name: dict(facts) for name, facts in case.facts.instances.items()}
     _write_json(folder / "facts.json", {**instances, "events": events})

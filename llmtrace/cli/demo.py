@@ -50,7 +50,8 @@ def add_demo(commands: Commands) -> None:
         "--seconds",
         type=positive(float),
         metavar="S",
-        help="ask for so long (default: 110 with a fault, else 24)",
+        help="ask for so long; with a fault at least (default: 24; with a fault, until there are "
+        "requests enough for a triage)",
     )
     load.add_argument(
         "--requests", type=positive(int), metavar="N", help="make at most N requests"

@@ -67,18 +67,30 @@ async def drive(
     async with make_client(target) as client:
         for phase in phases:
             started(phase)
-            share = itertools.islice(asked(phase, work), phase.requests)
+            mine = share(asked(phase, work), phase, asyncio.get_running_loop().time)
             async with asyncio.TaskGroup() as group:
                 for number in range(phase.users):
-                    group.create_task(_user(client, target, share, phase, number))
+                    group.create_task(_user(client, target, mine, phase, number))
+
+
+def share(work: Iterator[Job], phase: Phase, clock: Callable[[], float]) -> Iterator[Job]:
+    """Yield jobs until the phase is over, by a clock of seconds."""
+    over_at = None if phase.seconds is None else clock() + phase.seconds
+    for number in itertools.count():
+        limits = []
+        if over_at is not None:
+            limits.append(clock() >= over_at)
+        if phase.requests is not None:
+            limits.append(number >= phase.requests)
+        if limits and (all(limits) if phase.both else any(limits)):
+            return
+        yield next(work)
 
 
 async def _user(
     client: Any, target: Target, work: Iterator[Job], phase: Phase, number: int
 ) -> None:
     pauses = random.Random(number)  # noqa: S311 - no secret
-    clock = asyncio.get_running_loop().time
-    over_at = None if phase.seconds is None else clock() + phase.seconds
     await asyncio.sleep(pauses.uniform(*_PAUSE_S))
     for job in work:
         try:
@@ -86,8 +98,6 @@ async def _user(
         except Exception:  # noqa: BLE001 - its row tells; a user asks again
             await asyncio.sleep(_PAUSE_AFTER_ERROR_S)
         await asyncio.sleep(pauses.uniform(*_PAUSE_S))
-        if over_at is not None and clock() >= over_at:
-            return
 
 
 def make_client(target: Target, **options: Any) -> Any:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 _SECONDS: Final = 24.0
-# With a fault: long enough for percentiles of both halves, short enough to wait for.
-_SECONDS_OF_FAULT: Final = 110.0
+# With a fault: enough for a p95 of either half to have an interval, whatever chance leaves out.
+_QUIET_REQUESTS: Final = 200
+_FAULTY_REQUESTS: Final = 150
 _USERS_OF_FAULT: Final = 5
-_QUIET_SHARE: Final = 0.5
 QUIET: Final = "quiet"
 _CALM_SHARE: Final = 0.4
 _USERS: Final = 12
@@ -28,7 +28,8 @@ class DemoOptions:
         vllm: ask a real vLLM, started for this.
         budget: budget file; default: `LLMTRACE_BUDGET`, else targets people set for a dialogue.
         json: file to write the rows to, one JSON object a line.
-        seconds: how long to ask; default: 24, or no limit if `requests` is given.
+        seconds: how long to ask; default: 24, or no limit if `requests` is given. With a fault:
+            how long at least, and until there are as many requests as the triage needs.
         requests: how many to make at most.
         users: how many ask at once when it is busiest.
         fault: what goes wrong half-way, and is then triaged; `None` = nothing is made to.
@@ -52,20 +53,32 @@ class DemoOptions:
 
     @property
     def time_limit_s(self) -> float | None:
-        """How long to ask, in seconds; `None` = until `requests` are made."""
-        if self.seconds is not None or self.requests is not None:
+        """How long to ask, in seconds; `None` = until there are enough requests."""
+        if self.seconds is not None or self.requests is not None or self.fault is not None:
             return self.seconds
-        return _SECONDS if self.fault is None else _SECONDS_OF_FAULT
+        return _SECONDS
+
+    @property
+    def wanted(self) -> int | None:
+        """How many requests are made; `None` = as many as the time allows."""
+        if self.fault is None or self.requests is not None:
+            return self.requests
+        return _QUIET_REQUESTS + _FAULTY_REQUESTS
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of the run: so many users at once, until so many seconds or requests are over."""
+    """A part of the run: so many users at once, until so many seconds or requests are over.
+
+    Attributes:
+        both: it is over when both are, and not when one of them is.
+    """
 
     name: str
     users: int
     seconds: float | None
     requests: int | None
+    both: bool = False
 
 
 def plan(options: DemoOptions) -> tuple[Phase, ...]:
@@ -80,9 +93,15 @@ def plan(options: DemoOptions) -> tuple[Phase, ...]:
     seconds, requests = options.time_limit_s, options.requests
     users = options.users or (_USERS if options.fault is None else _USERS_OF_FAULT)
     if options.fault is not None:
-        quiet_s = None if seconds is None else seconds * _QUIET_SHARE
-        rest_s = None if seconds is None or quiet_s is None else seconds - quiet_s
-        return Phase(QUIET, users, quiet_s, None), Phase(options.fault, users, rest_s, None)
+        half_s = None if seconds is None else seconds / 2
+        quiet_n, faulty_n = _QUIET_REQUESTS, _FAULTY_REQUESTS
+        if requests is not None:
+            quiet_n, faulty_n = requests - requests // 2, requests // 2
+        both = requests is None
+        return (
+            Phase(QUIET, users, half_s, quiet_n, both),
+            Phase(options.fault, users, half_s, faulty_n, both),
+        )
     calm_users = users // _CALM_USERS
     if not calm_users:
         return (Phase("steady", users, seconds, requests),)

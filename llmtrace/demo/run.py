@@ -28,7 +28,7 @@ try:
     from llmtrace.demo.probe import probe
     from llmtrace.demo.progress import Progress
     from llmtrace.demo.report import print_next_steps, print_report
-    from llmtrace.demo.story import Story, room_for_page, told
+    from llmtrace.demo.story import Story, linger, room_for_page, told
 except ImportError as error:
     raise missing_extra("llmtrace demo", "demo", error.name or "") from error
 
@@ -64,7 +64,7 @@ def run(options: DemoOptions) -> None:
             out.print(note)
         target = asyncio.run(probe(target))  # before `init`: it is no request of the demo's
         err.print(_announcement(options))
-        progress = Progress(err, target.name, options.time_limit_s, options.requests)
+        progress = Progress(err, target.name, options.time_limit_s, options.wanted)
         interrupted = _measure(target, phases, progress, budget, story)
         rows = progress.rows
         if failures := llmtrace.internal_errors():
@@ -85,9 +85,13 @@ def run(options: DemoOptions) -> None:
         if not any(row.outcome == "success" for row in rows):
             msg = f"no request to {target.url} succeeded"
             raise SourceError(msg)
+        result = None
         if story is not None and page is not None:
-            story.triage(len(rows), page, out, err)
+            result = story.triage(len(rows), page, out, err)
         print_next_steps(out, target)
+        if story is not None and result is not None:
+            story.resolve(result, out)
+            linger(story.live, out)
 
 
 def _budget(options: DemoOptions) -> Budget:
@@ -163,8 +167,9 @@ def _measure(
 
 def _announcement(options: DemoOptions) -> str:
     limits = []
-    if options.requests is not None:
-        limits.append(f"{options.requests} requests")
+    if options.wanted is not None:
+        limits.append(f"{options.wanted} requests")
     if options.time_limit_s is not None:
         limits.append(f"{options.time_limit_s:g} s")
-    return f"Asking for {' or '.join(limits)}; Ctrl-C ends it and shows what was measured."
+    between = " or " if options.fault is None or options.requests is not None else " and at least "
+    return f"Asking for {between.join(limits)}; Ctrl-C ends it and shows what was measured."

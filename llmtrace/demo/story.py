@@ -6,14 +6,17 @@ reads the engine's metrics page, and the triage of what it has stored.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
-from llmtrace.case import Window, write_case
+from llmtrace.case import Facts, Window, write_case
 from llmtrace.demo import trouble as troubles
 from llmtrace.demo.collecting import Collecting, collecting
 from llmtrace.demo.options import Phase
@@ -60,6 +63,7 @@ class Story:
         self._collector = collector
         self._began = time.time()
         self._broke: float | None = None
+        self._case = _folder() / "case"
 
     def sinks(self) -> list[Sink]:
         """Return what sends rows to the collector."""
@@ -99,21 +103,25 @@ class Story:
         err.print("triaging")
         window = Window(since, time.time() + _MARGIN_S)
         found_there = from_collector(Collector(self._collector.url), window, _silent)
-        case = replace(with_replicas(found_there), note=_NOTE)
+        facts = self._known(found_there.facts)
+        case = replace(with_replicas(found_there), note=_NOTE, facts=facts)
         result = triage(case, Settings())
         out.print(f"\n{'─' * min(out.width, _WIDEST)}\n")
         out.print("llmtrace triage, from what the collector has stored:\n")
         out.print(screen(result), width=min(out.width, _WIDEST))
-        self._judge(result, out)
         write_page(page, result, case)
-        folder = _folder() / "case"
-        write_case(folder, case)
+        write_case(self._case, case)
         out.print(f"\nAs a page, with pictures: {page}", soft_wrap=True)
-        out.print(f"To look closer: llmtrace triage --case {folder} --explain", soft_wrap=True)
+        out.print(f"To look closer: llmtrace triage --case {self._case} --explain", soft_wrap=True)
         return result
 
-    def _judge(self, result: Result, out: Console) -> None:
-        """Say what was really done, and whether triage found it."""
+    @property
+    def live(self) -> str:
+        """The address of the live page."""
+        return self._collector.url
+
+    def resolve(self, result: Result, out: Console) -> None:
+        """Say what was really done, and that triage found it, if it did."""
         cause = self._trouble.cause
         named = [one.id for one in result.causes if one.status in NAMED]
         when = (
@@ -121,14 +129,31 @@ class Story:
             if self._broke is None
             else time.strftime(" at %H:%M:%S", time.localtime(self._broke))
         )
-        out.print(f"\nWhat was done{when}: {cause}. {self._trouble.about}")
+        words = [f"\nWhat was done{when}: {cause}. {self._trouble.about}"]
         if named[:1] == [cause]:
-            words = "Triage, which was not told, names it first."
+            words.append("Triage, which was not told, names it first.")
         elif cause in named:
-            words = f"Triage, which was not told, names it, after {named[0]}."
+            words.append(f"Triage, which was not told, names it, after {named[0]}.")
         else:
-            words = "Triage does not name it."
-        out.print(words)
+            words.append(f"The evidence on it: llmtrace triage --case {self._case} --explain")
+        for text in words:
+            out.print(text, soft_wrap=True)
+
+    def _known(self, facts: Facts) -> Facts:
+        """Add what the demo knows of its engine, as of the end of the incident."""
+        config = self._engine.config.engine
+        known = {
+            "max_num_seqs": config.max_num_seqs,
+            "max_num_batched_tokens": config.max_num_batched_tokens,
+            "max_model_len": config.max_model_len,
+            "kv_cache_tokens": config.kv_capacity_tokens,
+            "chunked_prefill": True,
+            "prefix_caching": True,
+            "spec_decode": False,
+        }
+        name = urlsplit(self._engine.root).netloc
+        mine = {**known, **facts.instances.get(name, {})}
+        return replace(facts, instances={**facts.instances, name: mine})
 
 
 @contextmanager
@@ -148,6 +173,15 @@ def told(
         say(f"Collector: {collector.url} (its live page, while this runs)")
         say("Half-way something will go wrong; triage is not told what.")
         yield Story(trouble, target, collector)
+
+
+def linger(url: str, out: Console) -> None:
+    """Keep the collector's live page up until Enter, on a terminal where it can be pressed."""
+    if sys.stdin is None or not sys.stdin.isatty() or not out.is_terminal:
+        return
+    out.print(f"\nThe live page stays up: {url}", soft_wrap=True)
+    with contextlib.suppress(KeyboardInterrupt, EOFError):
+        input("Press Enter to end. ")
 
 
 def room_for_page(html: Path | None) -> Path:

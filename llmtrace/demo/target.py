@@ -24,7 +24,9 @@ SIMULATED: Final = "SIMULATED engine"
 REAL_VLLM: Final = "real vLLM"
 # Real work in a gateway is rarely free: authentication, routing, a rate limit.
 _GATEWAY_S: Final = 0.012
-_ANSWER_TOKENS: Final = 50
+_ANSWER_TOKENS: Final = 25
+# Slow steps and short answers: what is simulated must outweigh what a busy machine adds to it.
+_SLOWER: Final = 2.0
 # Few places at once, so that a dozen users make a queue.
 _VLLM_FLAGS: Final = ("--max-num-seqs", "6")
 # One byte is one token to the tiny model, whose context is 4,096.
@@ -74,9 +76,12 @@ def simulated() -> Iterator[Target]:
         ConfigError: a package of the `demo` extra is missing.
         SourceError: the engine did not start.
     """
+    from llmtrace.sim.engine import EngineConfig
+    from llmtrace.sim.incidents import slowed
     from llmtrace.sim.server import ServerConfig, serve
 
-    config = ServerConfig(gateway_s=_GATEWAY_S, answer_tokens=_ANSWER_TOKENS)
+    slow = slowed(EngineConfig(), _SLOWER)
+    config = ServerConfig(engine=slow, gateway_s=_GATEWAY_S, answer_tokens=_ANSWER_TOKENS)
     places, gateway_ms = config.engine.max_num_seqs, round(1000 * _GATEWAY_S)
     with serve(config) as engine:
         yield Target(

@@ -170,8 +170,8 @@ def simulate(config: EngineConfig, requests: Iterable[Request]) -> Iterator[Figu
 
 
 def _held(config: EngineConfig, sequences: Iterable[Sequence]) -> int:
-    """Return the KV tokens sequences take; cached blocks are shared and take no new room."""
-    return sum(config.blocks(s.known - s.cached) for s in sequences)
+    """Return the KV tokens sequences take; what a prefix cache had of them is held by them too."""
+    return sum(config.blocks(s.known) for s in sequences)
 
 
 def _make_room(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from llmtrace.errors import ConfigError
+from llmtrace.sim.model import EngineConfig
 from llmtrace.sim.plan import ServerConfig
 
 MILD: Final = 1.0
@@ -57,6 +58,18 @@ def healthy(config: ServerConfig) -> ServerConfig:
     return replace(config, engine=replace(config.engine, prefix_hit_share=0.7))
 
 
+def slowed(engine: EngineConfig, times: float) -> EngineConfig:
+    """Return an engine whose steps take so many times longer."""
+    return replace(
+        engine,
+        base_s=engine.base_s * times,
+        prefill_token_s=engine.prefill_token_s * times,
+        attention_s=engine.attention_s * times,
+        sequence_s=engine.sequence_s * times,
+        context_token_s=engine.context_token_s * times,
+    )
+
+
 def _between(severity: float, mild: float, medium: float, severe: float) -> float:
     low, high = (mild, medium) if severity <= 2 else (medium, severe)  # noqa: PLR2004
     return low + (high - low) * (severity - (1 if severity <= 2 else 2))  # noqa: PLR2004
@@ -69,8 +82,8 @@ def _queue_saturation(config: ServerConfig, severity: float) -> ServerConfig:
 
 def _kv_exhaustion(config: ServerConfig, severity: float) -> ServerConfig:
     engine = config.engine
-    # Some sequence has to fit: without that an engine does not start.
-    held = engine.blocks(round(_between(severity, 3600, 2600, 1800)))
+    # The longest prompt has to fit: to refuse it would be another incident.
+    held = engine.blocks(round(_between(severity, 9000, 6500, 4500)))
     longest = min(engine.max_model_len, held)
     return replace(config, engine=replace(engine, kv_capacity_tokens=held, max_model_len=longest))
 
@@ -81,19 +94,8 @@ def _prefix_cache_collapse(config: ServerConfig, severity: float) -> ServerConfi
 
 
 def _gpu_throttle(config: ServerConfig, severity: float) -> ServerConfig:
-    slower, engine = _between(severity, 1.4, 2.0, 3.0), config.engine
-    return replace(
-        config,
-        gpu_clock=min(1.0, 1.05 / slower),
-        engine=replace(
-            engine,
-            base_s=engine.base_s * slower,
-            prefill_token_s=engine.prefill_token_s * slower,
-            attention_s=engine.attention_s * slower,
-            sequence_s=engine.sequence_s * slower,
-            context_token_s=engine.context_token_s * slower,
-        ),
-    )
+    slower = _between(severity, 1.4, 2.0, 3.0)
+    return replace(config, gpu_clock=min(1.0, 1.05 / slower), engine=slowed(config.engine, slower))
 
 
 def _gateway_overhead(config: ServerConfig, severity: float) -> ServerConfig:

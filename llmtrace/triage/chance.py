@@ -144,7 +144,9 @@ def binomial_tail(k: float, n: float, p: float) -> float:
     return _beta(p, k, n - k + 1) if p < 1 else 1.0
 
 
-def clustered(t: Floats, slow: Mask, window_s: float | None = None) -> float:
+def clustered(
+    t: Floats, slow: Mask, window_s: float | None = None, change: float | None = None
+) -> float:
     """Return how many times more the slow requests vary by time than if each were independent.
 
     The index of dispersion of their counts in bins of 15 s to 5 min, whichever is most: at least
@@ -155,17 +157,23 @@ def clustered(t: Floats, slow: Mask, window_s: float | None = None) -> float:
         slow: whether each request was slow.
         window_s: the length of a window these are compared with. What stretches as long as it do
             by themselves, as load comes and goes, is no news either.
+        change: when the share changed for good, unix seconds; requests on either side are held
+            against the share of their own side, or an incident would be its own excuse.
     """
     if len(t) == 0 or slow.all() or not slow.any():
         return 1.0
-    most = max(_dispersion(t, slow, width, _FEWEST_BINS) for width in _WIDTHS_S)
+    expected = np.full(len(t), float(slow.mean()))
+    later = t >= change if change is not None else np.zeros(len(t), bool)
+    if later.any() and not later.all():
+        expected = np.where(later, slow[later].mean(), slow[~later].mean())
+    most = max(_dispersion(t, slow, expected, width, _FEWEST_BINS) for width in _WIDTHS_S)
     if window_s is not None:
         for width in (window_s, window_s / 2):
-            most = max(most, _dispersion(t, slow, width, _FEWEST_STRETCHES))
+            most = max(most, _dispersion(t, slow, expected, width, _FEWEST_STRETCHES))
     return most
 
 
-def _dispersion(t: Floats, slow: Mask, width: float, fewest: int) -> float:
+def _dispersion(t: Floats, slow: Mask, expected: Floats, width: float, fewest: int) -> float:
     """Return the variance of counts in bins over that of independent requests; 1 if untold."""
     p = float(slow.mean())
     start, span = float(t.min()), float(np.ptp(t))
@@ -175,11 +183,14 @@ def _dispersion(t: Floats, slow: Mask, width: float, fewest: int) -> float:
     place = np.minimum(((t - start) / span * bins).astype(np.int64), bins - 1)
     n = np.bincount(place, minlength=bins)
     k = np.bincount(place, slow, minlength=bins)
+    mean = np.bincount(place, expected, minlength=bins)
+    variance = np.bincount(place, expected * (1 - expected), minlength=bins)
     used = n > 0
     free = int(used.sum()) - 1
     if free < fewest - 1 or n[used].mean() * p < _LEAST_EXPECTED:
         return 1.0
-    chi = (k[used] - n[used] * p) ** 2 / (n[used] * p * (1 - p))
+    used = variance > 0  # where all of a side are slow, or none, nothing varies
+    chi = (k[used] - mean[used]) ** 2 / variance[used]
     # A variance of few bins is itself a guess, and may as well be too low.
     return float(chi.sum()) / free * (1 + 2 / free)
 

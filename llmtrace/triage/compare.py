@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from llmtrace.case import Window
-from llmtrace.columns import Columns
+from llmtrace.columns import Columns, Floats, Mask
 from llmtrace.quantiles import least_values
 from llmtrace.triage.chance import (
     clustered,
@@ -19,6 +22,7 @@ from llmtrace.triage.chance import (
 )
 from llmtrace.triage.parts import Values, slow
 from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
+from llmtrace.triage.spike import date_change
 
 FLOOR_S: Final[dict[Metric, float]] = {"ttft": 0.005, "tpot": 0.0005, "e2e": 0.01, "render": 0.005}
 _ALSO: Final = (0.5, 0.8)
@@ -111,15 +115,29 @@ def _share_above(
     threshold: float,
     seconds: tuple[float, float],
 ) -> _Above:
+    found = [slow(one, threshold) for one in both]
+    times = [columns.start[index] / 1e9
+             for columns, (index, _) in zip(rows, found, strict=True)]  # fmt: skip
+    change = _dated(times, [above for _, above in found])
     counted = []
-    for columns, one, other_s in zip(rows, both, reversed(seconds), strict=True):
-        index, above = slow(one, threshold)
-        design = clustered(columns.start[index] / 1e9, above, other_s)
+    for columns, t, (index, above), other_s in zip(
+        rows, times, found, reversed(seconds), strict=True
+    ):
+        design = clustered(t, above, other_s, change)
         weights = columns.weights[index]
         n = effective_count(weights)
         share = float(weights[above].sum() / weights.sum()) if n else 0.0
         counted.append((share * n, n, design))
     return _Above(counted[0], counted[1])
+
+
+def _dated(times: Sequence[Floats], above: Sequence[Mask]) -> float | None:
+    """Return when more became slow, of the windows before and after; `None` = not at all."""
+    t, slow_ones = np.concatenate(times), np.concatenate(above)
+    if len(t) < 2 or times[0][-1:] > times[1][:1]:  # noqa: PLR2004
+        return None
+    dated = date_change(t, slow_ones, float(t[0]), float(t[-1]))
+    return None if dated is None else dated[0]
 
 
 def _p_value(

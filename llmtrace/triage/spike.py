@@ -125,13 +125,14 @@ def _stretch(
     x = np.nan_to_num(x, nan=0.0)
     if int((weight > 0).sum()) < _FEWEST_BINS:
         return None
-    spread = max(floor, _unrest(x, weight))
-    if spread <= 0:
-        return None
-    found = _highest(x, weight, spread, least) if at is None else _at(x, weight, spread, bins, at)
+    found = _highest(x, weight, least) if at is None else _at(x, weight, bins, at)
     if found is None:
         return None
-    score, i, j = found
+    apart, i, j = found
+    spread = max(floor, _unrest(x, weight, (i, j)))
+    if spread <= 0:
+        return None
+    score = apart / spread
     if at is None:
         i, j = _without_gaps(x, weight, spread, (i, j))
         lasted = (j - i) * bins.width
@@ -144,9 +145,7 @@ def _stretch(
     return Spike(float(bins.edges[i]), end, bins.width, score)
 
 
-def _at(
-    x: Floats, weight: Floats, spread: float, bins: Bins, at: float
-) -> tuple[float, int, int] | None:
+def _at(x: Floats, weight: Floats, bins: Bins, at: float) -> tuple[float, int, int] | None:
     """Return the stretch around a time that is nearer to its level than to the usual one."""
     place = int(np.clip(np.searchsorted(bins.edges, at, side="right") - 1, 0, len(x) - 1))
     usual = float(np.median(x[weight > 0]))
@@ -164,13 +163,15 @@ def _at(
     if inside < _FEWEST_INSIDE or level <= usual:
         return None
     mean = float(np.average(x[i:j], weights=weight[i:j]))
-    return (mean - usual) ** 2 * inside / spread, i, j
+    return (mean - usual) ** 2 * inside, i, j
 
 
-def _highest(
-    x: Floats, weight: Floats, spread: float, least: float
-) -> tuple[float, int, int] | None:
-    """Return the stretch [i, j) that is highest above the rest for its length, and its score."""
+def _highest(x: Floats, weight: Floats, least: float) -> tuple[float, int, int] | None:
+    """Return the stretch [i, j) that is highest above the rest for its length.
+
+    With it comes how far it is above the rest: a sum of squares, to be divided by the noise. Which
+    stretch is the highest does not depend on that.
+    """
     total = float(weight.sum())
     if total <= 0:
         return None
@@ -181,7 +182,7 @@ def _highest(
     fits = (inside >= _FEWEST_INSIDE) & (total - inside >= _FEWEST_INSIDE)
     with np.errstate(invalid="ignore", divide="ignore"):
         apart = sums * total / (inside * (total - inside))  # mean inside less mean outside
-        score = sums**2 / (inside * (1 - inside / total)) / spread
+        score = sums**2 / (inside * (1 - inside / total))
     fits &= apart >= least
     if not fits.any():
         return None
@@ -204,8 +205,8 @@ def _without_gaps(
         return found
     usual = float(np.average(x[outside], weights=weight[outside]))
     for _ in range(_MOST_GAPS):
-        gap = _highest(-x[i:j], weight[i:j], spread, 0.0)
-        if gap is None or gap[0] < CERTAIN:
+        gap = _highest(-x[i:j], weight[i:j], 0.0)
+        if gap is None or gap[0] < CERTAIN * spread:
             break
         low, high = i + gap[1], i + gap[2]
         level = float(np.average(x[low:high], weights=weight[low:high]))
@@ -237,19 +238,24 @@ def _stands_out(x: Floats, weight: Floats, i: int, j: int) -> bool:
     return apart > max(_STANDS_OUT * error, _ABOVE_HIGHEST * highest)
 
 
-def _unrest(x: Floats, weight: Floats) -> float:
+def _unrest(x: Floats, weight: Floats, stretch: tuple[int, int]) -> float:
     """Return the variance of a request's worth of the series, from its steps in quiet times.
 
-    Steps over several bins count too: a series that wanders has small ones and large ones.
+    Steps over several bins count too: a series that wanders has small ones and large ones. A step
+    across an edge of the stretch in question is no noise: both its ends must be on one side.
     """
     used = weight > 0
-    x, weight = x[used], weight[used]
+    side = np.zeros(len(x))
+    side[stretch[0] : stretch[1]] = 1.0
+    side[stretch[1] :] = 2.0
+    x, weight, side = x[used], weight[used], side[used]
     found = 0.0
     for lag in _LAGS:
-        if len(x) <= 2 * lag + _FEWEST_BINS // 2:
+        within = side[lag:] == side[:-lag]
+        if np.count_nonzero(within) <= lag:
             break
         steps = (x[lag:] - x[:-lag]) ** 2 / (1 / weight[lag:] + 1 / weight[:-lag])
-        found = max(found, float(np.median(steps)) / _MEDIAN_OF_CHI)
+        found = max(found, float(np.median(steps[within])) / _MEDIAN_OF_CHI)
     return found
 
 

@@ -142,18 +142,25 @@ def _search(
         if not len(t):
             continue
         spike = find_slow(t[order], value, bins, at)
-        # A longer answer is a longer e2e: of two as certain, the metric that says more is taken.
-        if spike is not None and (best is None or spike.score > 1.5 * best.score):
-            best = spike
+        best = _clearer(best, spike)
     if metric is None:
-        spike = find_failures(rows.start / 1e9, failed_mask(rows), bins, at)
-        if spike is not None and (best is None or spike.score > 1.5 * best.score):
-            best = spike
-    if best is None or best.score < CERTAIN:
+        best = _clearer(best, find_failures(rows.start / 1e9, failed_mask(rows), bins, at))
+    if best is None:
         return None
     if since is not None and best.start < since:
         return Spike(since, best.end, best.bin_s, best.score)
     return best
+
+
+def _clearer(best: Spike | None, spike: Spike | None) -> Spike | None:
+    """Return the more certain of two spikes; one that chance can make is none.
+
+    A longer answer is a longer e2e: of two as certain, the metric that says more is taken, which
+    is the one asked first.
+    """
+    if spike is None or spike.score < CERTAIN:
+        return best
+    return spike if best is None or spike.score > 1.5 * best.score else best
 
 
 def _before(t: Floats, after: Window, guard: float) -> tuple[Window, tuple[str, ...]]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import json
 import os
 import random
@@ -652,10 +651,6 @@ def _write(server: Server, fault: Fault, before: _Window, after: _Window, folder
         metric=fault.metric,
     )
     write_case(folder, case, compress=True)
-    plain = folder / "signals.jsonl"
-    with gzip.open(folder / "signals.jsonl.gz", "wb") as file:
-        file.write(plain.read_bytes())
-    plain.unlink()
     truth = {
         "causes": list(fault.causes),
         "accept": list(fault.accept),
