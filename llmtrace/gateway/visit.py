@@ -65,7 +65,7 @@ class Visit:
         self._tell = tell
         self._listening = tell and exchange.COMMENTS in given.get(_ACCEPT, "")
         self.has_request = self.last = False
-        self._left = False
+        self._left = self._left_early = False  # by its client: at all, before the last message
         self._status = 0
         self._content: FirstContent | None = None  # looks for it in an event stream
         self._comments = False  # the answer may have them
@@ -92,6 +92,8 @@ class Visit:
         """Note what came."""
         if message["type"] == "http.disconnect":
             self._left = True
+            # Some frameworks' middleware ends the body properly all the same.
+            self._left_early = self._left_early or not self.last
         elif not message.get("more_body", False):
             self.has_request = True
 
@@ -214,7 +216,7 @@ class Visit:
         left = self._left or type(error).__name__ == "ClientDisconnect"  # Starlette's name for it
         if error is not None and not left:
             return outcome_of(error)
-        if not self.last:
+        if not self.last or self._left_early:
             return ("cancelled" if left else "truncated"), None
         if self._status >= _SERVER_ERROR:
             return "error", str(self._status)
