@@ -59,6 +59,7 @@ class Attempt:
     phase_started: int = 0
     dns: int | None = None
     connect: int | None = None
+    tunnel: int = 0  # what a proxy took to connect on, after `connect` and before TLS
     tls: int | None = None
     handshake: int | None = None
     send_started: int | None = None
@@ -281,7 +282,7 @@ class Recording:
         return Network(
             client_wait=last.first_wire - last.started,
             dns=last.dns,
-            connect=last.connect,
+            connect=None if last.connect is None else last.connect + last.tunnel,
             tls=last.tls,
             handshake=last.handshake,
             send=last.send,

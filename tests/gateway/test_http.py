@@ -522,9 +522,18 @@ def test_a_reader_of_raw_bytes(
     assert row.stages.gateway <= own_ns(hop(sink))
 
 
-def test_a_client_that_leaves_in_the_middle(sink: Spans, engine: SimulatedServer) -> None:
+async def _passes_on(request: Request, call_next: Any) -> Response:
+    return await call_next(request)
+
+
+@pytest.mark.parametrize("framework", ["plain", "http middleware"])
+def test_a_client_that_leaves_in_the_middle(
+    framework: str, sink: Spans, engine: SimulatedServer
+) -> None:
     """The gateway's stream ends, its upstream's with it, and nothing counts as an error."""
     one = app(relay(engine.url))
+    if framework == "http middleware":  # what `@app.middleware("http")` adds
+        one.add_middleware(BaseHTTPMiddleware, dispatch=_passes_on)
     one.add_middleware(gateway.Middleware, name="edge")
     with serving(one) as url:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:

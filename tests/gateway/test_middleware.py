@@ -808,6 +808,27 @@ def test_a_client_that_leaves(clock, spans):
     assert (spans.one.error, spans.one.attributes["llmtrace.outcome"]) == (None, "cancelled")
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_body_that_is_ended_for_a_client_that_has_left(early, clock, spans):
+    """As Starlette's BaseHTTPMiddleware does. One that leaves after the end has it all."""
+
+    async def received() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        await send({"type": "http.response.body", "body": WORD, "more_body": True})
+        if early:
+            await receive()
+        await send({"type": "http.response.body", "body": b""})
+        await receive()
+
+    ask(through(app), receive=received)
+
+    outcome = "cancelled" if early else "success"
+    assert (spans.one.error, spans.one.attributes["llmtrace.outcome"]) == (None, outcome)
+
+
 def test_a_cancelled_request(clock, spans):
     """Cancellation passes through, as it must."""
 

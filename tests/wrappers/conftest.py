@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import ssl
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +35,45 @@ def server(_server: Server) -> Server:
     """Return the server, set to answer a short chat."""
     _server.play(answers.chat())
     return _server
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a certificate for loopback, with its key, signed by itself."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    path = tmp_path_factory.mktemp("tls") / "loopback.pem"
+    made = [
+        "-x509",
+        "-days",
+        "1",
+        "-nodes",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+    ]
+    names = ["-subj", "/CN=loopback", "-addext", "subjectAltName=IP:127.0.0.1"]
+    where = ["-keyout", str(path), "-out", str(path.with_suffix(".crt"))]
+    subprocess.run([openssl, "req", *made, *names, *where], check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
+    return path
+
+
+@pytest.fixture
+def trusted(certificate: Path) -> ssl.SSLContext:
+    """Return a client's context that trusts the certificate."""
+    return ssl.create_default_context(cafile=str(certificate))
+
+
+@pytest.fixture
+def quick_tls_server(certificate: Path) -> Iterator[Server]:
+    """Serve a short chat over TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with serve(answers.chat(), tls=context) as server:
+        yield server
 
 
 @pytest.fixture(params=MODES)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -98,30 +96,6 @@ def test_connect(mode: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> 
 
         monkeypatch.setattr(loop_class, "sock_connect", sock_connect)
     delayed(lambda: recorded(lambda: read(mode, server)), "connect")
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a certificate for loopback, with its key, signed by itself."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    path = tmp_path_factory.mktemp("tls") / "loopback.pem"
-    made = [
-        "-x509",
-        "-days",
-        "1",
-        "-nodes",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-    ]
-    names = ["-subj", "/CN=loopback", "-addext", "subjectAltName=IP:127.0.0.1"]
-    where = ["-keyout", str(path), "-out", str(path.with_suffix(".crt"))]
-    subprocess.run([openssl, "req", *made, *names, *where], check=True, capture_output=True)
-    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
-    return path
 
 
 class _SlowHandshake(ssl.SSLContext):

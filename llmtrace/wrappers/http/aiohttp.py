@@ -28,14 +28,17 @@ _Note = Callable[[Recording, Attempt, SimpleNamespace, Any], None]
 
 
 def _connecting(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
-    seen.connecting = attempt.first_wire = recording.clock()
+    seen.connecting, seen.dns_before = recording.clock(), attempt.dns or 0
+    if attempt.first_wire is None:  # else a redirect was followed
+        attempt.first_wire = seen.connecting
 
 
 def _connected(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
     seen.ready = recording.clock()
     if attempt.dns is None:
         attempt.dns = 0
-    attempt.connect = max(0, seen.ready - seen.connecting - attempt.dns)
+    took = seen.ready - seen.connecting - (attempt.dns - seen.dns_before)
+    attempt.connect = (attempt.connect or 0) + max(0, took)
 
 
 def _resolving(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
@@ -48,8 +51,10 @@ def _resolved(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: 
 
 
 def _reused(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
-    seen.ready = attempt.first_wire = recording.clock()
-    attempt.dns = attempt.connect = attempt.tls = 0
+    seen.ready = recording.clock()
+    if attempt.first_wire is None:
+        attempt.first_wire = seen.ready
+        attempt.dns = attempt.connect = attempt.tls = 0
 
 
 def _sent(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
@@ -60,13 +65,15 @@ def _sent(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any)
 
 
 def _answered(recording: Recording, attempt: Attempt, _: SimpleNamespace, params: Any) -> None:
+    if attempt.answered is not None:
+        return  # before the application's own `raise_for_status`
     attempt.answered = recording.clock()
     attempt.status = params.response.status
     connection = params.response.connection
     transport = None if connection is None else connection.transport
     kernel.look(attempt, None if transport is None else transport.get_extra_info("socket"))
     response = params.response
-    if exchange.answered(recording, response.raw_headers, ok=response.ok):
+    if exchange.answered(recording, response.raw_headers, ok=posts.is_success(response.status)):
         response._llmtrace_comments = True  # noqa: SLF001 - our own attribute on their object
     if not response.ok:
         attempt.ended, attempt.retry_after = attempt.answered, exchange.retry_after(recording)
@@ -74,10 +81,15 @@ def _answered(recording: Recording, attempt: Attempt, _: SimpleNamespace, params
 
 def _broke(recording: Recording, attempt: Attempt, _: SimpleNamespace, params: Any) -> None:
     error = params.exception
-    attempt.ended, attempt.error = recording.clock(), type_name(error)
-    if isinstance(error, aiohttp.ClientResponseError):  # by `raise_for_status`: it was answered
+    if attempt.ended is None:
+        attempt.ended, attempt.error = recording.clock(), type_name(error)
+    if isinstance(error, aiohttp.ClientResponseError) and attempt.answered is None:
+        # By `raise_for_status=True`: it was answered.
         attempt.answered, attempt.status = attempt.ended, error.status
         attempt.error = None
+        raw = [(name.encode(), value.encode()) for name, value in (error.headers or {}).items()]
+        exchange.answered(recording, raw, ok=False)
+        attempt.retry_after = exchange.retry_after(recording)
 
 
 def _received(recording: Recording, _: Attempt, __: SimpleNamespace, ___: Any) -> None:
@@ -214,6 +226,7 @@ def _patch(kind: Any) -> Callable[[], None]:
 
     @wraps(plain)
     async def _request(self: Any, method: str, url: Any, **options: Any) -> Any:
+        _note_before_raising(self, options)
         call = _post(self, method, url, options) if is_instrumented(self) else None
         if call is None:
             return await plain(self, method, url, **options)
@@ -234,6 +247,34 @@ def _patch(kind: Any) -> Callable[[], None]:
             kind._request = plain  # noqa: SLF001
 
     return undo
+
+
+def _note_before_raising(session: Any, options: dict[str, Any]) -> None:
+    """Have the answer noted before the application's own `raise_for_status` raises what it likes.
+
+    Trace configurations are given the exception alone.
+    """
+    if current.get() is None and not is_instrumented(session):
+        return
+    theirs = options.get("raise_for_status")
+    if theirs is None:
+        theirs = getattr(session, "_raise_for_status", None)
+    if not callable(theirs):
+        return
+
+    async def raise_for_status(response: Any) -> None:
+        recording = current.get()
+        if recording is not None and recording.attempts:
+            try:
+                attempt = recording.attempts[-1]
+                _answered(
+                    recording, attempt, SimpleNamespace(), SimpleNamespace(response=response)
+                )
+            except Exception as error:  # noqa: BLE001 - the request must not notice
+                internal_error("aiohttp", error)
+        await theirs(response)
+
+    options["raise_for_status"] = raise_for_status
 
 
 def _post(
@@ -289,7 +330,7 @@ def _deliver(post: posts.Post, response: Any) -> None:
     recording = post.recording
     recording.calling = False
     try:
-        if response.status >= posts.HTTP_ERROR:
+        if not posts.is_success(response.status):  # a redirect not followed is no answer either
             posts.refused(post, response.status, None, ends=False)
             bodies.watch_refusal(recording, response)
         else:

@@ -20,8 +20,6 @@ from llmtrace.wrappers.headers import comments, exchange
 from llmtrace.wrappers.http import dns, httpx_bodies, httpx_posts, kernel, phases, posts
 
 _LIBRARIES: Final = ("httpx", "httpx2")
-_SUCCESS: Final = 200
-_REDIRECTION: Final = 300
 
 
 def _trace(
@@ -114,7 +112,7 @@ def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: 
         network_stream = response.extensions.get("network_stream")
         if network_stream is not None:
             kernel.look(attempt, _socket(network_stream))
-        ok = _SUCCESS <= status < _REDIRECTION
+        ok = posts.is_success(status)
         more = exchange.answered(recording, _raw(response.headers), ok=ok)
         if status >= posts.HTTP_ERROR:
             attempt.ended = attempt.answered
@@ -145,8 +143,13 @@ def _socket(network_stream: Any) -> Any:
 
 def _broke(recording: Recording, attempt: Attempt, error: BaseException) -> None:
     try:
+        response = getattr(error, "response", None)
+        if isinstance(getattr(response, "extensions", None), dict):
+            # Raised by the client's event hook or auth: the server had answered.
+            _answered(recording, attempt, response, stream=False)
         attempt.under_way = False
-        attempt.ended, attempt.error = recording.clock(), type_name(error)
+        if attempt.ended is None:
+            attempt.ended, attempt.error = recording.clock(), type_name(error)
     except Exception as broken:  # noqa: BLE001
         internal_error("http", broken)
 

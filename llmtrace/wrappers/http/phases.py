@@ -24,14 +24,23 @@ def _connected(attempt: Attempt, now: int) -> None:
         attempt.dns = 0  # an address, not a name: there was nothing to resolve
     took = now - attempt.phase_started - (attempt.dns or 0)
     attempt.connect = (attempt.connect or 0) + max(0, took)
+    attempt.phase_started = now
+
+
+def _tunnelled(attempt: Attempt, now: int) -> None:
+    attempt.tunnel += now - attempt.phase_started
+    attempt.phase_started = now
 
 
 def _shaking_hands(attempt: Attempt, now: int) -> None:
+    if attempt.connect is not None:  # a proxy was asked to connect on, or nothing took place
+        _tunnelled(attempt, now)
     attempt.phase_started = now
 
 
 def _shook_hands(attempt: Attempt, now: int) -> None:
     attempt.tls = (attempt.tls or 0) + now - attempt.phase_started
+    attempt.phase_started = now  # TLS to the proxy: its CONNECT comes next
 
 
 def _sending(attempt: Attempt, now: int) -> None:
@@ -55,6 +64,7 @@ _NOTES: Final[Mapping[str, _Note]] = {
     "connect_tcp.complete": _connected,
     "connect_unix_socket.started": _connecting,
     "connect_unix_socket.complete": _connected,
+    "setup_socks5_connection.complete": _tunnelled,
     "start_tls.started": _shaking_hands,
     "start_tls.complete": _shook_hands,
     "send_request_headers.started": _sending,

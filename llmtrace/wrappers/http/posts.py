@@ -23,6 +23,8 @@ from llmtrace.wrappers.sdk.endpoints import PROVIDERS, Endpoint, plain_endpoint
 from llmtrace.wrappers.sdk.views import View
 
 HTTP_ERROR: Final = 400
+_SUCCESS: Final = 200
+_REDIRECTION: Final = 300
 _EVENT_STREAM: Final = "text/event-stream"
 # So much of a body is looked at for the model's name, and so much of it parsed for its content.
 _MOST_LOOKED_AT: Final = 1 << 14
@@ -150,6 +152,11 @@ def model_in(body: bytes) -> str | None:
 def is_stream(content_type: str) -> bool:
     """Say whether an answer of this type is a stream of events."""
     return content_type.lower().startswith(_EVENT_STREAM)
+
+
+def is_success(status: int) -> bool:
+    """Say whether an HTTP status is a success, and not a redirect or an error."""
+    return _SUCCESS <= status < _REDIRECTION
 
 
 def opened(post: Post, *, events: bool) -> None:
