@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from llmtrace.budget import Budget, read_budget
 from llmtrace.column_files import Progress, blocks, objects, read_columns, write_columns
 from llmtrace.columns import Columns, Words, short
-from llmtrace.errors import DataError, SourceError
+from llmtrace.errors import DataError, SourceError, explain_error
+from llmtrace.jsonl import CASE_ROWS, case_rows
 from llmtrace.stats.arrays import Floats, Mask
 
 METRICS: Final = ("ttft", "tpot", "e2e", "render")
 
-_ROWS: Final = ("rows.parquet", "rows.jsonl", "rows.jsonl.gz")
 _SIGNALS: Final = ("signals.jsonl", "signals.jsonl.gz")
 _MOST_JSON: Final = 4 << 20
 _MOST_SIGNALS: Final = 20_000_000
@@ -189,9 +189,7 @@ def read_case(folder: str | Path, progress: Progress | None = None) -> Case:
     folder = Path(folder)
     if not folder.is_dir():
         raise SourceError(f"{folder}: no such folder; a case is a folder with rows.jsonl in it")
-    path = next((folder / name for name in _ROWS if (folder / name).is_file()), None)
-    if path is None:
-        raise SourceError(f"{folder}: holds none of {', '.join(_ROWS)}; a case needs one")
+    path = case_rows(folder)
     about = _read_json(folder / "case.json")
     facts, odd_facts = facts_from(_read_json(folder / "facts.json"))
     rows = read_columns(path, progress)
@@ -246,10 +244,10 @@ def write_case(folder: str | Path, case: Case, *, compress: bool = False) -> Non
             written = {path.name for path in Path(half).iterdir()}
             for name in written:
                 (Path(half) / name).replace(folder / name)
-        for name in {*_ROWS, *_SIGNALS} - written:
+        for name in {*CASE_ROWS, *_SIGNALS} - written:
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
-        raise SourceError(f"{folder}: cannot write the case: {error.strerror or error}") from error
+        raise SourceError(f"{folder}: cannot write the case: {explain_error(error)}") from error
 
 
 def _write(folder: Path, case: Case, *, compress: bool) -> None:
@@ -316,7 +314,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             raise DataError(f"{path}: larger than {_MOST_JSON >> 20} MiB")
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SourceError(f"{path}: cannot read it: {error}") from error
+        raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from error
     if not isinstance(value, dict):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from llmtrace.column_sample import Sample
 from llmtrace.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
-from llmtrace.errors import DataError, SourceError, missing_extra
+from llmtrace.errors import DataError, SourceError, explain_error, missing_extra
 from llmtrace.stats.arrays import Floats
 
 Progress = Callable[[str, float], None]  # what is being done, and how much of it, 0 to 1
@@ -92,7 +92,7 @@ def blocks(path: Path, progress: Progress | None = None) -> Iterator[bytes]:
             if rest:
                 yield rest
     except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{path}: cannot read it: {error}") from error
+        raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
 
 
 def objects(block: bytes) -> Iterator[dict[str, Any] | None]:
@@ -259,7 +259,7 @@ def _parquet(path: Path, builder: Builder, report: Progress) -> Iterator[None]:
                 report(f"reading {path.name}", min(1.0, read / total))
                 yield
     except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"{path}: cannot read it: {error}") from error
+        raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
 
 
 def _silent(_what: str, _share: float) -> None:

@@ -33,3 +33,14 @@ def missing_extra(feature: str, extra: str, package: str) -> ConfigError:
         f"{feature} needs the package {package!r}, which is not installed; from a checkout of "
         f"llmtrace run: python -m pip install '.[{extra}]'"
     )
+
+
+def explain_error(error: Exception) -> str:
+    """Return what went wrong, without the path and the number that an `OSError` puts around it.
+
+    Example:
+        >>> explain_error(FileNotFoundError(2, "No such file or directory", "rows.jsonl"))
+        'no such file or directory'
+    """
+    reason = getattr(error, "strerror", None)
+    return f"{reason[:1].lower()}{reason[1:]}" if reason else str(error)

@@ -1,7 +1,8 @@
 """What is one request, once it is over?
 
 A `Row`: who asked what of whom, how it ended, and where its time went. A row flattens to plain
-JSON (`as_dict`) and comes back (`from_dict`); everything llmtrace shows is a function over rows.
+JSON (`as_dict`) and comes back (`from_dict`) with the same stages, whichever program wrote it;
+everything llmtrace shows is a function over rows.
 """
 
 from __future__ import annotations
@@ -191,11 +192,16 @@ class Row:
             return None
         if timeline.held_before <= _EAGER_NS:
             return self.ttft_s
-        # The wait up to the first content alone: what was rendered after it is not in there.
-        before = split(replace(timeline, e2e=timeline.ttft))
-        if before.queue is None or before.prefill is None:
+        if timeline.written is not None:
+            stages = timeline.written
+            render = min(timeline.held_before, stages.render or 0)
+        else:
+            # The wait up to the first content alone: what was rendered after it is not in there.
+            stages = split(replace(timeline, e2e=timeline.ttft))
+            render = stages.render or 0
+        if stages.queue is None or stages.prefill is None:
             return None
-        return (timeline.ttft - (before.render or 0)) / _NS
+        return (timeline.ttft - render) / _NS
 
     @property
     def tpot_s(self) -> float | None:
@@ -230,7 +236,8 @@ class Row:
         for stage, ns in stages:
             if ns is not None:
                 flat[f"{stage}_s"] = ns / _NS
-                flat[f"{stage}_source"] = stages.sources[stage]
+                if (source := stages.sources.get(stage)) is not None:
+                    flat[f"{stage}_source"] = source
         flat["unattributed_s"] = stages.unattributed / _NS
         if timeline.client is not None:
             flat["client_s"] = timeline.client / _NS
@@ -288,6 +295,7 @@ def blank_row() -> dict[str, Any]:
     return row
 
 
+_ROUNDING_NS: Final = 1_000  # files keep decimal seconds: less than this is no time
 # A reader that asks within this long of getting the stream has not held anything up.
 _EAGER_NS: Final = 1_000_000
 
@@ -347,10 +355,14 @@ def with_figures(row: Row, figures: EngineFigures) -> Row:
 
 
 def from_dict(flat: Mapping[str, Any]) -> Row:
-    """Rebuild a row from what `Row.as_dict` wrote; unknown keys are ignored.
+    """Rebuild a row from its flat form; unknown keys are ignored.
+
+    The stages are those that are written, as every reader of rows has them. Where the rest of
+    what is written leads to them, the row is the one that `Row.as_dict` flattened.
 
     Raises:
-        DataError: a key is missing or holds a value of the wrong kind; the message names it.
+        DataError: a key is missing or holds a value of the wrong kind, or the stages come to more
+            than the whole wait; the message names it.
     """
     try:
         plain = {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
@@ -371,6 +383,8 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
             watched=not _flag(flat, "unwatched", default=False),
             **raw,
         )
+        if (written := _written(flat, timeline.e2e)) != split(timeline):
+            timeline = replace(timeline, written=written)
         if plain.get("outcome", "success") not in OUTCOMES:
             msg = f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}"
             raise DataError(msg)
@@ -391,6 +405,31 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         msg = f"not a row: {type(error).__name__}: {error}"
         raise DataError(msg) from error
+
+
+def _written(flat: Mapping[str, Any], e2e: int) -> Stages | None:
+    """Read the partition of `e2e` nanoseconds that a flat row holds; `None` = it holds none."""
+    ns = {stage: _ns(flat, f"{stage}_s") for stage in STAGES}
+    if flat.get("unattributed_s") is None and all(value is None for value in ns.values()):
+        return None
+    for stage, value in ns.items():
+        if value is not None and value < 0:
+            msg = f"{stage}_s is {flat[f'{stage}_s']!r}, and time does not run backwards"
+            raise ValueError(msg)
+    rest = e2e - sum(value for value in ns.values() if value is not None)
+    if rest < 0:
+        if rest < -_ROUNDING_NS:
+            msg = f"the stages come to {(e2e - rest) / _NS:g} s, more than e2e_s of {e2e / _NS:g}"
+            raise ValueError(msg)
+        largest = max(STAGES, key=lambda stage: ns[stage] or 0)
+        ns[largest] = (ns[largest] or 0) + rest
+    sources = {
+        stage: source
+        for stage in STAGES
+        if (source := _source(flat, f"{stage}_source")) and ns[stage] is not None
+    }
+    inconsistent = tuple(stage for stage in flat.get("inconsistent") or () if stage in STAGES)
+    return Stages(**ns, unattributed=max(0, rest), sources=sources, inconsistent=inconsistent)
 
 
 def _plain(flat: Mapping[str, Any], key: str) -> Any:

@@ -145,6 +145,8 @@ class Timeline:
         stream: whether the answer came as a stream.
         watched: whether anybody saw when the reader waited and when it did not. If not, what comes
             after the first content is neither `decode` nor `render`, but unattributed.
+        written: the partition as a file has it, where the rest of what is here does not lead to
+            it: files of columns keep the stages and not the reports they were made of. It holds.
     """
 
     e2e: int
@@ -165,6 +167,7 @@ class Timeline:
     unsplit: int = 0
     stream: bool = True
     watched: bool = True
+    written: Stages | None = None
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +212,8 @@ def split(timeline: Timeline) -> Stages:
     is `first_chunk` if queue and prefill are known, else `unattributed`.
     After it, what the consumer did not hold is `decode`.
     """
+    if timeline.written is not None:
+        return timeline.written
     e2e = max(0, timeline.e2e)
     window = e2e if timeline.ttft is None else min(max(0, timeline.ttft), e2e)
     # An answer that came in one piece holds the engine's decode in the same window as the rest.
@@ -340,7 +345,10 @@ class EngineFigures:
 
 
 def with_engine(timeline: Timeline, figures: EngineFigures) -> Timeline:
-    """Return the timeline with an engine's figures added, whenever they arrive."""
+    """Return the timeline with an engine's figures added, whenever they arrive.
+
+    A partition read from a file (`Timeline.written`) stays as it is.
+    """
     return replace(
         timeline,
         queue=better(timeline.queue, figures.queue),

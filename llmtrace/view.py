@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -41,6 +42,39 @@ def ms(seconds: float | None) -> str:
     if value == 0 or value >= 99.95:  # noqa: PLR2004
         return f"{value:,.0f}"
     return f"{value:.1f}"
+
+
+def zone(at: float) -> str:
+    """Return this machine's zone at a time in unix seconds, as `UTC` or `UTC+02:00`."""
+    offset = time.localtime(at).tm_gmtoff
+    if not offset:
+        return "UTC"
+    hours, minutes = divmod(abs(offset) // 60, 60)
+    return f"UTC{'-' if offset < 0 else '+'}{hours:02}:{minutes:02}"
+
+
+def date_and_zone(at: float) -> str:
+    """Write a time in unix seconds with its day and zone, as `2026-01-31 14:30:00 UTC`."""
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} {zone(at)}"
+
+
+def time_span(start: float, end: float, *, now: float | None = None) -> str:
+    """Write from when to when, in unix seconds; dated where a reader could take another day.
+
+    Both ends are dated where they are of different days; where both are of the day of `now`
+    (default: the present), neither is. The zone is at the end, and at both if it changed between.
+    """
+    days = [time.strftime("%Y-%m-%d", time.localtime(at)) for at in (start, end)]
+    today = time.strftime("%Y-%m-%d", time.localtime(now))
+    clocks = [time.strftime("%H:%M:%S", time.localtime(at)) for at in (start, end)]
+    zones = [zone(start), zone(end)]
+    if days[0] != days[1]:
+        clocks = [f"{day} {clock}" for day, clock in zip(days, clocks, strict=True)]
+    elif days[0] != today:
+        clocks[0] = f"{days[0]} {clocks[0]}"
+    if zones[0] != zones[1]:
+        clocks[0] = f"{clocks[0]} {zones[0]}"
+    return f"{clocks[0]} to {clocks[1]} {zones[1]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from docs_generated import GENERATORS, WHOLE_PAGES
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 _BLOCK: Final = re.compile(
-    r"(?P<head><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<tail>\n<!-- end -->)", re.DOTALL
+    r"(?P<head><!-- generated: (?P<name>[\w-]+) -->)\n.*?(?P<tail><!-- end -->)", re.DOTALL
 )
+_MARKER: Final = re.compile(r"^<!-- generated: ", re.MULTILINE)
 _FENCED: Final = re.compile(r"^(`{3,}).*?^\1`*$", re.DOTALL | re.MULTILINE)
 _INLINE_CODE: Final = re.compile(r"`[^`\n]*`")
 _LINK: Final = re.compile(r"\[[^\]]*\]\(\s*([^)\s]+)[^)]*\)|(?:src|href)=\"([^\"]+)\"")
@@ -41,7 +42,8 @@ def generated(page: Path, text: str) -> str:
     """Return a page with all that is generated in it made anew.
 
     Raises:
-        ExampleError: it asks for something that nothing generates.
+        ExampleError: it asks for something that nothing generates, a part has no end, or there is
+            nothing in it.
     """
     if page.name in WHOLE_PAGES:
         return WHOLE_PAGES[page.name]()
@@ -51,9 +53,15 @@ def generated(page: Path, text: str) -> str:
         if make is None:
             known = ", ".join(GENERATORS)
             raise ExampleError(f"{page.name}: nothing generates {block['name']!r}, only {known}")
-        return f"{block['head']}\n{make()}\n{block['tail']}"
+        made = make()
+        if not made.strip():
+            raise ExampleError(f"{page.name}: the part {block['name']!r} is generated empty")
+        return f"{block['head']}\n\n{made}\n\n{block['tail']}"
 
-    return _BLOCK.sub(fill, text)
+    filled, count = _BLOCK.subn(fill, text)
+    if count != len(_MARKER.findall(text)):
+        raise ExampleError(f"{page.name}: a generated part has no <!-- end -->")
+    return filled
 
 
 def links(text: str) -> Iterator[str]:

@@ -189,6 +189,29 @@ def test_what_is_generated_is_made_anew(docs: ModuleType, project: Path):
     assert docs.refresh(project, check=True) == []
 
 
+@pytest.mark.parametrize("inside", ["", "\n", "\n\n", "\nold\n"])
+def test_an_empty_part_is_out_of_date(docs: ModuleType, project: Path, inside: str):
+    """Nothing between the markers is as wrong as something else, and is filled."""
+    page = project / "README.md"
+    page.write_text(f"<!-- generated: make -->\n{inside}<!-- end -->\n", encoding="utf-8")
+
+    [wrong] = docs.refresh(project, check=True)
+    assert "README.md is out of date" in wrong
+    assert docs.refresh(project, check=False) == []
+    assert "| `make demo` |" in page.read_text(encoding="utf-8")
+    assert docs.refresh(project, check=True) == []
+
+
+@pytest.mark.parametrize("after", ["", "\nmore text\n", "\n<!-- ende -->\n"])
+def test_a_part_without_an_end_is_named(docs: ModuleType, project: Path, after: str):
+    """It would never be filled."""
+    page = project / "README.md"
+    page.write_text(f"<!-- generated: make -->\n{after}", encoding="utf-8")
+
+    [wrong] = docs.refresh(project, check=True)
+    assert "has no <!-- end -->" in wrong
+
+
 def test_what_nothing_generates_is_named(docs: ModuleType, project: Path):
     """A page cannot ask for a part nobody makes."""
     page = project / "README.md"

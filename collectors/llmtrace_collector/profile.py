@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 import yaml
 
-from llmtrace.errors import ConfigError
+from llmtrace.errors import ConfigError, explain_error
 from llmtrace_collector.signals import SIGNALS, Signal
 
 Evidence = Literal[
@@ -217,7 +217,9 @@ def load_profiles(folder: Path) -> tuple[Profile, ...]:
                 raise ConfigError(f"{path}: larger than 1 MiB, which no profile is")
             own.append(parse_profile(path.read_text(encoding="utf-8"), str(path)))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{folder}: cannot read the profiles there: {error}") from error
+        raise ConfigError(
+            f"{folder}: cannot read the profiles there: {explain_error(error)}"
+        ) from error
     if not own:
         raise ConfigError(f"{folder}: no *.yaml in it; a profile is one YAML file")
     replaced = {profile.engine for profile in own}

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, get_type_hints
 
 import yaml
 
-from llmtrace.errors import ConfigError
+from llmtrace.errors import ConfigError, explain_error
 
 T = TypeVar("T")
 Key = tuple[str, ...]
@@ -95,7 +95,9 @@ def from_file(file: Path) -> dict[Key, Given]:
         content = yaml.safe_load(written)
         root = yaml.compose(written, Loader=yaml.SafeLoader)
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: cannot read this configuration: {error}") from error
+        raise ConfigError(
+            f"{file}: cannot read this configuration: {explain_error(error)}"
+        ) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: not YAML: {error}") from error
     if content is None:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 import yaml
 
-from llmtrace.errors import ConfigError
+from llmtrace.errors import ConfigError, explain_error
 from llmtrace.servers.one import read_token
 from llmtrace_collector.fetch import FetchError, checked, fetch, read_json, shown
 
@@ -109,7 +109,7 @@ class FileTargets:
             text = self.path.read_text(encoding="utf-8")
             content = json.loads(text) if self.path.suffix == ".json" else yaml.safe_load(text)
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            raise ConfigError(f"{where}: cannot read targets: {error}") from error
+            raise ConfigError(f"{where}: cannot read targets: {explain_error(error)}") from error
         return parse_groups(content, where, self.token_file)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from llmtrace.errors import ConfigError
+from llmtrace.errors import ConfigError, explain_error
 from llmtrace_dashboards.boards import text
 
 Form = Literal["files", "provisioning", "configmap"]
@@ -111,6 +111,8 @@ def write(folder: Path, made: Mapping[str, str]) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise ConfigError(f"--to {folder}: cannot write {path}: {error}") from error
+            raise ConfigError(
+                f"--to {folder}: cannot write {path}: {explain_error(error)}"
+            ) from error
         changed.append(path)
     return changed

@@ -8,7 +8,7 @@ from typing import Any, Literal, TextIO
 from urllib.parse import urlsplit
 
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.errors import ConfigError, SourceError, explain_error
 from llmtrace_dashboards.rules import as_yaml, rule_files
 from llmtrace_dashboards.slo import slos
 from llmtrace_dashboards.sloth import openslo, sloth
@@ -55,7 +55,7 @@ def run(
             (folder / name).write_text(text, encoding="utf-8")
             print(f"{folder / name}", file=out)
     except OSError as error:
-        raise SourceError(f"{folder}: cannot write there: {error}") from error
+        raise SourceError(f"{folder}: cannot write there: {explain_error(error)}") from error
 
 
 def made_from(what: What, budgets: Budgets, settings: RuleSettings, remark: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TextIO
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.budget.check import as_text
 from llmtrace.budget.check import check as add_up
-from llmtrace.errors import ConfigError, DataError, SourceError, missing_extra
+from llmtrace.errors import ConfigError, DataError, SourceError, explain_error, missing_extra
 from llmtrace.jsonl import read_rows
 from llmtrace.rows import Row
 
@@ -144,4 +144,4 @@ def _replace(path: Path, text: str) -> None:
             Path(made).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise SourceError(f"{path}: cannot write it: {error}") from error
+        raise SourceError(f"{path}: cannot write it: {explain_error(error)}") from error

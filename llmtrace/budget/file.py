@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.budget.model import Budget, Budgets
-from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.errors import ConfigError, explain_error, missing_extra
 from llmtrace.stages import STAGES
 
 _KEYS: Final = (
@@ -58,7 +58,7 @@ def read_budgets(given: str | Path | Mapping[str, Any]) -> Budgets:
             raise ConfigError(msg)
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        msg = f"{path}: cannot read this budget: {error}"
+        msg = f"{path}: cannot read this budget: {explain_error(error)}"
         raise ConfigError(msg) from error
     content = _parse(path, text)
     if not isinstance(content, Mapping):

@@ -23,13 +23,13 @@ from llmtrace.triage.attribute import NAMES, Attribution, Spread, bootstrap
 from llmtrace.triage.causes import causes
 from llmtrace.triage.cohorts import find_cohorts
 from llmtrace.triage.compare import FLOOR_S, Compared, compare
-from llmtrace.triage.divide import Divided, divide
+from llmtrace.triage.divide import Divided, divide, usual_parts
 from llmtrace.triage.estimate import estimate_prefill, wants_estimate
 from llmtrace.triage.evidence import gather
 from llmtrace.triage.exemplars import exemplars
 from llmtrace.triage.load import load_of
 from llmtrace.triage.outcomes import compare_outcomes
-from llmtrace.triage.parts import METRICS, PARTS, Values, values
+from llmtrace.triage.parts import METRICS, PARTS, Values, first_content, values
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import (
     NAMED,
@@ -114,6 +114,7 @@ def triage(
     metric: Metric | None = settings.metric or case.metric  # type: ignore[assignment]
     report("sorting rows", 0.0)
     rows, duplicates = _in_order(case.rows)
+    rows = first_content(rows)
     kept: dict[Metric, Values] = {}
 
     def of(name: Metric) -> Values:
@@ -171,6 +172,7 @@ def triage(
         load,
         unmatched=mine.cells.unmatched_share,
         fewest=least_values(Q),
+        usual=lambda: usual_parts(sides, about, Q, fewest=least_values(Q)),
     )
     rose = change.significant and (change.delta_s or 0.0) > 0
     cohorts: tuple[Cohort, ...] = ()
@@ -342,8 +344,7 @@ def _causes(
 ) -> tuple[Finding, ...]:
     """Ask the rules; they see the first token's stages and the pace's, each from its own metric.
 
-    Where too little is known for a verdict no cause is named, and where nothing moved none is
-    more than possible.
+    Where too little is known for a verdict, or nothing moved, no cause is named.
     """
     seconds: dict[str, float] = {}
     for one, stages in ((divided["ttft"], PARTS[:5]), (divided["tpot"], PARTS[5:7])):
@@ -354,19 +355,15 @@ def _causes(
         rows, case.signals, case.facts, *windows, metric=about, contributions=seconds
     )
     named = causes(evidence)
-    if verdict == "not_enough_data":
-        return tuple(
-            replace(one, status="unknown", missing=(*one.missing, "more requests"))
-            if one.status in NAMED
-            else one
-            for one in named
-        )
-    if verdict == "no_change":
-        named = [
-            replace(one, status="possible") if one.status in ("confirmed", "likely") else one
-            for one in named
-        ]
-    return tuple(named)
+    lacks = {"not_enough_data": "more requests", "no_change": "a metric that moved"}.get(verdict)
+    if lacks is None:
+        return tuple(named)
+    return tuple(
+        replace(one, status="unknown", missing=(*one.missing, lacks))
+        if one.status in NAMED
+        else one
+        for one in named
+    )
 
 
 def _any(both: tuple[Values, Values]) -> bool:

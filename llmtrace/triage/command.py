@@ -25,7 +25,9 @@ from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import Result, Verdict, as_json
 from llmtrace.triage.screen import screen
 from llmtrace.triage.sources import Read
+from llmtrace.view import date_and_zone
 
+_NEAR_S: Final = 30.0
 # Exit statuses beside those every command has: what a script wants to know.
 MOVED: Final = 10
 CANNOT_TELL: Final = 11
@@ -34,6 +36,7 @@ _STATUS: Final[Mapping[Verdict, int]] = {
     "workload": MOVED,
     "regression": MOVED,
     "mixed": MOVED,
+    "improvement": MOVED,
     "new_workload": MOVED,
     "not_enough_data": CANNOT_TELL,
 }
@@ -128,11 +131,14 @@ def run(case: Case, asked: Asked, out: TextIO, progress: Steps) -> int:
     """Triage a case, print what was found, and return the exit status.
 
     Raises:
-        ConfigError: a filter names no field, or windows contradict each other.
+        ConfigError: a filter names no field, windows contradict each other, or no row is from the
+            time that was asked for.
         DataError: no row is left.
         SourceError: a file cannot be written.
     """
     case = keep(case, asked.filters)
+    if asked.settings.at is not None:
+        _expect_rows_at(case, asked.settings.at)
     if asked.save is not None:
         write_case(asked.save, case)
     result = triage(case, asked.settings, progress.report)
@@ -143,6 +149,20 @@ def run(case: Case, asked: Asked, out: TextIO, progress: Steps) -> int:
         write_page(asked.html, result, case)
     show(result, asked, out)
     return _STATUS[result.verdict]
+
+
+def _expect_rows_at(case: Case, at: float) -> None:
+    """Raise `ConfigError` if a time is outside of the rows, by more than half a minute."""
+    t = case.rows.start / 1e9
+    if not len(t):
+        raise ConfigError(f"--at {date_and_zone(at)}: there are no rows at all")
+    first, last = float(t.min()), float(t.max())
+    ends = float(np.nanmax(np.append(t + np.nan_to_num(case.rows.numbers["e2e_s"]), last)))
+    if not first - _NEAR_S <= at <= ends + _NEAR_S:
+        raise ConfigError(
+            f"--at {date_and_zone(at)}: there are no rows at that time; they are from "
+            f"{date_and_zone(first)} to {date_and_zone(last)}"
+        )
 
 
 def show(result: Result, asked: Asked, out: TextIO) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from llmtrace.columns import Columns
 from llmtrace.triage.attribute import Attribution, Requests, attribute, requests
-from llmtrace.triage.parts import Values, split
+from llmtrace.triage.parts import Values, split, values
+from llmtrace.triage.result import Metric
 from llmtrace.triage.workload import FEWEST, Cells, cells
 
 _LEAST_EFFECTIVE: Final = 100
+_MOST_STRETCHES: Final = 4
 _LEAST_SHARE: Final = 0.5  # of the smaller window, where it has fewer than that
 
 
@@ -46,6 +50,36 @@ def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float
         if made.found is None or made.found.effective_n >= enough or made.cells.count == 1:
             return made
         fewest *= 2
+
+
+def usual_parts(
+    sides: tuple[Columns, Columns], metric: Metric, q: float, *, fewest: int
+) -> tuple[float, float]:
+    """Return what the mix and the same work come to between stretches of one window, in seconds.
+
+    Each window is cut into stretches of as many requests, and neighbours are compared as the
+    windows are: nothing happened between them, so the most that is found there is chance. Infinite
+    where the windows hold too few requests to cut.
+
+    Args:
+        sides: the rows of the windows before and after, by start.
+        metric: whose change is divided.
+        q: the quantile.
+        fewest: requests that a stretch needs.
+    """
+    parts = []
+    for rows in sides:
+        count = min(_MOST_STRETCHES, len(values(rows, metric)) // fewest)
+        edges = [len(rows) * i // max(count, 1) for i in range(count + 1)]
+        cut = [rows.take(slice(low, high)) for low, high in pairwise(edges)]
+        for pair in pairwise(cut):
+            found = divide(pair, (values(pair[0], metric), values(pair[1], metric)), q).found
+            if found is not None:
+                parts.append((abs(float(found.seconds[0])), abs(found.same_work)))
+    if not parts:
+        return math.inf, math.inf
+    mix, same = zip(*parts, strict=True)
+    return max(mix), max(same)
 
 
 def _divide(

@@ -107,6 +107,13 @@ class Evidence:
 
         return self.once(("row", name, column, word), compare)
 
+    def row_among(self, name: str, key: str, mask: Callable[[Side], Mask]) -> Shift | None:
+        """Compare a field among the requests a mask holds of; `key` tells masks apart."""
+        return self.once(
+            ("among", name, key),
+            lambda: self._row(name, (mask(self.before), mask(self.after))),
+        )
+
     def _row(self, name: str, masks: tuple[Mask, Mask] | None) -> Shift | None:
         sides = []
         for i, side in enumerate((self.before, self.after)):

@@ -46,6 +46,7 @@ _VERDICT_COLOURS: Final = {
     "workload": STAGE_COLOURS["network"],
     "regression": OVER,
     "mixed": OVER,
+    "improvement": WITHIN,
     "new_workload": NEAR,
     "not_enough_data": NEAR,
 }
@@ -127,8 +128,8 @@ def _title(result: Result) -> str:
 
 
 def _head(result: Result) -> str:
-    words, style = verdict_words(result)
-    colour = WITHIN if style == "green" else _VERDICT_COLOURS[result.verdict]
+    words, _ = verdict_words(result)
+    colour = _VERDICT_COLOURS[result.verdict]
     change = "cannot be told"
     if result.before.p95 is not None and result.after.p95 is not None:
         change = f"{ms(result.before.p95)} → {ms(result.after.p95)} ms"

@@ -6,7 +6,7 @@ A metric is split so that every request's parts add up to it. What no stage is k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "render")
 PARTS: Final = (*STAGES, "unattributed")
 
 _BEFORE_CONTENT: Final = ("network", "gateway", "queue", "prefill", "first_chunk")
+_STRAYS: Final = 1.95  # by chance, one series in a thousand strays so far
 _ROUNDING_S: Final = 1e-6  # rows keep decimal seconds: less than this is no time
 
 
@@ -49,6 +50,38 @@ class Values:
 
     def __len__(self) -> int:
         return len(self.value)
+
+
+def first_content(rows: Columns) -> Columns:
+    """Return the rows with a first content for requests that are no longer streamed.
+
+    Who gets the answer in one piece sees its first content at the end. That counts as `ttft`
+    where requests of the same operation, model and route were streamed at another time; what is
+    never streamed has no first token.
+
+    Args:
+        rows: by start.
+    """
+    stream = rows.numbers["stream"]
+    mine = ~rows.words["operation"].where(TURN) & ~np.isnan(stream)
+    if not mine.any() or np.ptp(stream[mine]) == 0:
+        return rows
+    changed = np.zeros(len(rows), bool)
+    key = np.stack([rows.words[name].codes[mine] for name in ("operation", "model", "route")])
+    _, group = np.unique(key, axis=1, return_inverse=True)
+    group = group.ravel()
+    order = np.argsort(group, kind="stable")
+    edges = np.flatnonzero(np.diff(group[order])) + 1
+    for index in np.split(np.flatnonzero(mine)[order], edges):
+        share = float(stream[index].mean())
+        # How far the count strays from an even one, as Kolmogorov and Smirnov measure it.
+        strays = float(np.abs(np.cumsum(stream[index] - share)).max())
+        spread = np.sqrt(len(index) * share * (1 - share))
+        changed[index] = strays > _STRAYS * spread > 0
+    whole = changed & (stream == 0) & rows.words["outcome"].where("success")
+    whole &= np.isnan(rows.numbers["ttft_s"])
+    ttft = np.where(whole, rows.numbers["e2e_s"], rows.numbers["ttft_s"])
+    return replace(rows, numbers={**rows.numbers, "ttft_s": ttft})
 
 
 def values(rows: Columns, metric: Metric) -> Values:
@@ -93,6 +126,9 @@ def split(rows: Columns, metric: Metric, index: NDArray[np.intp]) -> Floats:
 
     if metric == "ttft":
         columns = {name: known(f"{name}_s") for name in _BEFORE_CONTENT}
+        # Who gets the answer in one piece waits for the whole of it to be decoded.
+        whole = rows.numbers["stream"][index] == 0
+        columns["decode"] = np.where(whole, known("decode_s"), 0.0)
         held = np.minimum(known("held_before_s"), known("render_s"))
         return _fit(value, columns, "render", held)
     if metric == "tpot":

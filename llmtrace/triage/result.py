@@ -18,6 +18,7 @@ Verdict = Literal[
     "workload",  # it moved because people asked for something else
     "regression",  # it moved for the same work
     "mixed",  # both
+    "improvement",  # the same work takes less
     "new_workload",  # too much of what is asked now was never asked before
     "not_enough_data",
 ]
@@ -35,8 +36,12 @@ CAUSES: Final = (
     "rate_limit_retries", "proxy_buffering", "low_spec_acceptance", "batch_size", "gpu_throttle",
     "slow_renderer", "serial_tools", "idle_timeout", "midstream_errors", "client_gate",
     "frontend_cpu", "kv_transfer", "lora_slots", "replica_imbalance", "engine_paused",
-    "engine_down", "client_give_ups",
+    "engine_down", "client_give_ups", "response_cache_misses", "not_streamed",
 )  # fmt: skip
+
+# Shown by rows that were made by hand alone; the simulator has neither a response cache nor
+# clients that stop streaming.
+NOT_SIMULATED: Final = frozenset({"response_cache_misses", "not_streamed"})
 
 Bounds = tuple[float | None, float | None]
 NO_BOUNDS: Final[Bounds] = (None, None)

@@ -7,7 +7,6 @@ words, colour repeats it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -17,7 +16,6 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.case import Window
 from llmtrace.palette import STAGE_COLOURS
 from llmtrace.triage.result import (
     NAMED,
@@ -32,7 +30,7 @@ from llmtrace.triage.result import (
     Side,
     Status,
 )
-from llmtrace.view import ms
+from llmtrace.view import date_and_zone, ms, time_span
 
 METRIC_NAMES: Final = {
     "ttft": "time to first token",
@@ -46,6 +44,7 @@ VERDICTS: Final = {
     "workload": ("the workload changed", "cyan"),
     "regression": ("a regression", "red"),
     "mixed": ("a regression, and other work", "red"),
+    "improvement": ("quicker than it was", "green"),
     "new_workload": ("work never seen before", "yellow"),
     "not_enough_data": ("cannot tell: too few requests", "yellow"),
 }
@@ -60,16 +59,11 @@ _MOST_CAUSES: Final = 3
 _MOST_LINES: Final = 4
 _MOST_COHORTS: Final = 3
 _BAR: Final = 24
-_DAY_S: Final = 86_400
 _NEXT_TO_NOTHING_S: Final = 0.00005  # 0.0 ms when rounded
 
 
 def verdict_words(result: Result) -> tuple[str, str]:
-    """Return the verdict in words, and a colour for it: what got quicker is no cause for alarm."""
-    better = result.delta_s is not None and result.delta_s < 0
-    failing = result.outcomes is not None and result.outcomes.significant
-    if result.verdict in {"regression", "mixed"} and better and not failing:
-        return "quicker than it was", "green"
+    """Return the verdict in words, and a colour for it."""
     return VERDICTS[result.verdict]
 
 
@@ -81,7 +75,7 @@ def screen(result: Result, *, explain: bool = False) -> RenderableType:
         explain: every point of every cause, the anatomy, all metrics, what would settle the rest.
     """
     parts: list[RenderableType] = [_head(result), *_split(result), _facts(result)]
-    if result.causes:
+    if result.causes and (explain or result.verdict != "no_change"):
         parts.append(_causes(result, explain=explain))
     if explain:
         parts += _more(result)
@@ -110,8 +104,8 @@ def _head(result: Result) -> RenderableType:
     before, after = result.before, result.after
     if before.p95 is not None and after.p95 is not None and result.delta_s is not None:
         head.append(f"{metric}, {percent}: ", "bold")
-        head.append(f"{ms(before.p95)} → {ms(after.p95)} ms", "bold")
-        head.append(f"  ({signed(result.delta_s)} ms)  ", "bold")
+        head.append(f"{ms(before.p95)} → {ms(after.p95)} {unit(result)}", "bold")
+        head.append(f"  ({signed(result.delta_s)} {unit(result)})  ", "bold")
     else:
         head.append(f"{metric}, {percent}  ", "bold")
     head.append(words, f"bold {style}")
@@ -121,29 +115,22 @@ def _head(result: Result) -> RenderableType:
 def when(result: Result) -> list[str]:
     """Say line by line which windows are compared, and since when it is different.
 
-    Times are local.
+    Times are this machine's, whose zone is said.
     """
     texts = [_side("now", result.after), _side("before", result.before)]
     if result.onset is not None:
-        ended = "" if result.onset.end is None else f", until {_clock(result.onset.end)}"
-        texts.append(f"began {_clock(result.onset.start)} ± {result.onset.error_s:.0f} s{ended}")
+        onset = result.onset
+        ended = "" if onset.end is None else f", until {date_and_zone(onset.end)}"
+        texts.append(f"began {date_and_zone(onset.start)} ± {onset.error_s:.0f} s{ended}")
     return texts
 
 
 def _side(name: str, side: Side) -> str:
-    span = "no rows" if side.window is None else _span(side.window)
+    window = side.window
+    span = "no rows" if window is None else time_span(window.start, window.end)
     low, high = side.p95_ci
     interval = "" if low is None or high is None else f", p95 in {ms(low)} to {ms(high)} ms"
     return f"{name} {span}: {side.n:,} requests{interval}"
-
-
-def _span(window: Window) -> str:
-    day = "%Y-%m-%d " if time.time() - window.start > _DAY_S else ""
-    return f"{_clock(window.start, day)} to {_clock(window.end)}"
-
-
-def _clock(at: float, day: str = "") -> str:
-    return time.strftime(f"{day}%H:%M:%S", time.localtime(at))
 
 
 # --- where the change is -------------------------------------------------------------------------
@@ -154,7 +141,7 @@ def _split(result: Result) -> Iterator[RenderableType]:
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("where the change is")
-    table.add_column("ms", justify="right")
+    table.add_column(unit(result), justify="right")
     table.add_column("95 % interval", justify="right")
     table.add_column("")
     largest = max((abs(one.seconds) for one in result.contributions), default=0.0)
@@ -173,6 +160,11 @@ def _split(result: Result) -> Iterator[RenderableType]:
         Text("the lines above add up to this", "dim"),
     )
     yield table
+
+
+def unit(result: Result) -> str:
+    """Return the unit that the parts of a change are shown in."""
+    return "ms per token" if result.metric == "tpot" else "ms"
 
 
 def told(result: Result) -> bool:

@@ -1,8 +1,8 @@
-"""Did the workload change, or the system, or both, or nothing, or can nobody tell?"""
+"""Decide whether the workload changed, the system, both or nothing, or that it cannot be said."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,6 +38,7 @@ def judge(
     *,
     unmatched: float,
     fewest: int,
+    usual: Callable[[], tuple[float, float]] | None = None,
 ) -> Judged:
     """Give the verdict.
 
@@ -49,6 +50,8 @@ def judge(
         load: how much was asked for, `before` and `after`.
         unmatched: share of the requests now of a kind never seen before.
         fewest: requests that a window needs for its p95 to have an interval.
+        usual: returns by how many seconds the mix and the same work move, at most, between
+            stretches of one window, in which nothing happened.
     """
     broken = _broken(outcomes)
     if min(change.before.n, change.after.n) < fewest:
@@ -62,7 +65,7 @@ def judge(
     if not change.significant:
         if broken:
             return Judged("regression", broken)
-        hidden = _hidden(change, found, spread)
+        hidden = _hidden(change, found, spread, usual)
         if hidden is not None:
             return hidden
         return Judged("no_change", f"{_moved(change)}: not beyond chance.")
@@ -78,22 +81,25 @@ def judge(
     mix, same = float(found.seconds[0]), found.same_work
     if verdict != "workload" and _knock_on(change.metric, found, spread, load):
         if not broken:
-            asked = f"{_ms(mix)} from what is asked for, and " if mix > 0 else ""
+            per = " per token" if change.metric == "tpot" else ""
+            asked = f"{_ms(mix)}{per} from what is asked for, and " if mix > 0 else ""
             return Judged(
                 "workload",
-                f"{_moved(change)}: {asked}{_ms(same)} because all requests wait for the heavier "
-                "ones.",
+                f"{_moved(change)}: {asked}{_ms(same)}{per} because all requests wait for the "
+                "heavier ones.",
             )
         verdict = "mixed"
     if verdict == "workload" and broken:
         verdict = "mixed"
+    if verdict in ("regression", "mixed") and found.delta < 0 and same < 0:
+        verdict = "improvement"
+    per = " per token" if change.metric == "tpot" else ""
     words = {
-        "workload": f"{_moved(change)}; what is asked for accounts for {_ms(mix)} of it.",
-        "regression": f"{_moved(change)}; the same work takes {_ms(same)} longer."
-        if same > 0
-        else f"{_moved(change)}; the same work takes {_ms(-same)} less.",
-        "mixed": f"{_moved(change)}: {_ms(mix)} from what is asked for, {_ms(same)} for the same "
-        "work.",
+        "workload": f"{_moved(change)}; what is asked for accounts for {_ms(mix)}{per} of it.",
+        "regression": f"{_moved(change)}; the same work takes {_ms(same)}{per} longer.",
+        "improvement": f"{_moved(change)}; the same work takes {_ms(-same)}{per} less.",
+        "mixed": f"{_moved(change)}: {_ms(mix)}{per} from what is asked for, {_ms(same)}{per} for "
+        "the same work.",
     }
     return Judged(verdict, words[verdict])
 
@@ -153,8 +159,18 @@ def _heavier(load: Mapping[str, Load], kinds: Sequence[str]) -> tuple[float, flo
     return each, all_
 
 
-def _hidden(change: Change, found: Attribution | None, spread: Spread | None) -> Judged | None:
-    """Return a verdict where workload and system moved against each other, unseen in the sum."""
+def _hidden(
+    change: Change,
+    found: Attribution | None,
+    spread: Spread | None,
+    usual: Callable[[], tuple[float, float]] | None,
+) -> Judged | None:
+    """Return a verdict where workload and system moved against each other, unseen in the sum.
+
+    Such parts are found in windows without an incident, too: requests that are close in time are
+    alike, for longer than the blocks that the intervals are made of. So each part must exceed what
+    it comes to within the windows themselves.
+    """
     if found is None or spread is None:
         return None
     mix, same = float(found.seconds[0]), found.same_work
@@ -163,10 +179,15 @@ def _hidden(change: Change, found: Attribution | None, spread: Spread | None) ->
     )
     if not sure or mix * same >= 0 or min(abs(mix), abs(same)) < _CANCELS * found.before:
         return None
+    if usual is not None:
+        usual_mix, usual_same = usual()
+        if abs(mix) <= usual_mix or abs(same) <= usual_same:
+            return None
+    per = " per token" if change.metric == "tpot" else ""
     return Judged(
         "mixed",
-        f"{_moved(change)}, but {_ms(mix)} from what is asked for and {_ms(same)} for the same "
-        "work cancel out.",
+        f"{_moved(change)}, but {_ms(mix)}{per} from what is asked for and {_ms(same)}{per} for "
+        "the same work cancel out.",
     )
 
 

@@ -2,7 +2,7 @@
 
 Workload is what the client asked for: model, operation, route, region, tenant, prompt and output
 lengths. Requests are put into cells of the same work, as fine as both windows can fill; what the
-system made of it (cache hits, replica, retries, batch) is never part of it.
+system made of it (cache hits, replica, retries, batch, streamed or not) is never part of it.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _LENGTHS: Final[dict[Metric, tuple[str, ...]]] = {
 _NEW: Final = 5  # rows that would be expected of what is all but missing
 _HARDLY: Final = 0.1
 _STEPS_AN_OCTAVE: Final = 2
+_GOLDEN: Final = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,10 @@ def cells(
 
     kinds = {name: codes(name) for name in _KINDS}
     kinds = {name: found for name, found in kinds.items() if found.size and np.ptp(found) > 0}
-    lengths = {name: np.log2(number(name) + 1) for name in _LENGTHS[metric]}
+    hit = number("cache_hit") == 1
+    lengths = {
+        name: np.log2(_with_hits(number(name), hit, is_after) + 1) for name in _LENGTHS[metric]
+    }
     lengths = {
         name: np.nan_to_num(found, nan=-1.0)
         for name, found in lengths.items()
@@ -134,6 +138,26 @@ def cells(
         matched_on=tuple(name for name in (*_KINDS, *lengths) if name in used),
         new=tuple(sorted(new, key=lambda kind: (-kind[1], kind[0]))),
     )
+
+
+def _with_hits(column: Floats, hit: Mask, is_after: Mask) -> Floats:
+    """Return a length with figures for requests that a response cache answered without telling it.
+
+    That a cache answered is no property of the work, so these must not be a kind of their own:
+    they are taken to be as long as the other requests of their window, or of both where one has
+    too few that tell.
+    """
+    unknown = hit & ~(column > 0)
+    told = ~unknown & ~np.isnan(column)
+    if not unknown.any() or not told.any():
+        return column
+    column = column.copy()
+    for side in (is_after, ~is_after):
+        pool = told & side if (told & side).sum() >= FEWEST else told
+        index = np.flatnonzero(unknown & side)
+        places = np.arange(1, len(index) + 1) * _GOLDEN % 1.0  # evenly spread, in no order
+        column[index] = np.quantile(column[pool], places, method="nearest")
+    return column
 
 
 def _only_in_one(codes: Codes, is_after: Mask) -> tuple[list[int], list[int]]:

@@ -27,7 +27,7 @@ from llmtrace.sim.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.stages import STAGES
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.analyse import Settings, triage
-from llmtrace.triage.result import CAUSES, NAMED
+from llmtrace.triage.result import CAUSES, NAMED, NOT_SIMULATED
 
 SEVERITIES: Final = (1.0, 2.0, 3.0)
 SURE: Final = ("confirmed", "likely")
@@ -129,7 +129,7 @@ def tasks(seeds: range, only: Sequence[str], kinds: Sequence[str]) -> Iterator[T
 
 def _every_task(seeds: range, only: Sequence[str]) -> Iterator[Task]:
     for seed in seeds:
-        for cause in only or CAUSES:
+        for cause in only or [cause for cause in CAUSES if cause not in NOT_SIMULATED]:
             for severity in SEVERITIES:
                 # A deployment of its own for every day.
                 at = 10_000 * (1 + CAUSES.index(cause)) + 10 * seed + int(severity)
@@ -277,6 +277,8 @@ def report(answers: Sequence[Answer]) -> dict[str, float]:
 def _by_cause(faults: Sequence[Answer]) -> None:
     print(f"\n  {'cause':24}{'days':>6}{'top-1':>8}{'top-3':>8}   by severity 1, 2, 3")
     for cause in CAUSES:
+        if cause in NOT_SIMULATED:
+            continue
         days = [one for one in faults if one.truth == (cause,)]
         if not days:
             continue

@@ -791,3 +791,63 @@ def client_give_ups() -> Incident:
 def client_give_ups_near() -> Incident:
     """As slow as that, and everybody stays."""
     return queue_saturation()
+
+
+# --- response_cache_misses
+
+
+def with_cache(incident: Incident, hits: float, window: Window) -> None:
+    """Answer this share of a window's requests from a response cache, and mark all of them."""
+    dice = rng()
+    for row in incident.rows:
+        if window.start <= row["start"] / 1e9 < window.end:
+            row["cache_hit"] = bool(dice.random() < hits)
+            if row["cache_hit"]:
+                row.update(queue_s=0.0, prefill_s=0.001, first_chunk_s=0.001, decode_s=0.002)
+
+
+def response_cache_misses() -> Incident:
+    made = quiet()
+    with_cache(made, 0.96, BEFORE)
+    with_cache(made, 0.0, AFTER)
+    return made
+
+
+def response_cache_misses_near() -> Incident:
+    """As many hits as before, and a queue for the others."""
+    made = quiet(after_rate=3.0)
+    with_cache(made, 0.5, BEFORE)
+    with_cache(made, 0.5, AFTER)
+    slow_queue(made, 1.5)
+    return made
+
+
+def response_cache_misses_missing() -> Incident:
+    made = response_cache_misses()
+    made.forget_rows("cache_hit")
+    return made
+
+
+# --- not_streamed
+
+
+def not_streamed() -> Incident:
+    made = quiet()
+    for row in made.rows:
+        row["stream"] = row["start"] < AFTER.start * 1e9
+    return made
+
+
+def not_streamed_near() -> Incident:
+    """All are streamed, and their first token takes longer."""
+    made = quiet()
+    for row in made.rows:
+        row["stream"] = True
+    slow_queue(made, 3.0)
+    return made
+
+
+def not_streamed_missing() -> Incident:
+    made = not_streamed()
+    made.forget_rows("stream")
+    return made

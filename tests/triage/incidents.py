@@ -16,6 +16,7 @@ from llmtrace.case import Event, Facts, Window, signals_from
 from llmtrace.columns import from_dicts
 from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence import Evidence, gather
+from llmtrace.triage.parts import first_content
 from llmtrace.triage.result import Finding
 
 START = 1_700_000_000.0
@@ -100,7 +101,7 @@ class Incident:
         signals, odd = signals_from(self._samples())
         assert odd == ()
         facts = Facts(self.facts, tuple(self.events))
-        return gather(from_dicts(self.rows), signals, facts, BEFORE, AFTER, **more)
+        return gather(first_content(from_dicts(self.rows)), signals, facts, BEFORE, AFTER, **more)
 
     def findings(self, **more: Any) -> dict[str, Finding]:
         """Return what every rule says, the best supported first."""
@@ -218,7 +219,9 @@ def settle(row: dict[str, Any]) -> None:
         row |= {"e2e_s": ttft, "chunks": 0}
         row.pop("ttft_s", None)
         return
-    row["ttft_s"] = ttft
     row["e2e_s"] = ttft + row["decode_s"] + row["render_s"]
+    if row.get("stream") is False:
+        return
+    row["ttft_s"] = ttft
     if row.get("output_tokens", 0) > 1:
         row["tpot_s"] = (row["decode_s"] + row["render_s"]) / (row["output_tokens"] - 1)

@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llmtrace.errors import ConfigError
+from llmtrace.errors import ConfigError, explain_error
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.limits import ReceiveLimits
 
@@ -84,7 +84,8 @@ class HttpServer:
             self._server.config.load()
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"cannot read the certificate or its key: {error}; both are PEM files"
+                f"cannot read the certificate or its key: {explain_error(error)}; "
+                "both are PEM files"
             ) from None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # With its protocol named: asyncio sends without delay only where it is.

@@ -1,4 +1,4 @@
-"""Which of 26 causes do the evidence's figures speak for?
+"""Weigh each of 28 causes by the evidence's figures.
 
 One rule a cause, each of its own mechanism; a rule's docstring is its runbook. No rule knows of
 another: which cause is behind which effect is said in one table, `BEHIND`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from llmtrace.triage.causes import caches, clients, load, machines, wires, work
+from llmtrace.triage.causes import answers, caches, clients, load, machines, wires, work
 from llmtrace.triage.evidence import Evidence
 from llmtrace.triage.patterns import cache_fell_first
 from llmtrace.triage.result import NAMED, Finding, Point
@@ -29,6 +29,8 @@ RULES: Final[Mapping[str, Rule]] = {
         clients.serial_tools,
         clients.slow_renderer,
         wires.proxy_buffering,
+        answers.response_cache_misses,
+        answers.not_streamed,
         work.long_prompts,
         work.longer_outputs,
         machines.gpu_throttle,
@@ -53,7 +55,7 @@ RULES: Final[Mapping[str, Rule]] = {
 _BUSY: Final = (
     "long_prompts", "longer_outputs", "gpu_throttle", "low_spec_acceptance",
     "prefix_cache_collapse", "kv_exhaustion", "engine_paused", "engine_down", "cold_start",
-    "head_of_line", "replica_imbalance", "lora_slots", "kv_transfer",
+    "head_of_line", "replica_imbalance", "lora_slots", "kv_transfer", "response_cache_misses",
 )  # fmt: skip
 # What may be the mere effect of what. Requests queue behind everything that is slow.
 BEHIND: Final[Mapping[str, tuple[str, ...]]] = {
@@ -81,8 +83,13 @@ BY_OUTCOME: Final = frozenset(
 # What can add nothing to a metric: before the first chunk there is no pace, after it no wait.
 OUTSIDE: Final[Mapping[str, frozenset[str]]] = {
     "ttft_s": frozenset({"longer_outputs", "slow_renderer", "batch_size", "low_spec_acceptance"}),
-    "tpot_s": frozenset({"network_path", "client_gate", "gateway_overhead"}),
-}
+    "tpot_s": frozenset(
+        {
+            "network_path", "client_gate", "gateway_overhead", "response_cache_misses",
+            "not_streamed",
+        }
+    ),
+}  # fmt: skip
 _OUTSIDE: Final = -4
 _BY_LOAD: Final = ("queue_saturation", "batch_size")
 _IS_BEHIND: Final = -6

@@ -1,7 +1,8 @@
 """What can be done about it on the engine at hand, and from which version on?
 
 Verbs are the four that mended real incidents: reroute, rebalance, add capacity, fix. Flags are
-those of the engine and the version that the facts name; where they name none, all are listed.
+those of the engine and the version that the facts name, or of the engines that rows name; for
+engines that were not seen there are none.
 """
 
 from __future__ import annotations
@@ -114,18 +115,28 @@ def engine(e: Evidence) -> tuple[str | None, Version | None]:
     return (name.lower() if isinstance(name, str) else None), version
 
 
+def seen(e: Evidence) -> frozenset[str]:
+    """Return the engines that facts or rows name."""
+    names = {str(facts.get("engine") or "").lower() for facts in e.facts.instances.values()}
+    for side in (e.before, e.after):
+        words = side.rows.words["provider"]
+        names.update(name.lower() for name in words.names if bool(words.where(name).any()))
+    return frozenset(names)
+
+
 def flags(e: Evidence, cause: str) -> str:
     """Say what to set on the engine at hand, as the end of an action; empty if nothing fits."""
     name, version = engine(e)
+    known = seen(e)
     fitting = [
         flag
         for flag in of_cause(cause)
-        if name in (None, flag.engine)
+        if flag.engine in (known if name is None else {name})
         and not (version and flag.since and name and version < flag.since)
     ]
     if not fitting:
         return ""
-    if name is None:  # nobody told which engine: the first way of each, named
+    if name is None:  # of several engines, the first way of each, named
         first = {flag.engine: flag for flag in reversed(fitting)}
         return " " + "; ".join(f"{who}: {flag.text}" for who, flag in sorted(first.items())) + "."
     return " On this engine: " + "; ".join(flag.text for flag in fitting) + "."

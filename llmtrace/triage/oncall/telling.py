@@ -23,6 +23,7 @@ from llmtrace.triage.screen import (
     PART_NAMES,
     cohort_text,
     signed,
+    unit,
     verdict_words,
 )
 from llmtrace.view import ms
@@ -46,8 +47,8 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
     lines = [f"{alert.name}: {verdict_words(result)[0]}"]
     if result.before.p95 is not None and result.after.p95 is not None:
         lines.append(
-            f"{metric} p95 {ms(result.before.p95)} → {ms(result.after.p95)} ms"
-            + ("" if result.delta_s is None else f" ({signed(result.delta_s)} ms)")
+            f"{metric} p95 {ms(result.before.p95)} → {ms(result.after.p95)} {unit(result)}"
+            + ("" if result.delta_s is None else f" ({signed(result.delta_s)} {unit(result)})")
         )
     moved = sorted(
         (one for one in result.contributions if one.significant),
@@ -55,7 +56,7 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
     )
     if moved:
         parts = (
-            f"{PART_NAMES.get(one.name, one.name)} {signed(one.seconds)} ms"
+            f"{PART_NAMES.get(one.name, one.name)} {signed(one.seconds)} {unit(result)}"
             for one in moved[:_MOST_PARTS]
         )
         lines.append(f"where: {', '.join(parts)}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from html import escape
 from typing import Any, Final
@@ -28,6 +27,8 @@ from llmtrace.triage.oncall.alert import MOST_BYTES, read_alerts
 from llmtrace.triage.oncall.desk import Desk, Full
 from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.result import NAMED
+from llmtrace.triage.screen import VERDICTS
+from llmtrace.view import date_and_zone
 
 _LISTED: Final = 100
 _BODY_S: Final = 30.0
@@ -151,9 +152,10 @@ def _index(reports: Reports) -> str:
 def _row(told: dict[str, Any]) -> str:
     alert, result = told["alert"], told["result"]
     named = [one["id"] for one in result["causes"] if one["status"] in NAMED]
-    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(alert["started"]))
+    began = date_and_zone(alert["started"])
+    words = VERDICTS.get(result["verdict"], (result["verdict"], ""))[0]
     return (
         f'<tr><td><a href="reports/{escape(told["name"])}">{escape(alert["name"])}</a></td>'
-        f"<td>{began}</td><td>{escape(result['verdict'])}</td>"
+        f"<td>{began}</td><td>{escape(words)}</td>"
         f"<td>{escape(', '.join(named[:2]) or '-')}</td></tr>"
     )

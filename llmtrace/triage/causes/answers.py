@@ -1,0 +1,101 @@
+"""Rules for causes in how requests are answered: from a response cache, or as a stream."""
+
+from __future__ import annotations
+
+from llmtrace.stats.arrays import Mask
+from llmtrace.triage.causes import words as say
+from llmtrace.triage.evidence import METRICS, Evidence
+from llmtrace.triage.result import Finding
+from llmtrace.triage.scoring import gate, judge, proof, required, support
+from llmtrace.triage.shifts import Share
+from llmtrace.triage.sides import Side
+
+_FELT = 0.05  # of requests: fewer cannot move a p95
+_AS_BEFORE = 0.25  # as a share of the median
+
+
+def response_cache_misses(e: Evidence) -> Finding:
+    """Requests that a response cache used to answer are computed again.
+
+    Looks like:
+        The share of requests with `cache_hit` falls. Requests that miss take as long as misses
+        always did, there are only more of them: the p95 becomes that of the misses. Engines get
+        more to do, and may queue.
+
+    Confirm:
+            sum(rate(llmtrace_cache_hits_total[5m])) / sum(rate(llmtrace_requests_total[5m]))
+        Beside it the cache's own log: evictions, errors, a namespace or a key that changed.
+
+    Now:
+        Fix: roll back what changed the cache's key, or bring its store back. Add capacity for as
+        long as the engines have to compute what the cache held.
+
+    Later:
+        Alert on the share of hits; keep the key free of time stamps and request ids.
+    """
+    missed = e.share("cache_miss", _missed)
+    known = e.before.known("cache_hit") or e.after.known("cache_hit")
+    metric = e.metric or next(iter(e.moved), METRICS[-1])
+    alone = e.row_among(metric, "cache_miss", _missed)
+    deploys = e.events("deploy", "config")
+    lines = [
+        gate(any(e.up(name) for name in ("ttft_s", "e2e_s")),
+             say.durations("end-to-end time", e.row("e2e_s"))),
+        required(missed.rose(_FELT) if known else None,
+                 f"answered from the response cache: {_rest(missed)}",
+                 "the rows' `cache_hit`"),
+        proof(None if alone is None or not known else
+              alone.after_p50 <= (1 + _AS_BEFORE) * alone.before_p50,
+              say.durations("requests that miss alone", alone)),
+        support(bool(deploys) if known else None,
+                "changed shortly before: " + "; ".join(one.text for one in deploys)),
+    ]  # fmt: skip
+    action = "Fix the response cache, or roll back what changed its key; add capacity meanwhile."
+    return judge("response_cache_misses", lines, action)
+
+
+def not_streamed(e: Evidence) -> Finding:
+    """Answers that used to be streamed come in one piece, so nothing is seen before the end.
+
+    Looks like:
+        The share of streamed requests falls. The whole answer takes as long as before, but the
+        first content comes with the last. A client, a gateway or a proxy dropped `stream`.
+
+    Confirm:
+            sum by (stream) (rate(llmtrace_requests_total[5m]))
+
+    Now:
+        Fix: roll back the client or gateway that stopped asking for a stream.
+
+    Later:
+        Alert on the share of streamed requests of each route.
+    """
+    whole = e.share("not_streamed", _whole)
+    e2e = e.row("e2e_s")
+    known = e.before.known("stream") and e.after.known("stream")
+    lines = [
+        gate(e.up("ttft_s"), say.durations("first content", e.row("ttft_s")),
+             "the time of the first content"),
+        required(whole.rose(_FELT) if known else None, f"streamed: {_rest(whole)}",
+                 "the rows' `stream`"),
+        proof(None if e2e is None or not known else
+              e2e.after_p50 <= (1 + _AS_BEFORE) * e2e.before_p50,
+              say.durations("the whole answer", e2e)),
+    ]  # fmt: skip
+    action = "Fix: roll back the client or gateway that stopped asking for a stream."
+    return judge("not_streamed", lines, action)
+
+
+def _missed(side: Side) -> Mask:
+    mask: Mask = ~(side.number("cache_hit") == 1)
+    return mask
+
+
+def _whole(side: Side) -> Mask:
+    mask: Mask = side.number("stream") == 0
+    return mask
+
+
+def _rest(share: Share) -> str:
+    """Return the share of the requests that are not counted, before and after."""
+    return f"{say.percent(1 - share.before)} → {say.percent(1 - share.after)} of requests"
