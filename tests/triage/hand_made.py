@@ -835,6 +835,7 @@ def not_streamed() -> Incident:
     made = quiet()
     for row in made.rows:
         row["stream"] = row["start"] < AFTER.start * 1e9
+        row["whole"] = not row["stream"]
     return made
 
 

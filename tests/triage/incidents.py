@@ -220,7 +220,7 @@ def settle(row: dict[str, Any]) -> None:
         row.pop("ttft_s", None)
         return
     row["e2e_s"] = ttft + row["decode_s"] + row["render_s"]
-    if row.get("stream") is False:
+    if row.pop("whole", False):
         return
     row["ttft_s"] = ttft
     if row.get("output_tokens", 0) > 1:
