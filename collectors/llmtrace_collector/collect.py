@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,7 +200,7 @@ async def running(config: Config) -> AsyncIterator[Places]:
         )
         places = looking.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
-        web = _web(config, registry, Api(store, looking), lambda: state.why_not(spool))
+        web = _web(config, registry, Api(store, looking, intake=intake), state, spool)
         if web is not None:
             await web.start()
             last.push_async_callback(web.stop)
@@ -316,7 +316,8 @@ def _web(
     config: Config,
     registry: CollectorRegistry,
     api: Api,
-    why_not_ready: Callable[[], str | None],
+    state: State,
+    spool: Spool,
 ) -> HttpServer | None:
     at = config.listen.web
     if at is None:
@@ -325,9 +326,10 @@ def _web(
     app = make_app(
         registry,
         api.mount(),
-        why_not_ready,
+        lambda: state.why_not(spool),
         token=secret(config.access.token_file),
         hosts=None if hosts is None else frozenset(hosts),
+        quarantined=lambda: spool.quarantine.count,
     )
     return HttpServer(
         app,

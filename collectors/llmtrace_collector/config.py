@@ -239,6 +239,11 @@ class Receive:
     inflated_bytes: int = setting(
         _TAKEN.inflated_bytes, size, "of one request once it is decompressed"
     )
+    expanded_bytes: int = setting(
+        _TAKEN.expanded_bytes,
+        size,
+        "of one request as it is stored, with a copy of its resource and scope in each span",
+    )
     memory_bytes: int = setting(_TAKEN.memory_bytes, size, "of all requests under way")
     connections: int = setting(
         _TAKEN.connections, whole(1, 1_000_000, "a number of connections"), "open at once"
@@ -253,6 +258,7 @@ class Receive:
             _TAKEN,
             body_bytes=self.body_bytes,
             inflated_bytes=self.inflated_bytes,
+            expanded_bytes=self.expanded_bytes,
             memory_bytes=self.memory_bytes,
             connections=self.connections,
             beacons_per_s=self.beacons_per_s,
@@ -273,6 +279,9 @@ class Spooling:
         _KEPT.disk_bytes, size, "what may wait for the store; above it senders are asked to wait"
     )
     free_bytes: int = setting(_KEPT.free_bytes, size, "to leave on the disk")
+    quarantine_bytes: int = setting(
+        _KEPT.quarantine_bytes, size, "of requests that cannot be stored; above it the oldest go"
+    )
 
     def limits(self) -> SpoolLimits:
         """Return them as the spool takes them."""
@@ -281,6 +290,7 @@ class Spooling:
             sync=cast("Sync", self.sync),
             disk_bytes=self.disk_bytes,
             free_bytes=self.free_bytes,
+            quarantine_bytes=self.quarantine_bytes,
             segment_bytes=min(_KEPT.segment_bytes, self.disk_bytes),
         )
 

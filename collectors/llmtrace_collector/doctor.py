@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -119,6 +119,9 @@ def run(
         SourceError: it cannot be read, is none that is known, or lacks what it should report.
         ConfigError: the address is none, or a profile is none.
     """
+    if (found := asyncio.run(_collector(url, timeout_s))) is not None:
+        _tell_collector(url, found, as_json=as_json)
+        return
     known = builtin_profiles() if profiles is None else load_profiles(profiles)
     report = asyncio.run(
         examine(url, token_file=token_file, timeout_s=timeout_s, ask=ask, profiles=known)
@@ -172,6 +175,43 @@ async def examine(
         signals=tuple(_signals(found, reading)),
         settings=tuple(_settings(found, reading, version, answer)),
     )
+
+
+async def _collector(url: str, timeout_s: float) -> Mapping[str, Any] | None:
+    """Return what a collector of ours says of itself; `None` = none is there, or not ready."""
+    parts = urlsplit(checked(url, "llmtrace doctor"))
+    if parts.path not in _BASES | {"/metrics", "/readyz"}:
+        return None
+    found = []
+    async with make_session() as session:
+        for path in ("/healthz", "/readyz"):
+            page = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+            try:
+                text = await fetch(session, page, timeout_s=timeout_s, size=_SMALL)
+                found.append(read_json(text, page))
+            except FetchError:
+                return None
+    alive, ready = found
+    is_ours = alive == {"status": "alive"} and isinstance(ready, Mapping) and "status" in ready
+    return ready if is_ours else None
+
+
+def _tell_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what a collector says of itself.
+
+    Raises:
+        SourceError: requests are in quarantine.
+    """
+    count = found.get("quarantined_requests", 0)
+    if as_json:
+        Console().out(json.dumps({"url": shown(url), **found}, indent=2), highlight=False)
+    else:
+        Console().out(f"{shown(url)}: llmtrace collector, {found.get('status')}", highlight=False)
+    if count:
+        raise SourceError(
+            f"{count} {'request is' if count == 1 else 'requests are'} in quarantine: the store "
+            "did not take them; `llmtrace quarantine` says why, and replays them"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 from llmtrace import __version__
 from llmtrace.cli.arguments import add_command
 from llmtrace.cli.budget import add_budget
-from llmtrace.cli.collector import add_collect, add_doctor, add_top
+from llmtrace.cli.collector import add_collect, add_doctor, add_quarantine, add_top
 from llmtrace.cli.dashboards import add_dashboards
 from llmtrace.cli.demo import add_demo
 from llmtrace.cli.rows import add_rows, add_semconv, add_waterfall
@@ -40,6 +40,7 @@ _COMMANDS: Final = (
     add_dashboards,
     add_collect,
     add_top,
+    add_quarantine,
     add_schema,
     add_migrate,
     add_triage,

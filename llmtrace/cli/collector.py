@@ -99,6 +99,37 @@ def _collect(options: argparse.Namespace) -> None:
     )
 
 
+def add_quarantine(commands: Commands) -> None:
+    """Declare `llmtrace quarantine`."""
+    quarantine = add_command(
+        commands,
+        "quarantine",
+        _quarantine,
+        "list requests that a collector's store did not take, and replay them",
+        "List the requests that a running collector took and its store did not: when, how large, "
+        "and the store's reason. They are in the folder `spool/quarantine` of its data, each as "
+        "an OTLP request in a file.",
+    )
+    quarantine.add_argument(
+        "--url", default="http://127.0.0.1:4319", metavar="URL",
+        help="of the collector (default: http://127.0.0.1:4319)",
+    )  # fmt: skip
+    quarantine.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="a file with the token it wants"
+    )
+    quarantine.add_argument(
+        "--replay", action="store_true",
+        help="have it store them now; what still cannot be stored comes back",
+    )  # fmt: skip
+    quarantine.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def _quarantine(options: argparse.Namespace) -> None:
+    collector_module("quarantined", "llmtrace quarantine").run(
+        options.url, token_file=options.token_file, replay=options.replay, as_json=options.json
+    )
+
+
 def add_top(commands: Commands) -> None:
     """Declare `llmtrace top`."""
     top = add_command(

@@ -26,11 +26,16 @@ def add_schema(commands: Commands) -> None:
     schema.add_argument(
         "--cluster", metavar="NAME", help="replicated and distributed over this cluster"
     )
+    schema.add_argument(
+        "--from", dest="since", type=int, metavar="N",
+        help="the schema that is there (its table schema_versions says; 1 if it has none): print "
+        "what brings it to the present one",
+    )  # fmt: skip
 
 
 def _schema(options: argparse.Namespace) -> None:
     printed = collector_module("store.printed", "llmtrace schema")
-    print(printed.schema(options.database, options.cluster), end="")
+    print(printed.schema(options.database, options.cluster, since=options.since), end="")
 
 
 def add_migrate(commands: Commands) -> None:

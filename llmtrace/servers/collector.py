@@ -87,11 +87,29 @@ class Collector:
         except (OSError, http.client.HTTPException) as error:
             raise self._broke(error) from error
 
-    def _open(self, path: str, parameters: Mapping[str, object]) -> IO[bytes]:
+    def post(self, path: str, content: Mapping[str, object]) -> Any:
+        """Send JSON to an address below /api/v1 and return the JSON that comes back.
+
+        Raises:
+            SourceError: it does not answer, or not with that.
+        """
+        try:
+            with self._open(path, {}, json.dumps(content).encode()) as answer:
+                return json.loads(answer.read(_MOST_BYTES))
+        except (ValueError, RecursionError) as error:
+            raise SourceError(f"{self.url}/api/v1/{path}: what came is no JSON") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broke(error) from error
+
+    def _open(
+        self, path: str, parameters: Mapping[str, object], body: bytes | None = None
+    ) -> IO[bytes]:
         given = {name: value for name, value in parameters.items() if value is not None}
         query = urllib.parse.urlencode(given)
         address = f"{self.url}/api/v1/{path}" + (f"?{query}" if query else "")
-        request = urllib.request.Request(address)  # noqa: S310 - http or https, see `__init__`
+        request = urllib.request.Request(address, body)  # noqa: S310 - http or https, see `__init__`
+        if body is not None:
+            request.add_header("Content-Type", "application/json")
         if self._token is not None:
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:

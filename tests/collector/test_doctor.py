@@ -278,3 +278,19 @@ def test_without_the_collector(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
     assert cli.main(["doctor", "http://127.0.0.1:1"]) == 2
     assert "pip install '.[collector]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "status"), [(0, 0), (3, 1)])
+def test_a_collector_says_what_is_in_quarantine(count, status, capsys):
+    """And it is a failure, which a check in CI or by cron sees."""
+    ready = {"status": "ready"} | ({"quarantined_requests": count} if count else {})
+    pages_of = {
+        "/healthz": (200, json.dumps({"status": "alive"})),
+        "/readyz": (200, json.dumps(ready)),
+    }
+    with web.serving(pages_of) as url:
+        assert cli.main(["doctor", url]) == status
+
+    said = capsys.readouterr()
+    assert "llmtrace collector, ready" in said.out
+    assert ("3 requests are in quarantine" in said.err) == bool(count)

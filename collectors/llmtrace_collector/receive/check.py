@@ -27,6 +27,8 @@ _WORDS: Final = {
     "ids": "a trace id is 16 bytes, a span id 8, and neither all zero",
     "attributes": "more attributes than are taken (receive.attributes)",
     "span_bytes": "a span larger than is taken (receive.span_bytes)",
+    "expanded_bytes": "with a copy of their resource and scope in each, as they are stored, these "
+    "spans are more than is taken (receive.expanded_bytes)",
 }
 
 
@@ -37,11 +39,13 @@ class Checked:
     Attributes:
         payload: an `ExportTraceServiceRequest`.
         spans: in it.
+        expanded: bytes of these spans, each with a copy of its resource and scope.
         refused: spans that were left out, by why.
     """
 
     payload: bytes
     spans: int
+    expanded: int = 0
     refused: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -78,9 +82,15 @@ def check_request(
     wrong: list[tuple[ScopeSpans, int, str]] = []
     most, most_bytes = limits.attributes, limits.span_bytes
     sizes = len(body) > most_bytes
+    expanded = len(body)
     for resource, scope in _scopes(request):
         over = len(resource.resource.attributes) > most or len(scope.scope.attributes) > most
-        spans += len(scope.spans)
+        count = len(scope.spans)
+        spans += count
+        shared = resource.resource.ByteSize() + scope.scope.ByteSize()
+        # What is stored is a copy for each span: so many fit.
+        fits = (limits.expanded_bytes - expanded) // shared if shared else count
+        expanded += shared * min(count, max(0, fits))
         # For every span there is: as few looks at it as will do, and no call of our own.
         for place, span in enumerate(scope.spans):
             trace_id, span_id = span.trace_id, span.span_id
@@ -97,15 +107,17 @@ def check_request(
                 why = "attributes"
             elif sizes and span.ByteSize() > most_bytes:
                 why = "span_bytes"
+            elif place >= fits:
+                why = "expanded_bytes"
             else:
                 continue
             wrong.append((scope, place, why))
     if not wrong:
-        return Checked(body, spans)
+        return Checked(body, spans, expanded)
     for scope, place, _ in reversed(wrong):
         del scope.spans[place]
     refused = Counter(why for _, _, why in wrong)
-    return Checked(request.SerializeToString(), spans - len(wrong), refused)
+    return Checked(request.SerializeToString(), spans - len(wrong), expanded, refused)
 
 
 def _scopes(request: ExportTraceServiceRequest) -> Iterator[tuple[ResourceSpans, ScopeSpans]]:

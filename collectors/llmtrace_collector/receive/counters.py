@@ -44,7 +44,7 @@ class Spooled:
         syncs: of the disk.
         errors: what the disk did not do, by the error's name.
         torn_bytes: cut off the end of what a killed process had written.
-        damaged_bytes: skipped amid good records, and put aside.
+        damaged_bytes: skipped between good records, and kept aside.
     """
 
     records: int = 0
@@ -62,7 +62,7 @@ class Ingested:
         spans: stored.
         batches: stored.
         failures: of the store, by what it was doing (`insert`, `join`, `spool`).
-        put_aside: requests that the store cannot read, and never will.
+        quarantined: requests that were set aside, by reason.
         rows: written by the join, again ones included.
         insert_s: spent in inserts; `join_s` in joins.
         problem: what failed last, in words; `None` while all is well.
@@ -71,7 +71,7 @@ class Ingested:
     spans: int = 0
     batches: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    put_aside: int = 0
+    quarantined: Counter[str] = field(default_factory=Counter)
     rows: int = 0
     insert_s: float = 0.0
     join_s: float = 0.0

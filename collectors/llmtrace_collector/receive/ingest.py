@@ -2,7 +2,8 @@
 
 One thread: takes a batch, inserts it under its token, notes that, and every few seconds has the
 store join. While the store fails it waits, longer each time; nothing that was acknowledged is
-dropped. A request that the store can never read is found out by going one by one, and put aside.
+dropped. Where the store takes other spans and not a batch, the batch is divided until the requests
+that cannot be stored are found, and these are set aside: they hold up nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import inf
+from secrets import token_bytes
 from typing import Final, Protocol
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from llmtrace.errors import ConfigError, LlmtraceError
 from llmtrace_collector.receive.counters import Ingested
 from llmtrace_collector.receive.limits import MIB
-from llmtrace_collector.receive.spool import Batch, Spool
-from llmtrace_collector.store.protocol import BadBatch, JoinReport
+from llmtrace_collector.receive.spool import Batch, Spool, delimited
+from llmtrace_collector.store.protocol import BadBatch, JoinReport, StoreError
 
 logger = logging.getLogger("llmtrace.collector")
 
@@ -31,6 +38,12 @@ _MOST_REST_S: Final = 2.0  # between two inserts
 _MOST_JOIN_REST_S: Final = 10.0
 # What is stored while a join runs may only be seen by the next.
 _JOINS: Final = 2
+# How often a batch is tried before it is divided, a part of it before that is divided further, and
+# a request alone before it is set aside.
+_TRIES: Final = 4
+_TRIES_DIVIDED: Final = 2
+_TRIES_ALONE: Final = 3
+_DIVIDED_PAUSE_S: Final = 0.05
 # Others may write to the same store: the join is not left out for ever.
 _IDLE: Final = 10
 
@@ -54,6 +67,7 @@ class IngestSettings:
             that a store is not kept busy with small ones.
         batch_bytes: a batch waits no longer, and is not much longer.
         batch_spans: likewise.
+        batch_expanded_bytes: likewise, of its spans with a copy of resource and scope in each.
         join_s: between two joins; longer where one takes long, or nothing was stored meanwhile.
         backoff_s: first pause after a failure of the store; it doubles up to `most_backoff_s`.
         most_backoff_s: the longest pause.
@@ -62,6 +76,7 @@ class IngestSettings:
     interval_s: float = 0.5
     batch_bytes: int = 48 * MIB
     batch_spans: int = 100000
+    batch_expanded_bytes: int = 256 * MIB
     join_s: float = 1.0
     backoff_s: float = 0.5
     most_backoff_s: float = 15.0
@@ -108,6 +123,7 @@ class Ingest:
         self._join_at = -inf
         self._joins_due = 0
         self._insert_took = 0.0
+        self._worked_at = -inf
         self._behind_since: float | None = None
         self._thread = threading.Thread(target=self._run, name="llmtrace-ingest", daemon=True)
 
@@ -158,7 +174,9 @@ class Ingest:
             try:
                 taken = self._monotonic()
                 batch = self._spool.next_batch(
-                    self._settings.batch_bytes, self._settings.batch_spans
+                    self._settings.batch_bytes,
+                    self._settings.batch_spans,
+                    self._settings.batch_expanded_bytes,
                 )
                 if batch is None:
                     self._behind_since = None
@@ -166,13 +184,11 @@ class Ingest:
                 if self._behind_since is None:
                     self._behind_since = taken
                 self._store_batch(batch)
-            except LlmtraceError as error:
-                self._failed("insert", error)
             except OSError as error:
                 self._failed("spool", error)
             except Exception as error:
-                logger.exception("storing a batch")
-                self._failed("insert", error)
+                if not isinstance(error, LlmtraceError):
+                    logger.exception("storing a batch")
             else:
                 pause = self._settings.backoff_s
                 self.counted.problem = None
@@ -185,22 +201,79 @@ class Ingest:
             pause = min(2 * pause, self._settings.most_backoff_s)
 
     def _store_batch(self, batch: Batch) -> None:
+        """Store a batch; of what cannot be stored, set aside each request alone.
+
+        Raises:
+            Exception: the store takes nothing at all; the batch is to come again.
+        """
+        began = self._monotonic()
+        error = self._try(batch, _TRIES, self._settings.backoff_s)
+        if error is not None:
+            self._isolate(batch, error, began)
+
+    def _isolate(self, batch: Batch, error: Exception, began: float) -> None:
+        """Divide a batch that failed until each request in it is stored, or set aside.
+
+        Args:
+            batch: that failed.
+            error: with which it failed last.
+            began: when the first batch that this one is a part of failed first.
+
+        Raises:
+            Exception: `error`: the store takes nothing else either.
+        """
+        alone = len(batch.records) == 1
+        # That bytes cannot be read is a property of these bytes. Anything else may be the store's
+        # condition, now that the batch failed or for a while.
+        proven = self._worked_at > began and (isinstance(error, BadBatch) or not alone)
+        if not proven and not (isinstance(error, BadBatch) and not alone):
+            self._probe(error)
+        if alone:
+            self._set_aside(batch, error)
+            return
+        for half in self._spool.halves(batch):
+            if self._over():
+                raise error
+            self._spool.planned(half)
+            tries = _TRIES_ALONE if len(half.records) == 1 else _TRIES_DIVIDED
+            again = self._try(half, tries, _DIVIDED_PAUSE_S)
+            if again is not None:
+                self._isolate(half, again, began)
+            self._join_if_due()
+
+    def _try(self, batch: Batch, tries: int, pause_s: float) -> Exception | None:
+        """Insert a batch, several times if need be; return the last failure, `None` = stored.
+
+        Raises:
+            OSError: it could not be noted.
+        """
+        for left in reversed(range(tries)):
+            try:
+                self._insert(batch)
+            except OSError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, what comes after must go on
+                self._failed("insert", error)
+                hopeless = isinstance(error, BadBatch) and len(batch.records) > 1
+                if left == 0 or hopeless or self._over():
+                    return error
+                self._pause(pause_s)
+                pause_s = min(2 * pause_s, self._settings.most_backoff_s)
+            else:
+                return None
+        raise AssertionError(tries)
+
+    def _probe(self, error: Exception) -> None:
+        """Insert a span of our own: does the store take anything at all?
+
+        Raises:
+            Exception: `error`: it does not.
+        """
         try:
-            self._insert(batch)
-        except BadBatch as error:
-            if len(batch.records) == 1:
-                self._refuse(batch, error)
-                return
-            logger.warning(
-                "a batch of %d requests cannot be stored (%s); they go one by one",
-                len(batch.records), error,
-            )  # fmt: skip
-            for one in self._spool.split(batch):
-                self._spool.planned(one)
-                try:
-                    self._insert(one)
-                except BadBatch as alone:
-                    self._refuse(one, alone)
+            self._store.insert_otlp(*_probe_batch(self._wall()))
+        except Exception:  # noqa: BLE001 - any failure says the same
+            raise error from None
+        self._worked_at = self._monotonic()
 
     def _insert(self, batch: Batch) -> None:
         started = self._monotonic()
@@ -210,18 +283,20 @@ class Ingest:
             self._join_at = min(self._join_at, started + self._settings.join_s)
         self._joins_due = _JOINS
         self.counted.insert_s += self._insert_took
+        self._worked_at = self._monotonic()
         self._spool.stored(batch)
         self.counted.batches += 1
         self.counted.spans += batch.spans
 
-    def _refuse(self, batch: Batch, error: BadBatch) -> None:
-        self._spool.put_aside(batch)
-        self._spool.stored(batch)
-        self.counted.put_aside += 1
-        if self.counted.put_aside == 1:
+    def _set_aside(self, batch: Batch, error: Exception) -> None:
+        reason = error.reason if isinstance(error, StoreError | BadBatch) else "other"
+        self._spool.set_aside(batch, reason, str(error) or type(error).__name__)
+        self.counted.quarantined[reason] += 1
+        if self.counted.quarantined[reason] == 1:
             logger.warning(
-                "a request cannot be stored and is put aside in %s: %s",
-                self._spool.folder / "aside", error,
+                "a request cannot be stored, and is set aside in %s (%s): %s; "
+                "see `llmtrace quarantine`",
+                self._spool.quarantine.folder, reason, error,
             )  # fmt: skip
 
     def _join_if_due(self) -> None:
@@ -260,3 +335,20 @@ class Ingest:
             time.sleep(max(0.0, min(seconds, self._until - self._monotonic())))
         else:
             self._stopping.wait(seconds)
+
+
+def _probe_batch(now_ns: int) -> tuple[bytes, str]:
+    """Return a batch of one span that any store takes, and a token of its own."""
+    span = Span(
+        trace_id=token_bytes(16), span_id=token_bytes(8), name="llmtrace.store_probe",
+        start_time_unix_nano=now_ns, end_time_unix_nano=now_ns,
+    )  # fmt: skip
+    name = KeyValue(key="service.name", value=AnyValue(string_value="llmtrace-collector"))
+    request = ExportTraceServiceRequest(
+        resource_spans=[
+            ResourceSpans(
+                resource=Resource(attributes=[name]), scope_spans=[ScopeSpans(spans=[span])]
+            )
+        ]
+    ).SerializeToString()
+    return delimited(request), f"probe-{span.trace_id.hex()}"

@@ -18,6 +18,7 @@ from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.inflate import inflate
 from llmtrace_collector.receive.limits import MIB, ReceiveLimits
 from llmtrace_collector.receive.otlp_json import from_json
+from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.refusal import RefusedError
 from llmtrace_collector.receive.spool import Spool
 
@@ -25,6 +26,8 @@ from llmtrace_collector.receive.spool import Spool
 _LONG: Final = 1 * MIB
 # Not worth a thread's while, whatever it unfolds to.
 _SHORT: Final = 16 << 10
+_ANY: Final = 1 << 62
+_UNBOUNDED: Final = ReceiveLimits(attributes=_ANY, span_bytes=_ANY, expanded_bytes=_ANY)
 _UNPACKING: Final = 2  # at a time: what comes of them is only weighed afterwards
 
 
@@ -58,6 +61,11 @@ class Intake:
         # One at a time: what a hostile body unfolds to in memory is held once.
         self._alone = asyncio.Semaphore(1)
         self._unpacking = asyncio.Semaphore(_UNPACKING)
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Requests that the store did not take."""
+        return self._spool.quarantine
 
     @contextmanager
     def weighing(self) -> Iterator[Weight]:
@@ -117,12 +125,36 @@ class Intake:
         else:
             checked = self._check(body)
         if checked.spans:
-            await self._spool.append(checked.payload, checked.spans)
+            await self._spool.append(checked.payload, checked.spans, checked.expanded)
         self.counted.requests[way] += 1
         self.counted.spans[way] += checked.spans
         self.counted.payload_bytes[way] += len(body)
         self.counted.refused_spans.update(checked.refused)
         return checked
+
+    async def replay(self) -> int:
+        """Put what is in quarantine into the spool again; return how many requests.
+
+        What still cannot be stored comes back.
+
+        Raises:
+            RefusedError: the spool has no room; the rest stays in quarantine.
+        """
+        quarantine = self._spool.quarantine
+        count = 0
+        for entry in quarantine.entries():
+            payload = quarantine.payload(entry.name)
+            if payload is None:
+                continue
+            try:
+                # What it would be refused for now was taken before.
+                found = await self._aside(lambda body: check(body, _UNBOUNDED), payload)
+            except RefusedError:
+                found = Checked(payload, entry.spans)
+            await self._spool.append(payload, entry.spans, found.expanded)
+            quarantine.remove(entry.name)
+            count += 1
+        return count
 
     def refuse(self, way: str, error: RefusedError) -> None:
         """Count a request that was not taken."""

@@ -29,6 +29,8 @@ class ReceiveLimits:
         json_depth: of JSON's objects and lists in one another.
         attributes: of one span, one resource, one scope.
         span_bytes: of one span with all it holds.
+        expanded_bytes: of one request as it is stored: each of its spans with a copy of its
+            resource and scope.
         memory_bytes: of all requests between their first byte and the spool.
         connections: open at a time, HTTP; and requests under way at a time, gRPC.
         head_s: for a request's headers, from the connection or the last answer's end.
@@ -44,6 +46,7 @@ class ReceiveLimits:
     json_depth: int = 32
     attributes: int = 256
     span_bytes: int = 1 * MIB
+    expanded_bytes: int = 128 * MIB
     memory_bytes: int = 128 * MIB
     connections: int = 10_000
     head_s: float = 10.0
@@ -80,6 +83,8 @@ class SpoolLimits:
         segment_bytes: after which a new file is begun.
         disk_bytes: of all files together. Above, senders are asked to come back later.
         free_bytes: to leave on the disk.
+        quarantine_bytes: of requests that cannot be stored. Above, the oldest of them are deleted,
+            and counted.
     """
 
     sync: Sync = "interval"
@@ -87,6 +92,7 @@ class SpoolLimits:
     segment_bytes: int = 64 * MIB
     disk_bytes: int = 4096 * MIB
     free_bytes: int = 256 * MIB
+    quarantine_bytes: int = 1024 * MIB
 
     def __post_init__(self) -> None:
         """Check them.

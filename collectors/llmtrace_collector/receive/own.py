@@ -70,9 +70,20 @@ def own_metrics(
     yield _one("llmtrace_ingest_spans", "Spans stored.", "counter", stored.spans)
     yield _one("llmtrace_ingest_batches", "Batches stored.", "counter", stored.batches)
     yield _one("llmtrace_ingest_rows", "Rows the join wrote.", "counter", stored.rows)
+    yield (
+        "llmtrace_ingest_quarantined", "Requests that cannot be stored, set aside, by why.",
+        "counter", [({"reason": why}, n) for why, n in _now(stored.quarantined)],
+    )  # fmt: skip
     yield _one(
-        "llmtrace_ingest_put_aside", "Requests the store cannot read.", "counter",
-        stored.put_aside,
+        "llmtrace_quarantine_requests", "Set aside and still there.", "gauge",
+        spool.quarantine.count,
+    )  # fmt: skip
+    yield _one(
+        "llmtrace_quarantine_bytes", "Of the requests set aside.", "gauge", spool.quarantine.size
+    )
+    yield _one(
+        "llmtrace_quarantine_dropped", "Set aside, and deleted for lack of room.", "counter",
+        spool.quarantine.dropped,
     )  # fmt: skip
     yield (
         "llmtrace_ingest_failures", "What did not succeed at once, by what.", "counter",

@@ -1,6 +1,7 @@
 """How is one request written to a spool file, and found again after whatever happened to it?
 
-A record is a mark, the payload's length, its spans, a checksum of all that, and the payload. Pure.
+A record is a mark, the payload's length, its spans, the bytes of these once they are stored, a
+checksum of all that, and the payload. An older kind, with another mark, lacks the third. Pure.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-MARK: Final = b"\xf1LTr"
-_HEAD: Final = Struct("<4sII")
+_MARKS: Final = b"\xf1LT"  # what both begin with
+MARK: Final = _MARKS + b"s"
+_HEAD: Final = Struct("<4sIIQ")
+_HEADS: Final = {MARK: _HEAD, _MARKS + b"r": Struct("<4sII")}
+_LENGTH: Final = Struct("<4sI")  # how every head begins
 _CHECK: Final = Struct("<I")
 HEAD_BYTES: Final = _HEAD.size + _CHECK.size
+_LEAST: Final = min(kind.size for kind in _HEADS.values()) + _CHECK.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +31,20 @@ class Record:
         end: of the byte after its last.
         spans: in the payload.
         payload: one request.
+        expanded: bytes of its spans, each with a copy of its resource and scope; of a record of
+            the older kind, those of the payload.
     """
 
     start: int
     end: int
     spans: int
     payload: bytes
+    expanded: int = 0
 
 
-def head(payload: bytes, spans: int) -> bytes:
+def head(payload: bytes, spans: int, expanded: int = 0) -> bytes:
     """Return what is written before a payload."""
-    told = _HEAD.pack(MARK, len(payload), spans)
+    told = _HEAD.pack(MARK, len(payload), spans, max(expanded, len(payload)))
     return told + _CHECK.pack(zlib.crc32(payload, zlib.crc32(told)))
 
 
@@ -58,14 +66,15 @@ def length_at(data: bytes, at: int) -> int | None:
 
     Its head alone is needed, and is not checked.
     """
-    if len(data) - at < HEAD_BYTES or data[at : at + len(MARK)] != MARK:
+    kind = _HEADS.get(data[at : at + len(MARK)])
+    if kind is None or len(data) - at < _LEAST:
         return None
-    return HEAD_BYTES + int(_HEAD.unpack_from(data, at)[1])
+    return kind.size + _CHECK.size + int(_LENGTH.unpack_from(data, at)[1])
 
 
 def next_mark(data: bytes, at: int) -> int:
     """Return where the next record may begin, at `at` or after; the length of `data` = nowhere."""
-    found = data.find(MARK, at)
+    found = data.find(_MARKS, at)
     return len(data) if found < 0 else found
 
 
@@ -73,10 +82,11 @@ def _record(data: bytes, at: int, start: int) -> Record | None:
     length = length_at(data, at)
     if length is None or len(data) - at < length:
         return None
-    body = at + HEAD_BYTES
+    kind = _HEADS[data[at : at + len(MARK)]]
+    body = at + kind.size + _CHECK.size
     payload = data[body : at + length]
-    (checksum,) = _CHECK.unpack_from(data, at + _HEAD.size)
-    if zlib.crc32(payload, zlib.crc32(data[at : at + _HEAD.size])) != checksum:
+    (checksum,) = _CHECK.unpack_from(data, at + kind.size)
+    if zlib.crc32(payload, zlib.crc32(data[at : at + kind.size])) != checksum:
         return None
-    spans = _HEAD.unpack_from(data, at)[2]
-    return Record(start + at, start + at + length, spans, payload)
+    _, _, spans, *rest = kind.unpack_from(data, at)
+    return Record(start + at, start + at + length, spans, payload, *rest or (len(payload),))

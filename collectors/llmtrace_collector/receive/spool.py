@@ -26,6 +26,7 @@ from llmtrace.errors import ConfigError
 from llmtrace_collector.receive.counters import Spooled
 from llmtrace_collector.receive.cursor import Cursor
 from llmtrace_collector.receive.limits import MIB, SpoolLimits
+from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.receive.records import (
     HEAD_BYTES,
     Record,
@@ -41,8 +42,9 @@ logger = logging.getLogger("llmtrace.collector")
 _SUFFIX: Final = ".spool"
 _GROUP_BYTES: Final = 16 * MIB
 _GROUP: Final = 512  # one call writes at most 1,024 pieces, two a record
-_ASIDE_BYTES: Final = 64 * MIB  # of damaged and refused data kept for people
+_ASIDE_BYTES: Final = 64 * MIB  # of damaged data kept for people
 _CHUNK: Final = 1 * MIB
+_ANY: Final = 1 << 62  # as many as there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Batch:
 class _Waiting(NamedTuple):
     payload: bytes
     spans: int
+    expanded: int
     loop: asyncio.AbstractEventLoop
     taken: asyncio.Future[None]
 
@@ -86,7 +89,7 @@ class Spool:
     """Appends requests to files, and hands them out in batches.
 
     `append` may be called from any event loop; the methods of the reader (`next_batch`, `stored`,
-    `put_aside`) from one thread.
+    `set_aside`) from one thread.
 
     Args:
         folder: of the files; made if it is not there.
@@ -130,6 +133,7 @@ class Spool:
                 "%s cannot be read: what the spool still holds is stored again, some of it twice",
                 folder / "cursor",
             )
+        self.quarantine = Quarantine(folder / "quarantine", self.limits.quarantine_bytes)
         self._sizes = self._found()
         self._inherited = max(self._sizes, default=-1)  # the file a killed process was writing
         self._next = 1 + max(self._inherited, self._cursor.position.segment)
@@ -153,8 +157,14 @@ class Spool:
         with self._lock:
             return self._backlog()
 
-    async def append(self, payload: bytes, spans: int) -> None:
+    async def append(self, payload: bytes, spans: int, expanded: int = 0) -> None:
         """Keep one request; return when it may be acknowledged.
+
+        Args:
+            payload: an `ExportTraceServiceRequest`.
+            spans: in it.
+            expanded: bytes of these, each with a copy of its resource and scope; at least the
+                payload's are taken for it.
 
         Raises:
             RefusedError: it is not kept, and may come again later.
@@ -163,7 +173,7 @@ class Spool:
             raise RefusedError("stopping", "this collector is going down")
         loop = asyncio.get_running_loop()
         taken = loop.create_future()
-        self._queue.put(_Waiting(payload, spans, loop, taken))
+        self._queue.put(_Waiting(payload, spans, expanded, loop, taken))
         await taken
 
     def wait(self, timeout_s: float, most_bytes: int, over: Callable[[], bool]) -> None:
@@ -236,7 +246,9 @@ class Spool:
         refusal: RefusedError | None = None
         try:
             pieces = [
-                piece for one in group for piece in (head(one.payload, one.spans), one.payload)
+                piece
+                for one in group
+                for piece in (head(one.payload, one.spans, one.expanded), one.payload)
             ]
             size = sum(map(len, pieces))
             self._check_room(size)
@@ -340,7 +352,9 @@ class Spool:
 
     # The reader.
 
-    def next_batch(self, most_bytes: int, most_spans: int) -> Batch | None:
+    def next_batch(
+        self, most_bytes: int, most_spans: int, most_expanded: int = _ANY
+    ) -> Batch | None:
         """Return what comes next, at most so much of it; `None` = all is stored.
 
         The same batch again until `stored` is told of it, also in the process's next life.
@@ -365,7 +379,8 @@ class Spool:
                 continue
             planned = at.planned if segment == at.segment else 0
             try:
-                found = self._records(segment, offset, planned or end, most_bytes, most_spans)
+                most = most_bytes, most_spans, most_expanded
+                found = self._records(segment, offset, planned or end, most)
             except FileNotFoundError:
                 self._lost(segment)
                 continue
@@ -373,12 +388,16 @@ class Spool:
                 self._skip_damage(segment, offset, end)
                 continue
             if planned and found[-1].end < planned:
-                found = self._records(segment, offset, planned, planned - offset, 1 << 62)
+                found = self._records(segment, offset, planned, (planned - offset, _ANY, _ANY))
             last = planned or found[-1].end
             if not planned:
                 self._cursor.plan(segment, offset, last)
-            token = f"{at.spool.hex()}-{segment}-{offset}"
-            return Batch(token, segment, offset, last, tuple(found))
+            return self._batch(segment, offset, last, tuple(found))
+
+    def _batch(self, segment: int, start: int, end: int, records: tuple[Record, ...]) -> Batch:
+        # With its end: a part of a batch that failed is another batch.
+        token = f"{self._cursor.position.spool.hex()}-{segment}-{start}-{end}"
+        return Batch(token, segment, start, end, records)
 
     def stored(self, batch: Batch) -> None:
         """Note that the store has a batch.
@@ -388,13 +407,15 @@ class Spool:
         """
         self._cursor.move(batch.segment, batch.end)
 
-    def split(self, batch: Batch) -> Sequence[Batch]:
-        """Return a batch's requests as batches of one; each is to be `planned` before it goes."""
-        name = self._cursor.position.spool.hex()
-        return [
-            Batch(f"{name}-{batch.segment}-{one.start}", batch.segment, one.start, one.end, (one,))
-            for one in batch.records
-        ]
+    def halves(self, batch: Batch) -> tuple[Batch, Batch]:
+        """Return a batch of several requests as two; each is to be `planned` before it goes."""
+        middle = len(batch.records) // 2
+        first, second = batch.records[:middle], batch.records[middle:]
+        place = second[0].start
+        return (
+            self._batch(batch.segment, batch.start, place, first),
+            self._batch(batch.segment, place, batch.end, second),
+        )
 
     def planned(self, batch: Batch) -> None:
         """Note which batch is about to be stored, where it is not the one `next_batch` returned.
@@ -404,23 +425,33 @@ class Spool:
         """
         self._cursor.plan(batch.segment, batch.start, batch.end)
 
-    def put_aside(self, batch: Batch) -> None:
-        """Keep, for people, what the store will never take. Within bounds; fails quietly."""
-        self._set_aside(f"{batch.segment:016d}-{batch.start}.refused", batch.body)
+    def set_aside(self, batch: Batch, reason: str, words: str) -> None:
+        """Move the only request of a batch into the quarantine.
+
+        Raises:
+            OSError: it is not there, and still to be stored.
+        """
+        [record] = batch.records
+        name = f"{batch.segment:016d}-{batch.start}"
+        self.quarantine.add(name, record.payload, record.spans, reason, words)
+        self.stored(batch)
 
     def _records(
-        self, segment: int, offset: int, end: int, most_bytes: int, most_spans: int
+        self, segment: int, offset: int, end: int, most: tuple[int, int, int]
     ) -> list[Record]:
+        """Return the records there: so many bytes at most, spans, and bytes of these expanded."""
+        most_bytes, most_spans, most_expanded = most
         file = self._open(segment)
         data = os.pread(file, min(max(most_bytes, HEAD_BYTES), end - offset), offset)
         length = length_at(data, 0)
         if length is not None and len(data) < length <= min(self._most_record, end - offset):
             data = os.pread(file, length, offset)
         found: list[Record] = []
-        spans = 0
+        spans = expanded = 0
         for record in records(data, offset):
             spans += record.spans
-            if found and spans > most_spans:
+            expanded += record.expanded
+            if found and (spans > most_spans or expanded > most_expanded):
                 break
             found.append(record)
         return found
@@ -440,7 +471,7 @@ class Spool:
                 at = min(end, at + max(1, len(data) - 3))
                 continue
             at += near
-            if self._records(segment, at, end, self._most_record, 1):
+            if self._records(segment, at, end, (self._most_record, 1, _ANY)):
                 break
             at += 1
         size = at - offset
@@ -564,6 +595,11 @@ def _settle(futures: Sequence[asyncio.Future[None]], refusal: RefusedError | Non
             future.set_result(None)
         else:
             future.set_exception(RefusedError(refusal.reason, refusal.words))
+
+
+def delimited(payload: bytes) -> bytes:
+    """Return a request after its length as a varint."""
+    return _varint(len(payload)) + payload
 
 
 def _varint(number: int) -> bytes:

@@ -14,5 +14,6 @@ ADDRESSES: Final = (
     ("/api/v1/traces/{trace_id}", "GET", "one trace: its rows and its spans"),
     ("/api/v1/slowest", "GET", "the requests that took longest"),
     ("/api/v1/coverage", "GET", "who told how much of each stage"),
+    ("/api/v1/quarantine", "GET, POST", "requests that the store did not take; POST stores them"),
     ("/api/v1/live", "GET", "what the live page shows"),
 )

@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 from llmtrace.errors import DataError, LlmtraceError
+from llmtrace_collector.receive import Intake
+from llmtrace_collector.receive.refusal import RefusedError
 from llmtrace_collector.serve import arrow, asking
 from llmtrace_collector.serve.addresses import ADDRESSES
 from llmtrace_collector.serve.asking import QuestionError
@@ -53,14 +56,21 @@ class Api:
     Args:
         store: that is read.
         looking: makes the live view.
+        intake: has the requests in quarantine; `None` = there are none.
         wall: unix seconds.
     """
 
     def __init__(
-        self, store: Store, looking: Looking, *, wall: Callable[[], float] = time.time
+        self,
+        store: Store,
+        looking: Looking,
+        *,
+        intake: Intake | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._looking = looking
+        self._intake = intake
         self._wall = wall
         self._room = asyncio.Semaphore(_QUERIES)
 
@@ -79,6 +89,8 @@ class Api:
                 Route("/traces/{trace_id}", self._answering(self._trace)),
                 Route("/slowest", self._answering(self._slowest)),
                 Route("/coverage", self._answering(self._coverage)),
+                Route("/quarantine", self._answering(self._quarantined), methods=["GET"]),
+                Route("/quarantine", self._answering(self._replay), methods=["POST"]),
                 Route("/live", self._answering(self._live)),
             ],
         )
@@ -153,8 +165,7 @@ class Api:
         return JSONResponse({"events": found})
 
     async def _tell(self, request: Request) -> Response:
-        # A web page of somebody else's can send text and forms here unasked, but not this.
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        if not _is_json(request):
             return _error(415, "send events as Content-Type: application/json")
         body = bytearray()
         try:
@@ -222,6 +233,20 @@ class Api:
         asking.known(given, frozenset({"budget"}))
         return JSONResponse((await self._looking.look(given.get("budget"))).as_json())
 
+    async def _quarantined(self, request: Request) -> Response:
+        asking.known(request.query_params, frozenset())
+        found = [] if self._intake is None else self._intake.quarantine.entries()
+        return JSONResponse({"requests": [asdict(one) for one in found]})
+
+    async def _replay(self, request: Request) -> Response:
+        if not _is_json(request):
+            return _error(415, "send {} as Content-Type: application/json")
+        try:
+            count = 0 if self._intake is None else await self._intake.replay()
+        except RefusedError as error:
+            return _error(503, error.words, {"Retry-After": "5"})
+        return JSONResponse({"replayed": count}, 202)
+
     async def _ask(self, question: Callable[[], T]) -> T:
         # Only while it runs: who reads slowly keeps nobody else from asking.
         async with asyncio.timeout(_PATIENCE_S):
@@ -249,6 +274,12 @@ class Api:
         while piece:
             yield piece
             piece = await self._ask(lambda: next(rest, b""))
+
+
+def _is_json(request: Request) -> bool:
+    """Say whether JSON comes: other sites' pages can send text and forms here, but not that."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    return kind == "application/json"
 
 
 def _ndjson(found: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
@@ -60,6 +60,7 @@ def make_app(
     *,
     token: str | None = None,
     hosts: frozenset[str] | None = None,
+    quarantined: Callable[[], int] = lambda: 0,
 ) -> ASGIApp:
     """Make the application.
 
@@ -69,6 +70,7 @@ def make_app(
         why_not_ready: returns what is missing, in words; `None` = nothing.
         token: readers must show it; `None` = none is needed.
         hosts: names it may be asked as; `None` = any.
+        quarantined: returns how many requests are in quarantine.
     """
     page, policy = live_page()
 
@@ -83,9 +85,13 @@ def make_app(
     async def readyz(request: Request) -> Response:
         del request
         reason = why_not_ready()
-        if reason is None:
-            return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "not ready", "reason": reason}, 503)
+        status = "ready" if reason is None else "not ready"
+        told: dict[str, Any] = {"status": status}
+        if reason is not None:
+            told["reason"] = reason
+        if count := quarantined():
+            told["quarantined_requests"] = count
+        return JSONResponse(told, 200 if reason is None else 503)
 
     app = Starlette(
         routes=[

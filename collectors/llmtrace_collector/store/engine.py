@@ -78,6 +78,8 @@ _UNREADABLE: Final = frozenset(
 _WRONG: Final = frozenset(
     {36, 43, 46, 47, 53, 60, 62, 158, 164, 184, 215, 307, 386, 396, 450, 456, 457, 497}
 )
+# Of what the engine had too little of.
+_REASONS: Final = {173: "memory", 241: "memory", 243: "disk"}
 _LONGEST: Final = 400
 
 
@@ -96,7 +98,7 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
         return BadBatch(f"{what}: {short}")
     if not inserting and code in _WRONG | _UNREADABLE:
         return DataError(f"{what}: {short}")
-    return StoreError(f"{what}: {short}")
+    return StoreError(f"{what}: {short}", _REASONS.get(code, "store"))
 
 
 def literal(value: object) -> str:

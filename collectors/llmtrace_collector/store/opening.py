@@ -12,12 +12,10 @@ from llmtrace.errors import ConfigError, LlmtraceError
 from llmtrace_collector.store.engine import Engine
 from llmtrace_collector.store.stored import ClickHouseReader, ClickHouseStore
 from llmtrace_collector.store.tables import Keep
+from llmtrace_collector.store.upgrade import VERSION, version_of
 
 PASSWORD: Final = "CLICKHOUSE_PASSWORD"  # noqa: S105 - names of variables
 PASSWORD_FILE: Final = "CLICKHOUSE_PASSWORD_FILE"  # noqa: S105
-_HAS_ROWS: Final = (
-    "SELECT 1 FROM system.tables WHERE database = currentDatabase() AND name = 'requests'"
-)
 
 
 def open_store(
@@ -46,10 +44,17 @@ def open_to_read(url: str | Path, *, environ: Mapping[str, str] = os.environ) ->
     """
     store = ClickHouseReader(open_engine(url, make=False, environ=environ))
     try:
-        if not store.query(_HAS_ROWS):
+        version = version_of(store.engine)
+        if version is None:
             raise ConfigError(
                 f"store {store.engine.name}: holds no table `requests`; a collector makes it, or what "
                 "`llmtrace schema clickhouse` prints"
+            )
+        if version != VERSION:
+            raise ConfigError(
+                f"store {store.engine.name}: its schema is {version}, this version reads {VERSION}; "
+                "a collector of this version upgrades an older one when it starts, or what "
+                "`llmtrace schema clickhouse --from NUMBER` prints does"
             )
     except LlmtraceError:
         store.close()

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.store import tables
+from llmtrace_collector.store import tables, upgrade
 from llmtrace_collector.store.join import COLUMNS, Times, affected, select
-from llmtrace_collector.store.sql import quoted
 from llmtrace_collector.store.tables import Keep
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -24,7 +23,10 @@ _BACK_S: Final = 3600
 
 
 def schema(
-    database: str = "llmtrace", cluster: str | None = None, keep: Keep | None = None
+    database: str = "llmtrace",
+    cluster: str | None = None,
+    keep: Keep | None = None,
+    since: int | None = None,
 ) -> str:
     """Return the statements for `clickhouse-client`, each ended by a semicolon.
 
@@ -32,25 +34,30 @@ def schema(
         database: where the tables go.
         cluster: of the server's `remote_servers`, if they are to be on one.
         keep: for how long what is kept.
+        since: the number of the schema that is there, and is to be brought to this one; `None` =
+            there is none yet.
 
     Raises:
-        ConfigError: a name is none that can stand in a statement.
+        ConfigError: a name is none that can stand in a statement, or there is no such number.
     """
     for what, name in (("database", database), ("cluster", cluster or "cluster")):
         if not _NAME.fullmatch(name):
             raise ConfigError(f"--{what} {name!r}: letters, digits and underscores, at most 64")
-    return ";\n\n".join((_HEAD, *statements(database, cluster, keep or Keep()))) + ";\n"
+    return ";\n\n".join((_HEAD, *statements(database, cluster, keep or Keep(), since))) + ";\n"
 
 
-def statements(database: str, cluster: str | None, keep: Keep) -> Iterator[str]:
+def statements(
+    database: str, cluster: str | None, keep: Keep, since: int | None = None
+) -> Iterator[str]:
     """Yield the statements, one by one."""
-    on = "" if cluster is None else f" ON CLUSTER '{quoted(cluster)}'"
+    on, _ = tables.places(cluster)
     yield f"CREATE DATABASE IF NOT EXISTS {database}{on}"
     yield f"USE {database}"
-    if cluster is None:
-        yield from tables.statements(keep)
+    if since is None:
+        yield from upgrade.making(cluster, keep)
     else:
-        yield from tables.cluster_statements(cluster, keep)
+        yield from upgrade.statements(since, cluster, keep)
+        yield f"DROP VIEW IF EXISTS requests_of_parts{on}"
     yield join_view()
 
 

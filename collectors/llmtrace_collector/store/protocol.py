@@ -17,11 +17,20 @@ class StoreError(SourceError):
     """The store did not do what it was asked: out of disk, unreachable, locked, too slow.
 
     What was to be inserted may be in the store, or may not: insert it again with the same token.
+
+    Attributes:
+        reason: in one word, for a counter.
     """
+
+    def __init__(self, words: str, reason: str = "store") -> None:
+        super().__init__(words)
+        self.reason = reason
 
 
 class BadBatch(DataError):  # noqa: N818 - it is the batch that is bad
     """These bytes are no OTLP spans: inserting them again will fail again."""
+
+    reason = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from llmtrace_collector.store import retention, spans, tables
+from llmtrace_collector.store import retention, spans, upgrade
 from llmtrace_collector.store.engine import Engine, Settings
 from llmtrace_collector.store.join import Joiner
 from llmtrace_collector.store.protocol import Event, Facts, JoinReport, SignalSample
@@ -17,12 +17,16 @@ from llmtrace_collector.store.tables import Keep
 _MS: Final = 1_000_000
 _DAY_NS: Final = 86_400_000_000_000
 _IN_S: Final = 1_000
+_INSERT_BYTES: Final = 2 << 30
 _OTLP: Final[Settings] = {
     "input_format_protobuf_oneof_presence": 1,
     # Or a batch that was stored in one table and not in the next would stay so.
     "deduplicate_blocks_in_dependent_materialized_views": 1,
     # Spans of many days in one batch are odd, and no reason to refuse it.
     "max_partitions_per_insert_block": 0,
+    # Too much for one insert fails, instead of having the system end this process; what failed is
+    # divided, and what alone is too much is set aside.
+    "max_memory_usage": _INSERT_BYTES,
     "exclude_materialize_skip_indexes_on_insert": ",".join(spans.INDEXED_LATER),
 }
 _EACH_ROW: Final = "JSONEachRow"
@@ -58,7 +62,7 @@ class ClickHouseStore(ClickHouseReader):
         keep: for how long what is kept.
 
     Raises:
-        ConfigError: the engine cannot do what is needed.
+        ConfigError: the engine cannot do what is needed, or its store is of a newer version.
         StoreError: it does not answer.
     """
 
@@ -67,8 +71,7 @@ class ClickHouseStore(ClickHouseReader):
         self.keep = keep or Keep()
         self._facts: dict[str, tuple[str, int]] = {}  # as last written, and on which day
         self._lock = threading.Lock()
-        for statement in tables.statements(self.keep):
-            engine.run(statement)
+        upgrade.open_schema(engine, self.keep)
         retention.follow(engine, self.keep)
         self._otlp = {**_OTLP, **engine.schema(spans.PROTO, spans.MESSAGE)}
         self._joiner = Joiner(engine)

@@ -183,6 +183,8 @@ def days_kept(table: Table, keep: Keep) -> int:
 
 
 TABLES: Final = (TRACES, PARTS, REQUESTS, SIGNALS, EVENTS, FACTS, JOINS)
+# Holds the number of the schema; see `upgrade`.
+VERSIONS: Final = "schema_versions"
 
 
 def _create(
@@ -203,9 +205,15 @@ SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1,
 
 def statements(keep: Keep = _KEEP) -> Iterator[str]:
     """Yield the statements that make everything on one node. Run again, they change nothing."""
+    yield from table_statements(keep)
+    yield from view_statements()
+
+
+def table_statements(keep: Keep = _KEEP) -> Iterator[str]:
+    """Yield the statements that make the tables on one node."""
     for table in TABLES:
         yield _create(table, keep)
-    yield from _views("", "")
+    yield _create_versions("MergeTree", VERSIONS, "")
 
 
 def cluster_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
@@ -213,28 +221,63 @@ def cluster_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
 
     What belongs to one trace lies on one shard. Each node reads the parts off the spans it gets.
     """
-    on = f" ON CLUSTER '{quoted(cluster)}'"
+    yield from cluster_table_statements(cluster, keep)
+    yield from view_statements(*places(cluster))
+
+
+def cluster_table_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
+    """Yield the statements that make the tables on a cluster."""
+    on, suffix = places(cluster)
+    zoo = "'/clickhouse/tables/{shard}/{database}/{table}', '{replica}'"
     for table in TABLES:
-        local = f"{table.name}_local"
+        local = f"{table.name}{suffix}"
         name, _, arguments = table.engine.partition("(")
-        zoo = "'/clickhouse/tables/{shard}/{database}/{table}', '{replica}'"
         rest = f", {arguments}" if arguments else ")"
         yield _create(table, keep, name=local, engine=f"Replicated{name}({zoo}{rest}", on=on)
-        yield (
-            f"CREATE TABLE IF NOT EXISTS {table.name}{on} AS {local}\n"
-            f"ENGINE = Distributed('{quoted(cluster)}', currentDatabase(), {local}, {table.shard})"
-        )
-    yield from _views(on, "_local")
+        yield _distributed(table.name, cluster, table.shard)
+    yield _create_versions(f"ReplicatedMergeTree({zoo})", f"{VERSIONS}{suffix}", on)
+    yield _distributed(VERSIONS, cluster, "rand()")
 
 
-def _views(on: str, local: str) -> Iterator[str]:
+def places(cluster: str | None) -> tuple[str, str]:
+    """Return what names a cluster in a statement, and the suffix of its nodes' own tables."""
+    return ("", "") if cluster is None else (f" ON CLUSTER '{quoted(cluster)}'", "_local")
+
+
+def _distributed(name: str, cluster: str, shard: str) -> str:
+    on, suffix = places(cluster)
+    return (
+        f"CREATE TABLE IF NOT EXISTS {name}{on} AS {name}{suffix}\n"
+        f"ENGINE = Distributed('{quoted(cluster)}', currentDatabase(), {name}{suffix}, {shard})"
+    )
+
+
+def _create_versions(engine: str, name: str, on: str) -> str:
+    """Return the statement of the table that holds the schema's number; see `upgrade`."""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {name}{on} (\n    version UInt32,\n"
+        f"    at DateTime64(6, 'UTC') DEFAULT now64(6)\n) ENGINE = {engine}\nORDER BY version"
+    )
+
+
+def view_selects(local: str = "") -> dict[str, str]:
+    """Return the query of each view that fills a table as another is inserted into."""
+    return {
+        "request_parts_of_spans": parts.parts_select(f"otel_traces{local}"),
+        "spans_of_otlp": spans.traces_select("otlp"),
+    }
+
+
+def view_statements(on: str = "", local: str = "") -> Iterator[str]:
+    """Yield the statements that make the views, and the table that they read OTLP from."""
+    selects = view_selects(local)
     yield (
         f"CREATE MATERIALIZED VIEW IF NOT EXISTS request_parts_of_spans{on} TO request_parts{local} AS\n"
-        + parts.parts_select(f"otel_traces{local}")
+        + selects["request_parts_of_spans"]
     )
     yield f"CREATE TABLE IF NOT EXISTS otlp{on} (\n{spans.INCOMING_COLUMNS}\n) ENGINE = Null"
     # By way of the distributed table, that each trace's spans come to their shard.
     yield (
         f"CREATE MATERIALIZED VIEW IF NOT EXISTS spans_of_otlp{on} TO otel_traces AS\n"
-        + spans.traces_select("otlp")
+        + selects["spans_of_otlp"]
     )

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from llmtrace_collector.receive import ReceiveLimits
@@ -207,3 +207,22 @@ def test_brackets_in_text_are_no_depth(value):
 def test_reading_deep_json_needs_no_stack_of_ours():
     """The recursion limit is far away."""
     assert LIMITS.json_depth * 10 < sys.getrecursionlimit()
+
+
+def test_what_spans_become_with_their_resource_in_each_is_bounded():
+    """A resource is stored with every span: bytes after that count, and not attributes."""
+    large = KeyValue(key="note", value=AnyValue(string_value="x" * 1_000_000))
+    sent = request(*(span(number) for number in range(100)))
+    sent.resource_spans[0].resource.attributes.append(large)
+    limits = ReceiveLimits(expanded_bytes=20_500_000)
+
+    found = check(sent.SerializeToString(), limits)
+
+    assert 15 < found.spans <= 20
+    assert found.refused == {"expanded_bytes": 100 - found.spans}
+    assert "receive.expanded_bytes" in found.words
+    assert found.spans * 1_000_000 < found.expanded <= limits.expanded_bytes
+
+    scoped = request(*(span(number) for number in range(100)))
+    scoped.resource_spans[0].scope_spans[0].scope.version = "1" * 1_000_000
+    assert check(scoped.SerializeToString(), limits).refused["expanded_bytes"] > 75

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import pytest
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.receive import Ingest, IngestSettings, Spool, SpoolLimits
+from llmtrace_collector.receive import Ingest, IngestSettings, Intake, Spool, SpoolLimits
+from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.store.protocol import JoinReport, StoreError
-from tests.collector.receive.parts import MemoryStore, body
+from tests.collector.receive.parts import MemoryStore, body, numbers, undelimited
 
 QUICK = IngestSettings(interval_s=0.01, join_s=0.01, backoff_s=0.01, most_backoff_s=0.02)
 
@@ -146,10 +147,11 @@ def test_a_request_that_can_never_be_stored_is_put_aside(tmp_path):
         ingest.drain()
 
         assert sorted(store.stored) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-        assert ingest.counted.put_aside == 1
+        assert ingest.counted.quarantined == {"unreadable": 1}
         assert spool.backlog_bytes == 0
-    [kept] = (tmp_path / "aside").iterdir()
-    assert kept.name.endswith(".refused")
+        [kept] = spool.quarantine.entries()
+        assert (kept.reason, kept.error, kept.spans) == ("unreadable", "no spans", 1)
+        assert numbers(spool.quarantine.payload(kept.name)) == [4]
 
 
 def test_a_store_that_fails_amid_the_search_for_a_bad_request_stores_nothing_twice(tmp_path):
@@ -276,3 +278,137 @@ def test_nothing_of_it_outlives_the_stop(tmp_path):
         ingest.stop()
 
     assert before == threading.active_count()
+
+
+class Choosy(MemoryStore):
+    """Takes everything but some spans; the error is not one of unreadable bytes."""
+
+    bad: frozenset[int] = frozenset()
+
+    def insert_otlp(self, body, token):
+        """Refuse what has one of the bad spans in it."""
+        if self.bad & set(numbers(*undelimited(body))):
+            raise StoreError("Code: 241. memory limit exceeded", "memory")
+        super().insert_otlp(body, token)
+
+
+def own(store):
+    """The numbers stored, without those of spans that asked whether the store works."""
+    return sorted(number for number in store.stored if number < 1000)
+
+
+@pytest.mark.parametrize("bad", [{0}, {4}, {9}, {0, 1, 2, 3}, {1, 5, 9}, set(range(10))])
+def test_what_the_store_does_not_take_is_set_aside_and_holds_up_nothing(tmp_path, bad):
+    """Whatever the reason, and wherever it lies; all else is stored once."""
+    store = Choosy()
+    store.bad = frozenset(bad)
+    with opened(tmp_path) as spool:
+        append(spool, *range(10))
+        ingest = Ingest(spool, store, QUICK)
+        ingest.drain()
+        append(spool, 20)
+        ingest.drain()
+
+        assert own(store) == sorted({*range(10), 20} - bad)
+        assert ingest.counted.quarantined == {"memory": len(bad)}
+        assert spool.backlog_bytes == 0
+    with opened(tmp_path) as spool:  # and after a restart
+        entries = spool.quarantine.entries()
+        assert {entry.reason for entry in entries} == {"memory"}
+        kept = [numbers(spool.quarantine.payload(entry.name))[0] for entry in entries]
+        assert sorted(kept) == sorted(bad)
+        assert spool.next_batch(1 << 20, 100) is None
+
+
+def test_a_request_is_tried_alone_three_times_before_it_is_set_aside(tmp_path):
+    """What failed twice may have been unlucky."""
+    tries = []
+
+    class Counting(Choosy):
+        def insert_otlp(self, body, token):
+            tries.append(numbers(*undelimited(body)))
+            super().insert_otlp(body, token)
+
+    store = Counting()
+    store.bad = frozenset({2})
+    with opened(tmp_path) as spool:
+        append(spool, *range(4))
+        Ingest(spool, store, QUICK).drain()
+
+    assert tries.count([2]) >= 3
+
+
+def test_a_store_that_takes_nothing_quarantines_nothing(tmp_path):
+    """Neither at once nor when it goes away while a bad request is looked for."""
+    store = Choosy()
+    store.bad = frozenset({3})
+
+    class Going(Choosy):
+        left = 3
+
+        def insert_otlp(self, body, token):
+            self.left -= 1
+            if self.left < 0:
+                raise StoreError("Code: 243. no space left", "disk")
+            super().insert_otlp(body, token)
+
+    gone = Going()
+    gone.bad = frozenset({3})
+    with opened(tmp_path) as spool:
+        append(spool, *range(8))
+        for broken in (MemoryStore(failing=1 << 30), gone):
+            ingest = Ingest(spool, broken, QUICK)
+            ingest.start()
+            assert until(lambda ingest=ingest: ingest.counted.failures["insert"] > 12)
+            assert not ingest.stop(timeout_s=0.1)
+            assert not ingest.counted.quarantined
+        assert spool.quarantine.count == 0
+        Ingest(spool, store, QUICK).drain()
+        assert own(store) == sorted(set(range(8)) - {3} - {*own(gone)})
+
+
+def test_what_is_in_quarantine_is_replayed(tmp_path):
+    """Once the store takes it, it is stored; what it still does not take comes back."""
+    store = Choosy()
+    store.bad = frozenset({1, 2})
+    with opened(tmp_path) as spool:
+        append(spool, *range(4))
+        ingest = Ingest(spool, store, QUICK)
+        ingest.drain()
+        store.bad = frozenset({2})
+
+        assert asyncio.run(Intake(spool).replay()) == 2
+        assert spool.quarantine.count == 0
+        ingest.drain()
+
+        assert own(store) == [0, 1, 3]
+        [left] = spool.quarantine.entries()
+        assert numbers(spool.quarantine.payload(left.name)) == [2]
+
+
+def test_the_quarantine_is_bounded(tmp_path):
+    """The oldest go, and are counted; a name from outside reaches no other file."""
+    quarantine = Quarantine(tmp_path / "q", 250)
+    for number in range(5):
+        quarantine.add(f"{number}", b"x" * 100, 1, "memory", "words")
+
+    assert [entry.name for entry in quarantine.entries()] == ["3", "4"]
+    assert (quarantine.dropped, quarantine.size) == (3, 200)
+    assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [
+        "3.json", "3.otlp", "4.json", "4.otlp",
+    ]  # fmt: skip
+    (tmp_path / "secret.otlp").write_bytes(b"no")
+    assert quarantine.payload("../secret") is None
+
+
+def test_a_batch_is_bounded_by_what_it_becomes(tmp_path):
+    """Bytes on the wire say little of what a store has to write."""
+    with opened(tmp_path) as spool:
+
+        async def run():
+            for number in range(6):
+                await spool.append(body(number), 1, 100 << 20)
+
+        asyncio.run(run())
+        batch = spool.next_batch(1 << 20, 1000, 256 << 20)
+        assert len(batch.records) == 2

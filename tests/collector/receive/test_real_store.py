@@ -8,8 +8,9 @@ import time
 from contextlib import closing
 
 import pytest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from llmtrace_collector.receive import Ingest, Spool, SpoolLimits
+from llmtrace_collector.receive import Ingest, IngestSettings, Spool, SpoolLimits
 from llmtrace_collector.receive.beacons import beacon_request
 from llmtrace_collector.store import open_store
 from tests.bench.crash import judge, lives
@@ -87,7 +88,7 @@ def test_what_passed_the_check_never_stops_the_store(store, spool):
     ingest = Ingest(spool, store)
     ingest.drain()
 
-    assert (ingest.counted.put_aside, dict(ingest.counted.failures)) == (0, {})
+    assert (ingest.counted.quarantined, dict(ingest.counted.failures)) == ({}, {})
     assert count(store, 2000, 2003) == (4, 4)
     # Older ones than spans are kept are let go by the store.
     assert count(store, 3000, 3005) == (6, 6)
@@ -101,7 +102,7 @@ def test_a_request_the_store_cannot_read_is_put_aside(store, spool):
     ingest = Ingest(spool, store)
     ingest.drain()
 
-    assert ingest.counted.put_aside == 1
+    assert ingest.counted.quarantined == {"unreadable": 1}
     assert count(store, 5000, 5001) == (2, 2)
 
 
@@ -118,6 +119,24 @@ def test_a_beacon_is_a_span_of_the_store(store, spool):
         {"t": "a" * 32},
     )
     assert (name, e2e, duration) == ("llmtrace.browser", "1.5", "1500000000")
+
+
+def test_what_is_too_much_for_the_engine_is_set_aside(store, spool, monkeypatch):
+    """A record that an earlier version took: what comes after it is stored all the same."""
+    monkeypatch.setitem(store._otlp, "max_memory_usage", 192 << 20)  # of a smaller machine
+    large = KeyValue(key="note", value=AnyValue(string_value="x" * 1_000_000))
+    poison = request(*(span(number) for number in range(6000, 7000)))
+    poison.resource_spans[0].resource.attributes.append(large)
+    append(spool, body(5100), poison.SerializeToString(), body(5101))
+
+    ingest = Ingest(spool, store, IngestSettings(backoff_s=0.01))
+    ingest.drain()
+
+    assert count(store, 5100, 5101) == (2, 2)
+    assert ingest.counted.quarantined == {"memory": 1}
+    [entry] = spool.quarantine.entries()
+    assert "241" in entry.error
+    assert spool.backlog_bytes == 0
 
 
 def test_three_kills_lose_and_double_nothing(tmp_path, store):

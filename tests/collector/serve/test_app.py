@@ -62,6 +62,18 @@ def test_not_ready_is_said_with_its_reason():
     assert answer.json() == {"status": "not ready", "reason": "starting"}
 
 
+def test_what_is_in_quarantine_is_said_and_is_no_reason_to_send_elsewhere():
+    """The number alone: whoever may ask without a token learns no more."""
+    app = make_app(
+        CollectorRegistry(), Mount("/api/v1", routes=[]), lambda: None, quarantined=lambda: 2
+    )
+    with TestClient(app, base_url="http://127.0.0.1:4319") as one:
+        answer = one.get("/readyz")
+
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "ready", "quarantined_requests": 2}
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/live", "/nothing"])
 @pytest.mark.parametrize(
     "header",

@@ -1,0 +1,254 @@
+"""Bring the tables and views of a store to the schema of this version.
+
+A store has a number, in its table `schema_versions`. What a `CREATE … IF NOT EXISTS` cannot change
+is changed by numbered steps, each of which may be run twice; columns and indexes that are missing
+are added, and views whose text differs get the present one, whatever the number says. A store of a
+newer schema is refused: what it holds may mean something else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from llmtrace.errors import ConfigError
+from llmtrace_collector.store import tables
+from llmtrace_collector.store.engine import Engine
+from llmtrace_collector.store.tables import Keep, Table
+
+# The number of the schema that the tables of this version make. 1 had no table for it.
+VERSION: Final = 2
+UNNUMBERED: Final = 1
+# Yields the statements that lead to a number from the one before, on a cluster or (`None`) a node.
+Step = Callable[[str | None, Keep], Iterator[str]]
+
+
+def _nothing(cluster: str | None, keep: Keep) -> Iterator[str]:
+    """Change nothing: columns, indexes and views need no step."""
+    del cluster, keep
+    return iter(())
+
+
+STEPS: Final[Mapping[int, Step]] = {2: _nothing}
+
+_TRIAL: Final = "llmtrace_view_on_trial"
+_HERE: Final = "database = currentDatabase()"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns and indexes of a table, as its statement declares them.
+
+    Attributes:
+        columns: the declaration of each, without its name.
+        indexes: likewise.
+    """
+
+    columns: Mapping[str, str]
+    indexes: Mapping[str, str]
+
+
+def open_schema(engine: Engine, keep: Keep) -> None:
+    """Make what a store lacks, and bring what it has to this version's schema.
+
+    Raises:
+        ConfigError: the store's schema is newer than this version's, or older and on a cluster,
+            whose name is not known here.
+        StoreError: the store does not answer; the next opening goes on where this one ended.
+    """
+    made = _rows(engine, f"SELECT name, engine, as_select FROM system.tables WHERE {_HERE}")
+    kinds = {name: kind for name, kind, _ in made}
+    version = version_of(engine)
+    if version is not None and version > VERSION:
+        raise ConfigError(
+            f"store {engine.name}: its schema is {version}, made by a newer llmtrace; this one "
+            f"knows {VERSION}. Run the newer version"
+        )
+    is_distributed = kinds.get(tables.REQUESTS.name) == "Distributed"
+    if is_distributed and version != VERSION:
+        raise ConfigError(
+            f"store {engine.name}: its schema is {version}, this version's is {VERSION}, and it is "
+            f"on a cluster: run what `llmtrace schema clickhouse --cluster NAME --from {version}` "
+            "prints"
+        )
+    if version is not None:
+        for number in range(version + 1, VERSION + 1):
+            for statement in STEPS[number](None, keep):
+                engine.run(statement)
+    for statement in tables.table_statements(keep):
+        engine.run(statement)
+    if version is not None and not is_distributed:
+        for statement in _alterations(engine):
+            engine.run(statement)
+        for name, select in tables.view_selects("").items():
+            _follow_view(engine, name, select)
+    for statement in tables.view_statements():
+        engine.run(statement)
+    if version != VERSION:
+        engine.run(_noting())
+
+
+def version_of(engine: Engine) -> int | None:
+    """Return the number of a store's schema; `None` = there is no store yet.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    names = {name for (name,) in _rows(engine, f"SELECT name FROM system.tables WHERE {_HERE}")}
+    if tables.REQUESTS.name not in names:
+        return None
+    if tables.VERSIONS not in names:
+        return UNNUMBERED
+    [(found,)] = _rows(engine, f"SELECT max(version) FROM {tables.VERSIONS}")
+    return int(found) or UNNUMBERED
+
+
+def making(cluster: str | None, keep: Keep) -> Iterator[str]:
+    """Yield the statements that make everything of this schema where there is nothing yet."""
+    if cluster is None:
+        yield from tables.statements(keep)
+    else:
+        yield from tables.cluster_statements(cluster, keep)
+    yield _noting()
+
+
+def statements(since: int, cluster: str | None, keep: Keep) -> Iterator[str]:
+    """Yield the statements that bring a server's tables to this schema. May be run twice.
+
+    Args:
+        since: the number of the schema that is there.
+        cluster: of the server's `remote_servers`, if the tables are on one.
+        keep: for how long what is kept.
+
+    Raises:
+        ConfigError: there is no such number.
+    """
+    if not UNNUMBERED <= since <= VERSION:
+        raise ConfigError(f"--from {since}: there are schemas {UNNUMBERED} to {VERSION}")
+    on, local = tables.places(cluster)
+    for number in range(since + 1, VERSION + 1):
+        yield from STEPS[number](cluster, keep)
+    if cluster is None:
+        yield from tables.table_statements(keep)
+    else:
+        yield from tables.cluster_table_statements(cluster, keep)
+    for table in tables.TABLES:
+        declared = declared_columns(table)
+        for name in (f"{table.name}{local}", *([table.name] if local else [])):
+            changes = [*_adding(declared.columns), *_widening(declared.columns)]
+            if name != table.name or not local:
+                changes += _indexing(declared.indexes)
+            yield f"ALTER TABLE {name}{on} {', '.join(changes)}"
+    yield from tables.view_statements(on, local)
+    for name, select in tables.view_selects(local).items():
+        yield f"ALTER TABLE {name}{on} MODIFY QUERY\n{select}"
+    yield _noting()
+
+
+def declared_columns(table: Table) -> Columns:
+    """Return a table's columns and indexes by name. Nested ones are left out: no step adds any."""
+    columns, indexes = {}, {}
+    for line in _split(table.columns):
+        name, _, rest = line.partition(" ")
+        if name == "INDEX":
+            name, _, rest = rest.partition(" ")
+            indexes[name] = rest
+        elif not rest.startswith("Nested"):
+            columns[name] = rest
+    return Columns(columns, indexes)
+
+
+def _split(text: str) -> Iterator[str]:
+    """Split at commas outside of brackets and quotes."""
+    depth, quoted, start = 0, False, 0
+    for place, sign in enumerate(text):
+        if sign == "'":
+            quoted = not quoted
+        elif not quoted:
+            depth += (sign == "(") - (sign == ")")
+            if sign == "," and depth == 0:
+                yield " ".join(text[start:place].split())
+                start = place + 1
+    yield " ".join(text[start:].split())
+
+
+def _alterations(engine: Engine) -> Iterator[str]:
+    """Yield what changes the tables that are there: what is missing, and enums that grew."""
+    have = {
+        (table, name): kind
+        for table, name, kind in _rows(
+            engine, f"SELECT table, name, type FROM system.columns WHERE {_HERE}"
+        )
+    }
+    indexed = {
+        (table, name)
+        for table, name in _rows(
+            engine, f"SELECT table, name FROM system.data_skipping_indices WHERE {_HERE}"
+        )
+    }
+    for table in tables.TABLES:
+        declared = declared_columns(table)
+        missing = {
+            name: rest for name, rest in declared.columns.items() if (table.name, name) not in have
+        }
+        grown = {
+            name: rest
+            for name, rest in declared.columns.items()
+            if name not in missing and not rest.startswith(have[table.name, name])
+        }
+        new = {
+            name: rest
+            for name, rest in declared.indexes.items()
+            if (table.name, name) not in indexed
+        }
+        changes = [*_adding(missing), *_widening(grown), *_indexing(new)]
+        if changes:
+            yield f"ALTER TABLE {table.name} {', '.join(changes)}"
+
+
+def _adding(columns: Mapping[str, str]) -> Iterator[str]:
+    return (f"ADD COLUMN IF NOT EXISTS {name} {rest}" for name, rest in columns.items())
+
+
+def _indexing(indexes: Mapping[str, str]) -> Iterator[str]:
+    return (f"ADD INDEX IF NOT EXISTS {name} {rest}" for name, rest in indexes.items())
+
+
+def _widening(columns: Mapping[str, str]) -> Iterator[str]:
+    """Yield what makes enums know their newer members; another type needs a step of its own."""
+    return (
+        f"MODIFY COLUMN {name} {rest}"
+        for name, rest in columns.items()
+        if rest.startswith(("Enum8(", "Array(Enum8("))
+    )
+
+
+def _follow_view(engine: Engine, name: str, select: str) -> None:
+    """Give a view that is there the present text: what is inserted meanwhile passes one of both."""
+    engine.run(f"CREATE OR REPLACE VIEW {_TRIAL} AS\n{select}")
+    try:
+        texts = dict(
+            _rows(
+                engine,
+                f"SELECT name, as_select FROM system.tables WHERE {_HERE}"
+                f" AND name IN ('{name}', '{_TRIAL}')",
+            )
+        )
+    finally:
+        engine.run(f"DROP VIEW IF EXISTS {_TRIAL}")
+    if name in texts and texts[name] != texts[_TRIAL]:
+        engine.run(f"ALTER TABLE {name} MODIFY QUERY\n{select}")
+
+
+def _noting() -> str:
+    return (
+        f"INSERT INTO {tables.VERSIONS} (version) SELECT {VERSION}"
+        f" WHERE (SELECT max(version) FROM {tables.VERSIONS}) < {VERSION}"
+    )
+
+
+def _rows(engine: Engine, sql: str) -> list[list[str]]:
+    told = engine.read(sql, "JSONCompactEachRow")
+    return [json.loads(line) for line in told.splitlines()]

@@ -1,0 +1,150 @@
+"""Is a store that an earlier version made opened, upgraded, and then as good as a new one?"""
+
+from __future__ import annotations
+
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from llmtrace.errors import ConfigError
+from llmtrace_collector.store import Event, Facts, SignalSample, open_store, printed, upgrade
+from llmtrace_collector.store.opening import open_to_read
+from llmtrace_collector.store.tables import Keep
+from tests.collector.store.sent import fetch, join, send
+from tests.collector.store.test_join import differences, engine_span, plugin_span, row
+
+# Made by each version, with three requests, a signal, an event and a fact: see `make` below.
+STORED = sorted((Path(__file__).parent / "stored").glob("schema-*.tar.xz"))
+# The rows in there are of the past: they are not to be dropped for their age meanwhile.
+KEEP = Keep(spans=20_000, rows=20_000, signals=20_000, parts=20_000)
+HERE = "database = currentDatabase() AND table NOT IN ('schema_versions')"
+
+
+def make(folder):
+    """Fill a store as those in `stored`; packed by `tar -cJf schema-N.tar.xz store` beside it."""
+    store = open_store(folder / "store", keep=KEEP)
+    rows = [row() for _ in range(3)]
+    send(store, [*rows, plugin_span(rows[0].response_id), engine_span(rows[1])])
+    join(store)
+    now = time.time_ns()
+    store.insert_signals([SignalSample(now, "a", "running", 3.0)])
+    store.insert_events([Event(now, "deploy", "v2")])
+    store.insert_facts([Facts(now, "a", {"engine": "vllm"})])
+    store.close()
+
+
+def shape(store):
+    """Return the tables, columns, indexes and views there are."""
+    return (
+        set(store.query(f"SELECT table, name, type FROM system.columns WHERE {HERE}")),
+        set(store.query(f"SELECT table, name FROM system.data_skipping_indices WHERE {HERE}")),
+        set(store.query("SELECT name, as_select, sorting_key, partition_key FROM system.tables"
+                        " WHERE database = currentDatabase()")),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory):
+    """The shape of a store that this version makes."""
+    store = open_store(tmp_path_factory.mktemp("new"), keep=KEEP)
+    found = shape(store)
+    store.close()
+    return found
+
+
+def unpacked(path, folder):
+    """Return the folder of a stored store."""
+    with tarfile.open(path) as packed:
+        packed.extractall(folder, filter="data")
+    return folder / "store"
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.name.partition(".")[0])
+def test_a_store_of_each_earlier_schema_is_upgraded(path, new, tmp_path):
+    """All it held is read as before, new requests join, and its tables are a new store's."""
+    folder = unpacked(path, tmp_path)
+    store = open_store(folder, keep=KEEP)
+    assert shape(store) == new
+    assert upgrade.version_of(store.engine) == upgrade.VERSION
+    found = fetch(store, ["told_by", "queue_ns", "e2e_ns"])
+    assert sorted(one["told_by"] for one in found.values()) == [
+        ["row"], ["row", "engine"], ["row", "plugin"],
+    ]  # fmt: skip
+    assert {one["e2e_ns"] for one in found.values()} == {10**9}
+    assert store.query("SELECT count() FROM signals")[0] == (1,)
+    later = row()
+    send(store, [later], "a token of this test's own")
+    join(store)
+    assert differences(store, [later]) == {}
+    assert len(fetch(store, [])) == 4
+    store.close()
+    store = open_store(folder, keep=KEEP)  # nothing is left to do, and nothing is undone
+    assert shape(store) == new
+    store.close()
+
+
+def test_there_is_a_stored_folder_of_each_earlier_schema():
+    """Whoever raises the number adds a folder that the version before made."""
+    names = [f"schema-{number}.tar.xz" for number in range(1, upgrade.VERSION)]
+    assert [path.name for path in STORED] == names
+
+
+def test_what_is_printed_for_an_older_server_upgrades_it_and_may_run_twice(new, tmp_path):
+    """`llmtrace schema clickhouse --from 1`, on the tables of schema 1."""
+    store = open_store(tmp_path / "any")
+    store.close()
+    folder = unpacked(STORED[0], tmp_path)
+    from llmtrace_collector.store.embedded import Embedded
+
+    engine = Embedded(folder)
+    for _ in range(2):
+        for statement in upgrade.statements(1, None, KEEP):
+            engine.run(statement)
+    engine.close()
+    reader = open_to_read(folder)
+    assert shape(reader) == new
+    reader.close()
+
+
+def test_columns_indexes_views_and_enums_of_another_text_are_brought_to_this_one(new, tmp_path):
+    """Whatever the number says: an interrupted upgrade, or one of a development version."""
+    store = open_store(tmp_path, keep=KEEP)
+    run = store.engine.run
+    view = store.query("SELECT create_table_query FROM system.tables"
+                       " WHERE name = 'request_parts_of_spans'")[0][0]  # fmt: skip
+    run("DROP VIEW request_parts_of_spans")
+    for table in ("requests", "request_parts"):
+        run(f"ALTER TABLE {table} DROP COLUMN cache_hit")
+    run("ALTER TABLE requests DROP INDEX by_request_id")
+    narrow = view.replace("unknown_service", "an_older_text").replace(", 'page' = 6", "")
+    start = narrow.index("AS cache_hit")
+    begin = narrow.rindex(",", 0, narrow.rindex("transform(", 0, start))
+    run(narrow[:begin] + narrow[start + len("AS cache_hit") :].replace("`cache_hit` ", "", 1))
+    store.close()
+
+    store = open_store(tmp_path, keep=KEEP)
+    assert shape(store) == new
+    one = row()
+    send(store, [one])
+    join(store)
+    assert differences(store, [one]) == {}
+    store.close()
+
+
+def test_a_store_of_a_newer_schema_is_refused_with_both_numbers(tmp_path):
+    """For writing and for reading; and what is older is no reader's to change."""
+    store = open_store(tmp_path)
+    newer = upgrade.VERSION + 1
+    store.engine.run(f"INSERT INTO schema_versions (version) VALUES ({newer})")
+    store.close()
+    for opening in (open_store, open_to_read):
+        with pytest.raises(ConfigError, match=rf"schema is {newer}.*{upgrade.VERSION}"):
+            opening(tmp_path)
+
+
+def test_numbers_that_are_none_are_refused():
+    """`--from` of something else."""
+    with pytest.raises(ConfigError, match="--from 99"):
+        printed.schema(since=99)
