@@ -66,6 +66,7 @@ logger = logging.getLogger("llmtrace.collector")
 _FOR_STORING: Final = 0.6
 _GRPC_GRACE_S: Final = 2.0
 _HURRIED: Final = 130
+_MAX_LABEL_SETS: Final = 500  # of all services together; it is a process of its own
 _SAME_WISH_S: Final = 0.3
 _WEB_CONNECTIONS: Final = 1_000
 _TRIM_EVERY_S: Final = 600.0
@@ -177,6 +178,7 @@ async def running(config: Config) -> AsyncIterator[Places]:
         sink = PrometheusSink(
             thresholds_s=config.budget.thresholds_s(),
             budget_seconds=config.budget.allocations_s(),
+            max_label_sets=_MAX_LABEL_SETS,
             registry=registry,
         )
         last.callback(sink.close)

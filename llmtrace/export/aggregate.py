@@ -27,6 +27,7 @@ _NS: Final = 1_000_000_000
 _PHASES: Final = tuple(phase for phase, _ in Network().parts())
 
 OTHER: Final = "other"
+_NO_DETAILS: Final = ("", "", "", "")
 # Rows are counted so many at once, or when somebody reads: one by one, between two requests, the
 # same work takes several times as long, since nothing of it is in the processor's caches.
 _TOGETHER: Final = 32
@@ -226,6 +227,7 @@ class Aggregate:
             bucket bounds so that the share within each is exact.
         ours: count what OpenTelemetry's GenAI metrics do not have, too: stages, `tpot`, `phases`.
         tenants: tell tenants apart too.
+        details: tell operation, provider, server and error type apart too.
         most_label_sets: above these, rows of new label sets are counted together under `other`.
         turns: gets the turns among the rows, which are no requests and not counted here.
 
@@ -239,12 +241,14 @@ class Aggregate:
         thresholds_s: Thresholds | None = None,
         ours: bool = True,
         tenants: bool = False,
-        most_label_sets: int = 500,
+        details: bool = True,
+        most_label_sets: int = 100,
         turns: Callable[[Row], None] = lambda _turn: None,
     ) -> None:
         self._edges = edges(thresholds_s or {})
         self._ours = ours
         self._tenants = tenants
+        self._details = details
         self._most = most_label_sets
         self._turns = turns
         self.restart_in_child()
@@ -284,10 +288,11 @@ class Aggregate:
             row.region or "",
             row.outcome,
             (row.tenant or "") if self._tenants else "",
-            row.operation,
-            row.provider or "",
-            row.server or "",
-            row.error_type or "",
+            *(
+                (row.operation, row.provider or "", row.server or "", row.error_type or "")
+                if self._details
+                else _NO_DETAILS
+            ),
         )
         (self._cells.get(labels) or self._cell(labels)).observe(row, mark_of(row))
 
@@ -311,20 +316,28 @@ class Aggregate:
             key: what to tell apart.
             reset: start counting anew, for receivers that want differences.
         """
+        found = self.cells(key, reset=reset)
+        return {wanted: self.merged(cells) for wanted, cells in found.items()}
+
+    def cells(self, key: Callable[[Labels], K], *, reset: bool = False) -> dict[K, list[Cell]]:
+        """Return the cells themselves, which go on counting, by what `key` makes of the labels."""
         with self._lock:
             self._count()
             cells = list(self._cells.items())
             if reset:
                 self._cells = {}
-        found: dict[K, Cell] = {}
+        found: dict[K, list[Cell]] = {}
         for labels, cell in cells:
-            wanted = key(labels)
-            merged = found.get(wanted)
-            if merged is None:
-                merged = found[wanted] = Cell(self._edges, ours=self._ours)
-            with self._lock:
-                merged.add(cell)
+            found.setdefault(key(labels), []).append(cell)
         return found
+
+    def merged(self, cells: Sequence[Cell]) -> Cell:
+        """Return what some of its cells have counted by now, added up."""
+        merged = Cell(self._edges, ours=self._ours)
+        with self._lock:
+            for cell in cells:
+                merged.add(cell)
+        return merged
 
 
 def mark_of(row: Row) -> Mark | None:

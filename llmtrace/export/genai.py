@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from llmtrace.rows import Row
 
 _NAME: Final = "export.otlp-metrics"
+# Of operation, provider, model, server and error type, which no user of the application chooses.
+_MAX_LABEL_SETS: Final = 500
 _INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
 _DEFAULT_INTERVAL_MS: Final = "60000"
 _TEMPORALITY: Final = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
@@ -70,7 +72,9 @@ class GenAISink:
         # Backends that want differences get them: what was sent is then counted anew.
         self._delta = environ.get(_TEMPORALITY, "").lower() in {"delta", "lowmemory"}
         self._agents = Agents()
-        self._aggregate = Aggregate(ours=False, turns=self._agents.turn)
+        self._aggregate = Aggregate(
+            ours=False, most_label_sets=_MAX_LABEL_SETS, turns=self._agents.turn
+        )
         self._instruments: Instruments | None = None
         self._decided = False
         self._since_unix_ns = time.time_ns()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.export.agents import Agents
@@ -39,6 +39,7 @@ except ImportError as error:
 LABELS: Final = ("model", "route", "service", "region", "outcome")
 TURN_LABELS: Final = ("agent", "route", "service", "region", "outcome")
 TOOL_LABELS: Final = ("tool", "service", "region", "outcome")
+MAX_LABEL_SETS: Final = 100
 _NS: Final = 1e9
 
 
@@ -49,8 +50,9 @@ class PrometheusSink:
         thresholds_s: bucket bounds to add; see `Aggregate`.
         budget_seconds: what each budget, by name, allows each stage; shown as a gauge.
         tenants: label by tenant too.
+        max_label_sets: of requests, exposed one by one; further ones are counted as `other`. A
+            page costs about 10 ms and 60 kB for each, in the application's process.
         registry: where to register; llmtrace's collector there before is replaced.
-        aggregate: what to count in; for tests.
 
     Raises:
         ConfigError: a threshold is wrong.
@@ -65,13 +67,19 @@ class PrometheusSink:
         thresholds_s: Thresholds | None = None,
         budget_seconds: Mapping[str, Mapping[str, float]] | None = None,
         tenants: bool = False,
+        max_label_sets: int = MAX_LABEL_SETS,
         registry: CollectorRegistry | None = None,
     ) -> None:
         self._budgets = budget_seconds or {}
         self._agents = Agents(tenants=tenants)
         self._aggregate = Aggregate(
-            thresholds_s=thresholds_s, tenants=tenants, turns=self._agents.turn
+            thresholds_s=thresholds_s,
+            tenants=tenants,
+            details=False,
+            most_label_sets=max_label_sets,
+            turns=self._agents.turn,
         )
+        self._kept: dict[tuple[str, ...], _Kept] = {}
         self._labels = (*LABELS, "tenant") if tenants else LABELS
         self._turn_labels = (*TURN_LABELS, "tenant") if tenants else TURN_LABELS
         self._registry: CollectorRegistry = REGISTRY if registry is None else registry
@@ -135,8 +143,11 @@ class PrometheusSink:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they stand."""
         families = self._families()
-        for labels, cell in self._aggregate.by(attrgetter(*self._labels)).items():
-            families.fill(labels, cell)
+        found = self._aggregate.cells(attrgetter(*self._labels))
+        self._kept = {labels: self._samples(labels, cells) for labels, cells in found.items()}
+        for kept in self._kept.values():
+            for name, samples in kept.samples.items():
+                getattr(families, name).samples += samples
         for labels, turns in self._agents.turns.by(attrgetter(*self._turn_labels)).items():
             families.fill_turns(labels, turns)
         for labels, tools in self._agents.tools.by(attrgetter(*TOOL_LABELS)).items():
@@ -148,12 +159,30 @@ class PrometheusSink:
             families.errors.add_metric((kind,), count)
         return families.all()
 
+    def _samples(self, labels: tuple[str, ...], cells: Sequence[Cell]) -> _Kept:
+        """Make the samples of one label set, or take the last page's, if nothing has changed."""
+        counted = [(cell, cell.requests) for cell in cells]
+        kept = self._kept.get(labels)
+        if kept is not None and kept.counted == counted:
+            return kept
+        families = self._families()
+        families.fill(labels, self._aggregate.merged(cells))
+        made = {name: family.samples for name, family in vars(families).items() if family.samples}
+        return _Kept(counted, made)
+
     def _families(self) -> _Families:
         return _Families(self._labels, self._turn_labels)
 
 
 # Which sink a registry has, so that a second `init` takes the place of the first.
 _registered: dict[int, PrometheusSink] = {}
+
+
+class _Kept(NamedTuple):
+    """The samples of one label set, by family, and how many requests each of its cells had."""
+
+    counted: list[tuple[Cell, int]]
+    samples: Mapping[str, list[Any]]
 
 
 class _Families:
@@ -252,7 +281,9 @@ class _Families:
         _add(self.ttft, labels, cell.ttft)
         _add(self.tpot, labels, cell.tpot)
         _add(self.gap, labels, cell.gaps)
-        for stage, histogram in cell.stages.items():
+        # A stage that was never known has no series: most would be of what no server reports.
+        known = {stage: one for stage, one in cell.stages.items() if any(one.counts)}
+        for stage, histogram in known.items():
             _add(self.stage, (*labels, stage), histogram)
         for stage, count in cell.unknown.items():
             self.unknown.add_metric((*labels, stage), count)
@@ -261,7 +292,8 @@ class _Families:
         for (over, le), band in zip(_BANDS, cell.bands, strict=True):
             # Empty bands too: a counter that begins above 0 has no increase.
             for stage, ns in zip(cell.stages, band, strict=True):
-                self.anatomy.add_metric((*labels, stage, over, le), ns / _NS)
+                if stage in known:
+                    self.anatomy.add_metric((*labels, stage, over, le), ns / _NS)
         for phase, ns in cell.phases.items():
             self.phase.add_metric((*labels, phase), ns / _NS)
         self.client.add_metric(labels, cell.client / _NS)

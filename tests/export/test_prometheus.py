@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 import urllib.request
 
 import pytest
@@ -126,6 +127,49 @@ def test_unknown_stages_lower_the_count(sink, registry):
     assert value(registry, "llmtrace_stage_unknown_total", stage="decode") == 0
 
 
+def test_a_stage_that_was_never_known_has_no_series(sink, registry):
+    """Only what was known once for a label set is exposed for it; the rest is counted unknown."""
+    sink.write(unsplit(route="/unsplit"))
+    sink.write(typical())
+
+    for name in ("llmtrace_stage_duration_seconds_count", "llmtrace_anatomy_seconds_total"):
+        assert samples(registry, name, stage="queue", route="/unsplit") == []
+        assert samples(registry, name, stage="queue", route="/chat")
+        assert samples(registry, name, stage="decode", route="/unsplit")
+    assert value(registry, "llmtrace_stage_unknown_total", stage="queue", route="/unsplit") == 1
+
+
+def test_a_page_at_the_default_limit_is_bounded(registry):
+    """With many more routes than the limit it stays small, and no request is missing from it."""
+    sink = PrometheusSink(registry=registry)
+    for number in range(700):
+        sink.write(typical(route=f"/{number}"))
+    generate_latest(registry)
+    began = time.process_time()
+    page = generate_latest(registry)
+    took_s = time.process_time() - began
+
+    assert len(page) <= 10_000_000
+    assert took_s <= 1.0
+    routes = {s.labels["route"]: s.value for s in samples(registry, "llmtrace_requests_total")}
+    assert len(routes) == 101
+    assert (sum(routes.values()), routes["other"]) == (700, 600)
+    sink.close()
+
+
+def test_what_did_not_change_is_made_once(sink, registry):
+    """Only the label sets that counted something since the last page are made again."""
+    for number in range(5):
+        sink.write(typical(route=f"/{number}"))
+    before = {id(s) for family in sink.collect() for s in family.samples if "route" in s.labels}
+    sink.write(typical(route="/3"))
+    after = [s for family in sink.collect() for s in family.samples if "route" in s.labels]
+
+    assert {s.labels["route"] for s in after if id(s) not in before} == {"/3"}
+    assert value(registry, "llmtrace_requests_total", route="/3") == 2
+    assert value(registry, "llmtrace_requests_total", route="/4") == 1
+
+
 def test_who_told_a_stage(sink, registry):
     """What is known of a stage is counted by its source; what is not, is in no source."""
     sink.write(typical())
@@ -144,7 +188,9 @@ def test_the_anatomy_of_slow_requests(sink, registry):
     every = samples(registry, "llmtrace_anatomy_seconds_total")
     found = [sample for sample in every if sample.value]
 
-    assert len(every) == len(STAGE_LABELS) * (len(BANDS_NS) + 1)
+    known = {name for name in STAGE_LABELS if getattr(typical().stages, name) is not None}
+    assert {sample.labels["stage"] for sample in every} == known
+    assert len(every) == len(known) * (len(BANDS_NS) + 1)
     assert {(s.labels["over"], s.labels["le"]) for s in found} == {("1.92", "2.56")}
     assert {s.labels["stage"]: s.value for s in found}["prefill"] == 0.23
     assert sum(round(s.value * 1e9) for s in found) == 2_400 * MS
