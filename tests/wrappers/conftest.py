@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmtrace.failopen import internal_errors, reset_internal_errors
+from llmtrace.wrappers.sdk import usage
 from tests.sse_server import Server, serve
 
 from . import answers
@@ -85,6 +86,14 @@ def mode(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def faulty() -> None:
     """Say that a test makes something go wrong inside llmtrace."""
+
+
+@pytest.fixture(autouse=True)
+def unknown_servers() -> Iterator[None]:
+    """Know of no server whether it takes `include_usage`: the one here answers in many ways."""
+    yield
+    for known in (usage._rejects, usage._takes, usage._unrelated):
+        known.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -99,7 +99,7 @@ def test_refused_for_good(mode: str, server: Server) -> None:
         with pytest.raises(openai.InternalServerError):
             read(mode, server, options={"max_retries": 2})
 
-    row = recorded(act)
+    row = recorded(act, ask_usage=False)
     assert (row.outcome, row.attempts, row.http_status) == ("error", 3, 503)
     assert row.error_type == "openai.InternalServerError"
     gateway = seconds(row, "gateway")
@@ -217,7 +217,7 @@ def test_the_providers_code(
         answer.whole(body, status=400)
 
     server.play(refuses)
-    row = recorded(lambda: raised_by(lambda: read(mode, server, endpoint)))
+    row = recorded(lambda: raised_by(lambda: read(mode, server, endpoint)), ask_usage=False)
     assert (row.outcome, row.error_type, row.http_status) == ("error", code, 400)
     assert [one.status for one in row.tries] == [400]
 
@@ -272,7 +272,7 @@ def asks_twice(mode: str, server: Server, first: str, second: str) -> Any:
 def test_a_function_that_tries_again(mode: str, server: Server) -> None:
     """A decorated function that asks again after a failure made one request in two attempts."""
     server.play(slow(500), answers.chat())
-    row = recorded(asks_twice(mode, server, "big", "small"))
+    row = recorded(asks_twice(mode, server, "big", "small"), ask_usage=False)
     assert (row.outcome, row.error_type, row.route) == ("success", None, "twice")
     assert (row.model, row.attempts, row.chunks) == ("small", 2, 5)
     assert row.retry_s >= 0.1

@@ -137,6 +137,15 @@ def test_a_server_that_takes_it_is_not_asked_twice(mode: str, strict: Server, st
     assert recorded(lambda: read(mode, strict)).output_tokens == 5
 
 
+def test_one_request_more_and_no_second_round_of_retries(mode: str, strict: Server) -> None:
+    """What the SDK has tried again as often as it may is sent unaltered once."""
+    strict.play(answers.error(503, headers={"retry-after-ms": "1"}))
+    row = recorded(lambda: raised_by(lambda: read(mode, strict, options={"max_retries": 2})))
+    assert (row.outcome, row.attempts) == ("error", 4)
+    asked = ["stream_options" in request.body for request in strict.requests]
+    assert asked == [True, True, True, False]
+
+
 def test_a_host_that_is_known_to_reject(mode: str) -> None:
     """It gets what the caller wrote."""
     openai = pytest.importorskip("openai")

@@ -133,7 +133,7 @@ def _request(plain: Callable[..., Any]) -> Callable[..., Any]:
                     if not rejected:
                         raise
                 if rejected:  # out here, so that another error has no trace of this one
-                    result = plain(self, cast_to, options, *args, **kwargs)
+                    result = plain(self, cast_to, call.options, *args, **kwargs)
         except BaseException as error:
             _failed(call, error, rejected=rejected)
             raise
@@ -157,7 +157,7 @@ def _arequest(plain: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
                     if not rejected:
                         raise
                 if rejected:
-                    result = await plain(self, cast_to, options, *args, **kwargs)
+                    result = await plain(self, cast_to, call.options, *args, **kwargs)
         except BaseException as error:
             _failed(call, error, rejected=rejected)
             raise
@@ -168,8 +168,10 @@ def _arequest(plain: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
 def _take_back(call: _Call, error: Exception) -> bool:
     """Say whether to send the request again as the caller made it, after this error."""
-    if call.altered is None or not call.altered.repeats(error):
+    unaltered = None if call.altered is None else call.altered.unaltered_after(error)
+    if unaltered is None:
         return False
+    call.options = unaltered
     call.recording.usage_hidden = False
     return True
 

@@ -30,36 +30,44 @@ _unrelated: set[tuple[str, int, str]] = set()
 
 
 class Altered:
-    """A request whose stream is asked for token counts that its caller did not ask for."""
+    """A request whose stream is asked for token counts that its caller did not ask for.
 
-    __slots__ = ("_model", "_repeated", "_server", "options", "unaltered")
+    Attributes:
+        options: as it is to be sent.
+    """
+
+    __slots__ = ("_model", "_repeated", "_server", "_unaltered", "options")
 
     def __init__(self, unaltered: Any, server: str, model: str | None, wanted: Any) -> None:
         self._server = server
         self._model = model
         self._repeated: tuple[int, str | None] | None = None
-        self.unaltered = unaltered
+        self._unaltered = unaltered
         self.options = copy.copy(unaltered)
         self.options.json_data = {**unaltered.json_data, "stream_options": wanted}
 
-    def repeats(self, error: Exception) -> bool:
-        """Say whether the unaltered request is to be sent after this error. Never raises."""
+    def unaltered_after(self, error: Exception) -> Any:
+        """Return the caller's own request, if it is to be sent after this error. Never raises."""
         try:
             status = getattr(error, "status_code", None)
             if not isinstance(status, int) or status < _HTTP_ERROR:
-                return False  # no answer: the request was not rejected
+                return None  # no answer: the request was not rejected
             code = code_of(error)
+            passing = status in _PASSING or status >= _SERVER_ERROR
             if (self._server, self._model) in _takes and (
-                status in _PASSING
-                or status >= _SERVER_ERROR
-                or (code is not None and (self._server, status, code) in _unrelated)
+                passing or (code is not None and (self._server, status, code) in _unrelated)
             ):
-                return False
+                return None
             self._repeated = status, code
+            if not passing:
+                return self._unaltered
+            # The SDK has tried the altered one as often as it may.
+            once = copy.copy(self._unaltered)
+            once.max_retries = 0
         except Exception as broken:  # noqa: BLE001 - the caller gets the server's error, not ours
             internal_error("sdk.request", broken)
-            return False
-        return True
+            return None
+        return once
 
     def taken(self) -> None:
         """Note that the server took it."""
