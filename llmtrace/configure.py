@@ -20,7 +20,7 @@ from llmtrace.budget import Budget, Budgets, read_budgets
 from llmtrace.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.errors import ConfigError
 from llmtrace.export.sink import Sink
-from llmtrace.failopen import internal_error
+from llmtrace.failopen import fails_open, internal_error
 from llmtrace.runtime import Runtime
 from llmtrace.wrappers import instrument as wrapping
 from llmtrace.wrappers.streams import letgo
@@ -235,6 +235,15 @@ def init(
         )
     )
     wrapping.when_imported(modules)
+    # Last registered, first run: before what closes the exporters that were made here.
+    atexit.unregister(_end_open)
+    atexit.register(_end_open)
+
+
+@fails_open("record")
+def _end_open() -> None:
+    """End what is open, while the exporters still take it."""
+    runtime.end_open()
 
 
 def _chosen(given: Any, otherwise: bool, name: str) -> bool:
@@ -304,10 +313,14 @@ def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
 
 
 def shutdown() -> None:
-    """Send what is left, stop the exporters, and take back every instrumentation."""
+    """End what is open as cancelled, send what is left, stop, and undo every instrumentation.
+
+    Done when the interpreter exits, too.
+    """
     before = runtime.activate(None)
     wrapping.undo_all()
     if before is not None:
+        _end_open()
         letgo.settle(_SETTLE_TIMEOUT_S)
         _each(before.sinks, "close")
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakSet
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
@@ -93,6 +96,7 @@ class Runtime:
             generation=generation,
             later=awaited.get(),
         )
+        _open.add(recording)
         known["trace_id"] = identity.trace_id
         known["span_id"] = identity.span_id
         known["parent_span_id"] = identity.parent_span_id
@@ -127,6 +131,7 @@ class Runtime:
         return None if own is None else own.get_tracer(_INSTRUMENTATION_NAME)
 
     def _emit(self, recording: Recording, row: Row) -> None:
+        _open.discard(recording)
         identity: SpanIdentity = recording.span
         if identity.generation is not None:
             langfuse_beside.tell(identity.generation, recording.info, row.outcome, row.error_type)
@@ -243,6 +248,21 @@ def _left_to(own: TracerProvider, sink: Any) -> bool:
         return False
     left_to = getattr(sink, "left_to", None)
     return left_to is None or bool(left_to(own))
+
+
+# What has begun and not ended. A stream may be dropped without a word, so nothing is kept alive.
+_open: WeakSet[Recording] = WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open.clear)  # those are the parent's to end
+
+
+def end_open() -> None:
+    """End all that has begun and not ended as cancelled, what is inside others first."""
+    found: list[Recording] = []
+    with suppress(RuntimeError):  # other threads went on meanwhile
+        found = list(_open)
+    for recording in sorted(found or list(_open), key=attrgetter("start"), reverse=True):
+        recording.end("cancelled")
 
 
 _active: Runtime | None = None

@@ -542,3 +542,17 @@ def test_settings_of_content_that_cannot_be(wrong, said):
     """They are wrong also while content is off: it may be switched on elsewhere."""
     with pytest.raises(ConfigError, match=said):
         llmtrace.init(exporters=[], **wrong)
+
+
+def test_shutdown_ends_what_is_open():
+    """What is read on afterwards is the application's, and in no second row."""
+    sink = Sink()
+    llmtrace.init("shop", exporters=[sink], instrument=())
+    stream = llmtrace.wrap(iter(["Hello, ", "world"]))
+    first = next(stream)
+    llmtrace.shutdown()
+
+    assert [row.outcome for row in sink.rows] == ["cancelled"]
+    assert sink.calls == ["close"]
+    assert [first, *stream] == ["Hello, ", "world"]
+    assert len(sink.rows) == 1

@@ -155,3 +155,51 @@ def test_forking():
     assert sent[ids[1]].peer == sent[ids[2]].peer
     assert sent[ids[1]].peer != sent[ids[3]].peer
     assert instances[ids[1]] == instances[ids[2]] != instances[ids[3]]
+
+
+OPEN = """
+import os, sys, threading, time, warnings
+warnings.simplefilter("ignore", ResourceWarning)  # a connection that is still open at exit
+os.environ["OTEL_METRICS_EXPORTER"] = "none"
+os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = sys.argv[1]
+import llmtrace
+llmtrace.init("open", exporters=["otlp"])
+
+def words():
+    while True:
+        yield "word"
+        time.sleep(0.01)
+
+def read(how):
+    for _ in llmtrace.wrap(words(), route=how):
+        if how == "exit":
+            time.sleep(0.2)
+            sys.exit(0)
+
+threading.Thread(target=read, args=("thread",), daemon=True).start()
+time.sleep(0.1)
+if (child := os.fork()) == 0:
+    sys.exit(0)  # what is open here is the parent's
+os.waitpid(child, 0)
+with llmtrace.turn("agent"):
+    read("exit")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_what_is_open_at_exit_is_sent_as_cancelled():
+    """Streams that are read, by a daemon thread too, and the turn around one end with it."""
+    with http_receiver() as received:
+        assert run(OPEN, received.url).stderr == ""
+
+    found = [attributes_of(span) for span in received.spans()]
+    ended = sorted(
+        (one["gen_ai.operation.name"], one.get("llmtrace.route", ""), one["llmtrace.outcome"])
+        for one in found
+        if "llmtrace.outcome" in one
+    )
+    assert ended == [
+        ("chat", "exit", "cancelled"),
+        ("chat", "thread", "cancelled"),
+        ("invoke_agent", "", "cancelled"),
+    ]
