@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast real vllm litellm render programs lint types docs dashboards bench \
-	bench-streams bench-collector bench-triage bench-demo crash matrix fuzz clean
+.PHONY: demo test test-fast real vllm litellm render programs lint types docs site house dashboards \
+	bench bench-streams bench-collector bench-triage bench-demo crash matrix fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
@@ -38,6 +38,13 @@ types: $(VENV)/.ready           ## mypy, strict
 
 docs: $(VENV)/.ready            ## regenerate what is generated in docs/, and check its links
 	$(BIN)/python scripts/docs.py
+
+site: $(VENV)/.ready            ## the documentation as a site in docs/_build, warnings being errors
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
+
+house: $(VENV)/.ready           ## the figures of the layout and the language, beside their bounds
+	$(BIN)/python scripts/house.py
 
 bench: $(VENV)/.ready           ## what llmtrace costs, and five others do; half an hour
 	$(BIN)/python tests/bench/client_cost.py

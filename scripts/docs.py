@@ -25,6 +25,7 @@ _BLOCK: Final = re.compile(
 )
 _MARKER: Final = re.compile(r"^<!-- generated: ", re.MULTILINE)
 _FENCED: Final = re.compile(r"^(`{3,}).*?^\1`*$", re.DOTALL | re.MULTILINE)
+_TOCTREE: Final = re.compile(r"^```\{toctree\}\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _INLINE_CODE: Final = re.compile(r"`[^`\n]*`")
 _LINK: Final = re.compile(r"\[[^\]]*\]\(\s*([^)\s]+)[^)]*\)|(?:src|href)=\"([^\"]+)\"")
 _HEADING: Final = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
@@ -33,7 +34,7 @@ _NOT_IN_ANCHOR: Final = re.compile(r"[^\w\- ]")
 
 def pages(root: Path) -> list[Path]:
     """Return every page, in reading order."""
-    folders = (root / "docs", root / "docs" / "runbooks")
+    folders = (root / "docs", root / "docs" / "quickstarts", root / "docs" / "runbooks")
     below = [page for folder in folders for page in sorted(folder.glob("*.md"))]
     return [*sorted(root.glob("*.md"), reverse=True), *below]
 
@@ -45,8 +46,9 @@ def generated(page: Path, text: str) -> str:
         ExampleError: it asks for something that nothing generates, a part has no end, or there is
             nothing in it.
     """
-    if page.name in WHOLE_PAGES:
-        return WHOLE_PAGES[page.name]()
+    whole = page.name if page.parent.name == "docs" else f"{page.parent.name}/{page.name}"
+    if whole in WHOLE_PAGES:
+        return WHOLE_PAGES[whole]()
 
     def fill(block: re.Match[str]) -> str:
         make = GENERATORS.get(block["name"])
@@ -71,6 +73,8 @@ def links(text: str) -> Iterator[str]:
         target = found[1] or found[2]
         if not re.match(r"[a-z]+:", target):
             yield target
+    for tree in _TOCTREE.findall(text):
+        yield from (f"{entry}.md" for entry in re.findall(r"^[\w/-]+$", tree, re.MULTILINE))
 
 
 def anchors(text: str) -> set[str]:

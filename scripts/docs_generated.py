@@ -366,5 +366,5 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
 }
 WHOLE_PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "semconv.md": semconv_page.page,
-    **runbooks.PAGES,
+    **{f"runbooks/{name}": make for name, make in runbooks.PAGES.items()},
 }

@@ -41,6 +41,13 @@ that cannot be told counts nothing; a gate or a requirement that cannot be told 
 From {confirmed} on a cause is `confirmed`, from {likely} `likely`, from {possible} `possible`; at
 {ruled_out} or below, or if a gate or requirement fails, it is `ruled_out`. What would follow from
 another well supported cause by itself loses 6.
+
+```{{toctree}}
+:hidden:
+:glob:
+
+*
+```
 """
 _SECTION: Final = re.compile(r"^(Looks like|Confirm|Now|Later):$", re.MULTILINE)
 
