@@ -117,8 +117,9 @@ _NETWORK: Final = Row(
             kind="timeseries",
             title="Network, by sub-phase (means, which add up)",
             description="Mean time of a request on the way to the gateway. `client_wait` is "
-            "waiting for a connection from the client's own pool: raise its limit. `dns`, `connect` and `tls` above "
-            "zero all the time = connections are not kept. `rtt` is distance.",
+            "waiting for a connection from the client's own pool: raise its limit. `dns`, "
+            "`connect` and `tls` above zero all the time = connections are not kept. `rtt` is "
+            "distance.",
             queries=(
                 Query(
                     expr=f"{total(_PHASES, 'phase')} / on () group_left () {total(_REQUESTS)}",
