@@ -307,12 +307,20 @@ class Recording:
         cut = self.expects_finish and self.info.get("finish_reason") is None
         self.finish("truncated" if cut else "success")
 
-    def abandoned(self, later: Later | None = None) -> None:
-        """End a stream that the consumer closed, broke out of, or let go."""
+    def abandoned(self, later: Later | None = None, error_type: str | None = None) -> None:
+        """End a stream that the consumer closed, broke out of, or let go.
+
+        Args:
+            later: gets the row first, with what takes it on.
+            error_type: what to call it, if the stream had not ended.
+        """
         if self.outer and self.stream and not self.open:
             return  # it has ended; the function around it goes on
         finished = not self.stream or self.info.get("finish_reason") is not None
-        self.finish("success" if finished else "cancelled", later=later)
+        if finished:
+            self.finish("success", later=later)
+        else:
+            self.finish("cancelled", error_type, later)
 
     def failed(self, error: BaseException) -> None:
         """End with what was raised."""

@@ -7,7 +7,7 @@ between two events of a stream whose reader is llmtrace.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -126,7 +126,7 @@ class Visit:
         if whole:
             self._relay.settle(now)
         elif found.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
-            readable = found.get(b"content-encoding", b"identity") == b"identity"
+            readable = found.get(b"content-encoding", b"identity").lower() == b"identity"
             self._content = FirstContent() if readable else None
             self._comments = readable and self._listening and status < _ERROR
         timing = b", ".join(value for name, value in given if name.lower() == b"server-timing")
@@ -197,17 +197,17 @@ class Visit:
     def ends(self, error: BaseException | None = None) -> None:
         """Write the gateway's span; only the first call does."""
         outcome, error_type = self._outcome(error)
-        method, route = self._scope["method"], getattr(self._scope.get("route"), "path", None)
+        method, route = self._scope["method"], _route(self._scope)
         attributes: dict[str, Any] = {}
         if self._status:
             attributes["http.response.status_code"] = self._status
-        if isinstance(route, str):
+        if route is not None:
             attributes["http.route"] = route
         self._served.writes(
             outcome,
             error_type,
             attributes,
-            span=f"{method} {route}" if isinstance(route, str) else None,
+            span=None if route is None else f"{method} {route}",
             sure=self._refused,
         )
 
@@ -221,6 +221,20 @@ class Visit:
         if self._status >= _SERVER_ERROR:
             return "error", str(self._status)
         return "success", None
+
+
+def _route(scope: Mapping[str, Any]) -> str | None:
+    """Return the template of the path that the framework noted in the scope, mounts included."""
+    route = getattr(scope.get("route"), "path", None)
+    if not isinstance(route, str):
+        return None
+    # Starlette adds the path of each mount to `root_path`, and keeps the server's own apart.
+    root = scope.get("root_path", "")
+    mounts: str = root.removeprefix(scope.get("app_root_path", root))
+    for name, value in scope.get("path_params", {}).items():
+        if f"{{{name}" not in route:  # the mount's: as a template, or each value would be a route
+            mounts = f"{mounts}/".replace(f"/{value}/", f"/{{{name}}}/", 1)[:-1]
+    return mounts + route
 
 
 def _read(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

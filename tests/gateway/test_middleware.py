@@ -7,8 +7,11 @@ import logging
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 import llmtrace
 from llmtrace import ConfigError, gateway, runtime
@@ -728,6 +731,45 @@ def test_the_span_of_a_request(clock, spans):
         "url.path": "/v1/chat/completions",
         "http.response.status_code": 200,
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "root_path", "route"),
+    [
+        ("/ask/7", "", "/ask/{number}"),
+        ("/one/ask/7", "", "/one/ask/{number}"),
+        ("/of/acme/ask/7", "", "/of/{tenant}/ask/{number}"),
+        ("/api/one/ask/7", "/api", "/one/ask/{number}"),  # the server's own prefix is no mount
+    ],
+)
+@pytest.mark.parametrize("outside", [True, False])
+@pytest.mark.usefixtures("clock")
+def test_the_route_of_a_mounted_application(path, root_path, route, outside, spans):
+    """Two that are mounted side by side have routes of their own."""
+    inner = FastAPI()
+
+    @inner.post("/ask/{number}")
+    async def answer(number: str) -> str:
+        return number
+
+    inside: Any = inner if outside else gateway.Middleware(inner, name="edge")
+    app: Any = Starlette(
+        routes=[Mount("/one", inside), Mount("/of/{tenant}", inside), Mount("", inside)]
+    )
+    scope = {
+        "type": "http", "method": "POST", "headers": [], "query_string": b"",
+        "path": path, "root_path": root_path,
+    }  # fmt: skip
+
+    async def received() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def sent(_: Any) -> None: ...
+
+    asyncio.run((gateway.Middleware(app, name="edge") if outside else app)(scope, received, sent))
+
+    assert spans.one.attributes["http.route"] == route
+    assert spans.one.name == f"POST {route}"
 
 
 def test_an_exception_passes_untouched(clock, spans):

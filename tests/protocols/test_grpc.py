@@ -214,7 +214,8 @@ def test_cancelling_a_call(target: str) -> None:
         assert call.cancelled()
 
     for [row] in (sync(target, does), aio(target, adoes)):
-        assert (row.outcome, row.chunks) == ("cancelled", 2)
+        assert (row.outcome, row.error_type, row.chunks) == ("cancelled", "CANCELLED", 2)
+        assert row.attributes["rpc.response.status_code"] == "CANCELLED"
 
 
 def test_cancelling_a_call_that_is_being_read(target: str) -> None:

@@ -44,6 +44,8 @@ def told(value: str) -> list[Hop]:
         ('a;desc="";dur=5', [("a", 5 * MS, "")]),
         ("a;dur=-5, b;dur=nan, c;dur=", [("a", None, None), ("b", None, None), ("c", None, None)]),
         ("a;dur=86400000", [("a", None, None)]),
+        ("a;dur=5ms, b;dur=0x10, c;dur=1_000", [(name, None, None) for name in "abc"]),
+        ('a;dur=12 , b;dur="7" ;desc=x', [("a", 12 * MS, None), ("b", 7 * MS, "x")]),
         ("a b;dur=5, ;dur=5, ;a;dur=5, ;, ,", []),
         ('"a;dur=5, b;dur=6', []),
         ("", []),

@@ -95,7 +95,7 @@ def test_each_protocol(stream: bytes) -> None:
     assert row.first_text_ns is not None
 
 
-@pytest.mark.parametrize("newline", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"], ids=["lf", "crlf", "cr"])
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=20))
 @settings(max_examples=60)
@@ -118,10 +118,82 @@ def test_byte_by_byte_and_line_by_line(stream: bytes) -> None:
     assert told(row_of(texts, Events(lines=True))) == expected
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def in_lines(event: bytes) -> bytes:
+    """Write the JSON of an event over several lines, as pretty printers do."""
+    *before, data = event.removesuffix(b"\n\n").split(b"\n")
+    if not data.startswith(b"data: {"):
+        return event
+    pretty = json.dumps(json.loads(data.removeprefix(b"data: ")), indent=1)
+    return (
+        b"\n".join([*before, *(b"data: " + line for line in pretty.encode().split(b"\n"))])
+        + b"\n\n"
+    )
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"], ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
+def test_events_in_several_lines(stream: bytes, newline: bytes) -> None:
+    """They are read as a whole, piece by piece and byte by byte."""
+    events = [in_lines(event).replace(b"\n", newline) for event in events_of(stream)]
+    sent = b"".join(events)
+    assert sent.count(b"data:") > 2 * stream.count(b"data:")
+    assert told(row_of(events)) == told(row_of(events_of(stream)))
+    single = row_of([sent[at : at + 1] for at in range(len(sent))])
+    assert told(single) == told(row_of(events_of(stream)))
+
+
+def test_texts_in_several_lines() -> None:
+    """An event of no protocol we know counts once."""
+    row = row_of([b"data: one\ndata: two\n\n", b"data: {three\ndata: four\n\n", b"data: five\n\n"])
+    assert row.chunks == 3
+
+
+def test_an_event_in_more_lines_than_are_held() -> None:
+    """Nothing is kept without a bound, and what follows is read."""
+    events = Events()
+    request = Request()
+    request.recording.opened()
+    line = b"data: " + b"x" * 999_999 + b"\n"
+    assert events(request.recording, b"data: {\n") == PIECE
+    tracemalloc.start()
+    for _ in range(8):
+        assert events(request.recording, line) == PIECE
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8_000_000
+    assert events(request.recording, b"\n") == OTHER
+    assert events(request.recording, chunk(1)) == TEXT
+
+
+def test_a_byte_order_mark() -> None:
+    """It may stand before the first line, and is no part of it."""
+    stream = STREAMS["chat"]
+    assert told(row_of(events_of(b"\xef\xbb\xbf" + stream))) == told(row_of(events_of(stream)))
+    assert looks_like_events(b"\xef\xbb\xbfdata: x")
+    assert looks_like_events("\ufeffdata: x")
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b'{"message": "boom"}', "error"),
+        (b'{"code": "engine_dead"}', "engine_dead"),
+        (b'{"error": {"code": "engine_dead"}}', "engine_dead"),
+        (b"boom", "error"),
+        (b'"boom"', "error"),
+        (b'{\ndata: "code": "engine_dead"}', "engine_dead"),
+    ],
+)
+def test_an_event_named_error(data: bytes, code: str) -> None:
+    """Its name says so, whatever is in it."""
+    row = row_of([*events_of(STREAMS["chat"])[:2], b"event: error\ndata: " + data + b"\n\n"])
+    assert (row.outcome, row.error_type) == ("error", code)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "GZIP", " Gzip", "x-gzip"])
 def test_compressed(encoding: str) -> None:
     """A compressed stream is read the same, piece by piece as it is flushed."""
-    packer = zlib.compressobj(wbits=31 if encoding == "gzip" else 15)
+    packer = zlib.compressobj(wbits=15 if encoding == "deflate" else 31)
     stream = events_of(STREAMS["chat"])
     pieces = [packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH) for event in stream]
     assert told(row_of(pieces, Events(encoding=encoding))) == told(row_of(stream))

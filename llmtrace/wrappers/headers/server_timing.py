@@ -25,7 +25,7 @@ _ENTRY: Final = re.compile(rf'(?:[^,"]|{_QUOTED})+')
 _PARAMETER: Final = re.compile(rf'(?:[^;"]|{_QUOTED})+')
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _DURATION: Final = re.compile(
-    r'\s*dur\s*=\s*"?([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)', re.IGNORECASE
+    r'\s*dur\s*=\s*"?([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?|\.[0-9]+)"?\s*\Z', re.IGNORECASE
 )
 _DESCRIPTION: Final = re.compile(
     r'\s*desc\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",;]+))', re.IGNORECASE | re.DOTALL

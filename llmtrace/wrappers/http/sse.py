@@ -29,6 +29,9 @@ _MOST_LESSONS: Final = 16
 _DATA: Final = b"data:"
 _EVENT: Final = b"event:"
 _DONE: Final = b"[DONE]"
+_ERROR: Final = b"error"
+_BOM: Final = b"\xef\xbb\xbf"
+_JSON: Final = (b"{", b"[")
 # Numbers: looking for one takes a quarter of the time that looking for a string does.
 _NEWLINE: Final = 0x0A
 _COLON: Final = 0x3A
@@ -59,8 +62,8 @@ _ANTHROPIC: Final = frozenset(
 
 def looks_like_events(piece: bytes | str) -> bool:
     """Say whether a stream that begins like this is one of server-sent events."""
-    begin = piece[:8].encode() if isinstance(piece, str) else piece[:8]
-    return begin.startswith(_FIELDS)
+    begin = piece[:9].encode() if isinstance(piece, str) else piece[:9]
+    return begin.removeprefix(_BOM).startswith(_FIELDS)
 
 
 class _Lesson(NamedTuple):
@@ -101,8 +104,9 @@ class Events:
     """
 
     __slots__ = (
-        "_comments", "_inflate", "_left", "_lessons", "_lines", "_name", "_of_lines",
-        "_of_pieces", "_over", "_parsed", "_readable", "_skipping", "_useful",
+        "_comments", "_counted", "_cr", "_data", "_inflate", "_left", "_lessons", "_lines",
+        "_name", "_of_lines", "_of_pieces", "_over", "_parsed", "_readable", "_skipping",
+        "_useful",
     )  # fmt: skip
 
     def __init__(
@@ -116,11 +120,15 @@ class Events:
         self._comments = comments
         self._parsed = Parsed(whole=whole)
         self._lines = lines
-        self._readable = encoding in {"", "identity", "gzip", "deflate"}
-        gzip = encoding in {"gzip", "deflate"}
+        encoding = encoding.strip().lower()
+        gzip = encoding in {"gzip", "x-gzip", "deflate"}
+        self._readable = gzip or encoding in {"", "identity"}
         self._inflate = zlib.decompressobj(wbits=47) if gzip else None
         self._left = bytearray()  # of a line that is not all here yet
         self._skipping = False  # the rest of a line that is too long
+        self._cr = False  # the last line ended with a CR, of which the LF may follow
+        self._data = b""  # of an event in several lines, so far
+        self._counted = False  # this event was, although nothing in it can be read
         self._name = b""
         self._over = False  # the last event was read
         self._of_pieces: _Lesson | None = None
@@ -171,13 +179,15 @@ class Events:
         """Note what an event tells that some library has taken from its stream already."""
         self._name = name[:_LONGEST_NAME].encode()
         line = _DATA + b" " + data.encode("utf-8", "surrogatepass")
-        return self._all(recording, [line], line)
+        return self._all(recording, [line, b""], line)
 
     # --- lines ----------------------------------------------------------------------------------
 
     def _whole_lines(self, piece: bytes) -> list[bytes]:
         if self._lines:
             return [piece]
+        if self._cr or b"\r" in piece:
+            piece = self._with_lf(piece)
         if b"\n" not in piece:
             self._hold(piece)
             return []
@@ -190,6 +200,14 @@ class Events:
             self._skipping = False
         self._hold(left)
         return lines
+
+    def _with_lf(self, piece: bytes) -> bytes:
+        """End lines with LF alone; they may end with CR, LF or both, cut in between."""
+        if self._cr and piece:
+            piece = piece.removeprefix(b"\n")
+            self._cr = False
+        self._cr = self._cr or piece.endswith(b"\r")
+        return piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _hold(self, left: bytes) -> None:
         if self._skipping:
@@ -218,6 +236,8 @@ class Events:
 
     def _line(self, recording: Recording, line: bytes, piece: bytes) -> int:
         if line.startswith(_DATA):
+            if self._data:
+                return self._more(line)
             lesson = self._of_lines
             if lesson is not None and lesson.knows(line):
                 self._useful = True
@@ -229,7 +249,11 @@ class Events:
         if line.startswith(_EVENT):
             self._name = line[len(_EVENT) : _LONGEST_NAME].strip()
         elif line in {b"", b"\r"}:
-            self._name = b""
+            kind = self._several(recording) if self._data else PIECE
+            self._name, self._counted = b"", False
+            return kind
+        elif line.startswith(_BOM):
+            return self._line(recording, line.removeprefix(_BOM), piece)
         elif line.startswith(comments.BEGIN):
             comments.read(recording, line)
         return PIECE
@@ -237,21 +261,55 @@ class Events:
     def _event(self, recording: Recording, line: bytes) -> tuple[int, _Lesson | None]:
         """Note what an event tells; return its kind, and what can be learnt from it."""
         named = _NAMED.get(self._name)
-        if named is not None and recording.content is None:
+        if named is not None and recording.content is None and line.rstrip().endswith(b"}"):
             empty = _EMPTY.search(line)
             return (NOTHING, None) if empty else (named, _named_lesson(named, line))
         data = line[len(_DATA) :].strip()
         if data == _DONE:
             self._over = True
             return PIECE, None
+        kind = self._read(recording, data)
+        if kind is None:
+            if data.startswith(_JSON):  # the rest of it may follow in further lines
+                self._data = data
+                return PIECE, None
+            # Nothing we know: all that can be said is that it came, once an event.
+            kind = PIECE if self._counted else OTHER
+            self._counted = True
+            return kind, None
+        return kind, _text_lesson(kind, line) if kind in _LEARNABLE else None
+
+    def _more(self, line: bytes) -> int:
+        """Keep another line of an event in several."""
+        self._data += b"\n" + line[len(_DATA) :].strip()
+        if len(self._data) > _LONGEST:
+            self._data = self._data[:_LONGEST]  # no JSON any more
+        return PIECE
+
+    def _several(self, recording: Recording) -> int:
+        """Note what an event in several lines tells, now that all of it is here."""
+        data, self._data = self._data, b""
+        kind = self._read(recording, data)
+        return OTHER if kind is None else kind
+
+    def _read(self, recording: Recording, data: bytes) -> int | None:
+        """Note what an event's data tells; return its kind, or `None` if it cannot be read."""
+        failed = self._name == _ERROR
         try:
             event = json.loads(data)
+            if failed and not (isinstance(event, dict) and event.get("error")):
+                because = code_in(event) or family_in(event) or "error"
+                recording.failure = ("error", because)
+                return NOTHING
             kind = self._parsed(recording, event) if isinstance(event, dict) else OTHER
             last = isinstance(event, dict) and _is_last(recording, event.get("type"))
             self._over = last and not self._comments
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            return OTHER, None  # nothing we know: then all that can be said is that it came
-        return kind, _text_lesson(kind, line) if kind in _LEARNABLE else None
+            if failed and not data.startswith(_JSON):
+                recording.failure = ("error", "error")
+                return NOTHING
+            return None
+        return kind
 
     def _learn(self, lesson: _Lesson, line: bytes, piece: bytes) -> None:
         if self._lessons >= _MOST_LESSONS and not self._useful:

@@ -24,6 +24,7 @@ from llmtrace.wrappers.streams import letgo
 from llmtrace.wrappers.streams.reads import Classify, areads, reads
 
 _STATUS: Final = "rpc.response.status_code"
+_CANCELLED: Final = "CANCELLED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,8 @@ def _timed(kind: Any) -> type[Any]:
         def cancel(self) -> bool:
             cancelled: bool = super().cancel()
             if cancelled:
-                letgo.closed(self._llmtrace)
+                _told(self, self._llmtrace)
+                letgo.closed(self._llmtrace, _CANCELLED)
             return cancelled
 
     return pass_for(Responses, kind)
@@ -235,7 +237,7 @@ def _over(call: Call, answer: Any) -> None:
     if error is None:
         recording.finish("success")
     elif answer.cancelled():
-        recording.finish("cancelled", "CANCELLED")
+        recording.finish("cancelled", _CANCELLED)
     else:
         call.failed(error)
 
@@ -257,7 +259,7 @@ def astream(call: Call, responses: Any) -> Any:
         def over(ended: Any) -> None:
             _told_async(ended, recording)
             if ended.cancelled():
-                letgo.closed(recording)
+                letgo.closed(recording, _CANCELLED)
 
         responses.add_done_callback(over)
         return areads(recording, aiter(responses).__anext__, read)

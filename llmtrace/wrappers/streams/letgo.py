@@ -41,16 +41,21 @@ def prepare() -> None:
 
 
 @fails_open("record")
-def abandon(recording: Recording) -> None:
-    """End a stream that the consumer closed, broke out of, or let go, wherever that happens."""
+def abandon(recording: Recording, error_type: str | None = None) -> None:
+    """End a stream that the consumer closed, broke out of, or let go, wherever that happens.
+
+    Args:
+        recording: of the request.
+        error_type: what to call it, if it did so before the end.
+    """
     if _collector == 0 or _collector != _thread.get_ident():
-        recording.abandoned()
+        recording.abandoned(error_type=error_type)
         return
     if not recording.reading:
         # Let go some time ago, and only found now: what is known is when it was last read.
         last = recording.mark
         recording.clock = lambda: last
-    recording.abandoned(later=_elsewhere)
+    recording.abandoned(later=_elsewhere, error_type=error_type)
 
 
 def later() -> Later | None:
@@ -76,10 +81,15 @@ class LetGo:
             abandon(self._recording)
 
 
-def closed(recording: Recording) -> None:
-    """Note that the answer's connection was closed: by the consumer, if nobody is reading."""
+def closed(recording: Recording, error_type: str | None = None) -> None:
+    """Note that the answer's connection was closed: by the consumer, if nobody is reading.
+
+    Args:
+        recording: of the request.
+        error_type: as of `abandon`.
+    """
     if recording.open and not recording.reading:
-        abandon(recording)
+        abandon(recording, error_type)
 
 
 def _elsewhere(row: Row, emit: Callable[[Row], None]) -> None:
