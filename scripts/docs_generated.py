@@ -34,9 +34,11 @@ from llmtrace_dashboards.recorded import (
     REMAINING,
     bad_rate,
     bad_ratio,
+    bad_total,
     traffic,
     valid_count,
     valid_rate,
+    valid_total,
 )
 from llmtrace_dashboards.windows import RuleSettings
 
@@ -223,6 +225,8 @@ def recorded_series() -> str:
     told |= {
         bad_rate(): "Requests a second that break a promise.",
         valid_rate(): "Requests a second that count for it.",
+        bad_total(): "The same of all label sets: what every longer window is summed of.",
+        valid_total(): "The requests that count, of all label sets.",
         ALLOWED: "The share that may break it.",
         REMAINING: "What is left of 30 days' error budget: 1 = all of it.",
     }

@@ -7,12 +7,14 @@ the `llmtrace triage` command for its window.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from llmtrace.export.buckets import LATENCY_S
 from llmtrace_dashboards.recorded import bad_ratio, valid_count
 from llmtrace_dashboards.slo import Slo, bound, plain, quoted
 from llmtrace_dashboards.windows import RuleSettings, Severity, Window, seconds
@@ -29,6 +31,8 @@ TRUNCATED_SHARE: Final = 0.01
 GIVEN_UP_SHARE: Final = 0.05
 LEAST_BROKEN: Final = 5
 MOST_LAG_S: Final = 120  # with something in the spool all the time
+# Where no collector was seen for so long, there is none to miss.
+_SEEN: Final = "1d"
 _BESIDE: Final = "gateway|gpu"  # kinds of targets that are no engine
 _INSTANCE: Final = "&var-instance={{ $labels.instance | urlquery }}"
 # Most of a pile lies in one or two buckets, which are no wider than this from bound to bound.
@@ -68,7 +72,7 @@ class Alert:
 
 
 def burning(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
-    """Yield the burn-rate alerts of every SLO: a rule for each rung of the ladder."""
+    """Yield the burn-rate alerts of every promised SLO: a rule for each rung of the ladder."""
     for slo in slos:
         for window in settings.ladder:
             yield _burn(slo, window, settings)
@@ -115,10 +119,11 @@ def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
 
 
 def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
-    """Yield an alert for each threshold that applications do not count by.
+    """Yield an alert for each threshold that some instance does not count by.
 
-    A histogram answers for its own bucket bounds alone. An application that was not given the
-    budget file has no bound at the threshold, and its requests would burn nothing, unseen.
+    A histogram answers for its own bucket bounds alone. An instance that was not given the budget
+    file has no bound at the threshold, and its requests would burn nothing, unseen. One that is
+    gone, as every old one after a rolling restart, is not reported.
     """
     for slo in slos:
         if slo.threshold_s is None:
@@ -131,20 +136,21 @@ def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
             name=name,
             severity="ticket",
             expression=(
-                f"count by (service) (rate({metric}_count{{{where}}}[10m]) > 0)\n"
-                f"unless count by (service) ({metric}_bucket{{{edge}}})"
+                f"count by (service, instance) (\n"
+                f"(rate({metric}_count{{{where}}}[10m]) > 0 and {metric}_count{{{where}}})\n"
+                f"unless ignoring (le) {metric}_bucket{{{edge}}}\n)"
             ),
             lasting="10m",
             labels={"budget": slo.budget, "slo": slo.name},
             annotations={
                 "summary": (
-                    f"{{{{ $labels.service }}}} does not count {slo.name} by the limit of the "
-                    f"budget {slo.budget}"
+                    f"{{{{ $labels.service }}}} on {{{{ $labels.instance }}}} does not count "
+                    f"{slo.name} by the limit of the budget {slo.budget}"
                 ),
                 "description": (
                     f"No bucket of its {metric} ends at {bound(slo.threshold_s)} s, so that "
-                    "nobody knows how many of its requests keep the promise. Give the application "
-                    "and the collector the budget file these rules were made from."
+                    "its requests count neither as good nor as bad. Give the application and the "
+                    "collector the budget file these rules were made from."
                 ),
                 **_links(name, BUDGET_DASHBOARD, "1h", settings, {}),
                 "triage": _triage("1h", settings, {}, slo.name),
@@ -160,7 +166,8 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
         severity="page",
         expression=(
             f"up{collector} == 0\n"
-            f"or absent(up{collector})\n"
+            f"or (absent(up{collector}) and on () "
+            f"count(present_over_time(llmtrace_ingest_lag_seconds[{_SEEN}])))\n"
             f"or max by (job) (llmtrace_ingest_lag_seconds{collector}) > {MOST_LAG_S}\n"
             f"or min by (job) (increase(llmtrace_target_late_total{collector}[5m])) > 0"
         ),
@@ -254,14 +261,19 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
         "limit, context overflow, an engine that died. No status code counts these.",
         settings=settings, base=base, filters=filters,
     )  # fmt: skip
+    where = '{outcome="truncated"}'
+    age = f"{count('e2e_seconds_sum', where)} / {count('e2e_seconds_count', where)}"
     yield _breaking(
         "LlmtraceTruncationPileUp",
-        f"{quantile(0.5)}\n"
+        # Above the last bound every quantile is that bound, which looks like a pile and is none.
+        f"{age}\n"
         f"and {truncated} / {requests} > {TRUNCATED_SHARE:g}\n"
         f"and {truncated} >= {LEAST_BROKEN}\n"
         f"and {quantile(0.9)} < {PILE_WIDTH:g} * {quantile(0.1)}\n"
+        f"and {quantile(0.9)} > {quantile(0.1)}\n"
+        f"and {quantile(0.9)} < {LATENCY_S[-1]:g}\n"
         f"and {enough}",
-        f"{about}: answers are cut off, all of them after about "
+        f"{about}: answers are cut off, nearly all of them after about "
         "{{ $value | humanizeDuration }}",
         "Streams end without a finish reason, and at much the same age: an idle or read timeout "
         "of a proxy, load balancer or gateway between caller and engine.",
@@ -314,7 +326,11 @@ def _links(
     *,
     more: str = "",
 ) -> dict[str, str]:
-    start = _milliseconds(f"time() - {_BEFORE * seconds(window):.10g}")
+    shown = _BEFORE * seconds(window)
+    if settings.managed:
+        start, end = f"now-{_minutes(shown)}", "now"
+    else:
+        start, end = _milliseconds(f"time() - {shown:.10g}"), _milliseconds("time()")
     chosen = "".join(
         f"&var-{label}={quote(value, safe='') if value else _URL.format(label=label)}"
         for label, value in filters.items()
@@ -322,9 +338,7 @@ def _links(
     )
     base = settings.dashboards.rstrip("/")
     return {
-        "dashboard_url": (
-            f"{base}/d/{dashboard}?from={start}&to={_milliseconds('time()')}{chosen}{more}"
-        ),
+        "dashboard_url": (f"{base}/d/{dashboard}?from={start}&to={end}{chosen}{more}"),
         "runbook_url": f"{settings.runbooks}#{name.lower()}",
     }
 
@@ -334,7 +348,11 @@ def _triage(
 ) -> str:
     """Return the command that holds a window up to now against what was before it."""
     long = seconds(window)
-    words = [f"llmtrace triage --after {_time(f'time() - {long:.10g}')}/{_time('time()')}"]
+    if settings.managed:
+        after = f"{_minutes(long)}/now"
+    else:
+        after = f"{_time(f'time() - {long:.10g}')}/{_time('time()')}"
+    words = [f"llmtrace triage --after {after}"]
     if _BEFORE * long > _USUAL_S:
         words.append(f"--last {_BEFORE * long / 3600:g}h")
     if metric is not None:
@@ -354,6 +372,11 @@ _WORD: Final = (
     "{{{{ with $labels.{label} }}}} --where '{label}="
     r"""{{{{ . | reReplaceAll "'" "'\\''" }}}}'{{{{ end }}}}"""
 )
+
+
+def _minutes(seconds_long: float) -> str:
+    """Write a stretch of time as Grafana and `llmtrace triage` both read it."""
+    return f"{math.ceil(seconds_long / 60)}m"
 
 
 def _time(expression: str) -> str:

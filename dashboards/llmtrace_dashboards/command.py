@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,7 +15,7 @@ from llmtrace.servers.one import read_token
 from llmtrace_dashboards.boards import dashboards
 from llmtrace_dashboards.exporting import Form, files, write
 from llmtrace_dashboards.importing.remote import Remote
-from llmtrace_dashboards.importing.run import Wanted, carry_out, plan
+from llmtrace_dashboards.importing.run import Change, Wanted, carry_out, plan
 from llmtrace_dashboards.lint import Finding, lint, read
 from llmtrace_dashboards.rules import rule_files
 from llmtrace_dashboards.windows import RuleSettings
@@ -105,30 +106,36 @@ def bring(
         changes = plan(remote, target)
         if dry_run:
             for change in changes:
-                out.write(f"{_WORDS[change.action][0]:<12} {change.what}\n")
+                out.write(f"{_WORDS[change.action][0]:<12} {_told(change)}\n")
                 out.writelines(f"    {line}\n" for line in change.diff.splitlines())
         else:
             for change in carry_out(changes):
-                out.write(f"{_WORDS[change.action][1]:<8} {change.what}\n")
+                out.write(f"{_WORDS[change.action][1]:<8} {_told(change)}\n")
                 out.flush()
     finally:
         remote.close()
-    open_changes = sum(change.action != "same" for change in changes)
-    as_it_is = len(changes) - open_changes
+    counted = Counter(change.action for change in changes)
     verb = "would be made" if dry_run else "made"
-    out.write(f"{remote.url}: {_many(open_changes, 'change')} {verb}, {as_it_is} as wanted\n")
+    skipped = f", {counted['skip']} skipped" if counted["skip"] else ""
+    open_changes = _many(counted["create"] + counted["update"], "change")
+    out.write(f"{remote.url}: {open_changes} {verb}, {counted['same']} as wanted{skipped}\n")
+
+
+def _told(change: Change) -> str:
+    return f"{change.what}: {change.why}" if change.why else change.what
 
 
 _WORDS = {
     "create": ("would create", "created"),
     "update": ("would change", "changed"),
     "same": ("same", "same"),
+    "skip": ("would skip", "skipped"),
 }
 
 
 def _alert_rules(budget: Path | None, url: str, runbooks: str | None) -> list[dict[str, Any]]:
     budgets: Sequence[Budget] = [DEFAULT] if budget is None else read_budgets(budget).all
-    settings = RuleSettings(dashboards=url)
+    settings = RuleSettings(dashboards=url, managed=True)
     if runbooks is not None:
         settings = dataclasses.replace(settings, runbooks=runbooks)
     groups = rule_files(budgets, settings)["alerts.yaml"]["groups"]

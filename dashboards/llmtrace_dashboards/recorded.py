@@ -92,6 +92,16 @@ def valid_rate(base: str = BASE) -> str:
     return f"{SLO_LEVEL}_{_LEVEL}:llmtrace_slo_valid:rate{base}"
 
 
+def bad_total(base: str = BASE) -> str:
+    """Name the bad requests a second, by budget and SLO alone."""
+    return f"{SLO_LEVEL}:llmtrace_slo_bad:rate{base}"
+
+
+def valid_total(base: str = BASE) -> str:
+    """Name the requests a second that count at all, by the same."""
+    return f"{SLO_LEVEL}:llmtrace_slo_valid:rate{base}"
+
+
 def bad_ratio(window: str) -> str:
     """Name the share of the valid requests that were bad over a window, by budget and SLO.
 

@@ -21,11 +21,13 @@ from llmtrace_dashboards.recorded import (
     Recorded,
     bad_rate,
     bad_ratio,
+    bad_total,
     traffic,
     valid_count,
     valid_rate,
+    valid_total,
 )
-from llmtrace_dashboards.slo import Slo, quoted, slos
+from llmtrace_dashboards.slo import Slo, counted, quoted, slos
 from llmtrace_dashboards.windows import RuleSettings, seconds
 
 _SUM: Final = "sum by (budget, slo)"
@@ -40,9 +42,10 @@ def rule_files(
         ConfigError: the budgets set nothing to alert on, or a setting is wrong.
     """
     settings = settings or RuleSettings()
+    budgets = tuple(budgets)
     promised = slos(budgets)
     return {
-        "recording.yaml": {"groups": list(_recording(promised, settings))},
+        "recording.yaml": {"groups": list(_recording(counted(budgets), settings))},
         "alerts.yaml": {
             "groups": [
                 {
@@ -55,14 +58,10 @@ def rule_files(
     }
 
 
-def _recording(promised: Sequence[Slo], settings: RuleSettings) -> Iterator[dict[str, Any]]:
-    # The long windows are sums over what the groups before them recorded.
+def _recording(of: Sequence[Slo], settings: RuleSettings) -> Iterator[dict[str, Any]]:
+    # The long windows are sums over what was recorded before them.
     yield _group("llmtrace-requests", settings.interval, traffic(settings.base))
-    yield _group(
-        "llmtrace-slo",
-        settings.interval,
-        (*_of_each(promised, settings), *_of_all(settings)),
-    )
+    yield _group("llmtrace-slo", settings.interval, (*_of_each(of, settings), *_of_all(settings)))
     yield _group("llmtrace-slo-period", settings.period_interval, _over_the_period(settings))
 
 
@@ -81,9 +80,9 @@ def _group(name: str, interval: str, rules: Iterable[Recorded]) -> dict[str, Any
     }
 
 
-def _of_each(promised: Sequence[Slo], settings: RuleSettings) -> Iterator[Recorded]:
+def _of_each(of: Sequence[Slo], settings: RuleSettings) -> Iterator[Recorded]:
     base = settings.base
-    for slo in promised:
+    for slo in of:
         labels = (("budget", slo.budget), ("slo", slo.name))
         yield Recorded(
             bad_rate(base), slo.bad(base, DIMENSIONS), f"Not so: {slo.promise}.", labels
@@ -97,25 +96,28 @@ def _of_each(promised: Sequence[Slo], settings: RuleSettings) -> Iterator[Record
             )
             valid = f"{bad}\n + ({slo.fast(base, DIMENSIONS)}\n or 0 * {bad})"
         yield Recorded(valid_rate(base), valid, "Requests that count.", labels)
-        yield Recorded(ALLOWED, f"vector({slo.allowed:g})", "The share that may be bad.", labels)
+        if slo.objective is not None:
+            help_ = "The share that may be bad."
+            yield Recorded(ALLOWED, f"vector({slo.allowed:g})", help_, labels)
 
 
 def _of_all(settings: RuleSettings) -> Iterator[Recorded]:
     base = settings.base
-    bad, valid = bad_rate(base), valid_rate(base)
+    # Summed once: every longer window is over these two series of each SLO, however many label
+    # sets there are.
+    for total, each in ((bad_total, bad_rate), (valid_total, valid_rate)):
+        yield Recorded(total(base), f"{_SUM} ({each(base)})", "Of all label sets.")
+    bad, valid = bad_total(base), valid_total(base)
     for window in settings.windows:
-        if window == base:
-            share = f"{_SUM} ({bad}) / ({_SUM} ({valid}) > 0)"
-        else:
-            share = _share(bad, valid, window)
+        share = f"{bad} / ({valid} > 0)" if window == base else _share(bad, valid, window)
         yield Recorded(bad_ratio(window), share, f"Share of bad requests over {window}.")
     # A rate is recorded every so often: its sum, times that, is how many requests there were.
     every = f"{seconds(settings.interval):g}"
     for window in settings.short_windows:
         if window == base:
-            count = f"{_SUM} ({valid}) * {seconds(base):g}"
+            count = f"{valid} * {seconds(base):g}"
         else:
-            count = f"{_SUM} (sum_over_time({valid}[{window}])) * {every}"
+            count = f"sum_over_time({valid}[{window}]) * {every}"
         yield Recorded(valid_count(window), count, f"Requests that count in {window}.")
 
 
@@ -124,19 +126,15 @@ def _over_the_period(settings: RuleSettings) -> Iterator[Recorded]:
     ratio = bad_ratio(period)
     yield Recorded(
         ratio,
-        _share(bad_rate(base), valid_rate(base), period),
+        _share(bad_total(base), valid_total(base), period),
         f"Share of bad requests over {period}.",
     )
     yield Recorded(REMAINING, f"1 - {ratio} / {ALLOWED}", "What is left of the error budget.")
 
 
 def _share(bad: str, valid: str, window: str) -> str:
-    # Sums, and not averages: what was busy counts for more than what was not, and a route that
-    # came up a minute ago for no more than its minute.
-    return (
-        f"{_SUM} (sum_over_time({bad}[{window}]))\n"
-        f"/ ({_SUM} (sum_over_time({valid}[{window}])) > 0)"
-    )
+    # Sums, and not averages: a busy hour counts for more than a quiet one.
+    return f"sum_over_time({bad}[{window}])\n/ (sum_over_time({valid}[{window}]) > 0)"
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,9 +1,10 @@
 """What does a budget promise, and which requests keep or break the promise?
 
 An SLO for each limit a budget sets on `e2e`, `ttft` and `tpot`, and one for its availability. A
-request counts as slow if it took longer than the limit, whoever ended it, or if it timed out; as
-fast only if it succeeded in time. Errors and cancelled requests that were over before the limit
-say nothing of speed: the errors are the availability's.
+request counts as slow if it took longer than the limit, whatever its outcome; for `ttft` also if
+it ended after the limit without any content. It counts as fast only if it succeeded in time.
+Errors and cancelled requests that were over before the limit say nothing of speed: the errors are
+the availability's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from llmtrace.errors import ConfigError
 
 SloName = Literal["e2e", "ttft", "tpot", "availability"]
 
+FAILED: Final = 'outcome=~"error|truncated|timeout"'
 # What an alert may still mean: with more than a tenth allowed, nothing burns.
 LEAST_OBJECTIVE: Final = 0.9
 _NS: Final = 1_000_000_000
@@ -35,7 +37,8 @@ class Slo:
     Attributes:
         budget: its name.
         name: which of the budget's limits it is.
-        objective: share of the valid requests that must be good, 0 to 1.
+        objective: share of the valid requests that must be good, 0 to 1; `None` = nothing is
+            promised, and it is counted all the same.
         threshold_s: what a good request may take; `None` for the availability.
         models: whose requests, as in `Budget.model`.
         routes: the same of routes.
@@ -43,75 +46,87 @@ class Slo:
 
     budget: str
     name: SloName
-    objective: float
+    objective: float | None
     threshold_s: float | None
     models: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> float:
-        """The share of the valid requests that may be bad."""
-        return round(1 - self.objective, 9)
+        """The share of the valid requests that may be bad; all of them if nothing is promised."""
+        return 1.0 if self.objective is None else round(1 - self.objective, 9)
 
     @property
     def promise(self) -> str:
         """What is promised, in words."""
         limit = "" if self.threshold_s is None else _milliseconds(self.threshold_s)
         must = _WORDS[self.name].format(limit=limit)
-        return f"{100 * self.objective:g} % of the requests {must}"
+        return f"{100 * (1 - self.allowed):g} % of the requests {must}"
 
     def bad(self, window: str, by: Sequence[str] = ()) -> str:
         """Return PromQL for the bad requests a second.
+
+        Subtracted series by series: a process that has no bound at the threshold is left out,
+        and not counted as if all its requests were slow.
 
         Args:
             window: of the rate, as in `5m`.
             by: labels to keep.
         """
         if self.threshold_s is None:
-            bad = self._requests(window, by, 'outcome=~"error|truncated|timeout"')
+            bad = _sum(self._rate("requests_total", window, FAILED), by)
             return f"({bad}\n or 0 * {self.valid(window, by)})"
-        slow = f"clamp_min({self._all(window, by)}\n - {self._within(window, by)}, 0)"
+        counted = self._rate(f"{self.name}_seconds_count", window)
+        within = self._rate(f"{self.name}_seconds_bucket", window, self._edge)
+        slow = _sum(f"clamp_min({counted}\n - ignoring (le) {within}, 0)", by)
         if self.name != "ttft":
-            return f"({slow})"
-        # Who timed out before the first content is in no histogram of it, and was slow for sure.
-        timeout = 'outcome="timeout"'
-        never = (
-            f"clamp_min({self._requests(window, by, timeout)}\n"
-            f" - {self._rate('ttft_seconds_count', window, by, timeout)}, 0)"
+            return slow
+        return f"({slow}\n + ({_sum(self._never(window), by)}\n or 0 * {slow}))"
+
+    def _never(self, window: str) -> str:
+        """Return PromQL for the requests a second that failed late, without any content.
+
+        They are in no histogram of TTFT. Of the requests without content those are left out that
+        were over before the limit: the histogram of the whole request has its bound, too.
+        """
+        failed = 'outcome!="success"'
+        requests = self._rate("requests_total", window, failed)
+        shown = self._rate("ttft_seconds_count", window, failed)
+        early = self._rate("e2e_seconds_bucket", window, failed, self._edge)
+        return (
+            f"clamp_min({requests}\n - ({shown} or 0 * {requests})\n - ignoring (le) {early}, 0)"
         )
-        return f"({slow}\n + ({never} or 0 * {self._all(window, by)}))"
 
     def valid(self, window: str, by: Sequence[str] = ()) -> str:
         """Return PromQL for all requests a second that count, good and bad."""
         if self.threshold_s is None:
-            return self._requests(window, by, 'outcome!="cancelled"')
-        fast = f"({self.fast(window, by)} or 0 * {self._all(window, by)})"
-        return f"({self.bad(window, by)}\n + {fast})"
+            return _sum(self._rate("requests_total", window, 'outcome!="cancelled"'), by)
+        bad = self.bad(window, by)
+        return f"({bad}\n + ({self.fast(window, by)} or 0 * {bad}))"
 
     def fast(self, window: str, by: Sequence[str] = ()) -> str:
         """Return PromQL for the requests a second that succeeded within the threshold."""
-        return self._within(window, by, 'outcome="success"')
+        bucket = f"{self.name}_seconds_bucket"
+        return _sum(self._rate(bucket, window, 'outcome="success"', self._edge), by)
 
-    def _all(self, window: str, by: Sequence[str]) -> str:
-        return self._rate(f"{self.name}_seconds_count", window, by)
+    @property
+    def _edge(self) -> str:
+        return f'le="{bound(self.threshold_s or 0)}"'
 
-    def _within(self, window: str, by: Sequence[str], *more: str) -> str:
-        edge = f'le="{bound(self.threshold_s or 0)}"'
-        return self._rate(f"{self.name}_seconds_bucket", window, by, *more, edge)
-
-    def _requests(self, window: str, by: Sequence[str], *more: str) -> str:
-        return self._rate("requests_total", window, by, *more)
-
-    def _rate(self, metric: str, window: str, by: Sequence[str], *more: str) -> str:
-        kept = f" by ({', '.join(by)}) " if by else ""
+    def _rate(self, metric: str, window: str, *more: str) -> str:
         where = ", ".join((*self.selector, *more))
-        return f"sum{kept}(rate(llmtrace_{metric}{f'{{{where}}}' if where else ''}[{window}]))"
+        return f"rate(llmtrace_{metric}{f'{{{where}}}' if where else ''}[{window}])"
 
     @property
     def selector(self) -> tuple[str, ...]:
         """The label matchers of the requests it is about."""
         given = {"model": self.models, "route": self.routes}
         return tuple(matcher(name, patterns) for name, patterns in given.items() if patterns)
+
+
+def _sum(rates: str, by: Sequence[str]) -> str:
+    kept = f" by ({', '.join(by)}) " if by else ""
+    return f"sum{kept}({rates})"
 
 
 def slos(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
@@ -127,6 +142,26 @@ def slos(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
             "no budget sets total, ttft, tpot or availability: there is nothing to alert on"
         )
     return found
+
+
+def counted(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
+    """Return the SLOs of budgets, and the availability of those that do not promise one.
+
+    Dashboards show how many requests failed whatever a budget promises.
+
+    Raises:
+        ConfigError: as `slos`.
+    """
+    budgets = tuple(budgets)
+    promised = slos(budgets)
+    return (
+        *promised,
+        *(
+            Slo(budget.name, "availability", None, None, budget.model, budget.route)
+            for budget in budgets
+            if budget.availability is None
+        ),
+    )
 
 
 def _of(budget: Budget) -> Iterable[Slo]:

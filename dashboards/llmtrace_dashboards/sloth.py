@@ -6,6 +6,7 @@ one for each objective; OpenSLO has no alert over two windows, so it gets the ob
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -15,6 +16,7 @@ from llmtrace_dashboards.windows import RuleSettings, Severity, Window
 
 _NOT_IN_NAME: Final = re.compile(r"[^a-z0-9]+")
 _LONGEST_NAME: Final = 63
+_MARK: Final = 8
 _WINDOW: Final = "{{.window}}"
 
 
@@ -38,7 +40,7 @@ def _sloth_slo(slo: Slo, settings: RuleSettings) -> dict[str, Any]:
     name = f"Llmtrace{kind}BudgetBurn"
     return {
         "name": dns_name(f"{slo.budget}-{slo.name}"),
-        "objective": round(100 * slo.objective, 6),
+        "objective": round(100 * (1 - slo.allowed), 6),
         "description": f"{slo.promise}.",
         "labels": {"budget": slo.budget, "slo": slo.name},
         "sli": {
@@ -107,7 +109,7 @@ def _openslo_slo(slo: Slo, settings: RuleSettings) -> dict[str, Any]:
             "description": f"{slo.promise}.",
             "service": dns_name(slo.budget),
             "indicator": {
-                "metadata": {"name": f"{name}-sli"[-_LONGEST_NAME:]},
+                "metadata": {"name": dns_name(f"{slo.budget}-{slo.name}-sli")},
                 "spec": {
                     "ratioMetric": {
                         "counter": False,
@@ -118,19 +120,25 @@ def _openslo_slo(slo: Slo, settings: RuleSettings) -> dict[str, Any]:
             },
             "timeWindow": [{"duration": settings.period, "isRolling": True}],
             "budgetingMethod": "Occurrences",
-            "objectives": [{"displayName": slo.name, "target": slo.objective}],
+            "objectives": [{"displayName": slo.name, "target": 1 - slo.allowed}],
         },
     }
 
 
 def dns_name(text: str) -> str:
-    """Make a name both take: lower case, digits and dashes.
+    """Make a name of lower case, digits and dashes, 63 characters at most.
+
+    What does not go in as it is gets a part of its hash, so that no two texts get one name.
 
     Example:
-        >>> dns_name("Chat (EU) ttft")
-        'chat-eu-ttft'
+        >>> dns_name("chat-ttft"), dns_name("Chat (EU) ttft")
+        ('chat-ttft', 'chat-eu-ttft-107ced27')
     """
-    return _NOT_IN_NAME.sub("-", text.lower()).strip("-")[:_LONGEST_NAME].strip("-") or "budget"
+    name = _NOT_IN_NAME.sub("-", text.lower()).strip("-")
+    if name and name == text and len(name) <= _LONGEST_NAME:
+        return name
+    mark = hashlib.sha256(text.encode()).hexdigest()[:_MARK]
+    return f"{name[: _LONGEST_NAME - _MARK - 1].strip('-') or 'budget'}-{mark}"
 
 
 def _once(names: Iterable[str]) -> list[str]:

@@ -80,6 +80,8 @@ class RuleSettings:
             they are typed on.
         dashboards: where Grafana is, for the links of alerts.
         runbooks: where the page about the alerts is.
+        managed: the alerts are to be Grafana-managed: their templates cannot query, so that
+            links and commands count back from when they are opened.
     """
 
     ladder: tuple[Window, ...] = LADDER
@@ -92,6 +94,7 @@ class RuleSettings:
     collector: str | None = None
     dashboards: str = "http://localhost:3000"
     runbooks: str = "docs/alerts.md"
+    managed: bool = False
 
     @property
     def windows(self) -> tuple[str, ...]:

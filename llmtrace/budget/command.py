@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from llmtrace.budget import DEFAULT, Budgets, read_budgets
+from llmtrace.budget import DEFAULT, Budgets, read_budget, read_budgets
 from llmtrace.budget.check import as_text
 from llmtrace.budget.check import check as add_up
 from llmtrace.errors import ConfigError, DataError, SourceError, explain_error, missing_extra
@@ -53,7 +53,7 @@ def suggest(
         from llmtrace.columns import from_rows
     except ImportError as error:
         raise missing_extra("llmtrace budget suggest", "triage", error.name or "") from error
-    from llmtrace.budget.file import as_yaml
+    from llmtrace.budget.file import as_plain, as_yaml
 
     # The options are read as the keys of a budget file are.
     wanted = read_budgets(
@@ -69,6 +69,8 @@ def suggest(
         model=wanted.model,
         route=wanted.route,
     )
+    for problem in add_up(read_budget(as_plain(found.budget))).problems:
+        raise DataError(f"no budget of these rows adds up: {problem.what}")
     print(suggestion.as_text(found), file=out)
     text = as_yaml(
         found.budget,

@@ -32,6 +32,8 @@ _DRAWS: Final = 400
 _MOST_DRAWN: Final = 4_000_000  # values sorted in all: seconds, not minutes
 _STEPS: Final = 60
 _SHORT_S: Final = 0.1  # below it milliseconds are too coarse
+_FINE_S: Final = 1e-5  # then they are rounded to so much
+_PLACES: Final = 9  # of seconds: a budget is written, and its bounds are, in whole nanoseconds
 _THREE_DIGITS: Final = 100
 _WIDTH: Final = 96
 
@@ -130,7 +132,7 @@ def suggest(
     weights = harrell_davis(rows.n, objective)
     spent = weights @ parts[np.argsort(whole, kind="stable")]
     measured = float(spent.sum())
-    goal = _up_to_a_hundredth(measured) if total_s is None else total_s
+    goal = _rounded_up(measured) if total_s is None else round(total_s, _PLACES)
     dealt = goal * (1 - buffer)
     limited = np.isfinite(told).any(axis=0) & (np.array(_NAMES) != UNATTRIBUTED)
     euler = _whole_ms(spent * (dealt / measured), dealt, limited.astype(np.float64))
@@ -248,12 +250,13 @@ def _common(parts: Floats, dealt: float) -> tuple[float | None, Floats | None]:
 
 
 def _whole_ms(seconds: Floats, total: float, least: Floats) -> Floats:
-    """Round to milliseconds (to hundredths of them, where the total is short) without a rest.
+    """Round to milliseconds, or to hundredths of them where the total is short.
 
-    A stage gets its `least`, 1 or 0 of them: with none it would have no limit, and not a low one.
+    They come to the total, less what of it is no whole unit. A stage gets its `least`, 1 or 0 of
+    them: with none it would have no limit, and not a low one.
     """
-    unit = 1e-3 if total >= _SHORT_S else 1e-5
-    there = round(total / unit)
+    unit = 1e-3 if total >= _SHORT_S else _FINE_S
+    there = math.floor(round(total / unit, 6))
     exact = seconds / unit
     floors = np.floor(exact)
     if there >= least.sum():
@@ -267,8 +270,9 @@ def _whole_ms(seconds: Floats, total: float, least: Floats) -> Floats:
     return rounded
 
 
-def _up_to_a_hundredth(seconds: float) -> float:
-    return math.ceil(round(seconds * 100, 6)) / 100 if seconds >= _SHORT_S else seconds
+def _rounded_up(seconds: float) -> float:
+    unit = 0.01 if seconds >= _SHORT_S else _FINE_S
+    return round(math.ceil(round(seconds / unit, 6)) * unit, _PLACES)
 
 
 def _budget(
@@ -297,14 +301,14 @@ def _budget(
     front = math.fsum(dealt.get(stage, 0.0) for stage in FRONT)
     if any(stage in untold for stage in FRONT):
         # What could not be split lies before the first content: the limit on it holds both.
-        ttft: float | None = round(front + unsplit, 5)
+        ttft: float | None = round(front + unsplit, 5) or None
         rest = goal - together - unsplit
     else:
         rest = goal - together
         if unsplit > 0:
             notes.append(f"{unsplit * 1000:.4g} ms could not be split, and are in the buffer")
         ttft = _ttft(rows, goal, objective)
-        ttft = None if ttft is None else max(ttft, round(front, 5))
+        ttft = None if ttft is None else min(max(ttft, round(front, 5)), goal)
     tokens, tpot = _tokens(rows, dealt.get("decode"), weights)
     weight = rows.weights
     if rows.n and np.ptp(weight) > 0:
@@ -318,7 +322,7 @@ def _budget(
             tpot_s=tpot,
             tokens=tokens,
             stages_s=dealt,
-            buffer_s=max(round(rest, 5), 0.0),
+            buffer_s=max(round(rest, _PLACES), 0.0),
         ),
         tuple(notes),
     )
@@ -345,7 +349,8 @@ def _tokens(
         return None, None
     mean = float(weights[known] @ tokens[known] / weights[known].sum())
     count = max(round(mean), 1)
-    return count, math.floor(decode / count * 1e5) / 1e5
+    # Faster than can be written down: there is no limit, rather than one nothing keeps.
+    return count, math.floor(decode / count / _FINE_S) * _FINE_S or None
 
 
 def as_text(suggestion: Suggestion) -> str:

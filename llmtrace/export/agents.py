@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NS: Final = 1_000_000_000
 # Turns may take minutes.
-_EDGES: Final = tuple(round(bound * _NS) for bound in (*LATENCY_S, 300, 600))
+_EDGES: Final = tuple(round(bound * _NS) for bound in LATENCY_S)
 _MOST_LABEL_SETS: Final = 200
 
 

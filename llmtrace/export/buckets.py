@@ -23,7 +23,7 @@ STAGE_LABELS: Final = (*STAGES, "unattributed")
 # Upper bounds in seconds. OpenTelemetry's are 10 ms doubling to 82 s.
 LATENCY_S: Final = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28,
-    1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 40.96, 81.92, 120.0,
+    1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 40.96, 81.92, 120.0, 300.0, 600.0, 1800.0,
 )  # fmt: skip
 TPOT_S: Final = (
     0.001, 0.002, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08,
@@ -52,7 +52,8 @@ def edges(thresholds_s: Thresholds) -> dict[str, tuple[int, ...]]:
     Args:
         thresholds_s: seconds, one or several, by metric (`e2e`, `ttft`, `tpot`,
             `inter_chunk_gap`) or stage. Gaps are counted as they happen, so that a threshold for
-            them must be a bound already.
+            them must be a bound already. One for `ttft` is a bound of `e2e`, too: who waited
+            longer than that for the first content and left without it is in `e2e` alone.
 
     Raises:
         ConfigError: a threshold is for nothing there is, or cannot be a bound.
@@ -72,10 +73,10 @@ def edges(thresholds_s: Thresholds) -> dict[str, tuple[int, ...]]:
                 f"threshold of {gap!r} s for {_GAP!r} must be a bound gaps are counted by: "
                 f"{allowed}"
             )
+    given = {name: tuple(_thresholds(thresholds_s, name)) for name in _DEFAULT_S}
+    given["e2e"] += given["ttft"]
     return {
-        name: tuple(
-            sorted({round(bound * _NS) for bound in (*bounds, *_thresholds(thresholds_s, name))})
-        )
+        name: tuple(sorted({round(bound * _NS) for bound in (*bounds, *given[name])}))
         for name, bounds in _DEFAULT_S.items()
     }
 

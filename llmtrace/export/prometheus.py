@@ -6,7 +6,7 @@ scrape sees every request up to now. `prometheus_client`'s multi-process mode do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,6 +16,7 @@ from llmtrace.export.agents import Agents
 from llmtrace.export.aggregate import Aggregate, Cell, Histogram
 from llmtrace.export.buckets import BANDS_NS, Thresholds
 from llmtrace.failopen import internal_error, internal_errors
+from llmtrace.rows import OUTCOMES
 from llmtrace.spans import Span
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class PrometheusSink:
         """Yield the metrics as they stand."""
         families = self._families()
         found = self._aggregate.cells(attrgetter(*self._labels))
+        found |= {labels: [] for labels in _without_requests(found)}
         self._kept = {labels: self._samples(labels, cells) for labels, cells in found.items()}
         for kept in self._kept.values():
             for name, samples in kept.samples.items():
@@ -154,7 +156,8 @@ class PrometheusSink:
             _add(families.tool, labels, tools["duration"])
         for budget, stages in self._budgets.items():
             for stage, seconds in stages.items():
-                families.budget.add_metric((budget, stage), seconds)
+                edge_ns = round(seconds * _NS)
+                families.budget.add_metric((budget, stage, _bound(edge_ns)), edge_ns / _NS)
         for kind, count in internal_errors().items():
             families.errors.add_metric((kind,), count)
         return families.all()
@@ -166,7 +169,8 @@ class PrometheusSink:
         if kept is not None and kept.counted == counted:
             return kept
         families = self._families()
-        families.fill(labels, self._aggregate.merged(cells))
+        fill = families.fill if cells else families.fill_requests
+        fill(labels, self._aggregate.merged(cells))
         made = {name: family.samples for name, family in vars(families).items() if family.samples}
         return _Kept(counted, made)
 
@@ -261,8 +265,8 @@ class _Families:
         )
         self.budget = GaugeMetricFamily(
             "llmtrace_budget_seconds",
-            "What a latency budget allows a stage.",
-            labels=("budget", "stage"),
+            "What a latency budget allows a stage; bound is the bucket bound that it became.",
+            labels=("budget", "stage", "bound"),
         )
         self.errors = CounterMetricFamily(
             "llmtrace_internal_errors",
@@ -274,11 +278,15 @@ class _Families:
         """Yield every family."""
         yield from vars(self).values()
 
-    def fill(self, labels: tuple[str, ...], cell: Cell) -> None:
-        """Add the samples of one label set."""
+    def fill_requests(self, labels: tuple[str, ...], cell: Cell) -> None:
+        """Add what alerts ask for of one label set."""
         self.requests.add_metric(labels, cell.requests)
         _add(self.e2e, labels, cell.e2e)
         _add(self.ttft, labels, cell.ttft)
+
+    def fill(self, labels: tuple[str, ...], cell: Cell) -> None:
+        """Add the samples of one label set."""
+        self.fill_requests(labels, cell)
         _add(self.tpot, labels, cell.tpot)
         _add(self.gap, labels, cell.gaps)
         # A stage that was never known has no series: most would be of what no server reports.
@@ -309,6 +317,19 @@ class _Families:
         """Add the samples of one label set of turns."""
         _add(self.turn, labels, turns["duration"])
         _add(self.loss, labels, turns["loss"])
+
+
+def _without_requests(known: Collection[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yield the label sets that differ from a known one in the outcome alone.
+
+    They are exposed at 0 before the first request ends so: a counter that begins above 0 has no
+    increase, and the first errors of a model would be in no rate and in no alert.
+    """
+    place = LABELS.index("outcome")
+    for before, after in dict.fromkeys((one[:place], one[place + 1 :]) for one in known):
+        for outcome in OUTCOMES:
+            if (labels := (*before, outcome, *after)) not in known:
+                yield labels
 
 
 def _add(family: HistogramMetricFamily, labels: tuple[str, ...], histogram: Histogram) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from llmtrace.budget import read_budget
 from llmtrace.budget.check import check
+from llmtrace.budget.file import as_yaml
 from llmtrace.budget.suggest import as_text, suggest
 from llmtrace.columns import from_dicts
 from llmtrace.errors import DataError
@@ -176,3 +179,52 @@ def test_too_few_requests():
     """Below 72 a p95 has no upper bound, and nothing is suggested."""
     with pytest.raises(DataError, match="71 requests succeeded; a p95 has no upper bound"):
         suggest(made(71))
+
+
+# --- what is written ----------------------------------------------------------------------------
+
+
+def quick(seed, shortest_ms, longest_ms, tokens):
+    """Make a hundred requests as quick as these, of a stage before and one after the content."""
+    chance = np.random.default_rng(seed)
+    whole = chance.uniform(shortest_ms, longest_ms, 100) / 1000
+    first = whole * chance.uniform(0.1, 0.5, 100)
+    return from_dicts(
+        {
+            "start": 1_700_000_000 * 10**9 + i, "outcome": "success", "operation": "chat",
+            "e2e_s": float(whole[i]), "ttft_s": float(first[i]), "network_s": float(first[i]),
+            "decode_s": float(whole[i] - first[i]),
+            "output_tokens": int(chance.integers(*tokens)),
+        }
+        for i in range(100)
+    )  # fmt: skip
+
+
+def back(budget):
+    """Read what is written of a budget."""
+    return read_budget(yaml.safe_load(as_yaml(budget)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_written_of_quick_requests_passes_the_check(seed):
+    """Totals of 5 to 80 ms are no whole number of any unit."""
+    assert check(back(suggest(quick(seed, 5, 80, (5, 60))).budget)).problems == ()
+
+
+@given(
+    st.integers(0, 1000),
+    st.one_of(st.none(), st.floats(1e-6, 5.0)),
+    st.sampled_from([0.0, 0.07, 0.333, 0.9, 0.999]),
+    st.sampled_from([(1, 4), (5, 80), (200, 9000)]),
+    st.sampled_from([(1, 2), (5, 60), (300, 9000)]),
+)
+@example(3, 0.033337, 0.07, (5, 80), (5, 60))
+@example(4, None, 0.0, (1, 4), (300, 900))
+@example(4, 2.0, 0.999, (1, 4), (300, 900))
+@settings(max_examples=25, deadline=None)
+def test_what_is_written_is_read_back_and_adds_up(seed, total, buffer, took, tokens):
+    """Whatever total was asked for, and however fast tokens come."""
+    found = suggest(quick(seed, *took, tokens), total_s=total, buffer=buffer).budget
+
+    assert check(back(found)).problems == ()
+    assert total is None or found.total_s == pytest.approx(total, abs=1e-9)

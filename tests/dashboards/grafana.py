@@ -109,6 +109,7 @@ class Grafana:
         calls: method and path of each request that came, in order.
         changes: those of them that were no GET.
         refuse: answers these requests, by method and the beginning of the path, so.
+        provisioned: uids of the dashboards that come from files there.
     """
 
     def __init__(self) -> None:
@@ -119,6 +120,7 @@ class Grafana:
         self.groups: dict[tuple[str, str], dict[str, Any]] = {}
         self.calls: list[str] = []
         self.refuse: dict[str, tuple[int, str]] = {}
+        self.provisioned: set[str] = set()
         self.before_save = lambda: None
 
     @property
@@ -168,8 +170,9 @@ class Grafana:
 
     def _dashboard(self, uid: str) -> dict[str, Any]:
         found = _have(self.dashboards, uid, "Dashboard")
+        meta = {"folderUid": found["folder"], "version": found["dashboard"]["version"]}
         return {
-            "meta": {"folderUid": found["folder"], "version": found["dashboard"]["version"]},
+            "meta": {**meta, "provisioned": uid in self.provisioned},
             "dashboard": found["dashboard"],
         }
 
@@ -179,6 +182,8 @@ class Grafana:
         uid, folder = dashboard["uid"], command["folderUid"]
         if folder not in self.folders:
             raise RefusedError(400, "folder not found")
+        if uid in self.provisioned:
+            raise RefusedError(400, "Cannot save provisioned dashboard")
         there = self.dashboards.get(uid)
         version = 0 if there is None else there["dashboard"]["version"]
         forced = there is None or command.get("overwrite")
@@ -196,6 +201,8 @@ class Grafana:
         if uid is not None:
             _have(self.sources, uid, "Data source")
             kept = self.sources[uid]
+            if kept.get("readOnly"):
+                raise RefusedError(403, "Cannot update read-only data source")
             if source.get("version", kept["version"]) != kept["version"]:
                 raise RefusedError(409, "Datasource has already been updated by someone else")
         names = {one["name"] for other, one in self.sources.items() if other != uid}
@@ -216,6 +223,9 @@ class Grafana:
         for rule in body["rules"]:
             if rule["condition"] not in {one["refId"] for one in rule["data"]}:
                 raise RefusedError(400, "condition does not exist")
+        # A uid is of the whole organisation: a rule that is elsewhere moves.
+        for other in self.groups.values():
+            other["rules"] = [rule for rule in other["rules"] if rule["uid"] not in uids]
         added = [{**rule, "id": n, "provenance": ""} for n, rule in enumerate(body["rules"])]
         self.groups[folder, group] = {**body, "rules": added}
         return self.groups[folder, group]

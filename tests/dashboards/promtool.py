@@ -55,7 +55,7 @@ def series(name: str, phases: Iterable[Phase], **labels: str) -> dict[str, str]:
 def histogram(
     name: str, phases: Mapping[float, Sequence[Phase]], edges: Iterable[float], **labels: str
 ) -> list[dict[str, str]]:
-    """Return a histogram's buckets and count.
+    """Return a histogram's buckets, sum and count.
 
     Args:
         name: of the metric, without a suffix.
@@ -81,8 +81,10 @@ def histogram(
         for edge in sorted(edges)
     ]
     everyone = together([*none, *phases.values()])
+    seconds = [[(n, rate * took) for n, rate in many] for took, many in phases.items()]
     return [
         *made,
+        series(f"{name}_sum", together([*none, *seconds]), **labels),
         series(f"{name}_bucket", everyone, le="+Inf", **labels),
         series(f"{name}_count", everyone, **labels),
     ]
@@ -92,7 +94,7 @@ def requests(
     phases: Sequence[Phase] | Mapping[float, Sequence[Phase]],
     *,
     outcome: str = "success",
-    first_content: bool = True,
+    first_content: bool | float = True,
     edges: Iterable[float] = (0.5, 1.0, 2.5, 5.0),
     **labels: str,
 ) -> list[dict[str, str]]:
@@ -102,7 +104,7 @@ def requests(
         phases: how many a minute, when; by how long they took, where that matters (their time
             to first content is the same, their time per token a hundredth).
         outcome: how they ended.
-        first_content: whether they showed any.
+        first_content: whether they showed any; or after how many seconds all of them did.
         edges: bucket bounds, in seconds; few, because every one of them costs time here.
         labels: other than `LABELS`.
     """
@@ -113,7 +115,10 @@ def requests(
         for minutes in zip(*by_time.values(), strict=True)
     ]
     per_token = {took / 100: many for took, many in by_time.items()}
-    shown = by_time if first_content else {0.0: [(minutes, 0.0) for minutes, _ in counted]}
+    if first_content is False:
+        shown = {0.0: [(minutes, 0.0) for minutes, _ in counted]}
+    else:
+        shown = dict(by_time) if first_content is True else {first_content: counted}
     return [
         series("llmtrace_requests_total", counted, **named),
         *histogram("llmtrace_e2e_seconds", by_time, edges, **named),

@@ -146,7 +146,9 @@ def test_quick_errors_make_no_budget_of_latency_burn(tmp_path):
         tmp_path, written(Budget(name="chat", total_s=2.5)), [*errors, *healthy], "400m",
         expected=[
             (FIRING, {}),
-            (f'round({bad_ratio("5m")}, 1e-6)', {'{budget="chat", slo="e2e"}': 0.02}),
+            (f'round({bad_ratio("5m")}, 1e-6)', {
+                '{budget="chat", slo="e2e"}': 0.02, '{budget="chat", slo="availability"}': 0.75,
+            }),
         ],
     )  # fmt: skip
 
@@ -184,13 +186,18 @@ def test_what_is_recorded_is_what_was_served(tmp_path):
         tmp_path, written(several), inputs, "600m",
         expected=[
             *(
-                (f"round({bad_ratio(w)}, 1e-6)", {f'{{budget="all", slo="{s}"}}': 0.25
-                                                  for s in ("e2e", "tpot")})
+                (f"round({bad_ratio(w)}, 1e-6)", {
+                    '{budget="all", slo="e2e"}': 0.25, '{budget="all", slo="tpot"}': 0.25,
+                    # Nothing is promised of it, and dashboards show it all the same.
+                    '{budget="all", slo="availability"}': 0.0,
+                })
                 for w in ("5m", "30m", "6h", "30d")
             ),
             # 80 a minute that count, and one evaluation of 24 more: a window has two ends.
-            (f"round({valid_count('2h')})", {f'{{budget="all", slo="{s}"}}': 10_000
-                                             for s in ("e2e", "tpot")}),
+            (f"round({valid_count('2h')})", {
+                '{budget="all", slo="e2e"}': 10_000, '{budget="all", slo="tpot"}': 10_000,
+                '{budget="all", slo="availability"}': 9_375,
+            }),
             (ALLOWED, {labelled(ALLOWED, s): 0.1 for s in ("e2e", "tpot")}),
             (f"round({REMAINING}, 1e-6)", {f'{{budget="all", slo="{s}"}}': -1.5
                                            for s in ("e2e", "tpot")}),
@@ -201,12 +208,17 @@ def test_what_is_recorded_is_what_was_served(tmp_path):
 @pytest.mark.parametrize(("edges", "known"), [([1.0], True), ([], False)])
 def test_a_threshold_nobody_counts_by(tmp_path, edges, known):
     """An application that was not given the budget burns nothing, and that is told."""
-    told = '{alertname="LlmtraceBudgetUnmeasured", service="shop", slo="ttft"}'
+    told = (
+        '{alertname="LlmtraceBudgetUnmeasured", instance="app:9464", service="shop", slo="ttft"}'
+    )
+    alert = 'ALERTS{alertname="LlmtraceBudgetUnmeasured"}'
+    others = requests([(HOUR, 100.0)], edges=[1.0], instance="another:9464")
 
     outcome_of(
-        tmp_path, written(CHAT), requests([(HOUR, 100.0)], edges=edges), "59m", every="1m",
+        tmp_path, written(CHAT), [*others, *requests([(HOUR, 100.0)], edges=edges)], "59m",
+        every="1m",
         expected=[
-            ('count by (alertname, service, slo) (ALERTS{alertname="LlmtraceBudgetUnmeasured"})',
+            (f"count by (alertname, service, instance, slo) ({alert})",
              {} if known else {told: 1.0}),
         ],
     )  # fmt: skip
@@ -238,7 +250,11 @@ def late(instance: str, each_minute: float) -> dict[str, str]:
     ("inputs", "stalled"),
     [
         pytest.param([gauge("up", "1x9 0x10", **UP)], True, id="down"),
-        pytest.param([gauge("up", "1x20", job="app", instance="a")], True, id="never there"),
+        pytest.param([gauge("up", "1x20", job="app", instance="a")], False, id="never there"),
+        pytest.param(
+            [gauge("up", "1x9 stale", **UP), gauge(LAG, "0x9 stale", **UP)], True, id="gone"
+        ),
+        pytest.param([gauge(LAG, "0x20", job="other")], True, id="scraped as another job"),
         pytest.param(
             [gauge("up", "1x20", **UP), late("a:1", 2), late("b:1", 2)], True, id="all are late"
         ),
@@ -337,7 +353,9 @@ def test_errors_in_the_stream(tmp_path, each_minute, began, expected):
 def test_streams_cut_off_at_an_age(tmp_path, ages, expected):
     """Ends at one age mean a proxy's timeout; ends at any age mean something else."""
     cut = requests(
-        {age: [(60, many)] for age, many in ages.items()}, outcome="truncated", edges=LATENCY_S
+        {age: [(60, many)] for age, many in ages.items()},
+        outcome="truncated",
+        edges=(*LATENCY_S, 1.0),
     )
 
     breaks(tmp_path, cut, *expected)

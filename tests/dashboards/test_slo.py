@@ -175,7 +175,7 @@ def test_sloth_gets_a_spec_and_windows_for_each_objective():
     for name, content in files.items():
         jsonschema.validate(content, WINDOWS if "windows" in name else SLOTH)
     (chat,) = files["sloth-95.yaml"]["slos"]
-    assert chat["name"] == "chat-eu-ttft"
+    assert chat["name"] == dns_name("Chat (EU)-ttft")
     assert chat["objective"] == 95
     assert 'route="chat"' in chat["sli"]["events"]["error_query"]
 
@@ -257,7 +257,7 @@ def test_openslo_gets_services_and_slos():
         jsonschema.validate(one, OPENSLO[one["kind"]])
     services = {one["metadata"]["name"] for one in objects if one["kind"] == "Service"}
     told = [one["spec"] for one in objects if one["kind"] == "SLO"]
-    assert services == {"chat-eu", "batch"}
+    assert services == {dns_name("Chat (EU)"), "batch"}
     assert {one["service"] for one in told} == services
     assert [one["objectives"][0]["target"] for one in told] == [0.95, 0.995, 0.99]
 
@@ -266,6 +266,27 @@ def test_openslo_gets_services_and_slos():
 def test_any_name_becomes_one_both_take(text):
     """Lower case, digits and dashes, 63 at most, neither empty nor ending in a dash."""
     jsonschema.validate(dns_name(text), NAME)
+
+
+@given(st.lists(st.text(max_size=80), min_size=2, max_size=2, unique=True))
+def test_no_two_names_become_one(names):
+    """Whatever a name has that does not go in, or however long it is."""
+    first, second = map(dns_name, names)
+
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    "names", [("Chat (EU)", "chat-eu"), ("a" * 80, "a" * 81), ("CHAT", "chat"), ("!", "?")]
+)
+def test_budgets_of_much_the_same_name(names):
+    """Each has SLOs of its own, in all files."""
+    promised = slos(Budget(name=name, total_s=1.0) for name in names)
+    (spec,) = (file for name, file in sloth(promised, SETTINGS).items() if "windows" not in name)
+    found = [one["metadata"]["name"] for one in openslo(promised, SETTINGS)]
+
+    assert len({one["name"] for one in spec["slos"]}) == 2
+    assert len(set(found)) == len(found) == 4
 
 
 # --- the command --------------------------------------------------------------------------------

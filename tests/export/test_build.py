@@ -64,7 +64,8 @@ def test_settings_reach_prometheus(settings):
         "outcome": "success", "tenant": "a",
     }  # fmt: skip
     assert read("llmtrace_ttft_seconds_bucket", {**labels, "le": "0.333"}) == 0
-    assert read("llmtrace_budget_seconds", {"budget": "dialogue", "stage": "total"}) == 2.5
+    limit = {"budget": "dialogue", "stage": "total", "bound": "2.5"}
+    assert read("llmtrace_budget_seconds", limit) == 2.5
     sink.close()
 
 

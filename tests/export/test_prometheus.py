@@ -12,9 +12,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from llmtrace import failopen
+from llmtrace.budget import Budget
 from llmtrace.errors import ConfigError
 from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS
 from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.rows import OUTCOMES
+from llmtrace.stages import Timeline
 from tests.export.samples import MS, START, TRACE, typical, unsplit
 
 LABELS = {
@@ -233,6 +236,78 @@ def test_budgets_are_shown(sink, registry):
     } == {("dialogue", "queue"): 0.15, ("dialogue", "total"): 2.5}
 
 
+def test_a_limit_names_its_bound_as_the_histogram_does(registry):
+    """Sums of floats, and what is written with an exponent: the label joins limit and bucket."""
+    budget = Budget(name="odd", total_s=0.1 + 0.2, tpot_s=2e-5, stages_s={"render": 5e-5})
+    sink = PrometheusSink(
+        registry=registry,
+        thresholds_s=budget.thresholds_s(),
+        budget_seconds=budget.allocations_s(),
+    )
+    sink.write(typical())
+    limits = {
+        one.labels["stage"]: (one.labels["bound"], one.value)
+        for one in samples(registry, "llmtrace_budget_seconds")
+    }
+    for name, where in (("e2e", {}), ("tpot", {}), ("stage_duration", {"stage": "render"})):
+        le = limits[where.get("stage", {"e2e": "total"}.get(name, name))][0]
+        bucket = f"llmtrace_{name}_seconds_bucket"
+        assert samples(registry, bucket, outcome="success", le=le, **where), bucket
+    sink.close()
+
+    assert limits == {"total": ("0.3", 0.3), "tpot": ("2e-05", 2e-5), "render": ("5e-05", 5e-5)}
+
+
+def test_every_outcome_is_there_before_it_happens(sink, registry):
+    """The first error of a model raises a counter that was at 0: a rate sees it.
+
+    A series that begins above 0 has no increase, so that an outage between two scrapes would be
+    in no rate.
+    """
+    sink.write(typical())
+    for metric in ("requests_total", "ttft_seconds_count", "e2e_seconds_count"):
+        found = {
+            one.labels["outcome"]: one.value for one in samples(registry, f"llmtrace_{metric}")
+        }
+        assert found == {**dict.fromkeys(OUTCOMES, 0), "success": 1}, metric
+    before = {
+        one.labels["le"]
+        for one in samples(registry, "llmtrace_e2e_seconds_bucket", outcome="error")
+    }
+    sink.write(typical(outcome="error"))
+    after = {
+        one.labels["le"]
+        for one in samples(registry, "llmtrace_e2e_seconds_bucket", outcome="error")
+    }
+
+    assert before == after
+    assert value(registry, "llmtrace_requests_total", outcome="error") == 1
+
+
+def test_a_limit_for_ttft_is_a_bound_of_the_whole_request(registry):
+    """Who left after it without content is counted exactly: in no histogram of TTFT."""
+    sink = PrometheusSink(registry=registry, thresholds_s={"ttft": 0.7})
+    sink.write(typical())
+
+    assert samples(registry, "llmtrace_e2e_seconds_bucket", outcome="success", le="0.7")
+    sink.close()
+
+
+@pytest.mark.parametrize("seconds", [150, 300, 500, 1_000])
+def test_percentiles_of_long_requests_are_told_apart(sink, registry, seconds):
+    """Agents and reasoning take minutes: up to half an hour a bound lies above them."""
+    took = seconds * 1_000 * MS
+    timeline = Timeline(e2e=took, ttft=200 * MS)
+    sink.write(typical(timeline=timeline, last_content_ns=took))
+    counted = {
+        float(one.labels["le"]): one.value
+        for one in samples(registry, "llmtrace_e2e_seconds_bucket", outcome="success")
+    }
+    holds = min(le for le, count in counted.items() if count)
+
+    assert seconds <= holds <= 2 * seconds
+
+
 def test_internal_errors_are_shown(sink, registry):
     """What goes wrong inside llmtrace can be alerted on."""
     failopen.count_internal("export.otlp.dropped", 3)
@@ -268,7 +343,7 @@ def test_label_values_are_escaped(sink, registry):
     nasty = 'a"b\\c\nd'
     sink.write(typical(route=nasty))
 
-    assert value(registry, "llmtrace_requests_total", route=nasty) == 1
+    assert value(registry, "llmtrace_requests_total", route=nasty, outcome="success") == 1
 
 
 def test_tenants_on_request():
@@ -277,7 +352,7 @@ def test_tenants_on_request():
     sink = PrometheusSink(registry=registry, tenants=True)
     sink.write(typical(tenant="a"))
 
-    assert value(registry, "llmtrace_requests_total", tenant="a") == 1
+    assert value(registry, "llmtrace_requests_total", tenant="a", outcome="success") == 1
     sink.close()
 
 
@@ -287,7 +362,7 @@ def test_a_second_sink_takes_the_first_ones_place(sink, registry):
     again.write(typical())
     sink.close()
 
-    assert value(registry, "llmtrace_requests_total") == 1
+    assert value(registry, "llmtrace_requests_total", outcome="success") == 1
     again.close()
     assert list(registry.collect()) == []
 
@@ -328,7 +403,7 @@ def test_a_row_that_breaks_it_does_not_reach_the_application(sink):
     sink.write(typical())
 
     counted = {f.name: f for f in sink.collect()}["llmtrace_ttft_seconds"]
-    assert [s.value for s in counted.samples if s.name.endswith("_count")] == [1]
+    assert [s.value for s in counted.samples if s.name.endswith("_count") and s.value] == [1]
     assert failopen.internal_errors() == {"export.metrics": 1}
 
 

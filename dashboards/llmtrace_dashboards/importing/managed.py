@@ -7,32 +7,48 @@ an answer. For people without a ruler; recording rules must be loaded into Prome
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from llmtrace_dashboards.sloth import dns_name
 from llmtrace_dashboards.windows import seconds
 
-_QUERIED: Final = "{{ with query"
+_GROUP: Final = "llmtrace"
 _EXPRESSIONS: Final = "__expr__"
 _ASKED_S: Final = 600
 _QUERY, _NUMBER, _FIRES = "query", "number", "fires"
+# There `$value` is a text about all queries; the number is that of a query.
+_VALUE: Final = re.compile(r"\$value\b")
+_NUMERIC: Final = f"$values.{_QUERY}.Value"
 _IS_NUMBER: Final = f"is_number(${_QUERY}) || is_nan(${_QUERY}) || is_inf(${_QUERY})"
 
 
-def rule_group(
+def rule_groups(
     rules: Sequence[Mapping[str, Any]], folder: str, datasource: str, interval_s: int = 60
-) -> dict[str, Any]:
-    """Return a group of Grafana-managed rules.
+) -> list[dict[str, Any]]:
+    """Return groups of Grafana-managed rules: one for each budget, one for all other rules.
+
+    A group is saved as a whole, in place of the one of its name: so each budget has its own, and
+    a second one takes nothing from the first.
 
     Args:
-        rules: as in a Prometheus rule file: `alert`, `expr`, `for`, `labels`, `annotations`.
+        rules: as in a Prometheus rule file: `alert`, `expr`, `for`, `labels`, `annotations`; made
+            with `RuleSettings.managed`.
         folder: uid of the folder they go to.
         datasource: uid of the Prometheus they ask.
         interval_s: between two looks.
     """
-    title = "llmtrace"
-    made = [_rule(rule, folder, datasource, title, interval_s) for rule in rules]
-    return {"title": title, "folderUid": folder, "interval": interval_s, "rules": made}
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for rule in rules:
+        budget = rule.get("labels", {}).get("budget")
+        title = _GROUP if budget is None else f"{_GROUP}-{dns_name(str(budget))}"
+        made = _rule(rule, folder, datasource, title, interval_s)
+        groups.setdefault(title, []).append(made)
+    return [
+        {"title": title, "folderUid": folder, "interval": interval_s, "rules": made}
+        for title, made in groups.items()
+    ]
 
 
 def _rule(
@@ -44,7 +60,7 @@ def _rule(
     distinct = " ".join(labels[key] for key in ("budget", "slo", "window") if key in labels)
     lasting = rule.get("for", "0s")
     return {
-        "uid": _uid(told),
+        "uid": _uid(f"{folder} {told}"),  # they are of the whole organisation
         "title": f"{name} {distinct}".strip(),
         "ruleGroup": group,
         "folderUID": folder,
@@ -84,13 +100,7 @@ def _uid(told: str) -> str:
 
 
 def _annotations(told: Mapping[str, str]) -> dict[str, str]:
-    """Leave out times and what else Grafana's templates cannot say: they have no `query`."""
-    said = {key: text for key, text in told.items() if _QUERIED not in text}
-    if "dashboard_url" in told:
-        said["dashboard_url"] = told["dashboard_url"].partition("?")[0]
-    if "triage" in told:
-        said.setdefault("triage", "llmtrace triage")
-    return said
+    return {key: _VALUE.sub(_NUMERIC, text) for key, text in told.items()}
 
 
 def _asked(expression: str, datasource: str) -> dict[str, Any]:

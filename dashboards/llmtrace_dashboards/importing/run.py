@@ -13,13 +13,13 @@ from typing import Any, Final, Literal
 from llmtrace import __version__
 from llmtrace.errors import ConfigError
 from llmtrace_dashboards.importing.compare import difference, holds, marked, same
-from llmtrace_dashboards.importing.managed import rule_group
+from llmtrace_dashboards.importing.managed import rule_groups
 from llmtrace_dashboards.importing.remote import Remote
 
 DATASOURCE_UID: Final = "llmtrace-prometheus"
 _MESSAGE: Final = f"llmtrace {__version__}"
 
-Action = Literal["create", "update", "same"]
+Action = Literal["create", "update", "same", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +50,19 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One thing that is, or is to be made, as wanted.
+    """One thing that is, or is to be made, as wanted; or that Grafana would not let be changed.
 
     Attributes:
         diff: what changes, as a unified diff; empty if nothing does.
         apply: does it.
+        why: it is skipped.
     """
 
     what: str
     action: Action
     diff: str
     apply: Callable[[], None]
+    why: str = ""
 
 
 def plan(remote: Remote, wanted: Wanted) -> list[Change]:
@@ -81,8 +83,9 @@ def _plan(remote: Remote, wanted: Wanted) -> Iterator[Change]:
         yield _datasource(remote, wanted, wanted.datasource_url)
     for dashboard in wanted.dashboards:
         yield _dashboard(remote, dashboard, wanted.folder)
-    if wanted.alerts:
-        yield _alerts(remote, wanted)
+    source = wanted.datasource_uid or DATASOURCE_UID
+    for group in rule_groups(wanted.alerts, wanted.folder, source):
+        yield _alerts(remote, wanted.folder, group)
 
 
 def _folder(remote: Remote, wanted: Wanted) -> Change:
@@ -104,6 +107,12 @@ def _dashboard(remote: Remote, plain: Mapping[str, Any], folder: str) -> Change:
     moved = isinstance(meta, Mapping) and meta.get("folderUid") not in {None, folder}
     if found is not None and same(found, dashboard) and not moved:
         return _as_wanted(f"dashboard {dashboard['title']!r}")
+    if isinstance(meta, Mapping) and meta.get("provisioned"):
+        return _skipped(
+            f"dashboard {dashboard['title']!r}",
+            "it is provisioned from a file, and Grafana lets nobody else change it: write the "
+            "file anew, by `llmtrace dashboards export --form provisioning`",
+        )
     new = dict(dashboard)
     if found is not None:
         new["version"] = found.get("version", 0)
@@ -135,6 +144,11 @@ def _datasource(remote: Remote, wanted: Wanted, url: str) -> Change:
     what = f"data source {wanted.datasource_name!r}"
     if found is not None and holds(found, source):
         return _as_wanted(what)
+    if found is not None and found.get("readOnly"):
+        return _skipped(
+            what, "it is provisioned from a file, and Grafana lets nobody else change it: change "
+            "the file, or name another uid with --datasource-uid",
+        )  # fmt: skip
     merged = source
     if found is not None:
         # Whatever else it is set to, such as how to log in, stays.
@@ -149,23 +163,29 @@ def _datasource(remote: Remote, wanted: Wanted, url: str) -> Change:
     )
 
 
-def _alerts(remote: Remote, wanted: Wanted) -> Change:
-    source = wanted.datasource_uid or DATASOURCE_UID
-    group = rule_group(wanted.alerts, wanted.folder, source)
-    found = remote.rule_group(wanted.folder, group["title"])
-    what = f"{len(group['rules'])} alert rules"
+def _alerts(remote: Remote, folder: str, group: dict[str, Any]) -> Change:
+    found = remote.rule_group(folder, group["title"])
+    what = f"{len(group['rules'])} alert rules of {group['title']!r}"
+    there = _mapping(found).get("rules") or ()
+    paused = {rule.get("uid") for rule in there if rule.get("isPaused")}
+    for rule in group["rules"]:
+        rule["isPaused"] = rule["uid"] in paused  # it is theirs to say
     if found is not None and holds(found, group):
         return _as_wanted(what)
     return Change(
         what=what,
-        action="create" if found is None or not found.get("rules") else "update",
+        action="update" if there else "create",
         diff=difference(found, group, group["title"]),
-        apply=lambda: remote.save_rule_group(wanted.folder, group),
+        apply=lambda: remote.save_rule_group(folder, group),
     )
 
 
 def _as_wanted(what: str) -> Change:
     return Change(what=what, action="same", diff="", apply=_nothing)
+
+
+def _skipped(what: str, why: str) -> Change:
+    return Change(what=what, action="skip", diff="", apply=_nothing, why=why)
 
 
 def _nothing() -> None:
@@ -177,7 +197,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def carry_out(changes: Sequence[Change]) -> Iterator[Change]:
-    """Do what is to be done, and yield each change that was made.
+    """Do what is to be done, and yield each change that was made or skipped.
 
     Raises:
         SourceError: Grafana refuses one; those before it are made.
