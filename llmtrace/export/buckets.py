@@ -73,11 +73,20 @@ def edges(thresholds_s: Thresholds) -> dict[str, tuple[int, ...]]:
                 f"threshold of {gap!r} s for {_GAP!r} must be a bound gaps are counted by: "
                 f"{allowed}"
             )
+    given = limits(thresholds_s)
+    return {
+        name: tuple(sorted({*(round(bound * _NS) for bound in bounds), *given[name]}))
+        for name, bounds in _DEFAULT_S.items()
+    }
+
+
+def limits(thresholds_s: Thresholds) -> dict[str, tuple[int, ...]]:
+    """Return the bounds that are thresholds, in nanoseconds, by metric and stage."""
     given = {name: tuple(_thresholds(thresholds_s, name)) for name in _DEFAULT_S}
     given["e2e"] += given["ttft"]
     return {
-        name: tuple(sorted({round(bound * _NS) for bound in (*bounds, *given[name])}))
-        for name, bounds in _DEFAULT_S.items()
+        name: tuple(sorted({round(bound * _NS) for bound in bounds}))
+        for name, bounds in given.items()
     }
 
 

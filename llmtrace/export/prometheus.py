@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.export.agents import Agents
 from llmtrace.export.aggregate import Aggregate, Cell, Histogram
-from llmtrace.export.buckets import BANDS_NS, Thresholds
+from llmtrace.export.buckets import BANDS_NS, Thresholds, edges, limits
 from llmtrace.failopen import internal_error, internal_errors
 from llmtrace.rows import OUTCOMES
 from llmtrace.spans import Span
@@ -80,6 +80,10 @@ class PrometheusSink:
             most_label_sets=max_label_sets,
             turns=self._agents.turn,
         )
+        # What alerts ask for of an outcome; of streams that are cut off, at what age.
+        none = limits(thresholds_s or {})
+        self._none = {"ttft": none["ttft"], "e2e": none["e2e"]}
+        self._none_truncated = {**self._none, "e2e": edges(thresholds_s or {})["e2e"]}
         self._kept: dict[tuple[str, ...], _Kept] = {}
         self._labels = (*LABELS, "tenant") if tenants else LABELS
         self._turn_labels = (*TURN_LABELS, "tenant") if tenants else TURN_LABELS
@@ -169,8 +173,11 @@ class PrometheusSink:
         if kept is not None and kept.counted == counted:
             return kept
         families = self._families()
-        fill = families.fill if cells else families.fill_requests
-        fill(labels, self._aggregate.merged(cells))
+        if cells:
+            families.fill(labels, self._aggregate.merged(cells))
+        else:
+            cut = labels[LABELS.index("outcome")] == "truncated"
+            families.fill_none(labels, self._none_truncated if cut else self._none)
         made = {name: family.samples for name, family in vars(families).items() if family.samples}
         return _Kept(counted, made)
 
@@ -278,15 +285,17 @@ class _Families:
         """Yield every family."""
         yield from vars(self).values()
 
-    def fill_requests(self, labels: tuple[str, ...], cell: Cell) -> None:
-        """Add what alerts ask for of one label set."""
-        self.requests.add_metric(labels, cell.requests)
-        _add(self.e2e, labels, cell.e2e)
-        _add(self.ttft, labels, cell.ttft)
+    def fill_none(self, labels: tuple[str, ...], bounds: Mapping[str, Sequence[int]]) -> None:
+        """Add zeros for a label set that has had no request, by these bounds alone."""
+        self.requests.add_metric(labels, 0)
+        for family, name in ((self.e2e, "e2e"), (self.ttft, "ttft")):
+            family.add_metric(labels, [*((_bound(ns), 0) for ns in bounds[name]), ("+Inf", 0)], 0)
 
     def fill(self, labels: tuple[str, ...], cell: Cell) -> None:
         """Add the samples of one label set."""
-        self.fill_requests(labels, cell)
+        self.requests.add_metric(labels, cell.requests)
+        _add(self.e2e, labels, cell.e2e)
+        _add(self.ttft, labels, cell.ttft)
         _add(self.tpot, labels, cell.tpot)
         _add(self.gap, labels, cell.gaps)
         # A stage that was never known has no series: most would be of what no server reports.
