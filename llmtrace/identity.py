@@ -6,7 +6,8 @@ one's, begun at once, so that what runs inside become its children.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace as otel_trace
 
@@ -98,7 +99,8 @@ def of_request(
     if around is not None:
         # A second request inside a decorated function is a child of it: of its span, or of one
         # the application has opened since.
-        recording.info["nested"] = True
+        if around.function is None:  # else it is a span, and no row
+            recording.info["nested"] = True
         recording.attributes |= {
             name: around.attributes[name] for name in scopes.INHERITED if name in around.attributes
         }
@@ -121,6 +123,25 @@ def of_request(
     span = provider.start(tracer, recording.info, recording.started_unix_ns, parent.context)
     return _of_span(span, parent.context, parent.span_id)._replace(
         generation=generation, later=later
+    )
+
+
+def child_of(
+    around: SpanIdentity, tracer: Tracer | None, info: Mapping[str, Any], start: int
+) -> SpanIdentity:
+    """Give a call that has begun already a span of its own, inside the decorated function's.
+
+    Args:
+        around: of the function.
+        tracer: of the application's provider.
+        info: row fields of the call.
+        start: unix nanoseconds, when it began.
+    """
+    if tracer is None:
+        return around
+    span = provider.start(tracer, info, start, around.context)
+    return _of_span(span, around.context, around.span_id)._replace(
+        generation=around.generation, later=around.later
     )
 
 

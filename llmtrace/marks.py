@@ -7,19 +7,22 @@ in the request being recorded. What the wrappers measure themselves needs no mar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ContextDecorator
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from llmtrace import relay as relays
 from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error, wrong_use
 from llmtrace.record import Recording
-from llmtrace.runtime import current
+from llmtrace.rows import OUTCOMES, Outcome
+from llmtrace.runtime import current, enclosing
 from llmtrace.scope import ToolScope, TurnScope, live
 from llmtrace.stages import StageName
 from llmtrace.wrappers.function import Scalar, labels
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # What is left over by definition, or measured by the wrapper, cannot be marked.
 MARKABLE: Final[tuple[StageName, ...]] = ("network", "gateway", "queue", "prefill", "render")
@@ -57,7 +60,7 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
     def _recreate_cm(self) -> stage:
         return stage(self._name)  # a decorator's own one for each call, as calls may overlap
 
-    def __call__(self, function: Any) -> Any:
+    def __call__(self, function: F) -> F:
         """Mark every call of a function, the awaiting of a coroutine function included.
 
         Raises:
@@ -73,14 +76,14 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
             )
             raise ConfigError(msg)
         if not inspect.iscoroutinefunction(function):
-            return super().__call__(function)
+            return cast("F", super().__call__(function))
 
         @wraps(function)
         async def marked(*args: Any, **kwargs: Any) -> Any:
             with self._recreate_cm():
                 return await function(*args, **kwargs)
 
-        return marked
+        return cast("F", marked)
 
     def _wrong(self) -> str:
         return f"llmtrace.stage({self._name!r}): the stages to mark are {', '.join(MARKABLE)}"
@@ -127,16 +130,32 @@ def render() -> stage:
     return stage("render")
 
 
+def _state(outcome: object, *recordings: Recording | None) -> None:
+    """Note what the application says that a request came to."""
+    if outcome is None:
+        return
+    if outcome not in OUTCOMES:
+        text = f"llmtrace.annotate(outcome={outcome!r}): the outcomes are {', '.join(OUTCOMES)}"
+        wrong_use("annotate", repr(outcome)[:_MAX_NAME], text)
+        return
+    for recording in recordings:
+        if recording is not None and not recording.ended:
+            recording.stated = cast("Outcome", outcome)
+
+
 def annotate(**attributes: Scalar | Sequence[str] | None) -> None:
     """Add `model`, `route`, `tenant` or attributes of your own to the request being recorded.
 
     For what is known only while it runs, such as the `user`, the `session` and a list of `tags`,
     recorded as `user.id`, `session.id` and `tag.tags`, or `cache_hit`: whether a cache answered
-    before any engine was asked. Outside any request it is for the turn or tool call around it, in
+    before any engine was asked. `outcome` is one of `success`, `error`, `cancelled`, `truncated`
+    and `timeout`: what the application made of it, as where it gives up on a stream and answers
+    itself. Outside any request it is for the turn or tool call around it, in
     a gateway for the request that passes through. Elsewhere it does nothing. A value that cannot
     be recorded is left out and logged, since a running request is no place to raise.
     """
-    recording, relay = current.get(), relays.current.get()
+    recording, relay = enclosing(), relays.current.get()
+    inside = current.get()
     if recording is not None and recording.ended:
         recording = None
     tool = None
@@ -147,6 +166,9 @@ def annotate(**attributes: Scalar | Sequence[str] | None) -> None:
     if recording is None and tool is None and relay is None:
         return
     for name, value in attributes.items():
+        if name == "outcome":
+            _state(value, recording, inside)
+            continue
         try:
             fields, extra = labels({name: value}, "llmtrace.annotate")
         except ConfigError as error:
@@ -155,8 +177,9 @@ def annotate(**attributes: Scalar | Sequence[str] | None) -> None:
         if relay is not None and "cache_hit" in fields:
             relay.cache_hit = fields["cache_hit"]
         if recording is not None:
-            recording.info.update(fields)
-            recording.attributes.update(extra)
+            recording.annotate(fields, extra)
+            if inside is not None and inside is not recording and not inside.ended:
+                inside.annotate(fields, extra)
         elif tool is not None:
             tool.fields.update(fields)
             tool.attributes.update(extra)

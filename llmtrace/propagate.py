@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtrace.runtime import current
+from llmtrace.runtime import enclosing
 
 __all__ = ["trace_headers"]
 
@@ -28,7 +28,7 @@ def trace_headers() -> dict[str, str]:
         >>> sent["x-request-id"] == rows[0].request_id, trace_headers()
         (True, {})
     """
-    recording = current.get()
+    recording = enclosing()
     if recording is None or recording.ended:
         return {}
     headers = {"traceparent": recording.span.traceparent}

@@ -7,11 +7,12 @@ and a few marks. Its size does not grow with the stream. Standard library only.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -74,6 +75,21 @@ class Attempt:
     retry_after: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CallBegan:
+    """What had been measured of a decorated function when its first call began.
+
+    Attributes:
+        at: on the recording's clock.
+        waited: nanoseconds of waiting before it.
+        marked: nanoseconds marked before it, by stage.
+    """
+
+    at: int
+    waited: int
+    marked: Mapping[StageName, int]
+
+
 class Recording:
     """One request while it runs.
 
@@ -90,12 +106,13 @@ class Recording:
 
     __slots__ = (
         "__weakref__", "_emit", "asked", "at_stream_end", "attempts", "attempts_forgotten",
-        "attributes", "bare", "calling", "client", "clock", "content", "engine",
-        "expects_finish", "failure", "finished", "first_byte", "first_event", "firsts",
-        "gap_counts", "gateway", "held_before", "hops", "info", "joined", "last_content",
-        "mark", "marked_after", "marked_before", "max_gap", "open", "outer", "outgoing", "raw",
-        "retry_gateway", "retry_network", "span", "start", "started_unix_ns", "stream",
-        "tries", "ttft", "usage_hidden", "waited", "waited_at_content", "waits",
+        "attributes", "bare", "call_began", "call_ended", "calling", "client", "clock",
+        "content", "engine", "expects_finish", "failure", "finished", "first_byte",
+        "first_event", "firsts", "function", "gap_counts", "gateway", "held_before", "hops",
+        "info", "joined", "labels", "last_content", "mark", "marked_after", "marked_before",
+        "max_gap", "open", "outer", "outgoing", "raw", "retry_gateway", "retry_network", "span",
+        "start", "started_unix_ns", "stated", "stream", "tries", "ttft", "usage_hidden",
+        "waited", "waited_at_content", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -142,6 +159,7 @@ class Recording:
         self.usage_hidden = False  # llmtrace asked for usage: its extra chunk is not the caller's
         self.expects_finish = False  # the protocol ends an answer with a finish reason
         self.failure: tuple[Outcome, str | None] | None = None
+        self.stated: Outcome | None = None  # what the application says it came to
         self.joined = False  # a client's call records into this recording already
         self.calling = False  # a client is inside its call: what goes over the wire is ours
         # Headers to add to the call's requests, and the HTTP client that sends them.
@@ -149,6 +167,12 @@ class Recording:
         self.open = False  # the consumer has the stream, and it has not ended
         self.raw = False  # the stream is read as bytes: no client parses it into chunks
         self.outer = False  # a decorated function is still running around the stream
+        # What the decorated function around the stream is called, and its fields and attributes.
+        self.labels: tuple[str, dict[str, Any], dict[str, Any]] | None = None
+        self.call_began: CallBegan | None = None  # a client's call, in a decorated function
+        self.call_ended: int | None = None
+        # The decorated function's own recording, once it is no request but a span around several.
+        self.function: Recording | None = None
         self.at_stream_end: Callable[[Outcome, str | None], None] | None = None
         self.span: Any = None
         self.finished: Callable[[Row], Row] | None = None  # has a last say in the row
@@ -214,6 +238,15 @@ class Recording:
         """Note an explicit mark. Inside the consumer's own time it is render already."""
         marks = self.marked_before if self.ttft is None else self.marked_after
         marks[stage] = marks.get(stage, 0) + max(0, ns)
+
+    def annotate(self, fields: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+        """Note row fields and attributes that the application adds while it runs."""
+        self.info.update(fields)
+        self.attributes.update(attributes)
+        if self.labels is not None:
+            name, told, said = self.labels
+            kept = {key: value for key, value in fields.items() if key != "cache_hit"}
+            self.labels = name, {**told, **kept}, {**said, **attributes}
 
     @property
     def on_the_wire(self) -> bool:
@@ -292,6 +325,37 @@ class Recording:
 
     # --- the end --------------------------------------------------------------------------------
 
+    def call_begins(self) -> None:
+        """Note that a decorated function begins a call; the first one counts."""
+        now = self.boundary(reading=True)
+        self.call_ended = None
+        if self.call_began is None:
+            self.call_began = CallBegan(now, self.waited, self.marked_before.copy())
+
+    def becomes_its_call(self) -> None:
+        """Leave to the decorated function what was its own, and be its first call alone."""
+        began = self.call_began
+        self.outer = False
+        if began is None:
+            return
+        before = began.at - self.start
+        held, marked = before - began.waited, sum(began.marked.values())
+        self.start, self.started_unix_ns = began.at, self.started_unix_ns + before
+        self.waited -= began.waited
+        if self.ttft is not None:
+            self.ttft = max(0, self.ttft - before)
+            self.held_before = max(0, self.held_before - held)
+            self.waited_at_content = max(0, self.waited_at_content - began.waited)
+        if self.client is not None:
+            self.client = max(0, self.client - (began.waited - marked))
+        for stage, ns in began.marked.items():
+            self.marked_before[stage] -= ns
+        self.tries = [replace(one, start_ns=max(0, one.start_ns - before)) for one in self.tries]
+        ended = self.call_ended
+        if ended is not None:
+            self.clock = lambda: ended
+            self.end("success")  # or as it failed
+
     def forget(self) -> None:
         """End without a row: there was no request after all."""
         self._emit = None
@@ -301,6 +365,12 @@ class Recording:
     def ended(self) -> bool:
         """Whether the row has been made."""
         return self._emit is None
+
+    def left(self) -> Recording:
+        """Note that a decorated function is over; return its span or its row, to be ended."""
+        function = self.function or self
+        function.outer = False
+        return function
 
     def exhausted(self) -> None:
         """End a stream read to its end: a success, unless its finish reason is missing."""
@@ -337,7 +407,7 @@ class Recording:
             if self.failure is None and outcome != "success":
                 self.failure = (outcome, error_type)
             try:
-                self._stop(outcome)
+                self.call_ended = self._stop(outcome)
                 told, self.at_stream_end = self.at_stream_end, None
                 if told is not None:
                     told(outcome, error_type)
@@ -357,6 +427,8 @@ class Recording:
         try:
             if self.failure is not None and outcome in _NO_FAILURE:
                 outcome, error_type = self.failure
+            if self.stated not in (None, outcome):
+                outcome, error_type = self.stated, None
             row = self._row(outcome, error_type)
             if self.finished is not None:
                 try:
@@ -478,6 +550,8 @@ def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:
     kinds = type(error).__mro__
     if isinstance(error, GeneratorExit):
         return "cancelled", None
+    if _ran_out_of_time(error, kinds):
+        return "timeout", type_name(error)
     if not isinstance(error, Exception):  # CancelledError, KeyboardInterrupt, SystemExit
         return "cancelled", type_name(error)
     names = {kind.__name__ for kind in kinds}
@@ -488,6 +562,33 @@ def outcome_of(error: BaseException) -> tuple[Outcome, str | None]:
     if isinstance(error, TimeoutError) or any("Timeout" in name for name in names):
         return "timeout", type_name(error)
     return "error", code_of(error) or type_name(error)
+
+
+def _ran_out_of_time(error: BaseException, kinds: tuple[type, ...]) -> bool:
+    """Say whether a bare exception is a deadline's: gevent's by class, trio's by its scope."""
+    for kind in kinds:
+        named = kind.__module__.partition(".")[0], kind.__name__
+        if named == ("gevent", "Timeout"):
+            return True
+        if named == ("trio", "Cancelled"):
+            source = getattr(error, "source", None)  # from trio 0.31 on
+            return _trio_deadline_passed() if source is None else source == "deadline"
+    return False
+
+
+def _trio_deadline_passed() -> bool:
+    """Say whether the deadline of a scope around trio's running task has passed."""
+    trio: Any = sys.modules["trio"]
+    try:
+        now = trio.current_time()
+        status = trio.lowlevel.current_task()._cancel_status  # noqa: SLF001
+        while status is not None:
+            if status._scope.deadline <= now:  # noqa: SLF001
+                return True
+            status = status._parent  # noqa: SLF001
+    except (AttributeError, RuntimeError):  # another version's insides, or no task
+        pass
+    return False
 
 
 def outcome_of_status(status: str) -> tuple[Outcome, str]:

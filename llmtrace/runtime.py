@@ -28,10 +28,13 @@ from llmtrace.content import Content, ContentPolicy
 from llmtrace.export import langfuse_beside, provider
 from llmtrace.export.langfuse_names import TYPE as LANGFUSE_TYPE
 from llmtrace.export.sink import Sink, SpanSink
+from llmtrace.export.span_layout import failure_text
 from llmtrace.failopen import internal_error
 from llmtrace.identity import SpanIdentity
-from llmtrace.record import Clock, Later, Recording
+from llmtrace.record import Clock, Later, Recording, random_id
 from llmtrace.rows import TURN
+from llmtrace.semconv_table import PLAIN
+from llmtrace.spans import Span as FinishedSpan
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -39,15 +42,31 @@ if TYPE_CHECKING:
     from opentelemetry.util.types import AttributeValue
 
     from llmtrace.rows import Row
-    from llmtrace.spans import Span as FinishedSpan
     from llmtrace.spans import SpanKind
 
 current: ContextVar[Recording | None] = ContextVar("llmtrace_current", default=None)
+
+
+def enclosing() -> Recording | None:
+    """Return the recording around the code that runs now: a function's, if that is a span."""
+    around = current.get()
+    return around if around is None or around.function is None else around.function
+
+
+def _fields(around: Recording | None) -> Mapping[str, Any]:
+    """Return the row fields that hold for what begins inside a decorated function."""
+    if around is None or around.function is not around or around.labels is None or around.ended:
+        return {}
+    return around.labels[1]
+
 
 # Where the finished rows of what runs now go first, if somebody has more to tell of them.
 awaited: ContextVar[Later | None] = ContextVar("llmtrace_awaited", default=None)
 
 _INSTRUMENTATION_NAME: Final = "llmtrace"
+# The operation of a decorated function that is a span around several calls.
+WORKFLOW: Final = "invoke_workflow"
+_WIRE: Final = {line.field: line.name for line in PLAIN}
 # What stands for a provider where the application has none.
 _NO_PROVIDER: Final = (otel_trace.ProxyTracerProvider, otel_trace.NoOpTracerProvider)
 
@@ -83,9 +102,12 @@ class Runtime:
             info: those fields.
             generation: what Langfuse's own SDK records the same call as.
         """
-        known = {"service": self.service, **self.labels, **info}
+        around = enclosing()
+        known = {"service": self.service, **self.labels}
+        known |= {**scopes.fields(), **_fields(around), **info}
         recording = Recording(self._emit, known, clock=self.clock, wall=self.wall)
-        around = current.get()
+        if around is not None and around.function is around and around.labels is not None:
+            recording.attributes |= around.labels[2]
         surroundings = otel_context.get_current()  # empty in most applications without a tracer
         recording.span = identity = identities.of_request(
             recording,
@@ -112,6 +134,62 @@ class Runtime:
         if "request_id" not in known:
             known["request_id"] = f"lt-{identity.span_id}"
         return recording
+
+    def separate(self, around: Recording) -> None:
+        """Make a decorated function a span of its own, apart from the call it has made, if any.
+
+        Without a provider the call keeps the ids, which its request has carried to the server. A
+        provider's span began with the function and stays the function's.
+        """
+        if not around.joined and around.call_ended is None:
+            around.function = own = around
+            around.joined = True
+            scopes.withdraw(around)
+            relay = relays.current.get()
+            if relay is not None:
+                relay.withdraw(around)
+        else:
+            start, started, identity = around.start, around.started_unix_ns, around.span
+            info = {**around.info, "operation": WORKFLOW}
+            own = Recording(self._emit, info, clock=around.clock, wall=lambda: started)
+            own.start = own.mark = start
+            own.asked = 0
+            own.outer = own.joined = True
+            own.labels, own.function, around.function = around.labels, own, own
+            own.span = identity._replace(generation=None)
+            if identity.span is None:
+                own.span = own.span._replace(span_id=random_id(8))
+                around.span = identity._replace(parent_span_id=own.span.span_id)
+            around.info["parent_span_id"] = own.span.span_id
+            info["span_id"] = own.span.span_id
+            if identity.span is not None:
+                at = started + (0 if around.call_began is None else around.call_began.at - start)
+                around.span = identities.child_of(identity, self._tracer, around.info, at)
+                around.info["span_id"] = around.span.span_id
+        own._emit = self._emit_function  # noqa: SLF001 - it is no request
+        if own is not around:
+            around.becomes_its_call()
+
+    def _emit_function(self, recording: Recording, row: Row) -> None:
+        """Write the span of a decorated function that is no request."""
+        name, fields, attributes = recording.labels or ("", {}, {})
+        identity: SpanIdentity = recording.span
+        said = {_WIRE[key]: value for key, value in fields.items() if key in _WIRE}
+        span = FinishedSpan(
+            name=f"{WORKFLOW} {name}".strip(),
+            trace_id=identity.trace_id,
+            span_id=identity.span_id,
+            parent_span_id=identity.parent_span_id,
+            service=row.service,
+            start=row.start,
+            duration_ns=row.e2e_ns,
+            attributes={
+                "gen_ai.operation.name": WORKFLOW, "gen_ai.workflow.name": name, **said,
+                **attributes,
+            },
+            error=failure_text(row.outcome, row.error_type),
+        )  # fmt: skip
+        self.close_span(identity, span)
 
     @property
     def _provider(self) -> TracerProvider | None:

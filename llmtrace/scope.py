@@ -27,6 +27,9 @@ KEY: Final = otel_context.create_key("llmtrace-scope")
 # What is said of a turn holds for what runs inside it, too.
 INHERITED: Final = ("user.id", "session.id", "gen_ai.conversation.id", "tag.tags")
 
+# Row fields of a turn that hold for its requests.
+_HELD: Final = ("route", "tenant")
+
 MOST_TOOLS: Final = 256
 MOST_REQUESTS: Final = 256
 _MOST_PRINTS: Final = 65_536  # hashes kept at a time, over all calls of a round
@@ -65,6 +68,16 @@ class Scope:
             scope = scope.around()
 
 
+def fields() -> dict[str, Any]:
+    """Return the row fields that hold for a request that begins now: of the turn it is in."""
+    around = live()
+    turn = None if around is None else next(around.turns(), None)
+    if turn is None:
+        return {}
+    known = turn[0].recording.info
+    return {name: known[name] for name in _HELD if known.get(name) is not None}
+
+
 def live() -> Scope | None:
     """Return the innermost turn or tool call that the code running now is in."""
     scope = otel_context.get_value(KEY)
@@ -86,7 +99,9 @@ def begins(recording: Recording, clock: Clock) -> None:
     turns = [*around.turns()]
     if turns:
         recording.info["nested"] = True
-        recording.attributes |= turns[0][0].inherited()
+        said = turns[0][0].recording.attributes
+        own = {name: value for name, value in said.items() if not name.startswith("langfuse.")}
+        recording.attributes = {**own, **recording.attributes}
     seen = [turn.request_begins(recording, clock, depth) for turn, depth in turns]
     recording.finished = partial(_note, [one for one in seen if one is not None])
 
@@ -94,7 +109,16 @@ def begins(recording: Recording, clock: Clock) -> None:
 def _note(seen: list[_Seen], row: Row) -> Row:
     for one in seen:
         one.row = row
+        one.start += row.start - one.unix  # a call may turn out to be less than its function
     return row
+
+
+def withdraw(recording: Recording) -> None:
+    """Take back that a request began: it is a decorated function around several."""
+    noted, recording.finished = recording.finished, None
+    if isinstance(noted, partial) and noted.func is _note:
+        for one in noted.args[0]:
+            one.withdrawn = True
 
 
 @dataclass(slots=True)
@@ -107,6 +131,8 @@ class _Seen:
     start: int
     depth: int
     row: Row | None = None
+    unix: int = 0
+    withdrawn: bool = False
 
 
 @dataclass(slots=True)
@@ -200,6 +226,7 @@ class TurnScope(Scope):
                 number=next(self._numbers),
                 start=_begun(recording, clock) - self._origin,
                 depth=depth,
+                unix=recording.started_unix_ns,
             )
             if kept:
                 self._requests.append(seen)
@@ -305,7 +332,8 @@ class TurnScope(Scope):
         """Put into the turn's row what ran inside it. Called once, when it is over."""
         with self._lock:
             self.ended = True
-            requests, tools = self._requests, self._tools
+            requests = [one for one in self._requests if not one.withdrawn]
+            tools = self._tools
             self._requests, self._tools, self._known = [], [], set()
             begun, serial, busy = self._begun, self._serial, self._busy
             if self._active:

@@ -448,3 +448,21 @@ def test_annotating_outside_any_request_does_nothing():
 
     assert [row.model for row in rows] == [None]
     assert internal_errors() == {}
+
+
+def test_the_application_says_what_a_request_came_to():
+    """An outcome that is annotated is the row's; another word is left out and logged once."""
+
+    @llmtrace.trace
+    def ask(outcome):
+        llmtrace.annotate(outcome=outcome)
+        return "sorry"
+
+    with capture() as rows:
+        ask("timeout")
+        ask("slow")
+        ask("slow")
+
+    assert [row.outcome for row in rows] == ["timeout", "success", "success"]
+    assert not any(row.attributes for row in rows)
+    assert internal_errors() == {"annotate": 2}

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final, TypeVar, overload
 
 from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error
 from llmtrace.record import Recording
-from llmtrace.runtime import active, entered
+from llmtrace.runtime import active, enclosing, entered
+from llmtrace.wrappers import joining
 from llmtrace.wrappers.sdk import answers, endpoints
 from llmtrace.wrappers.streams import generators, shapes
 from llmtrace.wrappers.streams.cancel import cancelled
 from llmtrace.wrappers.streams.managers import proxy
+from llmtrace.wrappers.streams.standing import StandIn, stand_in
 
 F = TypeVar("F", bound=Callable[..., Any])
 Scalar = str | bool | int | float
@@ -144,8 +146,10 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> An
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_decorated(target.__func__, fields, extra))
 
+    name = getattr(target, "__qualname__", type(target).__name__)
+
     def start() -> Recording | None:
-        return _start(fields, extra)
+        return _start(name, fields, extra)
 
     # Frameworks look at what kind of function they are given, so each kind stays its kind.
     if inspect.isgeneratorfunction(target):
@@ -171,23 +175,59 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> An
             with entered(recording):
                 result = target(*args, **kwargs)
         except BaseException as error:
-            recording.outer = False
+            recording = recording.left()
             recording.failed(error)
             raise
         if inspect.iscoroutine(result):
             return _awaited(recording, result)
+        if asyncio.isfuture(result):
+            result.add_done_callback(partial(_done, recording))
+            return result
+        if inspect.isawaitable(result) and not any(hasattr(result, name) for name in _STREAMS):
+            return stand_in(_Awaitable, recording, result, shapes.reader(recording, result))
         return _deliver(recording, result)
 
     return call
 
 
-def _start(fields: dict[str, Any], extra: dict[str, Any]) -> Recording | None:
+# What is entered or iterated is timed by that, also where it can be awaited.
+_STREAMS: Final = ("__aenter__", "__aiter__", "__anext__")
+
+
+class _Awaitable(StandIn):
+    """A stream proxy's like for what is to be awaited, and is no coroutine."""
+
+    def __await__(self) -> Any:
+        self._classify = None  # from here on the row is that of what it is awaited into
+        return _awaited(self._llmtrace, self._source).__await__()
+
+    def __del__(self) -> None:
+        if vars(self).get("_classify") is not None:
+            super().__del__()
+
+
+def _done(recording: Recording, future: asyncio.Future[Any]) -> None:
+    """End with a future, or leave the row to the stream that it gives; nobody awaits it for us."""
+    if future.cancelled():
+        recording.left().finish("cancelled", "asyncio.exceptions.CancelledError")
+    elif (error := future.exception()) is not None:
+        recording.left().failed(error)
+    else:
+        _deliver(recording, future.result(), proxied=False)
+
+
+def _start(name: str, fields: dict[str, Any], extra: dict[str, Any]) -> Recording | None:
     runtime = active()
     if runtime is None:
         return None
     try:
+        joining.enters(runtime, call=False)
         recording = runtime.start(dict(fields))
         recording.attributes.update(extra)
+        around = enclosing()
+        outer = None if around is None or around.ended else around.labels
+        _, said, more = ("", {}, {}) if outer is None else outer
+        recording.labels = name, {**said, **fields}, {**more, **extra}
         recording.outer = True
     except Exception as error:  # noqa: BLE001 - the function runs unrecorded
         internal_error("trace", error)
@@ -200,44 +240,52 @@ async def _awaited(recording: Recording, answer: Any) -> Any:
         with entered(recording):
             result = await answer
     except asyncio.CancelledError as error:
-        recording.outer = False
-        cancelled(recording, error)
+        cancelled(recording.left(), error)
         raise
     except BaseException as error:
-        recording.outer = False
-        recording.failed(error)
+        recording.left().failed(error)
         raise
     return _deliver(recording, result)
 
 
-def _deliver(recording: Recording, result: Any) -> Any:
-    """Hand on what a decorated function returned, timed if there is something left to time."""
+def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
+    """Hand on what a decorated function returned, timed if there is something left to time.
+
+    Args:
+        recording: of the function.
+        result: what it returned.
+        proxied: whether a stream proxy may be handed on in place of it.
+    """
     try:
+        if recording.function is not None and isinstance(
+            getattr(result, "_llmtrace", None), Recording
+        ):
+            recording.left().end("success")  # the function is a span, and the stream a call's own
+            return result
         if getattr(result, "_llmtrace", None) is recording:
             return _handed_over(recording, result)
         if not recording.joined and endpoints.is_stream(result):
             recording.outer = False
             answers.adopt(recording, result, endpoints.classify_for(result))
             return result
-        traced = proxy(recording, result, shapes.reader(recording, result))
+        traced = proxy(recording, result, shapes.reader(recording, result)) if proxied else None
         if traced is not None:
             return traced
         if recording.open:
             # The stream went somewhere inside what was returned: it ends the row.
             return _handed_over(recording, result)
-        recording.outer = False
+        recording = recording.left()
         if not recording.joined:
             shapes.read_answer(recording, result)
         recording.end("success")
     except Exception as error:  # noqa: BLE001
         internal_error("trace", error)
-        recording.outer = False
-        recording.end("success")
+        recording.left().end("success")
     return result
 
 
 def _handed_over(recording: Recording, result: Any) -> Any:
-    recording.outer = False
+    recording = recording.left()
     if not recording.open:  # it was read to its end inside
         recording.end("success")
     return result

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from llmtrace.failopen import internal_error
 from llmtrace.runtime import active
+from llmtrace.wrappers import joining
 from llmtrace.wrappers.function import Scalar, labels
 from llmtrace.wrappers.sdk import answers, endpoints
 from llmtrace.wrappers.streams import shapes
@@ -71,8 +72,10 @@ def wrap(
             beneath.info.update(fields)
             beneath.attributes.update(extra)
             return stream
+        joining.enters(runtime, call=False)
         recording = runtime.start(fields)
         recording.attributes.update(extra)
+        recording.labels = "wrap", fields, extra
         if endpoints.is_stream(stream):
             answers.adopt(recording, stream, endpoints.classify_for(stream))
             return stream

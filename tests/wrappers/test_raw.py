@@ -421,7 +421,7 @@ def test_an_answer_handed_out_of_a_decorated_function(server: Server) -> None:
 
 
 def test_two_requests_in_a_decorated_function(server: Server) -> None:
-    """The first is the function's own, a later one a row beside it."""
+    """Each has a row of its own, with the function's labels."""
     httpx = pytest.importorskip("httpx")
 
     @llmtrace.trace(route="both")
@@ -431,10 +431,10 @@ def test_two_requests_in_a_decorated_function(server: Server) -> None:
 
     with capture(instrument=LIBRARIES) as rows, httpx.Client(verify=no_tls()) as made:
         both(made)
-    child, parent = rows
-    assert (child.route, parent.route) == (None, "both")
-    assert (child.parent_span_id, child.trace_id) == (parent.span_id, parent.trace_id)
-    assert (child.output_tokens, parent.output_tokens) == (5, 5)
+    one, other = rows
+    assert (one.route, other.route) == ("both", "both")
+    assert (one.parent_span_id, one.trace_id) == (other.parent_span_id, other.trace_id)
+    assert (one.output_tokens, other.output_tokens) == (5, 5)
 
 
 def test_wrapped_too(server: Server) -> None:

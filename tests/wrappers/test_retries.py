@@ -297,7 +297,7 @@ def test_a_function_that_gives_up(mode: str, server: Server) -> None:
 
 
 def test_two_calls_at_once(server: Server) -> None:
-    """Of two calls at once in a decorated function one is its own, the other a row beside it."""
+    """Two calls at once in a decorated function are two rows with its labels."""
 
     @llmtrace.trace(route="both")
     async def ask(made: Any) -> None:
@@ -310,7 +310,7 @@ def test_two_calls_at_once(server: Server) -> None:
 
     with capture() as rows:
         asyncio.run(main())
-    child, parent = rows
-    assert (child.route, parent.route) == (None, "both")
-    assert (child.parent_span_id, child.trace_id) == (parent.span_id, parent.trace_id)
-    assert (child.output_tokens, parent.output_tokens) == (5, 5)
+    one, other = rows
+    assert (one.route, other.route) == ("both", "both")
+    assert (one.parent_span_id, one.trace_id) == (other.parent_span_id, other.trace_id)
+    assert (one.output_tokens, other.output_tokens) == (5, 5)

@@ -21,7 +21,7 @@ from llmtrace.failopen import fails_open, internal_error
 from llmtrace.identity import inside as context_of
 from llmtrace.record import outcome_of
 from llmtrace.rows import Outcome
-from llmtrace.runtime import Runtime, active, current
+from llmtrace.runtime import Runtime, active, enclosing
 from llmtrace.scope import KEY, ToolScope, ToolSeen, TurnScope, live
 from llmtrace.semconv import reserved
 from llmtrace.semconv_table import (
@@ -262,7 +262,7 @@ class _Call:
 
 def _around() -> Context | None:
     """Return what holds the call's parent, where that is a request whose span is not current."""
-    recording = current.get()
+    recording = enclosing()
     if recording is None or recording.ended or recording.span.span is not None:
         return None
     return context_of(recording.span)

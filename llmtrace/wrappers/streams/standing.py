@@ -75,6 +75,8 @@ class StandIn:
         # The proxy is around whatever happens inside: a client's own stream may join the
         # recording, and then keeps the time, but does not end the row.
         recording.outer = True
+        if recording.labels is None:
+            recording.labels = type(source).__qualname__, {}, {}
         letgo.prepare()
         # What is current inside: the request's span at first, then what the stream left there.
         self._context: Any = recording.span.context
@@ -187,19 +189,17 @@ class StandIn:
             raise
 
     def _exhausted(self) -> None:
-        self._llmtrace.outer = False
-        self._llmtrace.exhausted()
+        self._llmtrace.left().exhausted()
 
     def _failed(self, error: BaseException) -> None:
-        self._llmtrace.outer = False
+        recording = self._llmtrace.left()
         if isinstance(error, asyncio.CancelledError):
-            cancelled(self._llmtrace, error)
+            cancelled(recording, error)
         else:
-            self._llmtrace.failed(error)
+            recording.failed(error)
 
     def _left(self) -> None:
-        self._llmtrace.outer = False
-        letgo.abandon(self._llmtrace)
+        letgo.abandon(self._llmtrace.left())
 
     def _end(self, error: BaseException | None) -> None:
         """End with what the consumer's block ended with."""
