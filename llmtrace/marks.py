@@ -16,7 +16,7 @@ from llmtrace import relay as relays
 from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error, wrong_use
 from llmtrace.record import Recording
-from llmtrace.rows import OUTCOMES, Outcome
+from llmtrace.rows import OUTCOMES
 from llmtrace.runtime import current, enclosing
 from llmtrace.scope import ToolScope, TurnScope, live
 from llmtrace.stages import StageName
@@ -76,7 +76,7 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
             )
             raise ConfigError(msg)
         if not inspect.iscoroutinefunction(function):
-            return cast("F", super().__call__(function))
+            return super().__call__(function)
 
         @wraps(function)
         async def marked(*args: Any, **kwargs: Any) -> Any:
@@ -140,7 +140,7 @@ def _state(outcome: object, *recordings: Recording | None) -> None:
         return
     for recording in recordings:
         if recording is not None and not recording.ended:
-            recording.stated = cast("Outcome", outcome)
+            recording.stated = outcome
 
 
 def annotate(**attributes: Scalar | Sequence[str] | None) -> None:

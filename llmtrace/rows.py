@@ -383,7 +383,8 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
             watched=not _flag(flat, "unwatched", default=False),
             **raw,
         )
-        if (written := _written(flat, timeline.e2e)) != split(timeline):
+        written, made = _written(flat, timeline.e2e), split(timeline)
+        if written is None or replace(written, client=made.client) != made:
             timeline = replace(timeline, written=written)
         if plain.get("outcome", "success") not in OUTCOMES:
             msg = f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}"
@@ -429,7 +430,14 @@ def _written(flat: Mapping[str, Any], e2e: int) -> Stages | None:
         if (source := _source(flat, f"{stage}_source")) and ns[stage] is not None
     }
     inconsistent = tuple(stage for stage in flat.get("inconsistent") or () if stage in STAGES)
-    return Stages(**ns, unattributed=max(0, rest), sources=sources, inconsistent=inconsistent)
+    unattributed, client = max(0, rest), _ns(flat, "client_s")
+    return Stages(
+        **ns,
+        unattributed=unattributed,
+        client=None if client is None else min(max(0, client), unattributed),
+        sources=sources,
+        inconsistent=inconsistent,
+    )
 
 
 def _plain(flat: Mapping[str, Any], key: str) -> Any:

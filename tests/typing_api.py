@@ -132,6 +132,20 @@ def mark() -> None:
     llmtrace.stage("rendering")  # type: ignore[arg-type]
 
 
+@llmtrace.stage("gateway")
+def _marked(number: int) -> str:
+    return str(number)
+
+
+@llmtrace.render()
+async def _rendered(number: int) -> str:
+    return str(number)
+
+
+assert_type(_marked(1), str)
+_marked("1")  # type: ignore[arg-type]
+
+
 async def pass_on(scope: Any, receive: Any, send: Any) -> None:
     """A gateway's application is any ASGI application; so is what the middleware makes of it."""
     app = gateway.Middleware(pass_on, name="edge", tell=True, skip=["/health"])

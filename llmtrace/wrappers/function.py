@@ -198,11 +198,11 @@ class _Awaitable(StandIn):
     """A stream proxy's like for what is to be awaited, and is no coroutine."""
 
     def __await__(self) -> Any:
-        self._classify = None  # from here on the row is that of what it is awaited into
+        vars(self).pop("_classify", None)  # from here on the row is of what it is awaited into
         return _awaited(self._llmtrace, self._source).__await__()
 
     def __del__(self) -> None:
-        if vars(self).get("_classify") is not None:
+        if "_classify" in vars(self):
             super().__del__()
 
 
