@@ -28,6 +28,8 @@ from llmtrace_collector.serve.asking import QuestionError
 from llmtrace_collector.serve.events import read_events
 from llmtrace_collector.serve.looking import Looking
 from llmtrace_collector.store import Store, StoreError, read
+from llmtrace_collector.store.question import Question, QuestionEndedError
+from llmtrace_collector.store.question import asking as asking_store
 
 logger = logging.getLogger("llmtrace.collector")
 
@@ -47,6 +49,9 @@ _MOST_MINUTES: Final = 60 * 24 * 31
 _AT_ONCE: Final = 1_000
 _QUERIES: Final = 4
 _PATIENCE_S: Final = 10.0
+# One question, or one piece of a long answer; and how often it is looked whether its asker is there.
+_LONGEST_S: Final = 30.0
+_LOOK_S: Final = 0.5
 _MOST_BODY: Final = 1 << 20
 
 
@@ -73,6 +78,7 @@ class Api:
         self._intake = intake
         self._wall = wall
         self._room = asyncio.Semaphore(_QUERIES)
+        self._ending: set[asyncio.Future[None]] = set()
 
     def mount(self) -> Mount:
         """Return its routes, below /api/v1."""
@@ -105,6 +111,8 @@ class Api:
                 return _error(400, str(error))
             except TimeoutError:
                 return _error(503, "too many questions at once", {"Retry-After": "5"})
+            except QuestionEndedError as error:
+                return _error(503, str(error), {"Retry-After": "5"})
             except StoreError as error:
                 logger.warning("a question could not be answered: %s", error)
                 return _error(503, "the store does not answer", {"Retry-After": "5"})
@@ -152,7 +160,7 @@ class Api:
         asking.known(request.query_params, frozenset({"at"}))
         given = dict(request.query_params)
         at = asking.moment(given.get("at"), "at", self._wall())
-        return JSONResponse(await self._ask(lambda: read.facts(self._store, at)))
+        return JSONResponse(await self._ask(lambda: read.facts(self._store, at), request))
 
     async def _events(self, request: Request) -> Response:
         given = dict(request.query_params)
@@ -160,7 +168,8 @@ class Api:
         when = asking.between(given, self._wall())
         limit = asking.number(given, "limit", _MOST_LISTED, _MOST_LISTED)
         found = await self._ask(
-            lambda: [*islice(read.events(self._store, when.start_ns, when.end_ns), limit)]
+            lambda: [*islice(read.events(self._store, when.start_ns, when.end_ns), limit)],
+            request,
         )
         return JSONResponse({"events": found})
 
@@ -192,14 +201,15 @@ class Api:
         found = await self._ask(
             lambda: read.stage_percentiles(
                 self._store, when.start_ns, when.end_ns, filters, step_s=step, of=of
-            )
+            ),
+            request,
         )
         return JSONResponse({"step_s": step, "points": found})
 
     async def _trace(self, request: Request) -> Response:
         wanted = asking.trace_id(request.path_params["trace_id"])
         asking.known(request.query_params, frozenset())
-        found = await self._ask(lambda: read.trace(self._store, wanted))
+        found = await self._ask(lambda: read.trace(self._store, wanted), request)
         if not found["rows"] and not found["spans"]:
             return _error(404, f"no trace {wanted} is stored")
         return JSONResponse(found)
@@ -216,7 +226,8 @@ class Api:
         found = await self._ask(
             lambda: read.slowest(
                 self._store, when.start_ns, when.end_ns, filters, by=by, limit=limit
-            )
+            ),
+            request,
         )
         return JSONResponse({"rows": found})
 
@@ -225,7 +236,9 @@ class Api:
         asking.known(given, _TIME)
         when = asking.between(given, self._wall())
         return JSONResponse(
-            await self._ask(lambda: read.coverage(self._store, when.start_ns, when.end_ns))
+            await self._ask(
+                lambda: read.coverage(self._store, when.start_ns, when.end_ns), request
+            )
         )
 
     async def _live(self, request: Request) -> Response:
@@ -247,14 +260,51 @@ class Api:
             return _error(503, error.words, {"Retry-After": "5"})
         return JSONResponse({"replayed": count}, 202)
 
-    async def _ask(self, question: Callable[[], T]) -> T:
+    async def _ask(self, ask: Callable[[], T], request: Request | None = None) -> T:
+        """Ask the store in a thread, until the answer is there or nobody waits for it.
+
+        Args:
+            ask: returns the answer.
+            request: whose sender may leave; `None` = it is seen to elsewhere.
+
+        Raises:
+            StoreError: it took too long, or the sender has left.
+        """
         # Only while it runs: who reads slowly keeps nobody else from asking.
         async with asyncio.timeout(_PATIENCE_S):
             await self._room.acquire()
+        question = Question(_LONGEST_S)
+
+        def bounded() -> T:
+            with asking_store(question):
+                return ask()
+
+        running = asyncio.ensure_future(asyncio.to_thread(bounded))
+        running.add_done_callback(self._asked)
         try:
-            return await asyncio.to_thread(question)
+            while not running.done():
+                await asyncio.wait({running}, timeout=_LOOK_S)
+                if not running.done() and request is not None and await request.is_disconnected():
+                    raise QuestionEndedError("the sender has left")
+            return running.result()
         finally:
-            self._room.release()
+            if not running.done():
+                question.end()
+                # Not waited for: this task may be cancelled. It keeps its room until it has ended.
+                ending = asyncio.ensure_future(asyncio.to_thread(self._end, question.name))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+
+    def _asked(self, running: asyncio.Future[Any]) -> None:
+        self._room.release()
+        if not running.cancelled():
+            running.exception()  # seen, also where nobody waits for it any more
+
+    def _end(self, name: str) -> None:
+        try:
+            self._store.end(name)
+        except LlmtraceError as error:
+            logger.debug("a question that was given up goes on: %s", error)
 
     async def _stream(
         self, request: Request, ask: Callable[[], Iterator[Mapping[str, Any]]], what: str
@@ -266,7 +316,7 @@ class Api:
             kind, encode = NDJSON, _ndjson
         pieces = encode(ask())
         # The first piece before the answer begins: what is wrong can still be told.
-        first = await self._ask(lambda: next(pieces, b""))
+        first = await self._ask(lambda: next(pieces, b""), request)
         return StreamingResponse(self._pieces(first, pieces), media_type=kind)
 
     async def _pieces(self, first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from llmtrace.errors import ConfigError, missing_extra
+from llmtrace_collector.store import question
 from llmtrace_collector.store.engine import Parameters, Settings, failure, literal
 from llmtrace_collector.store.protocol import StoreError
 
@@ -72,6 +73,13 @@ class Embedded:
 
     def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
         """Run a query that changes nothing."""
+        given = question.settings()
+        if given:
+            listed = ", ".join(
+                f"{name} = '{value}'" if isinstance(value, str) else f"{name} = {value}"
+                for name, value in given.items()
+            )
+            sql = f"{sql} SETTINGS {listed}"
         result: bytes = self._ask("read", sql, form, parameters)
         return result
 

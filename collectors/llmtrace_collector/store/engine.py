@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from llmtrace.errors import DataError, LlmtraceError
 from llmtrace_collector.store.protocol import BadBatch, StoreError
+from llmtrace_collector.store.question import ENDED, QuestionEndedError
 
 Parameters = Mapping[str, object]
 # Settings of one statement, by name.
@@ -98,6 +99,8 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
         return BadBatch(f"{what}: {short}")
     if not inserting and code in _WRONG | _UNREADABLE:
         return DataError(f"{what}: {short}")
+    if not inserting and code in ENDED:
+        return QuestionEndedError("the question took too long, or was given up")
     return StoreError(f"{what}: {short}", _REASONS.get(code, "store"))
 
 

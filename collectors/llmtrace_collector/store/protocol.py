@@ -119,6 +119,13 @@ class Readable(Protocol):
             StoreError: the store did not answer.
         """
 
+    def end(self, question: str) -> None:
+        """End the running queries of a question, by its name (see `question.Question`).
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+
     def close(self) -> None:
         """Let go of the store. Calls after it raise `StoreError`."""
 

@@ -294,15 +294,26 @@ def signals(
         if value is not None:
             given[name] = value
             words += f" AND {name} = {{{name}:String}}"
+    within = (
+        " WHERE t >= fromUnixTimestamp64Nano({since:Int64})"
+        f" AND t < fromUnixTimestamp64Nano({{until:Int64}}) AND isFinite(value){words}"
+    )
     # By slices of time, since a sample has no key of its own to go on from.
-    for begin in range(start_ns, end_ns, _SLICE_NS):
+    begin = start_ns
+    while begin < end_ns:
         found = store.query(
             "SELECT toUnixTimestamp64Milli(t), instance, signal, value, labels FROM signals"
-            " WHERE t >= fromUnixTimestamp64Nano({since:Int64})"
-            " AND t < fromUnixTimestamp64Nano({until:Int64})"
-            f" AND isFinite(value){words} ORDER BY t, instance, signal",
+            f"{within} ORDER BY t, instance, signal",
             {**given, "since": begin, "until": min(begin + _SLICE_NS, end_ns)},
         )
+        begin += _SLICE_NS
+        if not found and begin < end_ns:
+            # What holds nothing is left out at once, however long it is.
+            [(count, first)] = store.query(
+                f"SELECT count(), toUnixTimestamp64Milli(min(t)) FROM signals{within}",
+                {**given, "since": begin, "until": end_ns},
+            )
+            begin = max(begin, int(first) * 10**6) if int(count) else end_ns
         for t, whose, what, value, labels in found:
             yield {
                 "t": int(t) / _MS, "instance": whose, "signal": what, "value": value,

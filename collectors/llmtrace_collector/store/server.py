@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
 from llmtrace.errors import ConfigError, missing_extra
+from llmtrace_collector.store import question
 from llmtrace_collector.store.engine import Parameters, Settings, failure
 from llmtrace_collector.store.protocol import StoreError
 
@@ -104,7 +105,8 @@ class Server:
             client = self._client()
             held = client.server_settings.get("readonly")
             # A user whose profile says `readonly = 1` can change nothing, and set nothing either.
-            settings = {} if held is not None and held.value == "1" else _READING
+            bound = question.settings()
+            settings = {} if held is not None and held.value == "1" else {**_READING, **bound}
             told: bytes = client.raw_query(
                 sql, dict(parameters or {}), settings=settings, fmt=form
             )

@@ -11,6 +11,7 @@ from llmtrace_collector.store import retention, spans, upgrade
 from llmtrace_collector.store.engine import Engine, Settings
 from llmtrace_collector.store.join import Joiner
 from llmtrace_collector.store.protocol import Event, Facts, JoinReport, SignalSample
+from llmtrace_collector.store.question import kill
 from llmtrace_collector.store.retention import Trimmed
 from llmtrace_collector.store.tables import Keep
 
@@ -48,6 +49,10 @@ class ClickHouseReader:
         """Run a query that changes nothing and return its rows."""
         told = self.engine.read(sql, "JSONCompactEachRow", parameters)
         return [tuple(json.loads(line)) for line in told.splitlines()]
+
+    def end(self, question: str) -> None:
+        """End the running queries of a question, by its name."""
+        self.engine.run(kill(question))
 
     def close(self) -> None:
         """Let go of the store."""
