@@ -43,7 +43,8 @@ class Row:
     """One request. Missing is `None`, never 0; `*_ns` are nanoseconds, `*_s` seconds.
 
     Attributes:
-        request_id: the `x-request-id` sent to the server.
+        request_id: the `x-request-id` sent to the server; `None` where it is not known, as of a
+            span of another instrumentation.
         response_id: the id in the answer (`chatcmpl-…`): the join key that survives gateways.
         start: unix time of the call in nanoseconds, for placing the row, never for subtracting.
         timeline: everything measured and reported, uncut.
@@ -72,7 +73,7 @@ class Row:
         browser: what the page measured, where its beacon was joined to this row.
     """
 
-    request_id: str
+    request_id: str | None = None
     trace_id: str
     span_id: str
     parent_span_id: str | None = None

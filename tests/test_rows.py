@@ -186,7 +186,7 @@ def test_a_spoilt_row_is_refused_or_makes_sense(row, data):
 def test_null_is_the_same_as_missing(row, data):
     """A key that holds null reads as if it were not there."""
     flat = row.as_dict()
-    required = {"request_id", "trace_id", "span_id", "start", "service", "e2e_s"}
+    required = {"trace_id", "span_id", "start", "service", "e2e_s"}
     key = data.draw(
         st.sampled_from(sorted({*flat, "stream", "attributes", "evidence"} - required))
     )
@@ -230,7 +230,7 @@ def test_a_wrong_value_is_named(key, value):
         from_dict(flat)
 
 
-@pytest.mark.parametrize("key", ["request_id", "trace_id", "start", "service", "e2e_s"])
+@pytest.mark.parametrize("key", ["trace_id", "start", "service", "e2e_s"])
 def test_a_missing_key_is_named(key):
     """The message names a key that a row cannot do without."""
     flat = make_row().as_dict()

@@ -199,6 +199,7 @@ async def running(config: Config) -> AsyncIterator[Places]:
             intake=intake,
             machine=machine,
             began=began,
+            unread=lambda: tally.unread,
         )
         places = looking.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None

@@ -65,7 +65,8 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
         heading = f"the slowest of {len(rows)} {what}"
     else:
         row = _find(path, rows, request)
-        heading = f"{'turn' if row.is_turn else 'request'} {row.request_id}"
+        name = row.request_id or row.response_id or row.trace_id
+        heading = f"{'turn' if row.is_turn else 'request'} {name}"
     simulated = ", to a SIMULATED engine" if row.attributes.get("simulated") is True else ""
     return f"{heading}{simulated}\n\n{waterfall(row, width)}"
 

@@ -49,7 +49,7 @@ _MOST_MINUTES: Final = 60 * 24 * 31
 _AT_ONCE: Final = 1_000
 _QUERIES: Final = 4
 _PATIENCE_S: Final = 10.0
-# One question, or one piece of a long answer; and how often it is looked whether its asker is there.
+# One question, or a piece of a long answer; and how often its asker is looked for.
 _LONGEST_S: Final = 30.0
 _LOOK_S: Final = 0.5
 _MOST_BODY: Final = 1 << 20

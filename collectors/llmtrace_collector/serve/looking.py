@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from llmtrace import __version__
@@ -72,6 +72,7 @@ class Looking:
         intake: Intake,
         machine: str,
         began: float,
+        unread: Callable[[], int] = lambda: 0,
         wall: Callable[[], int] = time.time_ns,
     ) -> None:
         self.places = Places()
@@ -84,6 +85,7 @@ class Looking:
         self._intake = intake
         self._machine = machine
         self._began = began
+        self._unread = unread
         self._wall = wall
         self._asking = asyncio.Lock()
         self._last: dict[str, tuple[float, Live]] = {}
@@ -135,8 +137,11 @@ class Looking:
                 version=__version__,
                 up_s=time.monotonic() - self._began,
                 notes=self._notes(),
-                problems=problems(
-                    engines, self._ingest.counted.problem, self._ingest.lag_s, _BEHIND_S
+                problems=(
+                    *problems(
+                        engines, self._ingest.counted.problem, self._ingest.lag_s, _BEHIND_S
+                    ),
+                    *self._left_out(),
                 ),
                 how=how_to_send(self.places),
             ),
@@ -150,6 +155,15 @@ class Looking:
             slowest = tuple(figures.slowest(self._store, since, now, budget, _SLOWEST))
             self._hours[budget.name] = time.monotonic(), minutes, slowest
         return minutes, slowest
+
+    def _left_out(self) -> Iterator[str]:
+        """Say what was acknowledged and is in no figure."""
+        if count := self._unread():
+            rows = "row cannot be read, and is" if count == 1 else "rows cannot be read, and are"
+            yield f"{count:,} stored {rows} in no metric"
+        if count := self._intake.quarantine.count:
+            requests = "request is" if count == 1 else "requests are"
+            yield f"{count:,} {requests} in quarantine: see `llmtrace quarantine`"
 
     def _notes(self) -> tuple[str, ...]:
         took, stored = self._intake.counted, self._ingest.counted
