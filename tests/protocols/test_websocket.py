@@ -39,8 +39,8 @@ from llmtrace.testing import capture
 from llmtrace.wrappers.http import dns
 from llmtrace.wrappers.sockets import conversation
 from llmtrace.wrappers.sockets import websocket as connections
+from tests.wrappers.conftest import certificate
 from tests.wrappers.reading import near, settled
-from tests.wrappers.test_delays import certificate
 
 from . import servers
 from .clients import told
@@ -203,7 +203,7 @@ def test_what_comes_before_the_question_is_the_clients_own() -> None:
         await ask(connection)
 
     def check(row: Row) -> None:
-        near((row.timeline.network.client_wait or 0) / 1e9, 0.1)
+        near((row.timeline.client or 0) / 1e9, 0.1)
 
     settled(lambda: talk(does)[0], check)
 
@@ -252,7 +252,7 @@ def test_a_connection_that_cannot_be_opened() -> None:
         asyncio.run(main())
     [row] = rows
     assert (row.outcome, row.error_type) == ("error", "ConnectionRefusedError")
-    assert row.stages.network == row.e2e_ns
+    assert row.stages.network == row.e2e_ns - (row.timeline.client or 0)
 
 
 def test_a_handshake_that_takes_too_long() -> None:
@@ -395,7 +395,7 @@ def test_a_question_that_cannot_be_sent() -> None:
 
     _, row = talk(does, answers)
     assert (row.outcome, row.error_type) == ("error", "websockets.exceptions.ConnectionClosedOK")
-    assert row.stages.network == row.e2e_ns
+    assert row.stages.network == row.e2e_ns - (row.timeline.client or 0)
 
 
 def test_fragments() -> None:
@@ -419,6 +419,65 @@ def test_fragments() -> None:
     parts, whole = talk(does, answers, done=lambda message: message.endswith(END))
     assert (parts.outcome, parts.chunks) == ("success", 3)
     assert (whole.outcome, whole.chunks) == ("success", 1)
+
+
+PARTS = ('{"kind": ', '"text"', ', "text": "hi"}')
+
+
+def kind_in(message: str) -> Any:
+    """Read a whole message; half of one raises."""
+    told = json.loads(message)
+    return {"finish_reason": "stop"} if told["kind"] == "end" else told["kind"]
+
+
+@pytest.mark.parametrize("how", ["recv", "recv_streaming"])
+def test_messages_in_fragments(how: str) -> None:
+    """What reads messages gets whole ones, each as of its last part."""
+
+    async def answers(connection: ServerConnection, _question: str) -> None:
+        async def parts() -> Any:
+            for part in PARTS:
+                await asyncio.sleep(0.02)
+                yield part
+
+        await connection.send(parts())
+        await connection.send(parts())
+        await connection.send('{"kind": "end"}')
+
+    async def does(connection: Any) -> None:
+        await connection.send("?")
+        message = ""
+        while "end" not in message:
+            if how == "recv":
+                message = await connection.recv()
+            else:
+                message = ""
+                async for part in connection.recv_streaming():
+                    message += part
+                await asyncio.sleep(0.05)  # not before the message was there
+
+    [row] = talk(does, answers, classify=kind_in)
+    assert (row.outcome, row.finish_reason, row.chunks) == ("success", "stop", 2)
+    assert 0.06 <= row.ttft_s < 0.1
+    assert row.stages.total == row.e2e_ns
+
+
+def test_a_fragmented_message_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not kept to be read; the next one is."""
+    monkeypatch.setattr(conversation, "_LONGEST", 1000)
+
+    async def answers(connection: ServerConnection, _question: str) -> None:
+        await connection.send(["x" * 700, "y" * 340])
+        await connection.send('{"kind": "end"}')
+
+    async def does(connection: Any) -> None:
+        await connection.send("?")
+        for _ in range(2):
+            async for _part in connection.recv_streaming():
+                pass
+
+    [row] = talk(does, answers, classify=kind_in)
+    assert (row.outcome, row.chunks) == ("success", 0)
 
 
 def test_fragments_from_a_thread(address: str) -> None:
@@ -743,7 +802,7 @@ def test_a_connection_opened_in_a_decorated_function(address: str) -> None:
     network = row.timeline.network
     assert (row.outcome, row.route) == ("success", "chat")
     assert (network.handshake or 0) > 0
-    assert (network.client_wait or 0) >= 45_000_000
+    assert (row.timeline.client or 0) >= 45_000_000
     assert (row.stages.render or 0) >= 45_000_000
     assert headers["traceparent"] == f"00-{row.trace_id}-{row.span_id}-01"
     assert headers["X-Request-Id"] == row.request_id

@@ -18,6 +18,7 @@ from llmtrace.rows import Outcome
 from llmtrace.runtime import Runtime, active
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.http import kernel
+from llmtrace.wrappers.sdk import chunks
 from llmtrace.wrappers.streams import cancel, letgo
 from llmtrace.wrappers.streams.cancel import Cancellation
 from llmtrace.wrappers.streams.reads import Classify
@@ -26,6 +27,8 @@ from llmtrace.wrappers.streams.reads import Classify
 _AT_ONCE_NS: Final = 1_000_000_000
 # How long a reader that timed out or was cancelled may take to read on.
 _PATIENCE_S: Final = 1.0
+# So much of a message that comes in parts is kept to be read as a whole.
+_LONGEST: Final = 1 << 20
 # What a request that joined a decorated function comes to if the function ends before its answer.
 _LEFT: Final[tuple[Outcome, None]] = ("cancelled", None)
 
@@ -89,6 +92,37 @@ class _GivenUp:
 
     at: int
     outcome: Cancellation | tuple[Outcome, str | None]
+
+
+class Parts:
+    """A message that comes in parts, for what can be read as a whole only.
+
+    Attributes:
+        recording: of the request that was running when its last part came.
+        at: when that was, on the recording's clock.
+        waited: what the recording had waited by then, in nanoseconds.
+    """
+
+    __slots__ = ("_parts", "_size", "at", "recording", "waited")
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        self._size = 0
+        self.recording: Recording | None = None
+        self.at = self.waited = 0
+
+    def add(self, part: Any) -> None:
+        """Keep one more part; of a message that is too long, none."""
+        self._size += len(part)
+        if self._size <= _LONGEST:
+            self._parts.append(part)
+        else:
+            self._parts.clear()
+
+    @property
+    def message(self) -> Any:
+        """The whole message; `None` = it was too long to be kept."""
+        return type(self._parts[0])().join(self._parts) if self._parts else None
 
 
 class Conversation:
@@ -232,32 +266,67 @@ class Conversation:
             if asked := recording.asked:
                 recording.waited += now - asked
                 recording.asked = 0
-            if self._stale and self._of_another(message):
-                return
-            if recording.first_event is None:
-                self._look(connection, now)
-            kind = self._classify(recording, message)
-            if kind > NOTHING and recording.firsts[kind] is not None:
-                waited = recording.waited
-                gap = waited - recording.waited_at_content
-                recording.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
-                if gap > recording.max_gap:  # noqa: PLR1730 - the faster way
-                    recording.max_gap = gap
-                recording.waited_at_content = waited
-                recording.last_content = now
-            else:
-                recording.event(kind)
-            if self._done is None:
-                if (kind <= NOTHING or not self._apart) and _over(recording):
-                    self._finished()
-            elif self._done(message):
-                self._finished()
+            self._note(connection, recording, message, now)
         except Exception as error:  # noqa: BLE001 - the message is the caller's all the same
+            internal_error("websocket", error)
+
+    def _note(self, connection: Any, recording: Recording, message: Any, now: int) -> None:
+        if self._stale and self._of_another(message):
+            return
+        if recording.first_event is None:
+            self._look(connection, now)
+        kind = self._classify(recording, message)
+        if kind > NOTHING and recording.firsts[kind] is not None:
+            waited = recording.waited
+            gap = waited - recording.waited_at_content
+            recording.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
+            if gap > recording.max_gap:  # noqa: PLR1730 - the faster way
+                recording.max_gap = gap
+            recording.waited_at_content = waited
+            recording.last_content = now
+        else:
+            recording.event(kind)
+        if self._done is None:
+            if (kind <= NOTHING or not self._apart) and _over(recording):
+                self._finished()
+        elif self._done(message):
+            self._finished()
+
+    def parts(self) -> Parts | None:
+        """Return what keeps the parts of a message; `None` = each counts by itself."""
+        return None if self._classify is chunks.anything else Parts()
+
+    def got_part(self, connection: Any, parts: Parts | None, part: Any) -> None:
+        """Note a part of a message that came."""
+        if parts is None:
+            self.got(connection, part)
+            return
+        self.rests()
+        try:
+            parts.add(part)
+            parts.recording = recording = self._recording
+            if recording is not None:
+                parts.at, parts.waited = recording.mark, recording.waited
+        except Exception as error:  # noqa: BLE001 - the part is the caller's all the same
+            internal_error("websocket", error)
+
+    def completed(self, connection: Any, parts: Parts | None) -> None:
+        """Note that all parts of a message have come: the message came with the last of them."""
+        self.rests()
+        recording = self._recording
+        if parts is None or recording is None or recording is not parts.recording:
+            return
+        try:
+            # Asking for a part more was no wait.
+            recording.mark, recording.waited = parts.at, parts.waited
+            if (message := parts.message) is not None:
+                self._note(connection, recording, message, parts.at)
+        except Exception as error:  # noqa: BLE001
             internal_error("websocket", error)
 
     @fails_open("websocket")
     def rests(self) -> None:
-        """Note that a message which came in parts is complete."""
+        """Note that nobody waits any more."""
         self._readers -= 1
         recording = self._recording
         if recording is not None and not recording.ended:

@@ -99,19 +99,19 @@ def _async(kind: Any) -> type[Any]:
 
         async def recv_streaming(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             conversation = self._llmtrace
-            fragments = super().recv_streaming(*args, **kwargs)
+            fragments, parts = super().recv_streaming(*args, **kwargs), conversation.parts()
             try:
                 while True:
                     conversation.waits()
                     try:
                         fragment = await anext(fragments)
                     except StopAsyncIteration:
-                        conversation.rests()
+                        conversation.completed(self, parts)
                         return
                     except BaseException as error:
                         conversation.broke(error)
                         raise
-                    conversation.got(self, fragment)
+                    conversation.got_part(self, parts, fragment)
                     yield fragment
             finally:
                 await fragments.aclose()
@@ -183,19 +183,19 @@ def _sync(kind: Any) -> type[Any]:
             if getattr(self, "pending_legacy_warning", False):
                 self.maybe_raise_legacy_warning()
             conversation = self._llmtrace
-            fragments = super().recv_streaming(*args, **kwargs)
+            fragments, parts = super().recv_streaming(*args, **kwargs), conversation.parts()
             try:
                 while True:
                     conversation.waits()
                     try:
                         fragment = next(fragments)
                     except StopIteration:
-                        conversation.rests()
+                        conversation.completed(self, parts)
                         return
                     except BaseException as error:
                         conversation.broke(error)
                         raise
-                    conversation.got(self, fragment)
+                    conversation.got_part(self, parts, fragment)
                     yield fragment
             finally:
                 fragments.close()
