@@ -454,11 +454,11 @@ def test_messages_in_fragments(how: str) -> None:
                 message = ""
                 async for part in connection.recv_streaming():
                     message += part
-                await asyncio.sleep(0.05)  # not before the message was there
+                await asyncio.sleep(0.3)  # long after the message was there
 
     [row] = talk(does, answers, classify=kind_in)
     assert (row.outcome, row.finish_reason, row.chunks) == ("success", "stop", 2)
-    assert 0.06 <= row.ttft_s < 0.1
+    assert 0.06 <= row.ttft_s < 0.3
     assert row.stages.total == row.e2e_ns
 
 
@@ -827,7 +827,7 @@ def test_a_function_that_cannot_connect() -> None:
 
 
 def test_two_connections_of_one_function(address: str) -> None:
-    """The first question is the function's, wherever it is asked; the next one is its child."""
+    """Each question is a request, inside the function's span."""
 
     @llmtrace.trace
     async def chat(other: Any) -> None:
@@ -842,10 +842,11 @@ def test_two_connections_of_one_function(address: str) -> None:
 
     with capture() as rows:
         asyncio.run(main())
-    child, function = rows
-    assert child.parent_span_id == function.span_id
+    first, second = rows
+    assert first.parent_span_id is not None
+    assert first.parent_span_id == second.parent_span_id
     assert [row.outcome for row in rows] == ["success", "success"]
-    assert child.timeline.network.handshake == 0
+    assert all(row.timeline.network.handshake == 0 for row in rows)
     assert all(row.stages.total == row.e2e_ns for row in rows)
 
 
