@@ -23,7 +23,7 @@ import llmtrace
 from llmtrace import gateway
 
 # Client and gateway are one process here; in truth each calls `init` for itself.
-llmtrace.init("gateway-example", exporters=["console"])
+llmtrace.init("gateway-example", exporters=["console"], own_hosts=["127.0.0.1"])
 
 kept: dict[str, list[str]] = {}  # a cache of whole answers
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
 from llmtrace import export, runtime
@@ -21,6 +22,7 @@ from llmtrace.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.errors import ConfigError
 from llmtrace.export.sink import Sink
 from llmtrace.failopen import fails_open, internal_error
+from llmtrace.identity import HeaderPolicy
 from llmtrace.runtime import Runtime
 from llmtrace.wrappers import instrument as wrapping
 from llmtrace.wrappers.streams import letgo
@@ -46,6 +48,11 @@ _CAPTURE_VALUES: Final[Mapping[str, bool]] = {
 _LEAST_LIMIT: Final = 1
 _MOST_LIMIT: Final = 1 << 20
 _SETTLE_TIMEOUT_S: Final = 1.0
+_SENT: Final = ("all", "own", "none")
+# A name, an IPv4 address or an IPv6 one without brackets.
+_HOST: Final = re.compile(
+    r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,8 @@ def init(
     record_content: bool | None = None,
     redact: Callable[[str], str | None] | None = None,
     content_limit: int = DEFAULT_LIMIT,
+    own_hosts: Sequence[str] = (),
+    headers: Literal["all", "own", "none"] = "all",
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> None:
@@ -181,6 +190,11 @@ def init(
         redact: called with each text before it is recorded, in the thread that ends the request;
             returns what to record, or `None` for nothing. If it raises, nothing is recorded.
         content_limit: most bytes of text in one attribute; what is longer is cut, and says so.
+        own_hosts: names of your own gateways and engines, as in `gateway.internal` or
+            `*.svc.cluster.local`: streams from there may carry timing comments, which the header
+            `X-Llmtrace-Accept` asks for. It goes to no other host.
+        headers: which hosts get `traceparent` and `X-Request-Id`, by which a server's side is
+            joined: `"all"`, `"own"` (those of `own_hosts`) or `"none"`.
         tracer_provider: the application's; default: OpenTelemetry's global one, if it set one.
             With one, spans go through it and the `otlp` exporter sends none of its own.
         meter_provider: the same for the OpenTelemetry GenAI metrics.
@@ -211,6 +225,7 @@ def init(
             raise ConfigError(msg)
     recorded = _chosen(record_content, environment.record_content, "record_content")
     content = _content(redact, content_limit)  # checked also where it is off
+    policy = _headers(headers, own_hosts)
     name = service or environment.service or _UNKNOWN_SERVICE
     chosen = exporters if exporters is not None else environment.exporters
     settings = export.ExportSettings(
@@ -232,6 +247,7 @@ def init(
             tracer_provider=tracer_provider,
             ask_usage=ask_usage,
             content=content if recorded else None,
+            headers=policy,
         )
     )
     wrapping.when_imported(modules)
@@ -264,6 +280,21 @@ def _content(redact: Any, limit: Any) -> ContentPolicy:
         msg = f"content_limit={limit!r}: give bytes, a whole number from 1 to {_MOST_LIMIT}"
         raise ConfigError(msg)
     return ContentPolicy(limit, redact)
+
+
+def _headers(sent: Any, own_hosts: Any) -> HeaderPolicy:
+    if sent not in _SENT:
+        msg = f"headers={sent!r} is not one of {', '.join(_SENT)}"
+        raise ConfigError(msg)
+    hosts = _several(own_hosts, "own_hosts", ("gateway.internal",))
+    for host in hosts:
+        if not isinstance(host, str) or not _HOST.fullmatch(host):
+            msg = (
+                f"own_hosts: {host!r} is not the name of a host, without scheme and port, as in "
+                "gateway.internal or *.svc.cluster.local"
+            )
+            raise ConfigError(msg)
+    return HeaderPolicy(sent, frozenset(host.lower() for host in hosts))
 
 
 def _budgets(given: str | Path | Mapping[str, Any] | Budget | None) -> Budgets | None:

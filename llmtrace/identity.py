@@ -7,7 +7,8 @@ one's, begun at once, so that what runs inside become its children.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from opentelemetry import trace as otel_trace
 
@@ -47,6 +48,34 @@ class SpanIdentity(NamedTuple):
     def traceparent(self) -> str:
         """The W3C header that makes the server's spans children of this request."""
         return f"00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderPolicy:
+    """Which servers get llmtrace's headers along with a request.
+
+    Attributes:
+        sent: to whom `traceparent` and `X-Request-Id` go: to all, to one's own hosts, to none.
+        own_hosts: lower-case names; `*.example.com` stands for everything below `example.com`.
+    """
+
+    sent: Literal["all", "own", "none"] = "all"
+    own_hosts: frozenset[str] = frozenset()
+
+    def joins(self, host: str) -> bool:
+        """Say whether a host gets `traceparent` and `X-Request-Id`."""
+        return self.sent == "all" or (self.sent == "own" and self.is_own(host))
+
+    def is_own(self, host: str) -> bool:
+        """Say whether a host is one's own."""
+        if not self.own_hosts:
+            return False
+        host = host.lower()
+        parents = (f"*{host[at:]}" for at, letter in enumerate(host) if letter == ".")
+        return host in self.own_hosts or any(parent in self.own_hosts for parent in parents)
+
+
+TO_ALL: Final = HeaderPolicy()
 
 
 class _Parent(NamedTuple):

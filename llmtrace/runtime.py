@@ -30,7 +30,7 @@ from llmtrace.export.langfuse_names import TYPE as LANGFUSE_TYPE
 from llmtrace.export.sink import Sink, SpanSink
 from llmtrace.export.span_layout import failure_text
 from llmtrace.failopen import internal_error
-from llmtrace.identity import SpanIdentity
+from llmtrace.identity import TO_ALL, HeaderPolicy, SpanIdentity
 from llmtrace.record import Clock, Later, Recording, random_id
 from llmtrace.rows import TURN
 from llmtrace.semconv_table import PLAIN
@@ -81,6 +81,7 @@ class Runtime:
         tracer_provider: the application's; `None` = look at OpenTelemetry's global one.
         ask_usage: add `include_usage` to streamed requests whose caller did not ask for it.
         content: how prompts, answers and tool calls are recorded; `None` = they are not.
+        headers: which servers get ours.
         names_provider: whether the environment names OpenTelemetry's global provider.
     """
 
@@ -91,6 +92,7 @@ class Runtime:
     tracer_provider: TracerProvider | None = None
     ask_usage: bool = True
     content: ContentPolicy | None = None
+    headers: HeaderPolicy = TO_ALL
     names_provider: bool = field(default_factory=lambda: OTEL_PYTHON_TRACER_PROVIDER in os.environ)
     clock: Clock = time.perf_counter_ns
     wall: Clock = time.time_ns

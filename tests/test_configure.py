@@ -544,6 +544,27 @@ def test_settings_of_content_that_cannot_be(wrong, said):
         llmtrace.init(exporters=[], **wrong)
 
 
+@pytest.mark.parametrize("host", ["https://a.b", "a.b:80", "10.0.0.1:80", "", "*", "a/b", 5])
+def test_hosts_of_ones_own_are_names(host):
+    """An address with a scheme or a port would never match, and is an error at set-up."""
+    with pytest.raises(ConfigError, match="own_hosts"):
+        llmtrace.init("shop", exporters=[], own_hosts=[host])
+
+
+def test_who_gets_headers():
+    """Names are compared without case; anything but the three words is an error at set-up."""
+    with pytest.raises(ConfigError, match="headers='some' is not one of all, own, none"):
+        llmtrace.init("shop", exporters=[], headers="some")
+    llmtrace.init("shop", exporters=[], own_hosts=["Edge.internal", "::1"], headers="own")
+    policy = runtime.active().headers
+
+    assert [policy.joins(host) for host in ("edge.INTERNAL", "::1", "other")] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_shutdown_ends_what_is_open():
     """What is read on afterwards is the application's, and in no second row."""
     sink = Sink()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.identity import SpanIdentity
+from llmtrace.identity import HeaderPolicy, SpanIdentity
 from llmtrace.record import Recording
 from llmtrace.stages import EngineFigures, Reported
+from llmtrace.testing import capture
 from llmtrace.wrappers.headers.exchange import answered, incoming, outgoing
 
 MS = 1_000_000
@@ -59,6 +62,15 @@ def test_the_callers_own_keys_stay(recording):
     assert recording.info["request_id"] == "order-7"
 
 
+@pytest.fixture
+def own() -> Iterator[None]:
+    """Set up hosts of one's own."""
+    policy = HeaderPolicy(own_hosts=frozenset({"gateway.internal", "*.svc.local"}))
+    with capture(headers=policy):
+        yield
+
+
+@pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("given", "parsed", "sent"),
     [
@@ -70,7 +82,45 @@ def test_the_callers_own_keys_stay(recording):
 )
 def test_comments_are_for_who_can_read_them(recording, given, parsed, sent):
     """A client of event streams skips them; who reads bytes by hand may not know they exist."""
-    assert outgoing(recording, given, parsed=parsed).get("X-Llmtrace-Accept") == sent
+    for host in ("gateway.internal", "Edge.SVC.local", "a.b.svc.local"):
+        added = outgoing(recording, given, host, parsed=parsed)
+        assert added.get("X-Llmtrace-Accept") == sent
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("host", ["", "api.openai.com", "svc.local", "other.internal"])
+def test_comments_are_for_hosts_of_ones_own(recording, host):
+    """No other host gets a header that it may not know."""
+    assert outgoing(recording, {}, host, parsed=True).keys() == {"traceparent", "X-Request-Id"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "host", "names"),
+    [
+        ("own", "api.openai.com", set()),
+        ("own", "gateway.internal", {"traceparent", "X-Request-Id", "X-Llmtrace-Accept"}),
+        ("none", "gateway.internal", set()),
+    ],
+)
+def test_who_gets_headers_can_be_chosen(recording, sent, host, names):
+    """What a host does not get, it does not get; a caller's own id is the row's all the same."""
+    policy = HeaderPolicy(sent, frozenset({"gateway.internal"}))
+    with capture(headers=policy):
+        assert outgoing(recording, {}, host, parsed=True).keys() == names
+        outgoing(recording, {"x-request-id": "order-7"}, host)
+    assert recording.info["request_id"] == "order-7"
+
+
+@pytest.mark.parametrize(
+    ("trace", "parent", "replaced"),
+    [(TRACE, "1" * 16, True), (TRACE, "2" * 16, False), ("a" * 32, "1" * 16, False)],
+)
+def test_a_traceparent_of_the_rows_own_parent_is_replaced(recording, trace, parent, replaced):
+    """The row lies between its parent and the server; what was set by hand stays."""
+    recording.span = SpanIdentity(TRACE, SPAN, "1" * 16, sampled=True)
+    added = outgoing(recording, {"traceparent": f"00-{trace}-{parent}-01"})
+
+    assert added.get("traceparent") == (f"00-{TRACE}-{SPAN}-01" if replaced else None)
 
 
 def test_what_others_say_of_the_trace_is_passed_on(recording):

@@ -126,9 +126,6 @@ def _dialect(tracer: Tracer, span: Span | None = None) -> tuple[Dialect, Mapping
 
 def _describe(span: Span, row: Row, attributes: dict[str, Any]) -> None:
     span.update_name(span_name(row))
-    resource = getattr(span, "resource", None)
-    if resource is None or resource.attributes.get("service.name") != row.service:
-        attributes["service.name"] = row.service
     span.set_attributes(attributes)
     if (text := status_text(row)) is not None:
         span.set_status(Status(StatusCode.ERROR, text))

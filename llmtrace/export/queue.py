@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from llmtrace.export.worker import EXIT_LIMIT_S, Worker
-from llmtrace.failopen import count_internal, internal_error
+from llmtrace.failopen import count_internal, internal_error, rows_dropped
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class QueuedSink(Generic[T]):
     """
 
     __slots__ = (
-        "_batch", "_capacity", "_close_timeout_s", "_deliver", "_dropped", "_given_up",
+        "_batch", "_capacity", "_close_timeout_s", "_deliver", "_dropped", "_failed", "_given_up",
         "_rows", "_sending", "_worker", "every_row", "left_to", "spans",
     )  # fmt: skip
 
@@ -67,6 +67,7 @@ class QueuedSink(Generic[T]):
         self._rows: deque[T] = deque()
         self._sending = 0
         self._given_up = False
+        self._failed: str | None = None  # what the last batch ended in
         self._worker = Worker(name, self._drain, interval_s=interval_s, forget=self._forget)
         self.every_row = every_row
         self.spans = spans
@@ -106,8 +107,12 @@ class QueuedSink(Generic[T]):
             return
         if left := len(self._rows) + self._sending:
             self._given_up = True
-            internal_error(self._dropped, f"{left} rows were not sent in time when closing")
-            count_internal(self._dropped, left - 1)
+            why = (
+                f"not sent within {self._close_timeout_s:g} s"
+                if self._failed is None
+                else (f"the last attempt failed ({self._failed})")
+            )
+            rows_dropped(self._dropped, left, why)
 
     def _drain(self) -> None:
         """Deliver the rows that wait now; a batch that fails is dropped, the others still go."""
@@ -119,8 +124,9 @@ class QueuedSink(Generic[T]):
             self._sending = len(rows)
             try:
                 self._deliver(rows)
+                self._failed = None
             except Exception as error:  # noqa: BLE001 - raised again once the others are sent
-                failed = error
+                failed, self._failed = error, type(error).__name__
                 lost = error.rows if isinstance(error, Lost) else len(rows)
                 if not self._given_up:  # else `close` has counted them
                     count_internal(self._dropped, lost)

@@ -177,7 +177,7 @@ def test_close_hands_over_the_rest(sinks):
     assert sink.flush(5)
 
 
-def test_close_does_not_wait_for_ever(sinks):
+def test_close_does_not_wait_for_ever(sinks, caplog):
     """A hanging backend holds `close` up only so long; what is on its way or left is counted."""
     blocked, go_on = threading.Event(), threading.Event()
 
@@ -193,6 +193,9 @@ def test_close_does_not_wait_for_ever(sinks):
     sink.close()
 
     assert internal_errors() == {"export.test.dropped": 2}
+    assert caplog.messages == [
+        "llmtrace: export.test.dropped: 2 rows at exit: not sent within 0.01 s"
+    ]
     go_on.set()
     assert not sink.flush(5)  # the worker has ended
     assert internal_errors() == {"export.test.dropped": 2, "export.test": 1}

@@ -25,6 +25,7 @@ from starlette.routing import Route
 import llmtrace
 from llmtrace import gateway
 from llmtrace.gateway.content import FirstContent
+from llmtrace.identity import HeaderPolicy
 from llmtrace.rows import Row
 from llmtrace.sim.server import ServerConfig, SimulatedServer, serve
 from llmtrace.spans import Span
@@ -55,7 +56,7 @@ def engine() -> Iterator[SimulatedServer]:
 def sink() -> Iterator[Spans]:
     """Collect what client and gateways record: they are one process here."""
     collected = Spans()
-    with capture(sinks=[collected]):
+    with capture(sinks=[collected], headers=HeaderPolicy(own_hosts=frozenset({"127.0.0.1"}))):
         yield collected
 
 

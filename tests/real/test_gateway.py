@@ -12,6 +12,7 @@ import pytest
 import llmtrace
 from llmtrace import gateway
 from llmtrace.engine_span import read_engine_span
+from llmtrace.identity import HeaderPolicy
 from llmtrace.rows import Row, with_figures
 from llmtrace.spans import Span
 from llmtrace.testing import capture
@@ -29,7 +30,7 @@ _US = 1_000
 def sink() -> Iterator[Spans]:
     """Collect what client and gateway record: they are one process here."""
     collected = Spans()
-    with capture(sinks=[collected]):
+    with capture(sinks=[collected], headers=HeaderPolicy(own_hosts=frozenset({"127.0.0.1"}))):
         yield collected
     assert llmtrace.internal_errors() == {}
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from opentelemetry import trace as otel_trace
 
 import llmtrace
 from llmtrace import runtime
@@ -19,6 +20,7 @@ from llmtrace.errors import ConfigError
 from llmtrace.rows import Row
 from llmtrace.testing import capture
 from llmtrace.wrappers import instrument
+from llmtrace.wrappers.sdk.endpoints import provider_of
 from tests.sse_server import Server
 
 from . import answers
@@ -201,6 +203,7 @@ def test_azure(server: Server, rows: list[Row], alone: bool) -> None:
         ask(made)
         ask(made.with_options(timeout=5))
     assert [(row.outcome, row.model) for row in rows] == [("success", "tiny")] * 2
+    assert {row.provider for row in rows} == {"azure.ai.openai"}
     assert "/deployments/tiny/chat/completions" in server.requests[0].path
 
 
@@ -452,6 +455,45 @@ def test_headers_of_the_caller_stay(mode: str, server: Server, where: str) -> No
     headers = server.requests[0].headers
     assert (headers["x-request-id"], headers["traceparent"]) == ("mine", own["TraceParent"])
     assert collected[0].request_id == "mine"
+
+
+def test_headers_of_another_instrumentation_of_the_call(server: Server) -> None:
+    """Its span is the row's parent, and the server's the row's child: one header says so."""
+    parent = otel_trace.SpanContext(int("1" * 32, 16), int("2" * 16, 16), is_remote=True,
+                                    trace_flags=otel_trace.TraceFlags(1))  # fmt: skip
+    theirs = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+    seen: list[list[str]] = []
+    library: Any = import_module(HTTP)
+
+    class Watching(library.Client):  # type: ignore[misc]
+        def send(self, request: Any, **kwargs: Any) -> Any:
+            response = super().send(request, **kwargs)
+            seen.append(response.request.headers.get_list("traceparent"))
+            return response
+
+    with (
+        capture() as collected,
+        otel_trace.use_span(otel_trace.NonRecordingSpan(parent)),
+        client("sync", server, http_client=Watching()) as made,
+    ):
+        create, asked = method(made)
+        create(**asked, extra_headers=theirs)
+        made._client.post(f"{server.url}/chat/completions", json={"model": "m"}, headers=theirs)
+    expected = [f"00-{'1' * 32}-{row.span_id}-01" for row in collected]
+    assert [row.parent_span_id for row in collected] == ["2" * 16] * 2
+    assert seen[0] == [expected[0]]
+    assert [request.headers["traceparent"] for request in server.requests] == expected
+
+
+@pytest.mark.parametrize("mode_of_azure", ["AzureOpenAI", "AsyncAzureOpenAI"])
+def test_the_provider_is_the_clients_platform(mode_of_azure: str) -> None:
+    """A platform is known by the SDK's class for it or by its host; what is not, by neither."""
+    kind = getattr(openai, mode_of_azure)
+    assert provider_of("127.0.0.1", kind) == "azure.ai.openai"
+    assert provider_of("mine.openai.azure.com") == "azure.ai.openai"
+    assert provider_of("us-central1-aiplatform.googleapis.com") == "gcp.vertex_ai"
+    assert provider_of("openai.azure.com.evil.example") is None
+    assert provider_of("127.0.0.1", openai.OpenAI) is None
 
 
 def test_attempts_share_their_ids(mode: str, server: Server) -> None:

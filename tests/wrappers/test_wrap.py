@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import pickle
 import statistics
 import sys
 import time
@@ -352,3 +354,18 @@ def test_cost_of_a_decorated_generator(is_async: bool) -> None:
         added = [_cpu(traced) - _cpu(bare) for _ in range(7)]
     # Measured: 1.1 us sync, 1.4 us async. A task for each chunk costs 5, and more.
     assert statistics.median(added) < 4e-6
+
+
+def test_a_copy_reads_what_is_left() -> None:
+    """A wrapped iterator is copied as what it stands for is; the copy is in no row."""
+    with capture() as rows:
+        words = llmtrace.wrap(iter(["a", "b", "c"]))
+        assert next(words) == "a"
+        copies = copy.copy(words), copy.deepcopy(words), pickle.loads(pickle.dumps(words))
+        assert [list(one) for one in copies] == [["b", "c"]] * 3
+        assert list(words) == ["b", "c"]
+        generator = llmtrace.wrap(word for word in ["a"])
+        with pytest.raises(TypeError, match="generator"):
+            copy.copy(generator)
+        list(generator)
+    assert [row.chunks for row in rows] == [3, 1]

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from llmtrace.identity import TO_ALL
 from llmtrace.printable import printable
 from llmtrace.record import Recording
+from llmtrace.runtime import active
 from llmtrace.stages import EngineFigures, Reported, reported
 from llmtrace.wrappers.headers import caches, gateways
 from llmtrace.wrappers.headers.evidence import LONGEST, MOST, worth_keeping
@@ -26,8 +28,8 @@ _NS_PER_MS: Final = 1_000_000
 _ENGINE: Final = ("queue", "prefill", "decode")
 _MOST_HOPS: Final = 32
 
-# Sent to say that whoever reads the answer is llmtrace: a gateway that is llmtrace too may tell in
-# comments of the event stream what it learns after its headers have left.
+# Sent to one's own hosts alone, to say that llmtrace reads the response: a gateway that is llmtrace
+# too may then report in comments of the stream what it learns after its headers have left.
 ACCEPT: Final = "X-Llmtrace-Accept"
 COMMENTS: Final = "timing-comments"
 _EVENTS: Final = "text/event-stream"
@@ -41,30 +43,43 @@ _read_as: dict[bytes, tuple[str, bool] | None] = {}
 
 
 def outgoing(
-    recording: Recording, already: Mapping[str, object], *, parsed: bool = False
+    recording: Recording, already: Mapping[str, object], host: str = "", *, parsed: bool = False
 ) -> dict[str, str]:
-    """Return the headers to add to a request so that the server's side can be joined to it.
+    """Return the headers to set on a request so that the server's side can be joined to it.
 
-    A `traceparent` or `x-request-id` the caller sets stays; the latter becomes the row's id.
+    A `traceparent` or `x-request-id` the caller sets stays; the latter becomes the row's id. Only
+    where a `traceparent` names the row's own parent, as of another instrumentation of the same
+    call, the row's span takes its place: it lies between the two.
 
     Args:
         recording: of the request.
         already: the headers it has.
+        host: who gets it: what `init` says of headers decides.
         parsed: whether its stream is read by a client that knows all of an event stream, comments
             too. So does who asks for one by `Accept`. Other readers may know `data:` alone.
     """
+    runtime, span = active(), recording.span
+    policy = TO_ALL if runtime is None else runtime.headers
     lowered = {name.lower(): value for name, value in already.items()}
     added = {}
-    if parsed or _EVENTS in str(lowered.get("accept", "")):
-        added[ACCEPT] = COMMENTS
-    if "traceparent" not in lowered:
-        added["traceparent"] = recording.span.traceparent
-        if recording.span.tracestate and "tracestate" not in lowered:
-            added["tracestate"] = recording.span.tracestate
     given = lowered.get("x-request-id")
-    if isinstance(given, str) and given:
+    named = isinstance(given, str) and bool(given)
+    if named:
         recording.info["request_id"] = given
-    else:
+    skips_comments = parsed or _EVENTS in str(lowered.get("accept", ""))
+    if skips_comments and policy.sent != "none" and policy.is_own(host):
+        added[ACCEPT] = COMMENTS
+    if not policy.joins(host):
+        return added
+    parent = lowered.get("traceparent")
+    if parent is None or (
+        span.parent_span_id is not None
+        and str(parent).startswith(f"00-{span.trace_id}-{span.parent_span_id}-")
+    ):
+        added["traceparent"] = span.traceparent
+        if span.tracestate and "tracestate" not in lowered:
+            added["tracestate"] = span.tracestate
+    if not named:
         added["X-Request-Id"] = recording.info["request_id"]
     return added
 

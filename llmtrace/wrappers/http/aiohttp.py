@@ -303,11 +303,12 @@ def _post(
         return None
     try:
         given = CIMultiDict(options.get("headers") or ())
-        added = exchange.outgoing(post.recording, {**session.headers, **given})
-        return post, {**options, "headers": CIMultiDict([*given.items(), *added.items()])}
+        added = exchange.outgoing(post.recording, {**session.headers, **given}, whole.host or "")
+        given.update(added)
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
         internal_error("aiohttp.post", error)
         return post, options
+    return post, {**options, "headers": given}
 
 
 def _body(options: Mapping[str, Any]) -> bytes | Mapping[str, Any] | None:

@@ -85,15 +85,16 @@ def _begin(
 
 
 def _add_headers(recording: Recording, request: Any, added: Mapping[str, str]) -> None:
-    """Add headers that a request is known not to have: once, however often it is sent."""
+    """Set headers on a request: once, however often it is sent."""
     if getattr(request, "_llmtrace", None) is recording:
         return
     request._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
     try:
         # The documented way looks for each among all of them, several times.
-        request.headers._list += [  # noqa: SLF001
-            (*_name(name), text.encode("latin-1")) for name, text in added.items()
-        ]
+        ours = [(*_name(name), text.encode("latin-1")) for name, text in added.items()]
+        names = {lowered for _, lowered, _ in ours}
+        listed = request.headers._list  # noqa: SLF001
+        listed[:] = [*(one for one in listed if one[1] not in names), *ours]
     except AttributeError:
         request.headers.update(added)
 

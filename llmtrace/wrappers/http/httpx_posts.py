@@ -16,6 +16,9 @@ from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.http import httpx_bodies, posts
 from llmtrace.wrappers.sdk import calls
 
+# What a request had before for each header of ours; `None` = nothing.
+Before = dict[str, str | None]
+
 _recorded: set[str] = set()  # libraries whose requests are
 _clients: WeakSet[Any] = WeakSet()  # so are those of these clients
 
@@ -44,8 +47,8 @@ def record(target: Any) -> Callable[[], None]:
     return undo
 
 
-def begin(client: str, sender: Any, request: Any) -> tuple[posts.Post, tuple[str, ...]] | None:
-    """Begin recording a request, if it asks a model; say which headers were added to it."""
+def begin(client: str, sender: Any, request: Any) -> tuple[posts.Post, Before] | None:
+    """Begin recording a request, if it asks a model; say what it had for the headers set on it."""
     if request.method != "POST" or not (client in _recorded or sender in _clients):
         return None
     try:
@@ -67,13 +70,14 @@ def begin(client: str, sender: Any, request: Any) -> tuple[posts.Post, tuple[str
         return None
     if "x-stainless-lang" in request.headers:
         _check_bypass(request)
-    added: dict[str, str] = {}
+    before: Before = {}
     try:
-        added = exchange.outgoing(post.recording, request.headers)
+        added = exchange.outgoing(post.recording, request.headers, url.host)
+        before = {name: request.headers.get(name) for name in added}
         request.headers.update(added)
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
         internal_error("http.post", error)
-    return post, tuple(added)
+    return post, before
 
 
 @fails_open("http.post")
@@ -88,10 +92,12 @@ def _check_bypass(request: Any) -> None:
         )
 
 
-def take_back(request: Any, added: tuple[str, ...]) -> None:
+def take_back(request: Any, before: Before) -> None:
     """Leave a request as it was: who sends it again sends another row's."""
-    for name in added:
+    for name, value in before.items():
         request.headers.pop(name, None)
+        if value is not None:
+            request.headers[name] = value
 
 
 def deliver(post: posts.Post, response: Any, *, stream: bool) -> None:

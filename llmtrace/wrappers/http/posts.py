@@ -19,7 +19,7 @@ from llmtrace.runtime import active, current
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.http.sse import Events
 from llmtrace.wrappers.sdk import contents
-from llmtrace.wrappers.sdk.endpoints import PROVIDERS, Endpoint, plain_endpoint
+from llmtrace.wrappers.sdk.endpoints import Endpoint, plain_endpoint, provider_of
 from llmtrace.wrappers.sdk.views import View
 
 HTTP_ERROR: Final = 400
@@ -85,7 +85,7 @@ def begin(sent: Sent) -> Post | None:
         info = {
             "operation": "chat" if endpoint is None else endpoint.operation,
             "model": model or None,
-            "provider": PROVIDERS.get(sent.host, sdk),
+            "provider": provider_of(sent.host) or sdk,
             "server": sent.server,
             "client": sent.client,
         }

@@ -19,7 +19,7 @@ from llmtrace.runtime import Runtime, active, entered
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.sdk import answers, contents
-from llmtrace.wrappers.sdk.endpoints import PROVIDERS, SDKS, Endpoint, endpoint_at, library
+from llmtrace.wrappers.sdk.endpoints import SDKS, Endpoint, endpoint_at, library, provider_of
 from llmtrace.wrappers.sdk.seam import seam_of
 from llmtrace.wrappers.sdk.usage import Altered, alter, is_mapping
 
@@ -220,7 +220,7 @@ def _known(client: Any, options: Any, endpoint: Endpoint, sdk: str | None) -> di
     return {
         "operation": endpoint.operation,
         "model": model if isinstance(model, str) else None,
-        "provider": PROVIDERS.get(host, sdk),
+        "provider": provider_of(host, type(client)) or sdk,
         "server": server,
         "client": sdk,
     }
@@ -246,7 +246,8 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
         custom = client.default_headers
     raw = given.get(_RAW_HEADER)
     parsed = recording.stream and raw != "stream"
-    added = exchange.outgoing(recording, {**custom, **given}, parsed=parsed)
+    host = _server(client)[0]
+    added = exchange.outgoing(recording, {**custom, **given}, host, parsed=parsed)
     # Its HTTP client adds them: the SDK would take each through half a dozen merges.
     recording.outgoing = client._client, added  # noqa: SLF001
     # Of a raw stream the bytes are the caller's to read: nothing could be hidden among them.
@@ -254,7 +255,7 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
         raw == "stream"
     ):
         return
-    call.altered = alter(options, _server(client)[0], call.server)
+    call.altered = alter(options, host, call.server)
     if call.altered is not None:
         call.options = call.altered.options
         recording.usage_hidden = True

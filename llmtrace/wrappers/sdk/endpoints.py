@@ -12,10 +12,29 @@ from llmtrace.wrappers.sdk import chunks
 from llmtrace.wrappers.streams.reads import Classify
 
 SDKS: Final = ("openai", "anthropic")
-# Who answers at a host, where it is known by that alone.
-PROVIDERS: Final[Mapping[str, str]] = {
+# Who answers at a host, by OpenTelemetry's names: of the host itself, or of what it ends in.
+_PROVIDERS: Final[Mapping[str, str]] = {
     "api.openai.com": "openai",
     "api.anthropic.com": "anthropic",
+    "api.cohere.com": "cohere",
+    "api.deepseek.com": "deepseek",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral_ai",
+    "api.perplexity.ai": "perplexity",
+    "api.x.ai": "x_ai",
+    "generativelanguage.googleapis.com": "gcp.gemini",
+    "aiplatform.googleapis.com": "gcp.vertex_ai",
+    "openai.azure.com": "azure.ai.openai",
+    "services.ai.azure.com": "azure.ai.inference",
+}
+# The SDKs' own clients for somebody else's platform.
+_CLIENTS: Final[Mapping[str, str]] = {
+    "AzureOpenAI": "azure.ai.openai",
+    "AsyncAzureOpenAI": "azure.ai.openai",
+    "AnthropicBedrock": "aws.bedrock",
+    "AsyncAnthropicBedrock": "aws.bedrock",
+    "AnthropicVertex": "gcp.vertex_ai",
+    "AsyncAnthropicVertex": "gcp.vertex_ai",
 }
 
 
@@ -77,6 +96,24 @@ def library(value: Any) -> str | None:
 def _library(kind: Any) -> str | None:
     roots = (one.__module__.partition(".")[0] for one in kind.__mro__)
     return next((root for root in roots if root in SDKS), None)
+
+
+@lru_cache(maxsize=256)
+def provider_of(host: str, kind: type[Any] | None = None) -> str | None:
+    """Name who answers, by OpenTelemetry's names; `None` = neither host nor client says.
+
+    Args:
+        host: of the URL.
+        kind: the class of the SDK's client.
+    """
+    for base in () if kind is None else kind.__mro__:
+        if base.__name__ in _CLIENTS and base.__module__.partition(".")[0] in SDKS:
+            return _CLIENTS[base.__name__]
+    for end, provider in _PROVIDERS.items():
+        # Google's have the region before a hyphen: us-central1-aiplatform.googleapis.com.
+        if host == end or host.endswith((f".{end}", f"-{end}")):
+            return provider
+    return None
 
 
 def is_stream(value: Any) -> bool:

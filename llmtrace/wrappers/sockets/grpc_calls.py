@@ -70,10 +70,12 @@ class Calls:
             )
             sent = () if details.metadata is None else tuple(details.metadata)
             already = {key: value for key, value in sent if isinstance(value, str)}
-            added = exchange.outgoing(recording, already)
+            server = str(self.info.get("server") or "")
+            added = exchange.outgoing(recording, already, server.rpartition(":")[0] or server)
             added.pop(exchange.ACCEPT, None)  # for event streams
-            more = ((key.lower(), value) for key, value in added.items())
-            details = remade(details, (*sent, *more))
+            more = {key.lower(): value for key, value in added.items()}
+            kept = (pair for pair in sent if pair[0] not in more)
+            details = remade(details, (*kept, *more.items()))
         except Exception as error:  # noqa: BLE001 - the call is made as it would be without us
             internal_error("grpc", error)
             return None

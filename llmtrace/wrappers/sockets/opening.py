@@ -71,7 +71,11 @@ class Opening:
         self._attempt.sent = True  # what takes long from here on is the server
         merged = Headers(() if given is None else given)
         told: Mapping[str, object] = dict(merged.raw_items())
-        for name, value in exchange.outgoing(self._recording, told).items():
+        server = str(self._recording.info.get("server") or "")
+        host = server.rpartition(":")[0] or server
+        for name, value in exchange.outgoing(self._recording, told, host).items():
+            if name in merged:
+                del merged[name]
             merged[name] = value
         return merged
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from llmtrace.runtime import active
 from llmtrace.wrappers.sdk.answers import pass_for
-from llmtrace.wrappers.sdk.endpoints import PROVIDERS
+from llmtrace.wrappers.sdk.endpoints import provider_of
 from llmtrace.wrappers.sockets.conversation import Conversation
 from llmtrace.wrappers.sockets.opening import Opening, Phase, guarded, knows_tcp_from_tls
 
@@ -61,8 +61,9 @@ def _record(connection: Any, conversation: Conversation) -> None:
 
 
 def _server(host: str, port: int) -> dict[str, str]:
-    provider = {"provider": PROVIDERS[host]} if host in PROVIDERS else {}
-    return {"server": f"{host}:{port}", **provider}
+    provider = provider_of(host)
+    known = {} if provider is None else {"provider": provider}
+    return {"server": f"{host}:{port}", **known}
 
 
 @lru_cache(maxsize=16)

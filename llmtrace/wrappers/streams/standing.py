@@ -101,6 +101,10 @@ class StandIn:
                 return
         object.__setattr__(self, name, value)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Be copied and pickled as what it stands for: the copy reads what is left, untimed."""
+        return self._source.__reduce_ex__(protocol)
+
     def __repr__(self) -> str:
         return f"<traced {self._source!r}>"
 
