@@ -193,9 +193,8 @@ def test_close_does_not_wait_for_ever(sinks, caplog):
     sink.close()
 
     assert internal_errors() == {"export.test.dropped": 2}
-    assert caplog.messages == [
-        "llmtrace: export.test.dropped: 2 rows at exit: not sent within 0.01 s"
-    ]
+    [said] = caplog.messages
+    assert said == "llmtrace: export.test.dropped: 2 rows at exit: not sent within 0.01 s"
     go_on.set()
     assert not sink.flush(5)  # the worker has ended
     assert internal_errors() == {"export.test.dropped": 2, "export.test": 1}

@@ -28,8 +28,8 @@ _NS_PER_MS: Final = 1_000_000
 _ENGINE: Final = ("queue", "prefill", "decode")
 _MOST_HOPS: Final = 32
 
-# Sent to one's own hosts alone, to say that llmtrace reads the response: a gateway that is llmtrace
-# too may then report in comments of the stream what it learns after its headers have left.
+# Sent to one's own hosts alone, to say that llmtrace reads the response: a gateway with llmtrace
+# may then report in comments of the stream what it learns after its headers have left.
 ACCEPT: Final = "X-Llmtrace-Accept"
 COMMENTS: Final = "timing-comments"
 _EVENTS: Final = "text/event-stream"

@@ -173,7 +173,11 @@ def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
         return response
 
     def recorded(
-        call: tuple[posts.Post, tuple[str, ...]], self: Any, request: Any, args: Any, kwargs: Any
+        call: httpx_posts.Begun,
+        self: Any,
+        request: Any,
+        args: Any,
+        kwargs: Any,
     ) -> Any:
         post, added = call
         try:
@@ -208,7 +212,11 @@ def _asend(plain: Callable[..., Awaitable[Any]], client: str) -> Callable[..., A
         return response
 
     async def recorded(
-        call: tuple[posts.Post, tuple[str, ...]], self: Any, request: Any, args: Any, kwargs: Any
+        call: httpx_posts.Begun,
+        self: Any,
+        request: Any,
+        args: Any,
+        kwargs: Any,
     ) -> Any:
         post, added = call
         try:

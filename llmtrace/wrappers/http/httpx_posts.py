@@ -18,6 +18,7 @@ from llmtrace.wrappers.sdk import calls
 
 # What a request had before for each header of ours; `None` = nothing.
 Before = dict[str, str | None]
+Begun = tuple[posts.Post, Before]
 
 _recorded: set[str] = set()  # libraries whose requests are
 _clients: WeakSet[Any] = WeakSet()  # so are those of these clients
@@ -47,7 +48,7 @@ def record(target: Any) -> Callable[[], None]:
     return undo
 
 
-def begin(client: str, sender: Any, request: Any) -> tuple[posts.Post, Before] | None:
+def begin(client: str, sender: Any, request: Any) -> Begun | None:
     """Begin recording a request, if it asks a model; say what it had for the headers set on it."""
     if request.method != "POST" or not (client in _recorded or sender in _clients):
         return None

@@ -99,7 +99,7 @@ def _library(kind: Any) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def provider_of(host: str, kind: type[Any] | None = None) -> str | None:
+def provider_of(host: str, kind: Any = None) -> str | None:
     """Name who answers, by OpenTelemetry's names; `None` = neither host nor client says.
 
     Args:
