@@ -10,8 +10,9 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TextIO, cast
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,7 @@ _VERDICTS: Final = {"within": "✓ within", "over": "✗ over", "unclear": "? un
 _STYLES: Final = {"✓": "green", "✗": "red", "?": "yellow"}
 _LEFT_OUT_FIRST: Final[tuple[ColumnName, ...]] = ("sources", "interval", "known")
 _GAP: Final = 2
+_UNLIMITED: Final = 10_000  # characters a line
 _LEAST_CHANGE: Final = 0.02
 JOINED: Final = "\xa0"  # a space at which no line breaks
 
@@ -58,11 +60,12 @@ def date_and_zone(at: float) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))} {zone(at)}"
 
 
-def time_span(start: float, end: float, *, now: float | None = None) -> str:
+def time_span(start: float, end: float, *, now: float | None = None, dated: bool = False) -> str:
     """Write from when to when, in unix seconds; dated where a reader could take another day.
 
     Both ends are dated where they are of different days; where both are of the day of `now`
-    (default: the present), neither is. The zone is at the end, and at both if it changed between.
+    (default: the present), neither is, unless `dated`. The zone is at the end, and at both ends
+    where it changed between.
     """
     days = [time.strftime("%Y-%m-%d", time.localtime(at)) for at in (start, end)]
     today = time.strftime("%Y-%m-%d", time.localtime(now))
@@ -70,11 +73,42 @@ def time_span(start: float, end: float, *, now: float | None = None) -> str:
     zones = [zone(start), zone(end)]
     if days[0] != days[1]:
         clocks = [f"{day} {clock}" for day, clock in zip(days, clocks, strict=True)]
-    elif days[0] != today:
+    elif dated or days[0] != today:
         clocks[0] = f"{days[0]} {clocks[0]}"
     if zones[0] != zones[1]:
         clocks[0] = f"{clocks[0]} {zones[0]}"
     return f"{clocks[0]} to {clocks[1]} {zones[1]}"
+
+
+class _Trimmed:
+    """A file whose lines end where their text does."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        """Write the lines that are whole; keep the rest for later."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        self._out.writelines(f"{line.rstrip()}\n" for line in lines)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is left."""
+        self._out.write(self._rest.rstrip())
+        self._rest = ""
+        self._out.flush()
+
+
+def console_for(out: TextIO) -> Console:
+    """Return a console that prints tables and sentences as they are, without markup in them.
+
+    Where `out` is no terminal nothing is cut, wrapped or padded: a program reads it, or a pager.
+    """
+    if out.isatty():
+        return Console(file=out, highlight=False, markup=False, emoji=False)
+    file = cast("TextIO", _Trimmed(out))
+    return Console(file=file, width=_UNLIMITED, highlight=False, markup=False, emoji=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +136,10 @@ def stage_columns(summary: Summary, width: int) -> tuple[Column, ...]:
     columns: tuple[Column, ...] = (
         Column("name", "stage", [line.name for line in lines]),
         Column("p50", "p50", [ms(line.p50_s) for line in lines]),
-        Column("high", high, [ms(line.high_s) for line in lines]),
+        Column("high", f"stage {high}", [ms(line.high_s) for line in lines]),
         Column("interval", f"{high} lies in", [_between(line) for line in lines]),
         Column("share", "share", [shares.get(line.name, _whole(line)) for line in lines]),
-        Column("verdict", f"{high} in budget?", [_verdict(line) for line in lines]),
+        Column("verdict", f"stage {high} in budget?", [_verdict(line) for line in lines]),
         Column("known", "known", [f"{line.known}/{summary.succeeded}" for line in lines]),
         Column("sources", "measured by", [", ".join(line.sources) for line in lines]),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llmtrace.errors import DataError, SourceError
+from llmtrace.view import console_for
 from llmtrace_collector.fetch import (
     FetchError,
     checked,
@@ -51,7 +53,6 @@ _ESSENTIAL: Final = frozenset(
     {"running", "waiting", "kv_usage", "queue", "prefill", "decode", "ttft", "e2e"}
 )
 _SMALL: Final = 1 << 20
-_WIDE: Final = 160
 _BASES: Final = {"", "/", "/v1", "/v1/"}
 _RESPONSES: Final = 1 << 18
 
@@ -126,10 +127,7 @@ def run(
     report = asyncio.run(
         examine(url, token_file=token_file, timeout_s=timeout_s, ask=ask, profiles=known)
     )
-    console = Console()
-    if not console.is_terminal:
-        # A file or a pager has no width to keep to, and flags are there to be copied.
-        console.width = max(console.width, _WIDE)
+    console = console_for(sys.stdout)
     if as_json:
         console.out(json.dumps(asdict(report), indent=2), highlight=False)
     else:

@@ -22,6 +22,7 @@ from llmtrace_collector.fetch import FetchError, checked, fetch, read_json, show
 
 _MOST_BYTES: Final = 8 << 20
 _MOST_TEXT: Final = 500
+_HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _PATH: Final = "__metrics_path__"
 _SCHEME: Final = "__scheme__"
@@ -164,6 +165,11 @@ def parse_groups(content: Any, where: str, token_file: Path | None = None) -> tu
         for host in hosts:
             url = host
             if "://" not in host:
+                if _HOST_PORT.fullmatch(host) is None:
+                    raise ConfigError(
+                        f"{at}: {host!r} is not an address such as engine:8000 or "
+                        "http://engine:8000/metrics"
+                    )
                 url = f"{named.get(_SCHEME, 'http')}://{host}{named.get(_PATH, '/metrics')}"
             found.setdefault(url, Target(checked(url, at), kept, token_file))
     return tuple(found.values())

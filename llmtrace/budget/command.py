@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,17 +95,16 @@ def report(file: Path, budget: Path | None, html: Path | None) -> None:
         SourceError, DataError: the rows cannot be read.
     """
     try:
-        from rich.console import Console
-
         from llmtrace.budget import view
         from llmtrace.budget.page import page
         from llmtrace.budget.report import reports
+        from llmtrace.view import console_for
     except ImportError as error:
         raise missing_extra("llmtrace budget report", "triage", error.name or "") from error
     budgets = Budgets((DEFAULT,)) if budget is None else read_budgets(budget)
     rows: Sequence[Row] = read_rows(file)
     found = reports(rows, budgets)
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = console_for(sys.stdout)
     for number, one in enumerate(found):
         if number:
             console.print()
@@ -113,7 +113,7 @@ def report(file: Path, budget: Path | None, html: Path | None) -> None:
             console.print()
             console.print(view.table(one, console.width))
             console.print()
-            console.print(view.remarks(one, min(console.width, 100)))
+            console.print(view.remarks(one, console.width))
     if html is not None:
         _replace(html, page(found, file.name))
         console.print(f"\nPicture written to {html}", soft_wrap=True)

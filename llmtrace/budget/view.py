@@ -23,6 +23,8 @@ _STYLES: Final = {"✓": "green", "!": "yellow", "✗": "red", "?": "yellow"}
 _BAR: Final = 20
 _SHORT_BAR: Final = 10
 _WIDE: Final = 90
+_WIDEST: Final = 1000  # no terminal is as wide
+_READABLE: Final = 100
 
 
 def heading(report: Report) -> str:
@@ -44,10 +46,10 @@ def table(report: Report, width: int) -> Table:
     for name, left in (
         ("stage", True),
         ("allowed", False),
-        (f"at the {high}", False),
+        (f"{high} request", False),
         ("used", True),
-        ("", True),
-        (f"own {high}", False),
+        (f"{high} request in budget?", True),
+        (f"stage {high}", False),
         ("within", False),
     ):
         shown.add_column(name, justify="left" if left else "right", no_wrap=True)
@@ -103,8 +105,8 @@ def remarks(report: Report, width: int) -> str:
     if (words := eats(report)) is not None:
         said.append(words)
     said.append(
-        f"At the {high}: what a request there spends in each stage; it adds up. A stage's own "
-        f"{high} does not, and is never to be added."
+        f"{high} request: what a request at the {high} of e2e spends in each stage; it adds up. "
+        f"Stage {high}: of that stage or metric alone; these never add up."
     )
     if report.high_s is not None and not report.enough:
         said.append(f"Too few requests for an upper bound of the {high}: take it as a hint.")
@@ -112,4 +114,6 @@ def remarks(report: Report, width: int) -> str:
     if untold and report.high_s is not None:
         said.append(f"Not reported: {', '.join(untold)}; that time lies in the others.")
     said.append(outcomes_text(report.summary))
-    return "\n".join(textwrap.fill(one, width) for one in said)
+    if width <= _WIDEST:
+        said = [textwrap.fill(one, min(width, _READABLE)) for one in said]
+    return "\n".join(said)

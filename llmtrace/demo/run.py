@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import llmtrace
 from llmtrace.budget import DEFAULT, Budget, read_budget
@@ -28,9 +28,11 @@ try:
     from llmtrace.demo.probe import probe
     from llmtrace.demo.progress import Progress
     from llmtrace.demo.report import print_next_steps, print_report
-    from llmtrace.demo.story import Story, linger, room_for_page, told
 except ImportError as error:
     raise missing_extra("llmtrace demo", "demo", error.name or "") from error
+
+if TYPE_CHECKING:
+    from llmtrace.demo.story import Story
 
 
 def run(options: DemoOptions) -> None:
@@ -47,6 +49,9 @@ def run(options: DemoOptions) -> None:
         raise ConfigError("--fault is for the simulated engine; nobody else's is made to fail")
     if trouble is None and options.html is not None:
         raise ConfigError("--html is for the page of a triage; name what goes wrong with --fault")
+    if trouble is not None:
+        from llmtrace.demo.story import linger, room_for_page, told  # a triage needs numpy
+
     page = None if trouble is None else room_for_page(options.html)
     # What servers say is shown as it is: no markup in it, no colours guessed.
     out, err = (

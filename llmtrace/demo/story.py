@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from llmtrace.case import Facts, Window, write_case
 from llmtrace.demo import trouble as troubles
 from llmtrace.demo.collecting import Collecting, collecting
 from llmtrace.demo.options import Phase
@@ -28,13 +27,14 @@ from llmtrace.local_vllm.install import cache_folder
 from llmtrace.servers.collector import Collector
 
 try:
+    from llmtrace.case import Facts, Window, write_case
     from llmtrace.triage.analyse import Settings, triage
     from llmtrace.triage.page import write_page
     from llmtrace.triage.result import NAMED, Result
     from llmtrace.triage.screen import screen
     from llmtrace.triage.sources import from_collector, with_replicas
 except ImportError as error:
-    raise missing_extra("the demo's triage", "triage", error.name or "numpy") from error
+    raise missing_extra("the demo's triage", "demo", error.name or "numpy") from error
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.servers.one import unreachable
 
 try:
     from grafana_client import GrafanaApi
@@ -25,6 +26,7 @@ except ImportError as error:
     ) from error
 
 NOT_FOUND: Final = 404
+_LEAST_TOKEN: Final = 8
 _MOST_WORDS: Final = 300
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
@@ -63,7 +65,8 @@ class Grafana:
         timeout_s: for each answer.
 
     Raises:
-        ConfigError: the URL is none, or says a password; there is no such file.
+        ConfigError: the URL is none, or says a password; the token is too short to be one; there
+            is no such file.
     """
 
     def __init__(
@@ -86,6 +89,12 @@ class Grafana:
             )
         if parts.scheme not in {"http", "https"} or not host:
             raise ConfigError(f"{asker.url} {url!r}: write it as https://grafana.example.org")
+        if len(token) < _LEAST_TOKEN:
+            # Tokens are taken out of what is shown, and a short one takes the words with it.
+            raise ConfigError(
+                f"{asker.token_file}: the token has fewer than {_LEAST_TOKEN} characters, which "
+                "none of a service account has"
+            )
         if ca_file is not None and not ca_file.is_file():
             raise ConfigError(f"{asker.ca_file} {ca_file}: no such file")
         path = parts.path.strip("/")
@@ -125,7 +134,7 @@ class Grafana:
             raise SourceError(f"{what}: {self._refusal(error)}") from None
         except SSLError as error:
             raise SourceError(
-                f"{what}: no secure connection to {self.url}: {self._words(error)}; if its "
+                f"{what}: no secure connection to {self.url}: {unreachable(error)}; if its "
                 f"certificate is your own, name who signed it with {asker.ca_file}"
             ) from None
         except Timeout:
@@ -133,7 +142,7 @@ class Grafana:
         except JSONDecodeError:
             raise SourceError(f"{what}: {self._not_grafana()}") from None
         except RequestException as error:
-            raise SourceError(f"{what}: cannot reach {self.url}: {self._words(error)}") from None
+            raise SourceError(f"{what}: cannot reach {self.url}: {unreachable(error)}") from None
 
     def _refusal(self, error: GrafanaException) -> str:
         status, said = error.status_code, self._words(_message(error))

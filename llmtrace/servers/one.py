@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import urllib.request
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from typing import Final
 from llmtrace.errors import ConfigError
 
 _MOST_TOKEN: Final = 4096
+_MOST_CAUSES: Final = 64
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # what a header can hold, and no space
 
 
@@ -48,3 +50,25 @@ def read_token(path: Path, option: str = "--token-file") -> str:
     if not _TOKEN.fullmatch(token):
         raise ConfigError(f"{option} {path}: wants one token, on one line, and nothing else")
     return token
+
+
+def unreachable(error: BaseException) -> str:
+    """Return why a server could not be reached, in the words of the operating system.
+
+    HTTP libraries wrap that several times, with pools, addresses of objects and retries around it.
+
+    Example:
+        >>> unreachable(OSError("pool", ConnectionRefusedError(111, "Connection refused")))
+        'connection refused'
+    """
+    todo: list[object] = [error]
+    for inner in todo:  # grows as causes are found
+        if len(todo) > _MOST_CAUSES or not isinstance(inner, BaseException):
+            continue
+        if isinstance(inner, ssl.SSLCertVerificationError) and inner.verify_message:
+            return inner.verify_message
+        if isinstance(inner, OSError) and isinstance(inner.strerror, str):
+            reason = re.sub(r"^\[[^\]]*\] | \(_ssl\.c:\d+\)$", "", inner.strerror)
+            return f"{reason[:1].lower()}{reason[1:]}"
+        todo += [inner.__cause__, inner.__context__, getattr(inner, "reason", None), *inner.args]
+    return "the connection failed"

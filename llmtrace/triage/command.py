@@ -53,6 +53,7 @@ class Asked:
         as_json: print JSON instead of a screen.
         html: write a page there.
         save: write the case there.
+        traces: the address that a trace's id is put after; `None` = there is none.
     """
 
     settings: Settings
@@ -61,6 +62,7 @@ class Asked:
     as_json: bool = False
     html: Path | None = None
     save: Path | None = None
+    traces: str | None = None
 
 
 def main(options: argparse.Namespace, read: Read) -> int:
@@ -71,6 +73,7 @@ def main(options: argparse.Namespace, read: Read) -> int:
         read: reads the source they name, as `sources.reader` makes it.
     """
     now = time.time()
+    elsewhere = options.case or options.store or options.rows or options.langfuse
     asked = Asked(
         settings=Settings(
             before=None if options.before is None else window(options.before, now),
@@ -84,6 +87,7 @@ def main(options: argparse.Namespace, read: Read) -> int:
         as_json=options.json,
         html=options.html,
         save=options.save,
+        traces=None if elsewhere else f"{options.url.rstrip('/')}/api/v1/traces/",
     )
     progress = Steps(sys.stderr)
     try:
@@ -146,7 +150,7 @@ def run(case: Case, asked: Asked, out: TextIO, progress: Steps) -> int:
     if asked.html is not None:
         from llmtrace.triage.page import write_page
 
-        write_page(asked.html, result, case)
+        write_page(asked.html, result, case, asked.traces)
     show(result, asked, out)
     return _STATUS[result.verdict]
 

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from llmtrace.case import Case, Window
-from llmtrace.errors import SourceError
+from llmtrace.errors import SourceError, explain_error
 from llmtrace.pages import document
 from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
+from llmtrace.triage.causes import RULES
 from llmtrace.triage.result import (
     NAMED,
     Anatomy,
@@ -27,6 +29,7 @@ from llmtrace.triage.result import (
     Result,
     Status,
 )
+from llmtrace.triage.runbooks import page as runbook
 from llmtrace.triage.screen import (
     METRIC_NAMES,
     PART_NAMES,
@@ -35,11 +38,12 @@ from llmtrace.triage.screen import (
     quality_text,
     signed,
     told,
+    unit,
     verdict_words,
     when,
 )
 from llmtrace.triage.timeline import Timeline, timeline
-from llmtrace.view import ms
+from llmtrace.view import ms, time_span
 
 _VERDICT_COLOURS: Final = {
     "no_change": WITHIN,
@@ -73,6 +77,7 @@ dt { font-weight: 600; } dd { margin: 0; }
   vertical-align: top; overflow-wrap: anywhere; }
 .points td:first-child { width: 3.2rem; text-align: right; font-weight: 600; }
 .for { color: light-dark(#1a7a3a, #4cc07a); } .against { color: light-dark(#c02b36, #f27d85); }
+pre.runbook { white-space: pre-wrap; font-size: .86rem; } a { color: inherit; }
 .action { border-left: 3px solid var(--ink); padding: .2rem 0 .2rem .8rem; margin: .6rem 0 .2rem; }
 .split { display: flex; height: 1.9rem; margin: .3rem 0 .8rem; background: var(--track); }
 .split span { overflow: hidden; border-right: 1.5px solid var(--card); color: #10141a;
@@ -95,20 +100,26 @@ _LATE: Final = 0.85
 _LONGEST_MARK: Final = 24
 
 
-def write_page(path: Path, result: Result, case: Case) -> None:
+def write_page(path: Path, result: Result, case: Case, traces: str | None = None) -> None:
     """Write the page to a file.
+
+    Args:
+        path: of the file.
+        result: of a triage.
+        case: that it is of.
+        traces: the address that a trace's id is put after, as of a collector.
 
     Raises:
         SourceError: it cannot be written.
     """
     try:
-        path.write_text(page(result, case), encoding="utf-8")
+        path.write_text(page(result, case, traces), encoding="utf-8")
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from error
+        raise SourceError(f"{path}: {explain_error(error)}") from error
 
 
-def page(result: Result, case: Case) -> str:
-    """Return the page of a result and the case it is of."""
+def page(result: Result, case: Case, traces: str | None = None) -> str:
+    """Return the page of a result and the case it is of; `traces` as of `write_page`."""
     seen = None if result.metric is None else timeline(case.rows, result.metric)
     parts = [
         _head(result),
@@ -117,7 +128,8 @@ def page(result: Result, case: Case) -> str:
         _anatomy(result),
         _facts(result),
         _causes(result),
-        _data(result),
+        _data(result, traces),
+        _runbooks(result),
     ]
     return document(f"Triage: {_title(result)}", "\n".join(filter(None, parts)), _STYLE)
 
@@ -132,8 +144,12 @@ def _head(result: Result) -> str:
     colour = _VERDICT_COLOURS[result.verdict]
     change = "cannot be told"
     if result.before.p95 is not None and result.after.p95 is not None:
-        change = f"{ms(result.before.p95)} → {ms(result.after.p95)} ms"
-    delta = "" if result.delta_s is None else f" <small>{signed(result.delta_s)} ms</small>"
+        change = f"{ms(result.before.p95)} → {ms(result.after.p95)} {unit(result)}"
+    delta = (
+        ""
+        if result.delta_s is None
+        else f" <small>{signed(result.delta_s)} {unit(result)}</small>"
+    )
     lines = "".join(f'<p class="soft">{escape(line)}</p>' for line in when(result))
     return (
         f"<h1>{escape(_title(result))}</h1>"
@@ -188,22 +204,31 @@ def _timeline(result: Result, seen: Timeline, case: Case) -> str:
             f'x="{x(t) + (-4 if late else 4):.1f}" text-anchor="{"end" if late else "start"}" '
             f'y="{top + 10 + 13 * (number % 3)}">{escape(text[:_LONGEST_MARK])}</text>'
         )
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        t = start + share * (end - start)
-        anchor = "start" if share == 0 else ("end" if share == 1 else "middle")
+    ticks = [start + share * (end - start) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    for place, (t, label) in enumerate(zip(ticks, _labels(ticks), strict=True)):
+        anchor = "start" if place == 0 else ("end" if place == len(ticks) - 1 else "middle")
         drawn.append(
-            f'<text x="{x(t):.1f}" y="{height - 6}" text-anchor="{anchor}">'
-            f"{time.strftime('%H:%M', time.localtime(t))}</text>"
+            f'<text x="{x(t):.1f}" y="{height - 6}" text-anchor="{anchor}">{label}</text>'
         )
     legend = " &nbsp; ".join(
         f'<i class="chip" style="background:{colour}"></i>{name}'
         for name, colour in (("p95", OVER), ("p50", NEUTRAL))
     )
     return (
-        f"<section><h2>Over time <small>{legend}; local time</small></h2>"
+        f"<section><h2>Over time <small>{legend}; {time_span(start, end, dated=True)}</small></h2>"
         f'<div class="scroll"><svg viewBox="0 0 {_WIDTH} {height}" role="img" '
         f'aria-label="{escape(_title(result))} over time">{"".join(drawn)}</svg></div></section>'
     )
+
+
+def _labels(times: Sequence[float]) -> list[str]:
+    """Write times so that no two are alike: with seconds, or the day, where it takes that."""
+    labels: list[str] = []
+    for form in ("%H:%M", "%H:%M:%S", "%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"):
+        labels = [time.strftime(form, time.localtime(t)) for t in times]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
 
 
 def _shade(name: str, window: Window, x: Callable[[float], float], top: float, low: float) -> str:
@@ -410,7 +435,11 @@ def _cause(one: Finding) -> str:
     ]
     lines += [f"<tr><td>?</td><td>would tell: {_marked(text)}</td></tr>" for text in one.missing]
     action = f'<p class="action">{_marked(one.action)}</p>' if one.action else ""
-    runbook = f'<p class="soft">{escape(one.runbook)}</p>' if one.runbook else ""
+    runbook = (
+        f'<p class="soft"><a href="#runbook-{escape(one.id)}">Runbook</a></p>'
+        if one.id in RULES
+        else ""
+    )
     return (
         f'<div class="cause"><h3>{escape(one.id)} '
         f'<span class="pill" style="--c:{_STATUS_COLOURS[one.status]}">{one.status}</span> '
@@ -452,15 +481,33 @@ def _why(one: Finding) -> str:
     return "; ".join([*(point.text for point in one.against), *one.missing]) or "nothing for it"
 
 
-def _data(result: Result) -> str:
-    return f"<section><h2>The data</h2>{''.join(_data_lines(result))}</section>"
+def _runbooks(result: Result) -> str:
+    """Return the runbooks of the causes that are named, which the causes link to."""
+    mine = [one.id for one in result.causes if one.status in NAMED and one.id in RULES]
+    texts = "".join(
+        f'<details id="runbook-{escape(cause)}" open><summary>{escape(cause)}</summary>'
+        f'<pre class="runbook">{escape(runbook(cause))}</pre></details>'
+        for cause in mine
+    )
+    return f"<section><h2>Runbooks</h2>{texts}</section>" if texts else ""
 
 
-def _data_lines(result: Result) -> Iterator[str]:
+def _data(result: Result, traces: str | None) -> str:
+    return f"<section><h2>The data</h2>{''.join(_data_lines(result, traces))}</section>"
+
+
+def _data_lines(result: Result, traces: str | None) -> Iterator[str]:
     yield f"<p>{escape(quality_text(result))}</p>"
     for text in (*result.quality.warnings, *(f"would settle it: {one}" for one in result.settle)):
         yield f"<p>! {escape(text)}</p>"
     for name, ids in result.exemplars.items():
         if ids:
-            listed = " ".join(f"<code>{escape(one)}</code>" for one in ids)
+            listed = " ".join(_trace(one, traces) for one in ids)
             yield f'<p class="soft">traces nearest the p95, {escape(name)}: {listed}</p>'
+
+
+def _trace(trace: str, traces: str | None) -> str:
+    shown = f"<code>{escape(trace)}</code>"
+    if traces is None:
+        return shown
+    return f'<a href="{escape(traces + quote(trace))}">{shown}</a>'

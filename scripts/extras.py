@@ -1,0 +1,106 @@
+"""Install each extra alone in a clean environment, and run the commands that it is documented for.
+
+`python scripts/extras.py [EXTRA ...]` makes one environment after the other below a temporary
+folder; pip's own cache is shared by all. Exit status 1 if a command does not run. What
+`tests/test_extras.py` checks is the same by imports alone, in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_INSTALL_S: Final = 900
+_COMMAND_S: Final = 300
+
+# What each extra is documented for: arguments of `llmtrace`, and the exit statuses that are right.
+# Commands read what those before them wrote.
+COMMANDS: Final[Mapping[str, Sequence[tuple[Sequence[str], Sequence[int]]]]] = {
+    "demo": (
+        (("demo", "--fault", "none", "--requests", "100", "--json", "rows.jsonl"), (0,)),
+        (("waterfall", "rows.jsonl"), (0,)),
+        (("budget", "suggest", "rows.jsonl", "--out", "budget.yaml"), (0,)),
+        (("demo",), (0,)),
+    ),
+    "simulate": (
+        (("simulate", "--fault", "gpu_throttle", "--out", "incident"), (0,)),
+        (("triage", "--case", "incident"), (10,)),
+    ),
+    "triage": (
+        (("triage", "--rows", "given.jsonl"), (0, 10, 11)),
+        (("budget", "report", "given.jsonl"), (0,)),
+        (("waterfall", "given.jsonl"), (0,)),
+    ),
+    "collector": (
+        (("collect", "--check", "--data", "data", "--target", "engine:8000"), (0,)),
+        (("doctor", "http://127.0.0.1:9/metrics"), (1,)),
+        (("schema", "clickhouse"), (0,)),
+    ),
+    "dashboards": ((("slo", "rules", "--out", "rules"), (0,)),),
+}
+# Extras of the library: what must be importable.
+MODULES: Final[Mapping[str, str]] = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "prometheus": "llmtrace.export.prometheus",
+    "grpc": "llmtrace.grpc",
+    "websockets": "llmtrace.websocket",
+    "langfuse": "langfuse",
+}
+_ROW: Final = (
+    '{"start": 1790000000000000000, "service": "s", "request_id": "r", "trace_id": "t", '
+    '"span_id": "s", "stream": true, "ttft_s": 0.3, "e2e_s": 2.0, "model": "m"}\n'
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the extras that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("extras", nargs="*", metavar="EXTRA")
+    wrong: list[str] = []
+    for extra in parser.parse_args(arguments).extras or [*COMMANDS, *MODULES]:
+        with tempfile.TemporaryDirectory(prefix=f"llmtrace-{extra}-") as folder:
+            wrong += check(extra, Path(folder))
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def check(extra: str, folder: Path) -> list[str]:
+    """Install one extra below a folder, run its commands there, and return what is wrong."""
+    venv.create(folder / "venv", with_pip=True)
+    python = str(folder / "venv" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "-q", f"{ROOT}[{extra}]"]
+    subprocess.run(install, check=True, timeout=_INSTALL_S)
+    work = folder / "work"
+    work.mkdir()
+    (work / "given.jsonl").write_text(_ROW * 100)
+    calls: list[tuple[list[str], Sequence[int]]] = [
+        (["-m", "llmtrace", *words], right) for words, right in COMMANDS.get(extra, ())
+    ]
+    if extra in MODULES:
+        calls.append((["-c", f"import llmtrace, {MODULES[extra]}"], (0,)))
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    wrong = []
+    for words, right in calls:
+        done = subprocess.run(
+            [python, *words], cwd=work, env=environ, capture_output=True, text=True,
+            timeout=_COMMAND_S, check=False,
+        )  # fmt: skip
+        print(f"[{extra}] {' '.join(words)}: {done.returncode}", flush=True)
+        if done.returncode not in right or "is not installed" in done.stderr:
+            said = (done.stderr.strip().splitlines() or [""])[-1]
+            wrong.append(f"[{extra}] {' '.join(words)}: {done.returncode}, not {right}: {said}")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
