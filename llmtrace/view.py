@@ -139,7 +139,7 @@ def stage_columns(summary: Summary, width: int) -> tuple[Column, ...]:
         Column("high", f"stage {high}", [ms(line.high_s) for line in lines]),
         Column("interval", f"{high} lies in", [_between(line) for line in lines]),
         Column("share", "share", [shares.get(line.name, _whole(line)) for line in lines]),
-        Column("verdict", f"stage {high} in budget?", [_verdict(line) for line in lines]),
+        Column("verdict", "in budget?", [_verdict(line) for line in lines]),
         Column("known", "known", [f"{line.known}/{summary.succeeded}" for line in lines]),
         Column("sources", "measured by", [", ".join(line.sources) for line in lines]),
     )

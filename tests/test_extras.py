@@ -39,12 +39,17 @@ RUNS = {
 HIDDEN = """
 import sys
 allowed, hidden = (set(sys.argv.pop(1).split(",")) for _ in range(2))
-class Only:
+class Hiding:
+    def __init__(self, finder):
+        self._finder = finder
+    def __getattr__(self, name):
+        return getattr(self._finder, name)
     def find_spec(self, name, path=None, target=None):
         top = name.split(".")[0]
         if top in hidden and top not in allowed:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=top)
-sys.meta_path.insert(0, Only())
+            return None
+        return self._finder.find_spec(name, path, target)
+sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 from llmtrace.cli import main
 sys.exit(main(sys.argv[1:]))
 """

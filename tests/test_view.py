@@ -80,7 +80,7 @@ def test_eighty_columns_hold_all_but_the_sources():
     assert "…" not in "".join(lines)
 
 
-@pytest.mark.parametrize(("width", "columns"), [(72, "known"), (62, "known"), (56, "in budget?")])
+@pytest.mark.parametrize(("width", "columns"), [(72, "known"), (66, "known"), (56, "in budget?")])
 def test_columns_are_left_out_before_figures_are_cut_off(width, columns):
     """What does not fit is not there at all."""
     lines = shown(summarise(slow_rows(1_200), DEFAULT), width)
@@ -168,5 +168,5 @@ def test_lines_never_break_between_a_name_and_its_figure():
 
 def test_all_of_a_summary_is_known_by_name():
     """The table names the quantile the budget is for."""
-    assert "p50 in budget?" in shown(summarise([request()], Budget(objective=0.5)), 80)[0]
+    assert "stage p50" in shown(summarise([request()], Budget(objective=0.5)), 80)[0]
     assert request().e2e_ns == 500 * MS

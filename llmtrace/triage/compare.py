@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from llmtrace.case import Window
-from llmtrace.columns import Columns, Floats, Mask
+from llmtrace.columns import Columns
 from llmtrace.quantiles import least_values
+from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.chance import (
     clustered,
     effective_count,

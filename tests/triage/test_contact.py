@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -267,3 +268,35 @@ def test_a_span_of_today_has_no_date(zone):
     zone("UTC0")
     assert time_span(BEGIN, BEGIN + 60, now=BEGIN) == "14:13:20 to 14:14:20 UTC"
     assert time_span(BEGIN, BEGIN + 60) == "2026-09-21 14:13:20 to 14:14:20 UTC"
+
+
+@pytest.fixture
+def drawn_page(zone) -> str:
+    """Return the page of two minutes, with a collector's address for traces."""
+    from llmtrace.triage.page import page
+
+    zone("UTC0")
+    before, after = list(drawn(300, BEGIN, 1, 0.3)), list(drawn(300, BEGIN + 100, 2, 0.3))
+    for row in [*before, *after]:
+        row["trace_id"] = "0af7651916cd43dd8448eb211c80319c"
+        row["cache_hit"] = row["start"] < (BEGIN + 100) * 1e9
+        if row["cache_hit"]:
+            row.update(ttft_s=0.02, e2e_s=0.05)
+    made = case(before, after)
+    return page(triage(made, QUICK), made, "http://127.0.0.1:4319/api/v1/traces/")
+
+
+def test_the_axis_of_a_page_says_each_time_once(drawn_page):
+    """With seconds where minutes are alike; the day and the zone are said beside it."""
+    labels = re.findall(r">(\d\d:\d\d(?::\d\d)?)</text>", drawn_page)
+
+    assert len(labels) == len(set(labels)) == 5
+    assert re.search(r"2026-09-21 14:13:2\d to 14:16:\d\d UTC", drawn_page)
+
+
+def test_a_page_links_runbooks_and_traces(drawn_page):
+    """The runbook is on the page itself; a trace is at the collector."""
+    assert 'href="#runbook-response_cache_misses"' in drawn_page
+    assert 'id="runbook-response_cache_misses"' in drawn_page
+    traces = "http://127.0.0.1:4319/api/v1/traces/0af7651916cd43dd8448eb211c80319c"
+    assert f'<a href="{traces}">' in drawn_page

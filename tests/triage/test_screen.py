@@ -192,5 +192,5 @@ def test_every_verdict_has_words(result, slow, verdict):
 
 def test_a_page_that_cannot_be_written_is_said(result, slow, tmp_path):
     """The error says which file, and why."""
-    with pytest.raises(SourceError, match=r"gone.*No such file"):
+    with pytest.raises(SourceError, match=r"gone.*no such file"):
         write_page(tmp_path / "gone" / "page.html", result, slow)
