@@ -471,3 +471,38 @@ def test_an_sdks_own_http_client(server: Server) -> None:
     with capture(instrument=()) as rows, llmtrace.instrument(made), made:
         made.post(url(server), json={**BODY, "stream": False})
     assert [row.outcome for row in rows] == ["success"]
+
+
+@pytest.mark.parametrize("ending", ["read", "left"])
+def test_the_response_of_a_stream_is_read(mode: str, server: Server, ending: str) -> None:
+    """Who reads the body of an SDK's stream by its response has read the answer."""
+    openai = pytest.importorskip("openai")
+    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    client = {"base_url": f"{server.url}/v1", "api_key": "x", "max_retries": 0}
+
+    async def aread() -> None:
+        async with openai.AsyncOpenAI(**client) as made:
+            stream = await made.chat.completions.create(**asked)
+            async for line in stream.response.aiter_lines():
+                if ending == "left" and line:
+                    break
+            await stream.close()
+
+    def read() -> None:
+        with openai.OpenAI(**client) as made:
+            stream = made.chat.completions.create(**asked)
+            for line in stream.response.iter_lines():
+                if ending == "left" and line:
+                    break
+            stream.close()
+
+    with capture() as rows:
+        asyncio.run(aread()) if mode == "async" else read()
+    [row] = rows
+
+    if ending == "read":
+        assert (row.outcome, row.chunks) == ("success", 5)
+        assert row.ttft_s is not None
+    else:
+        assert row.outcome == "cancelled"
+    assert row.stages.total == row.e2e_ns

@@ -142,8 +142,19 @@ def _body(response: Any, stream: Any) -> type[Any]:
                 internal_error("http", error)
             return _untold
 
+        def _raw(self) -> bool:
+            """Say whether the body is read as bytes, and not by the client that has the stream.
+
+            A client reads while its stream is waited for. Whoever reads at another time has taken
+            the response from the stream: then the row is that of the bytes.
+            """
+            recording = self._recording
+            if recording.open and recording.stream and not recording.reading:
+                recording.raw = True
+            return recording.raw
+
         def __iter__(self) -> Iterator[bytes]:
-            if self._recording.raw:
+            if self._raw():
                 return reads(self._recording, iter(self._stream).__next__, self._classify())
             chunks: Iterator[bytes] = iter(self._stream)
             if self._recording.first_byte is not None:  # whoever drains it reads it again
@@ -158,7 +169,7 @@ def _body(response: Any, stream: Any) -> type[Any]:
 
         def __aiter__(self) -> AsyncIterator[bytes]:
             chunks: AsyncIterator[bytes] = self._stream.__aiter__()
-            if self._recording.raw:
+            if self._raw():
                 timed = areads(self._recording, chunks.__anext__, self._classify())
                 return _AsyncFirstByte(None, timed, timed, chunks)
             if self._recording.first_byte is not None:
