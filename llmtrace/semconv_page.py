@@ -74,6 +74,14 @@ INTERNAL. Its stages are those of its requests, overlap counted once; they are n
 it, because what ran inside has spans of its own: requests, tool calls, turns. See
 [agents](agents.md).
 """
+_FUNCTION: Final = """\
+## The span of a decorated function
+
+Where a function under `llmtrace.trace` makes several requests, or holds another such function: a
+span named `invoke_workflow {function}` around their rows, with `gen_ai.operation.name`
+`invoke_workflow`, `gen_ai.workflow.name`, and the function's labels and attributes. It has no
+`llmtrace.e2e`: it is no request, and counted as none.
+"""
 _TOOL: Final = """\
 ## The span of a tool call
 
@@ -160,7 +168,18 @@ def page() -> str:
         if text:
             parts.append(f"{text}\n")
         parts.append("\n".join(_rows(lines)) + "\n")
-    parts += [_CHILDREN, _ATTEMPTS, _TURN, _TOOL, *_rows(TOOL), "", _CONTENT, *_rows(CONTENT), ""]
+    parts += [
+        _CHILDREN,
+        _ATTEMPTS,
+        _TURN,
+        _FUNCTION,
+        _TOOL,
+        *_rows(TOOL),
+        "",
+        _CONTENT,
+        *_rows(CONTENT),
+        "",
+    ]
     parts += [_GATEWAY, *_rows(GATEWAY), "", _metrics()]
     return "\n".join(parts)
 

@@ -94,6 +94,21 @@ def _network_path(side: Side) -> Floats:
     return np.where(once, np.maximum(path, 0.0), np.nan)
 
 
+def _client_delay(side: Side) -> Floats:
+    """The application's own time before a request, and its wait for a connection.
+
+    Rows from before `client_s` was kept have both in the latter.
+    """
+    own, pool = side.number("client_s"), side.number("network_client_wait_s")
+    known = ~(np.isnan(own) & np.isnan(pool))
+    return np.where(known, _or_zero(own) + _or_zero(pool), np.nan)
+
+
+def _network_and_client(side: Side) -> Floats:
+    """The network, and what came before it on the client's side."""
+    return side.number("network_s") + _or_zero(side.number("client_s"))
+
+
 def _gateway_once(side: Side) -> Floats:
     """The gateway's own time where nothing was sent twice."""
     return np.where(~(side.number("attempts") > 1), side.number("gateway_s"), np.nan)
@@ -127,6 +142,8 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "computed_tokens": _computed,
     "cached_share": _over("cached_tokens", "prompt_tokens"),
     "network_path_s": _network_path,
+    "client_delay_s": _client_delay,
+    "network_and_client_s": _network_and_client,
     "gateway_once_s": _gateway_once,
     "render_own_s": _render_own,
     "tool_waste_s": _tool_waste,

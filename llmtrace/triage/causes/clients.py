@@ -101,12 +101,13 @@ def client_gate(e: Evidence) -> Finding:
     """Requests wait in the client for a connection or a semaphore before they are sent.
 
     Looks like:
-        `network.client_wait` is up; the server sees nothing unusual, or even less load. More
-        concurrency in one client than its pool allows.
+        `client_s` or `network_client_wait_s` is up; the server sees nothing unusual, or even less
+        load. More concurrency in one client than its pool allows.
 
     Confirm:
-        Rows: `network_client_wait_s`. In the client: pool size (httpx: 100 connections by default,
-        20 kept alive), semaphores, thread pools.
+        Rows: `client_s` (the application's own time before the request is handed over, a semaphore
+        included) and `network_client_wait_s` (waiting for a connection). In the client: pool size
+        (httpx: 100 connections by default, 20 kept alive), semaphores, thread pools.
 
     Now:
         Raise the client's pool or semaphore; rebalance work over more clients. It is not the
@@ -116,27 +117,26 @@ def client_gate(e: Evidence) -> Finding:
         Record when work was meant to start, so that waiting at home is seen; cap concurrency where
         the engine's limit is, not lower.
     """
-    wait, whole = e.row("network_client_wait_s"), e.row("network_s")
-    local = e.local("client", "network_client_wait_s") or e.local(
-        "service", "network_client_wait_s"
-    )
+    wait, whole = e.row("client_delay_s"), e.row("network_and_client_s")
+    local = e.local("client", "client_delay_s") or e.local("service", "client_delay_s")
     running = e.gauge("running")
     part = None
     if wait is not None and whole is not None:
         grown = max(whole.after_mean - whole.before_mean, 1e-9)
         part = (wait.after_mean - wait.before_mean) / grown
     lines = [
-        gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
+        gate(e.gate("network", "unattributed"), say.durations("network and client", whole),
+             "network hooks of the client"),
         required(None if wait is None else wait.rose(0.005),
-                 say.durations("wait for a connection of one's own pool", wait),
-                 "`network_client_wait_s` (HTTP client hooks)"),
+                 say.durations("wait in the client", wait),
+                 "`client_s` and `network_client_wait_s` (HTTP client hooks)"),
         proof(None if part is None else part >= 0.5,
-              f"it is {say.percent(min(part or 0, 1))} of what the network stage grew by"),
+              f"it is {say.percent(min(part or 0, 1))} of what network and client grew by"),
         support(None if running is None else not running.rose(2.0, 0.2),
                 "the engines are not busier: " + say.gauge("running", running)),
         support(None if local is None else True, f"only {local}"),
         against(None if part is None else part < 0.2,
-                f"it is only {say.percent(max(part or 0, 0))} of what the network stage grew by"),
+                f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
         against(e.carried("network") < 0.4,
                 "everything else got slower too: connections are held for longer",
                 strongly=True),
