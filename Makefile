@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo test test-fast real vllm litellm render programs lint types docs site house dashboards \
-	bench bench-streams bench-collector bench-triage bench-demo crash matrix fuzz clean
+	bench bench-streams bench-collector bench-boards bench-triage bench-demo crash matrix fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
@@ -67,6 +67,9 @@ bench-collector: $(VENV)/.ready ## pages read, spans received and stored, rows a
 
 bench-demo: $(VENV)/.ready      ## does the demo name its fault? all faults, twice; 40 minutes
 	$(BIN)/python -m tests.bench.bench_demo --runs 2
+
+bench-boards: $(VENV)/.ready    ## what each panel's query costs at 500 label sets and six hours
+	$(BIN)/python -m tests.bench.bench_boards
 
 bench-triage: $(VENV)/.ready    ## is the cause found? some 2,200 simulated incidents; and how fast
 	$(BIN)/python -m tests.bench.bench_triage --seeds 20 --jobs 2

@@ -35,7 +35,6 @@ from llmtrace_dashboards.recorded import (
     bad_rate,
     bad_ratio,
     bad_total,
-    traffic,
     valid_count,
     valid_rate,
     valid_total,
@@ -221,8 +220,7 @@ def recorded_series() -> str:
     """List what the recording rules of the default budget make."""
     settings = RuleSettings()
     lines = ["| series | what it is |", "|---|---|"]
-    told = {rule.name: rule.help for rule in traffic(settings.base)}
-    told |= {
+    told = {
         bad_rate(): "Requests a second that break a promise.",
         valid_rate(): "Requests a second that count for it.",
         bad_total(): "The same of all label sets: what every longer window is summed of.",

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from llmtrace_dashboards.recorded import bad_rate, valid_rate
+
 RATE: Final = "$__rate_interval"
 RANGE: Final = "$__range"
 
@@ -105,27 +107,49 @@ def limit(which: str = ".+") -> str:
     return f'max by (stage) (llmtrace_budget_seconds{{budget="$budget", stage=~"{which}"}})'
 
 
-def within(metric: str, limited: str, *by: str, window: str = RATE) -> str:
-    """Ask for the share of requests that succeeded within the budget's limit, by labels.
+# What a budget calls a limit, and the SLO of it.
+_SLO: Final = {"total": "e2e"}
 
-    The limit is a bucket's bound: its value is turned into the label `le`, so that the share is
-    exact and no threshold is written here. A whole number of seconds is written `1.0`.
+
+def within(limited: str, *by: str, window: str = RATE) -> str:
+    """Ask for the share of the requests that kept a budget's promise, by labels.
+
+    Of what the recording rules count as bad and valid, as the alerts do: exact, of the models and
+    routes that the budget is for, and of no request that has no such figure.
+
+    Args:
+        limited: `total`, `ttft`, `tpot` or `availability`.
+        by: labels to keep.
+        window: a graph's `RATE`, or `RANGE`.
     """
-    buckets = f"{metric}_bucket{{{SUCCEEDED}}}"
-    edge = f'count_values("le", {limit(limited)})'
-    edge = f'label_replace({edge}, "le", "$1.0", "le", "([0-9]+)")'
-    good = total(buckets, "le", *by, window=window)
-    all_of_them = total(
-        f'llmtrace_requests_total{{{REQUESTS}, outcome!="cancelled"}}', *by, window=window
-    )
-    return f"sum{_by(by)} ({good} and on (le) {edge}) / {all_of_them}"
+    return "1 - " + _bad_share(f'slo="{_SLO.get(limited, limited)}"', by, window)
+
+
+def least_within(*by: str, window: str = RATE) -> str:
+    """Ask for the same of whichever promise of the budget is kept least."""
+    worst = _bad_share('slo!=""', ("slo", *by), window)
+    return f"1 - max{_by(by)} ({worst})"
+
+
+def _bad_share(slo: str, by: tuple[str, ...], window: str) -> str:
+    where = f'{{budget="$budget", {slo}, {REQUESTS}}}'
+
+    def added(series: str) -> str:
+        one = f"{series}{where}"
+        return f"sum{_by(by)} ({one if window == RATE else f'sum_over_time({one}[{window}])'})"
+
+    return f"{added(bad_rate())} / ({added(valid_rate())} > 0)"
 
 
 def stage_within(window: str = RATE) -> str:
-    """Ask for the share of requests, of those that know it, that are within each stage's limit."""
+    """Ask for the share of requests, of those that know it, that are within each stage's limit.
+
+    The limit tells the bucket bound that it became, so that the share is exact and no threshold
+    is written here.
+    """
     name = "llmtrace_stage_duration_seconds"
-    edges = f'count_values by (stage) ("le", {limit()})'
-    edges = f'label_replace({edges}, "le", "$1.0", "le", "([0-9]+)")'
+    limits = 'max by (stage, bound) (llmtrace_budget_seconds{budget="$budget"})'
+    edges = f'label_replace(topk by (stage) (1, {limits}), "le", "$1", "bound", "(.*)")'
     good = total(f"{name}_bucket{{{SUCCEEDED}}}", "stage", "le", window=window)
     known = total(f"{name}_count{{{SUCCEEDED}}}", "stage", window=window)
     return f"sum by (stage) ({good} and on (stage, le) {edges}) / {known}"

@@ -1,10 +1,8 @@
 """Which series are recorded, under which names, and what for?
 
 Prometheus's own convention: `level:metric:operation`, the level being the labels that are left.
-What panels and alerts ask of long windows or of histograms of many processes is added up once;
-everything else is asked of the metrics as they are. All rates are over five minutes, and of
-requests that succeeded where a name says nothing of outcomes: an error after 2 ms is no fast
-answer. `llmtrace slo rules` writes them out.
+What panels and alerts ask of a budget is added up once; everything else is asked of the metrics as
+they are. All rates are over five minutes. `llmtrace slo rules` writes them out.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import Final
 
 DIMENSIONS: Final = ("model", "route", "service", "region")
 _LEVEL: Final = "_".join(DIMENSIONS)
-_BY: Final = ", ".join(DIMENSIONS)
 BASE: Final = "5m"  # what every rate that is recorded is over
 
 
@@ -33,44 +30,6 @@ class Recorded:
     expression: str
     help: str
     labels: tuple[tuple[str, str], ...] = ()
-
-
-def traffic(base: str = BASE) -> tuple[Recorded, ...]:
-    """Return what is recorded of all requests, whatever the budget.
-
-    Args:
-        base: what rates are over; four scrapes at least.
-    """
-    rate = f"rate{base}"
-    return (
-        Recorded(
-            f"{_LEVEL}_outcome:llmtrace_requests:{rate}",
-            f"sum by ({_BY}, outcome) (rate(llmtrace_requests_total[{base}]))",
-            "Requests a second, by how they ended.",
-        ),
-        *(
-            Recorded(
-                f"{_LEVEL}_le:llmtrace_{metric}_seconds_bucket:{rate}",
-                f"sum by ({_BY}, le) "
-                f'(rate(llmtrace_{metric}_seconds_bucket{{outcome="success"}}[{base}]))',
-                f"For percentiles of {metric}, and shares within a threshold.",
-            )
-            for metric in ("e2e", "ttft", "tpot")
-        ),
-        Recorded(
-            f"{_LEVEL}_stage_le:llmtrace_stage_duration_seconds_bucket:{rate}",
-            f"sum by ({_BY}, stage, le) "
-            f'(rate(llmtrace_stage_duration_seconds_bucket{{outcome="success"}}[{base}]))',
-            "For percentiles of each stage, and shares within its allocation.",
-        ),
-        Recorded(
-            f"{_LEVEL}_stage:llmtrace_stage_duration_seconds_sum:{rate}",
-            f"sum by ({_BY}, stage) "
-            f'(rate(llmtrace_stage_duration_seconds_sum{{outcome="success"}}[{base}]))',
-            "Seconds a second spent in each stage; over the requests a second, stages that add up "
-            "to the mean wait.",
-        ),
-    )
 
 
 # --- what is recorded of each budget: labelled `budget` and `slo` (e2e, ttft, tpot, availability)

@@ -22,7 +22,6 @@ from llmtrace_dashboards.recorded import (
     bad_rate,
     bad_ratio,
     bad_total,
-    traffic,
     valid_count,
     valid_rate,
     valid_total,
@@ -60,7 +59,6 @@ def rule_files(
 
 def _recording(of: Sequence[Slo], settings: RuleSettings) -> Iterator[dict[str, Any]]:
     # The long windows are sums over what was recorded before them.
-    yield _group("llmtrace-requests", settings.interval, traffic(settings.base))
     yield _group("llmtrace-slo", settings.interval, (*_of_each(of, settings), *_of_all(settings)))
     yield _group("llmtrace-slo-period", settings.period_interval, _over_the_period(settings))
 

@@ -60,7 +60,8 @@ def exposed() -> set[str]:
 def recorded_names() -> set[str]:
     """Every series a dashboard may take from recording rules."""
     ratios = {recorded.bad_ratio(window) for window in ("5m", "1h", "6h")}
-    return {*ratios, recorded.ALLOWED, recorded.REMAINING}
+    rates = {recorded.bad_rate(), recorded.valid_rate()}
+    return {*ratios, *rates, recorded.ALLOWED, recorded.REMAINING}
 
 
 @every
@@ -195,20 +196,6 @@ def test_percentiles_that_must_not_be_added_say_so():
             if per_stage:
                 words = f"{panel['title']} {panel['description']}"
                 assert "not add" in words or "must not be added" in words, panel["title"]
-
-
-@pytest.mark.parametrize(
-    ("limit", "le"), [(2.5, "2.5"), (1.0, "1.0"), (10.0, "10.0"), (0.0075, "0.0075")]
-)
-def test_limits_become_bounds_as_they_are_written(limit: float, le: str):
-    """A limit's value becomes the label of its bucket: whole seconds with `.0`, as clients do."""
-    import re
-
-    from llmtrace.export.prometheus import _bound
-
-    written = f"{limit:.10f}".rstrip("0").rstrip(".")  # as Prometheus' count_values writes it
-
-    assert re.sub(r"^([0-9]+)$", r"\1.0", written) == le == _bound(round(limit * 1e9))
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from llmtrace_collector.scrape import TargetState
 from llmtrace_collector.signals import SIGNALS
 from llmtrace_collector.targets import Target
 from llmtrace_collector.unify import Distribution, Measured, Reading, Unifier
-from llmtrace_dashboards.recorded import ALLOWED, REMAINING, bad_ratio
+from llmtrace_dashboards.recorded import ALLOWED, REMAINING, bad_rate, bad_ratio, valid_rate
 
 MS: Final = 1_000_000
 END: Final = 1_790_000_400  # unix seconds
@@ -131,14 +131,20 @@ def _recorded(when: int, at: int, ill: float) -> Iterator[str]:
     for slo, allowed, hour, six in (
         ("e2e", 0.05, 0.031 + slow, 0.029 + slow / 4),
         ("ttft", 0.05, 0.012 + 0.9 * slow, 0.011 + slow / 5),
+        ("tpot", 0.05, 0.021, 0.02),
         ("availability", 0.005, 0.004 + 0.01 * ill, 0.0042),
     ):
         labels = {"budget": DEFAULT.name, "slo": slo}
         yield _line(bad_ratio("1h"), labels, hour, when)
         yield _line(bad_ratio("6h"), labels, six, when)
         yield _line(ALLOWED, labels, allowed, when)
-        left = {"e2e": 0.46, "ttft": 0.71, "availability": 0.38}[slo]
+        left = {"e2e": 0.46, "ttft": 0.71, "tpot": 0.58, "availability": 0.38}[slo]
         yield _line(REMAINING, labels, left - 0.1 * slow, when)
+        for kind in KINDS:
+            whose = {"service": kind.service, "model": kind.model, "route": kind.route}
+            each = {**labels, **whose, "region": kind.region}
+            yield _line(bad_rate(), each, hour * kind.per_s, when)
+            yield _line(valid_rate(), each, kind.per_s, when)
 
 
 def _line(name: str, labels: Mapping[str, str], value: float, when: int) -> str:

@@ -21,11 +21,16 @@ from llmtrace_dashboards.choices import BUDGET as BUDGET_CHOICE
 from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, either, limit, named, quantile, within
 from llmtrace_dashboards.recorded import ALLOWED, REMAINING, bad_ratio
+from llmtrace_dashboards.windows import LADDER
 
 _METRICS: Final = (
     ("llmtrace_e2e_seconds", "total", "whole request"),
     ("llmtrace_ttft_seconds", "ttft", "TTFT"),
     ("llmtrace_tpot_seconds", "tpot", "TPOT"),
+)
+_PROMISES: Final = (
+    *((name, words) for _, name, words in _METRICS),
+    ("availability", "ended well"),
 )
 # By SLO, so that a metric has one colour on the page.
 METRIC_COLOURS: Final = {
@@ -44,7 +49,7 @@ _P95: Final = either(
     quantile(0.95, _STAGE, "stage", window=RANGE),
 )
 _WITHIN: Final = either(
-    *(named(within(metric, name, window=RANGE), name) for metric, name, _ in _METRICS),
+    *(named(within(name, window=RANGE), name) for name, _ in _PROMISES),
     promql.stage_within(RANGE),
 )
 
@@ -54,17 +59,18 @@ _QUESTION: Final = Row(
         Panel(
             kind="stat",
             title="Requests within budget",
-            description="Share of requests that succeeded within the budget's limits, of all that "
-            "were not cancelled by their caller. Exact: each limit is a bucket's bound. Below the "
-            "budget's objective (95 % unless it says otherwise) it is being overspent: the next "
-            "row says by which stage.",
+            description="Share of the budget's requests that kept each limit, and that ended "
+            "well, as the alerts count them: of the models and routes it is for, and of those "
+            "that have the figure. Exact: each limit is a bucket's bound. Below the objective "
+            "(95 % unless it says otherwise) it is being overspent: the next row says by which "
+            "stage.",
             queries=tuple(
-                Query(expr=within(metric, name, window=RANGE), legend=words, instant=True)
-                for metric, name, words in _METRICS
+                Query(expr=within(name, window=RANGE), legend=words, instant=True)
+                for name, words in _PROMISES
             ),
             unit=_FRACTION,
             decimals=1,
-            empty=NO_BUDGET,
+            empty=_NO_RULES,
             steps=GOOD,
             width=9,
             height=5,
@@ -142,13 +148,11 @@ _LIMITS: Final = Row(
             title="Share of requests within each limit",
             description="Exact shares, from the buckets that end at the limits. A dip in one line "
             "says which promise broke, and when.",
-            queries=tuple(
-                Query(expr=within(metric, name), legend=words) for metric, name, words in _METRICS
-            ),
+            queries=tuple(Query(expr=within(name), legend=words) for name, words in _PROMISES),
             unit=_FRACTION,
-            empty=NO_BUDGET,
+            empty=_NO_RULES,
             most=1,
-            colours={words: METRIC_COLOURS[name] for _, name, words in _METRICS},
+            colours={words: METRIC_COLOURS[name] for name, words in _PROMISES},
             steps=((None, NEUTRAL), (0.95, OVER)),
             lines=True,
             calcs=("mean", "min"),
@@ -194,9 +198,9 @@ _BURN: Final = Row(
         Panel(
             kind="timeseries",
             title="Burn rate: 1 uses the error budget up in 30 days",
-            description="Share of bad requests over the share that may be bad, in three windows. "
-            "14.4 in the last hour pages somebody; a line that stays above 1 in six hours will "
-            "cost the month. All requests of the budget, whatever is chosen above.",
+            description="Share of bad requests over the share that may be bad, in two windows. "
+            "Above the line of its name and window it pages; a line that stays above 1 in "
+            "six hours will cost the month. All requests of the budget, whatever is chosen above.",
             queries=tuple(
                 Query(
                     expr=f'max by (slo) ({bad_ratio(window)}{{budget="$budget"}} '
@@ -204,12 +208,21 @@ _BURN: Final = Row(
                     legend=f"{{{{slo}}}}, {window}",
                 )
                 for window in ("1h", "6h")
+            )
+            + tuple(
+                Query(
+                    expr=f"max by (slo) (clamp_min(clamp_max({rung.ceiling:g} / "
+                    f'{ALLOWED}{{budget="$budget"}}, {rung.factor:g}), 1))',
+                    legend=f"{{{{slo}}}} pages above, {rung.long}",
+                )
+                for rung in LADDER
+                if rung.severity == "page"
             ),
             unit="suffix:x",
             decimals=1,
             empty=_NO_RULES,
             least=0,
-            steps=((None, NEUTRAL), (1, NEAR), (14.4, OVER)),
+            steps=((None, NEUTRAL), (1, NEAR)),
             lines=True,
             colours={
                 f"{slo}, {window}": colour
@@ -244,7 +257,7 @@ _BURN: Final = Row(
 )
 
 _GROUP: Final = "$by"
-_SHARE_BY: Final = within("llmtrace_e2e_seconds", "total", _GROUP, window=RANGE)
+_SHARE_BY: Final = promql.least_within(_GROUP, window=RANGE)
 _SEEN: Final = promql.total(f"llmtrace_requests_total{{{promql.REQUESTS}}}", _GROUP, window=RANGE)
 _LOST: Final = promql.total(
     f'llmtrace_requests_total{{{promql.REQUESTS}, outcome!="success"}}', _GROUP, window=RANGE
@@ -257,7 +270,8 @@ _COMPARED: Final = Row(
             kind="table",
             title="By $by",
             description="The same figures for each $by; choose at the top what to compare by. One "
-            "line much worse than the others: the trouble is there. All alike: it is everywhere.",
+            "line much worse than the others: the trouble is there. All alike: it is everywhere. "
+            "Within budget: of the promise that is kept least, which may be to end well.",
             queries=(
                 Query(expr=_SEEN, instant=True, form="table"),
                 Query(expr=_SHARE_BY, instant=True, form="table"),
@@ -292,16 +306,11 @@ _COMPARED: Final = Row(
         Panel(
             kind="timeseries",
             title="Requests within budget, by $by",
-            description="Share within the limit of the whole request. Lines that fall together "
-            "have one cause; a line that falls alone has its own.",
-            queries=(
-                Query(
-                    expr=within("llmtrace_e2e_seconds", "total", _GROUP),
-                    legend="{{$by}}",
-                ),
-            ),
+            description="Share that kept whichever promise is kept least. Lines that fall "
+            "together have one cause; a line that falls alone has its own.",
+            queries=(Query(expr=promql.least_within(_GROUP), legend="{{$by}}"),),
             unit=_FRACTION,
-            empty=NO_BUDGET,
+            empty=_NO_RULES,
             most=1,
             width=10,
             height=9,
