@@ -21,12 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace_dashboards.boards import dashboards
 from prometheus_client import CollectorRegistry
 
 from llmtrace.budget import DEFAULT
 from llmtrace.export.prometheus import PrometheusSink
 from llmtrace.testing import make_row
+from llmtrace_dashboards.boards import dashboards
 from llmtrace_dashboards.lint.expressions import chosen, expand, panels, targets
 from llmtrace_dashboards.recorded import ALLOWED, bad_rate, bad_ratio, valid_rate
 from tests.real.prometheus import missing, prometheus
