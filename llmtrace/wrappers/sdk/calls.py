@@ -215,12 +215,13 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
 def _known(client: Any, options: Any, endpoint: Endpoint, sdk: str | None) -> dict[str, Any]:
     """Return the row fields that the call itself tells."""
     host, server = _server(client)
+    kind: Any = type(client)
     body = options.json_data if isinstance(options.json_data, dict) else {}
     model = body.get("model")
     return {
         "operation": endpoint.operation,
         "model": model if isinstance(model, str) else None,
-        "provider": provider_of(host, type(client)) or sdk,
+        "provider": provider_of(host, kind) or sdk,
         "server": server,
         "client": sdk,
     }
