@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo test test-fast real vllm litellm render programs lint types docs site house dashboards \
-	bench bench-streams bench-collector bench-boards bench-triage bench-demo crash matrix fuzz clean
+	bench bench-streams bench-collector bench-boards bench-triage bench-demo crash extras matrix fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
@@ -81,6 +81,9 @@ crash: $(VENV)/.ready           ## kill -9 the collector a hundred times: is an 
 
 fuzz: $(VENV)/.ready            ## the parsers, for as long as it takes
 	$(BIN)/python -m pytest tests/fuzz tests/browser/test_beacon.py --hypothesis-profile=fuzz
+
+extras: $(VENV)/.ready          ## each extra alone in a clean environment, and its commands
+	$(BIN)/python scripts/extras.py
 
 matrix: $(VENV)/.ready          ## the wrappers against old and new SDK versions
 	$(BIN)/python tests/wrappers/matrix.py
