@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from llmtrace.errors import ConfigError, LlmtraceError, SourceError
 from llmtrace.export.prometheus import PrometheusSink
 from llmtrace.failopen import internal_error
 from llmtrace_collector import banner
-from llmtrace_collector.config import Address, Config, as_yaml, exposed, load, secret, tls
+from llmtrace_collector.config import Address, Config, as_yaml, exposed, load, tls
 from llmtrace_collector.expose import TargetMetrics
 from llmtrace_collector.gpu import GpuReader
 from llmtrace_collector.logs import logging_to
@@ -47,6 +47,7 @@ from llmtrace_collector.receive import (
 )
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.recorder import Recorder
+from llmtrace_collector.reload import Reloader
 from llmtrace_collector.scrape import Scraper
 from llmtrace_collector.serve.access import hosts_for
 from llmtrace_collector.serve.api import Api
@@ -94,7 +95,7 @@ def run(
         sys.stdout.write(f"{where}: nothing wrong\n")
         return
     with logging_to(None, config.log.format, config.log.level):
-        asyncio.run(collect(config))
+        asyncio.run(collect(config, lambda: load(file, flags)))
 
 
 @dataclass(slots=True)
@@ -115,8 +116,14 @@ class State:
         return None
 
 
-async def collect(config: Config) -> None:
+async def collect(config: Config, read: Callable[[], Config] | None = None) -> None:
     """Run everything until SIGTERM or SIGINT, then end in order. A second signal ends it at once.
+
+    SIGHUP reads the settings anew; see `reload`.
+
+    Args:
+        config: the settings.
+        read: reads them anew.
 
     Raises:
         ConfigError: a port, folder or certificate cannot be had.
@@ -124,9 +131,9 @@ async def collect(config: Config) -> None:
     """
     for words in exposed(config):
         logger.warning("%s", words)
-    stop = asyncio.Event()
-    with _signals(stop):
-        async with running(config) as places:
+    stop, reloader = asyncio.Event(), Reloader(config, read)
+    with _signals(stop, reloader):
+        async with running(config, reloader) as places:
             banner.show(config, places, sys.stderr)
             logger.info("ready")
             await stop.wait()
@@ -135,8 +142,12 @@ async def collect(config: Config) -> None:
 
 
 @asynccontextmanager
-async def running(config: Config) -> AsyncIterator[Places]:
+async def running(config: Config, reloader: Reloader | None = None) -> AsyncIterator[Places]:
     """Run everything while the block runs, and end it in order. Yield where it listens.
+
+    Args:
+        config: the settings.
+        reloader: of these settings; default: one that never changes them.
 
     Raises:
         ConfigError: a port, folder or certificate cannot be had.
@@ -144,6 +155,7 @@ async def running(config: Config) -> AsyncIterator[Places]:
     """
     began = time.monotonic()
     state = State()
+    reloader = reloader or Reloader(config)
     _look_for_room(config)
     _make_folder(config.data)
     context_of = tls(config)
@@ -187,7 +199,7 @@ async def running(config: Config) -> AsyncIterator[Places]:
         )
         registry.register(TargetMetrics(scraper.states, None if gpus is None else gpus.read))
         registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
-        unwanted = Unwanted(secret(config.receive.token_file), limits.body_bytes)
+        unwanted = Unwanted(reloader.send_token, limits.body_bytes)
         registry.register(Own(lambda: _of_collector(began, recorder, tally, unwanted)))
         looking = Looking(
             store,
@@ -203,7 +215,7 @@ async def running(config: Config) -> AsyncIterator[Places]:
         )
         places = looking.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
-        web = _web(config, registry, Api(store, looking, intake=intake), state, spool)
+        web = _web(reloader, registry, Api(store, looking, intake=intake), state, spool)
         if web is not None:
             await web.start()
             last.push_async_callback(web.stop)
@@ -211,7 +223,14 @@ async def running(config: Config) -> AsyncIterator[Places]:
         # From here on the order of ending matters: senders first, then what they sent.
         last.push_async_callback(_drain, ingest, config)
         ingest.start()
-        await _receive(config, intake, unwanted, places, last)
+        await _receive(reloader, intake, unwanted, places, last)
+
+        def follow(new: Config) -> None:
+            intake.limits = new.receive.limits()
+            spool.limits = new.spool.limits()
+            scraper.follow(new.scrape.sources())
+
+        reloader.applies(follow)
         jobs = [recorder.run()]
         if config.metrics.requests:
             jobs.append(tally.run())
@@ -316,12 +335,13 @@ def _at(wanted: Address | None, port: int) -> Address:
 
 
 def _web(
-    config: Config,
+    reloader: Reloader,
     registry: CollectorRegistry,
     api: Api,
     state: State,
     spool: Spool,
 ) -> HttpServer | None:
+    config = reloader.config
     at = config.listen.web
     if at is None:
         return None
@@ -330,11 +350,11 @@ def _web(
         registry,
         api.mount(),
         lambda: state.why_not(spool),
-        token=secret(config.access.token_file),
+        token=reloader.read_token,
         hosts=None if hosts is None else frozenset(hosts),
         quarantined=lambda: spool.quarantine.count,
     )
-    return HttpServer(
+    server = HttpServer(
         app,
         at.host,
         at.port,
@@ -343,18 +363,21 @@ def _web(
         certificate=config.access.certificate,
         key=config.access.key,
     )
+    reloader.applies(lambda new: server.take_certificate(new.access.certificate, new.access.key))
+    return server
 
 
 async def _receive(
-    config: Config,
+    reloader: Reloader,
     intake: Intake,
     unwanted: Unwanted,
     places: Places,
     last: AsyncExitStack,
 ) -> None:
-    token = secret(config.receive.token_file)
+    config = reloader.config
+    client_ca = config.receive.client_ca_file
     if (at := config.listen.otlp_http) is not None:
-        access = HttpAccess(token=token, origins=frozenset(config.receive.origins))
+        access = HttpAccess(token=reloader.send_token, origins=frozenset(config.receive.origins))
         server = HttpServer(
             Starlette(routes=[*routes(intake, access), *unwanted.routes()]),
             at.host,
@@ -363,19 +386,40 @@ async def _receive(
             intake.counted,
             certificate=config.access.certificate,
             key=config.access.key,
+            client_ca=client_ca,
         )
         await server.start()
         last.push_async_callback(server.stop)
+        reloader.applies(
+            lambda new: server.take_certificate(new.access.certificate, new.access.key)
+        )
         places.otlp_http = _at(at, server.port)
     if (at := config.listen.otlp_grpc) is not None:
         credentials = None
         if config.access.certificate is not None and config.access.key is not None:
-            pair = config.access.key.read_bytes(), config.access.certificate.read_bytes()
-            credentials = grpc.ssl_server_credentials([pair])
-        grpc_server, port = await start_grpc(intake, str(at), token=token, credentials=credentials)
+            credentials = grpc.dynamic_ssl_server_credentials(
+                _grpc_certificates(config),
+                # Asked at each handshake: what is in effect then.
+                lambda: _grpc_certificates(reloader.config),
+                require_client_authentication=client_ca is not None,
+            )
+        grpc_server, port = await start_grpc(
+            intake, str(at), token=reloader.send_token, credentials=credentials
+        )
         grpc_server.add_generic_rpc_handlers(unwanted.handlers())
         last.push_async_callback(grpc_server.stop, _GRPC_GRACE_S)
         places.otlp_grpc = _at(at, port)
+
+
+def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
+    """Return what gRPC's listener shows, and whom it trusts. Of settings that were checked."""
+    access, client_ca = config.access, config.receive.client_ca_file
+    assert access.key is not None  # noqa: S101 - the caller has looked
+    assert access.certificate is not None  # noqa: S101
+    return grpc.ssl_server_certificate_configuration(
+        [(access.key.read_bytes(), access.certificate.read_bytes())],
+        None if client_ca is None else client_ca.read_bytes(),
+    )
 
 
 def _of_collector(
@@ -414,8 +458,8 @@ def _of_collector(
 
 
 @contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    """Set the event at the first signal; leave at once at the second."""
+def _signals(stop: asyncio.Event, reloader: Reloader) -> Iterator[None]:
+    """Set the event at the first signal; leave at once at the second. SIGHUP reloads."""
     loop = asyncio.get_running_loop()
     heard_at = 0.0
 
@@ -436,8 +480,16 @@ def _signals(stop: asyncio.Event) -> Iterator[None]:
     wanted: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
     for one in wanted:
         loop.add_signal_handler(one, heard)
+    reloading: set[asyncio.Task[bool]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(reloader.reload())
+        reloading.add(task)
+        task.add_done_callback(reloading.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     try:
         yield
     finally:
-        for one in wanted:
+        for one in (*wanted, signal.SIGHUP):
             loop.remove_signal_handler(one)

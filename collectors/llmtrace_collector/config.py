@@ -232,6 +232,9 @@ class Receive:
     token_file: Path | None = setting(
         None, token_file, "senders of OTLP must show the token in this file"
     )
+    client_ca_file: Path | None = setting(
+        None, file_there, "PEM: senders of OTLP must show a certificate that it signed (mTLS)"
+    )
     origins: tuple[str, ...] = setting(
         (), each(origin), "web pages that may send beacons, by their origin; `*` = any"
     )
@@ -462,6 +465,8 @@ def check(config: Config) -> None:
     access, listen = config.access, config.listen
     if (access.certificate is None) != (access.key is None):
         raise ConfigError("access.certificate and access.key go together: give both, or neither")
+    if config.receive.client_ca_file is not None and access.certificate is None:
+        raise ConfigError("receive.client_ca_file needs access.certificate: TLS comes before mTLS")
     tls(config)
     config.scrape.settings()
     config.receive.limits()
@@ -503,6 +508,8 @@ def tls(config: Config) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key)
+        if config.receive.client_ca_file is not None:
+            context.load_verify_locations(config.receive.client_ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"access.certificate {certificate} and access.key {key}: "

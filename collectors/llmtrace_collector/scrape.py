@@ -160,6 +160,16 @@ class Scraper:
         """Return every target's state, in the order of their addresses."""
         return tuple(self._states[url] for url in sorted(self._states))
 
+    def follow(self, sources: Sequence[TargetSource]) -> None:
+        """Read the targets of other sources from now on, and at once."""
+        self._sources = tuple(sources)
+        # What one lists that stays is known until it can be asked again.
+        keys = {f"{place} {source.name}" for place, source in enumerate(self._sources)}
+        self._listed = {key: listed for key, listed in self._listed.items() if key in keys}
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            self._refreshing = asyncio.create_task(self._keep_refreshing())
+
     async def _keep_refreshing(self) -> None:
         while True:
             try:

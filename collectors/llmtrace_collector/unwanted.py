@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from llmtrace_collector.receive.access import check_token
+from llmtrace_collector.receive.access import Secret, check_token
 from llmtrace_collector.receive.refusal import RefusedError
 
 _KINDS: Final = ("metrics", "logs")
@@ -41,7 +41,7 @@ class Unwanted:
         requests: dropped so far, by kind.
     """
 
-    def __init__(self, token: str | None, most_bytes: int) -> None:
+    def __init__(self, token: Secret, most_bytes: int) -> None:
         self.requests: Counter[str] = Counter()
         self._token = token
         self._most = most_bytes

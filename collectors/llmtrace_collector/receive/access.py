@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llmtrace.errors import ConfigError
 from llmtrace_collector.receive.beacons import SERVICE
 from llmtrace_collector.receive.refusal import RefusedError
+
+# A token, what returns the one in effect, or `None`: none is needed.
+Secret = str | None | Callable[[], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +26,7 @@ class HttpAccess:
         beacon_service: the `service.name` of beacons' spans.
     """
 
-    token: str | None = field(default=None, repr=False)
+    token: Secret = field(default=None, repr=False)
     origins: frozenset[str] = frozenset()
     beacon_service: str = SERVICE
 
@@ -32,7 +36,7 @@ class HttpAccess:
         Raises:
             ConfigError: the token is empty, or no header can hold it.
         """
-        token = self.token
+        token = self.token() if callable(self.token) else self.token
         if token is not None and not (token and token.isascii() and token.isprintable()):
             raise ConfigError("receive.token: must be printable ASCII, and not empty")
 
@@ -48,12 +52,13 @@ class HttpAccess:
         return None
 
 
-def check_token(given: str | None, token: str | None) -> None:
+def check_token(given: str | None, wanted: Secret) -> None:
     """Compare an Authorization header with the token that is needed, if one is.
 
     Raises:
         RefusedError: `unauthenticated`: it does not show it.
     """
+    token = wanted() if callable(wanted) else wanted
     if token is None:
         return
     scheme, _, shown = (given or "").partition(" ")

@@ -37,6 +37,7 @@ class HttpServer:
         limits: of connections and their pace.
         counted: where connections are counted.
         certificate: PEM, for TLS; `key` likewise.
+        client_ca: PEM; a client must show a certificate that one in there signed.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class HttpServer:
         *,
         certificate: Path | None = None,
         key: Path | None = None,
+        client_ca: Path | None = None,
     ) -> None:
         self._where = host, port
         self._server = _Server(
@@ -68,6 +70,8 @@ class HttpServer:
                 timeout_graceful_shutdown=_GRACE_S,
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
+                ssl_ca_certs=None if client_ca is None else str(client_ca),
+                ssl_cert_reqs=ssl.CERT_NONE if client_ca is None else ssl.CERT_REQUIRED,
             )
         )
         self._serving: asyncio.Task[None] | None = None
@@ -107,6 +111,16 @@ class HttpServer:
         if self._serving.done():
             await self._serving
         return self
+
+    def take_certificate(self, certificate: Path | None, key: Path | None) -> None:
+        """Show another certificate to connections that come from now on.
+
+        Raises:
+            OSError: they cannot be read, or are not of each other; the old one stays.
+        """
+        context = self._server.config.ssl
+        if context is not None and certificate is not None:
+            context.load_cert_chain(certificate, key)
 
     async def stop(self) -> None:
         """Let requests under way end, within some seconds, and close all connections."""

@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.receive.access import check_token
+from llmtrace_collector.receive.access import Secret, check_token
 from llmtrace_collector.receive.intake import Intake
 from llmtrace_collector.receive.limits import ReceiveLimits
 from llmtrace_collector.receive.refusal import RefusedError
@@ -36,7 +36,7 @@ async def start_grpc(
     intake: Intake,
     address: str,
     *,
-    token: str | None = None,
+    token: Secret = None,
     credentials: grpc.ServerCredentials | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """Serve, until the returned server's `stop(grace)`.
@@ -93,7 +93,7 @@ def _options(limits: ReceiveLimits) -> list[tuple[str, Any]]:
 
 
 def _exporter(
-    intake: Intake, token: str | None
+    intake: Intake, token: Secret
 ) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Awaitable[bytes]]:
     async def export(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         try:

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmtrace.servers.listening import LOOPBACK_NAMES, host_of
 from llmtrace_collector.config import Address
-from llmtrace_collector.receive.access import check_token
+from llmtrace_collector.receive.access import Secret, check_token
 from llmtrace_collector.receive.refusal import RefusedError
 
 _NOT_CALLED_SO: Final = (
@@ -37,7 +37,7 @@ class Guard:
         self,
         app: ASGIApp,
         *,
-        token: str | None,
+        token: Secret,
         hosts: Collection[str] | None,
         free: Collection[str] = (),
     ) -> None:

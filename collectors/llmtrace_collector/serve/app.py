@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from llmtrace.palette import STAGE_COLOURS
+from llmtrace_collector.receive.access import Secret
 from llmtrace_collector.serve.access import Guard
 from llmtrace_collector.serve.metrics import MetricsPage
 
@@ -58,7 +59,7 @@ def make_app(
     api: BaseRoute | Mount,
     why_not_ready: Callable[[], str | None],
     *,
-    token: str | None = None,
+    token: Secret = None,
     hosts: frozenset[str] | None = None,
     quarantined: Callable[[], int] = lambda: 0,
 ) -> ASGIApp:

@@ -1,0 +1,200 @@
+"""Does the collector take new certificates, tokens and targets while it runs?"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+
+import grpc
+import pytest
+
+from llmtrace.errors import ConfigError
+from llmtrace_collector import collect
+from llmtrace_collector.config import load
+from llmtrace_collector.reload import Reloader
+
+from .collecting import as_otlp, some_rows
+
+FIRST, SECOND = "first-0123456789abcdef", "second-0123456789abcdef"
+
+
+def certificate(folder, name, *more):
+    """Make a certificate and its key; signed by itself unless more is said."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", f"{name}.key", "-out", f"{name}.pem", *more],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    return (folder / f"{name}.pem").read_bytes(), (folder / f"{name}.key").read_bytes()
+
+
+def shown(address):
+    """Return the certificate that a listener shows."""
+    return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((address.host, address.port)))
+
+
+def status(url, token, context, data=None):
+    """Ask, and return the status."""
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/x-protobuf"}
+    asked = urllib.request.Request(url, data=data, headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=30, context=context) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """A configuration file with certificates, tokens and a target, and how it is read."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    (tmp_path / "token").write_text(FIRST)
+    pair = certificate(tmp_path, "one")
+    (tmp_path / "cert.pem").write_bytes(pair[0])
+    (tmp_path / "key.pem").write_bytes(pair[1])
+    file = tmp_path / "collect.yaml"
+
+    def write(target):
+        file.write_text(
+            f"data: {tmp_path / 'data'}\n"
+            "listen: {web: 127.0.0.1:0, otlp_http: 127.0.0.1:0, otlp_grpc: 127.0.0.1:0}\n"
+            "receive: {token_file: token}\naccess: {token_file: token, certificate: cert.pem,"
+            f" key: key.pem}}\nscrape: {{gpu: 'off', targets: [{target}]}}\n"
+        )
+
+    write(f"http://127.0.0.1:{port}/metrics")
+    return file, write
+
+
+def test_what_is_read_anew_is_in_effect_and_what_is_wrong_changes_nothing(
+    tmp_path, settings, caplog
+):
+    """Certificates of HTTP and gRPC, both tokens, and the targets."""
+    file, write = settings
+
+    async def run():
+        reloader = Reloader(load(file), lambda: load(file))
+        async with collect.running(reloader.config, reloader) as places:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            spans = as_otlp(some_rows(1))
+            otlp, web = (places.url(at) for at in (places.otlp_http, places.web))
+
+            async def states(token):
+                return [
+                    await asyncio.to_thread(status, f"{otlp}/v1/traces", token, context, spans),
+                    await asyncio.to_thread(status, f"{web}/metrics", token, context),
+                ]
+
+            async def certificates():
+                addresses = (places.web, places.otlp_http, places.otlp_grpc)
+                return {await asyncio.to_thread(shown, at) for at in addresses}
+
+            first = await certificates()
+            assert len(first) == 1
+            assert await states(FIRST) == [200, 200]
+
+            pair = certificate(tmp_path, "two")
+            (tmp_path / "cert.pem").write_bytes(pair[0])
+            assert not await reloader.reload()  # the key is another's
+            assert await states(FIRST) == [200, 200]
+            assert await certificates() == first
+
+            (tmp_path / "key.pem").write_bytes(pair[1])
+            (tmp_path / "token").write_text(SECOND)
+            write("http://127.0.0.1:9/other")
+            assert await reloader.reload()
+            assert await states(SECOND) == [200, 200]
+            assert await states(FIRST) == [401, 401]
+            second = await certificates()
+            assert second.isdisjoint(first)
+            assert second == {ssl.PEM_cert_to_DER_cert(pair[0].decode())}
+            await asyncio.sleep(0.2)
+            found = await asyncio.to_thread(
+                urllib.request.urlopen,
+                urllib.request.Request(
+                    f"{web}/metrics", headers={"Authorization": f"Bearer {SECOND}"}
+                ),
+                None, 30, context=context,
+            )  # fmt: skip
+            assert b"127.0.0.1:9" in found.read()
+
+    asyncio.run(run())
+    assert "stay as they were" in caplog.text
+
+
+def test_senders_show_a_certificate_where_one_is_asked_for(tmp_path):
+    """Over HTTP and gRPC; without one there is no connection."""
+    cert, key = certificate(tmp_path, "server")
+    mine = certificate(tmp_path, "client")
+    (tmp_path / "ca.pem").write_bytes(mine[0])
+    file = tmp_path / "collect.yaml"
+    file.write_text(
+        f"data: {tmp_path / 'data'}\n"
+        "listen: {web: 'off', otlp_http: 127.0.0.1:0, otlp_grpc: 127.0.0.1:0}\n"
+        "receive: {client_ca_file: ca.pem}\nscrape: {gpu: 'off'}\n"
+        "access: {certificate: server.pem, key: server.key}\n"
+    )
+    spans = as_otlp(some_rows(1))
+
+    async def run():
+        async with collect.running(load(file)) as places:
+            context = ssl.create_default_context(cadata=cert.decode())
+            url = f"{places.url(places.otlp_http)}/v1/traces"
+            with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+                await asyncio.to_thread(status, url, "", context, spans)
+            context.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
+            assert await asyncio.to_thread(status, url, "", context, spans) == 200
+
+            def export(*pair):
+                credentials = grpc.ssl_channel_credentials(cert, *pair)
+                with grpc.secure_channel(str(places.otlp_grpc), credentials) as channel:
+                    call = channel.unary_unary(
+                        "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+                    )
+                    return call(spans, timeout=20)
+
+            with pytest.raises(grpc.RpcError):
+                await asyncio.to_thread(export)
+            assert await asyncio.to_thread(export, mine[1], mine[0]) == b""
+
+    asyncio.run(run())
+    del key
+
+
+def test_a_client_ca_needs_tls(tmp_path):
+    """Said at the start."""
+    (tmp_path / "ca.pem").write_text("x")
+    file = tmp_path / "collect.yaml"
+    file.write_text("receive: {client_ca_file: ca.pem}\n")
+    with pytest.raises(ConfigError, match=r"client_ca_file needs access\.certificate"):
+        load(file)
+
+
+def test_sighup_reloads_and_does_not_end_it():
+    """Its default would end the process, unstored."""
+
+    async def run():
+        done = asyncio.Event()
+
+        class Noted(Reloader):
+            async def reload(self):
+                done.set()
+                return True
+
+        stop = asyncio.Event()
+        with collect._signals(stop, Noted(load())):
+            signal.raise_signal(signal.SIGHUP)
+            await asyncio.wait_for(done.wait(), 5)
+        assert not stop.is_set()
+
+    asyncio.run(run())
