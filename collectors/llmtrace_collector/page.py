@@ -28,7 +28,9 @@ _IGNORED: Final = -1
 _Known = tuple[str, int, int]
 _COMMENT: Final[_Known] = ("#", 1, _IGNORED)
 _UNKNOWN: Final[_Known] = ("\n", 1, _IGNORED)  # begins no line
-_KEY: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{.*\})?", re.DOTALL)
+_KEY: Final = re.compile(r'[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{.*\})?|\{".*\}', re.DOTALL)
+# A name in quotes within the brackets: Prometheus's way to write names of any UTF-8.
+_QUOTED: Final = re.compile(r'\{\s*"((?:[^"\\]|\\.)*)"\s*[,}]')
 _NAME_END: Final = re.compile(r"[{ \t]")
 # What prometheus_client raises for lines that are none.
 _PARSE_ERRORS: Final = (ValueError, IndexError, KeyError, OverflowError, AttributeError, TypeError)
@@ -225,15 +227,23 @@ class PageReader:
         return values
 
     def _stock_samples(self, text: str) -> Iterator[Sample]:
-        if text.rstrip().endswith("# EOF"):
-            try:
-                families = list(openmetrics_families(text.rstrip() + "\n"))  # type: ignore[no-untyped-call]
-            except _PARSE_ERRORS as error:
-                self.dropped["malformed"] += 1
-                raise DataError("not an OpenMetrics page, though it ends like one") from error
-            for family in families:
-                yield from family.samples
+        if not text.rstrip().endswith("# EOF"):
+            yield from self._text_samples(text)
             return
+        try:
+            families = list(openmetrics_families(text.rstrip() + "\n"))  # type: ignore[no-untyped-call]
+        except _PARSE_ERRORS as error:
+            # Some exporters end the text format, with exemplars in it, as OpenMetrics ends.
+            before = self.dropped["malformed"]
+            samples = list(self._text_samples(text))
+            if self.dropped["malformed"] > before:
+                raise DataError("not an OpenMetrics page, though it ends like one") from error
+            yield from samples
+            return
+        for family in families:
+            yield from family.samples
+
+    def _text_samples(self, text: str) -> Iterator[Sample]:
         lines = text.split("\n", self._limits.lines)
         for line in lines[: self._limits.lines]:
             stripped = line.strip()
@@ -287,6 +297,9 @@ def helps(text: str, limits: Limits) -> Iterable[tuple[str, str]]:
 
 
 def _name(line: str) -> str:
+    if line[:1] == "{":
+        quoted = _QUOTED.match(line)
+        return quoted[1] if quoted else ""
     end = _NAME_END.search(line)
     return line[: end.start()] if end else line
 

@@ -220,7 +220,8 @@ def _spellings(profile: Profile, names: Sequence[str]) -> list[str]:
 def _on_page(text: str, name: str) -> bool:
     """Say whether a sample of this name begins a line."""
     return name in text and any(
-        f"\n{name}{end}" in text or text.startswith(f"{name}{end}") for end in ("{", " ")
+        f"\n{start}" in text or text.startswith(start)
+        for start in (f"{name}{{", f"{name} ", f'{{"{name}"')
     )
 
 

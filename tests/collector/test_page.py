@@ -277,3 +277,25 @@ def test_every_proper_page_is_read_as_prometheus_client_reads_it(written):
         text = "".join(_line(*line) + "\n" for line in page)
 
         assert read(reader, text) == expected(text)
+
+
+# --- what others write --------------------------------------------------------------------------
+
+
+def test_text_format_that_ends_like_openmetrics_is_read_as_text():
+    """Exemplars, TYPE lines of the text format, and `# EOF`."""
+    reader = PageReader(everything)
+    page = (
+        "# TYPE a gauge\na 3.0\n# TYPE b_total counter\n"
+        'b_total{x="1"} 10.0 # {trace_id="a"} 1 1.0\n# EOF\n'
+    )
+    for _ in range(2):
+        assert read(reader, page) == {("a", ()): 3.0, ("b_total", (("x", "1"),)): 10.0}
+
+
+def test_names_in_quotes_are_read():
+    """As Prometheus 3 writes them."""
+    reader = PageReader(lambda name: name == "vllm:running")
+    for value in (3.0, 4.0):
+        page = f'{{"vllm:running",engine="0"}} {value}\n{{"other.name"}} 1\n'
+        assert read(reader, page) == {("vllm:running", (("engine", "0"),)): value}

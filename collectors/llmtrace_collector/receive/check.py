@@ -7,16 +7,17 @@ unless a span has to be left out. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from llmtrace_collector.receive.limits import ReceiveLimits
 from llmtrace_collector.receive.refusal import RefusedError
+from llmtrace_collector.receive.split import readable
 
 _TRACE_ID: Final = 16
 _SPAN_ID: Final = 8
@@ -25,6 +26,7 @@ _NO_SPAN: Final = bytes(_SPAN_ID)
 
 _WORDS: Final = {
     "ids": "a trace id is 16 bytes, a span id 8, and neither all zero",
+    "text": "text that is not UTF-8, or a span that cannot be read",
     "attributes": "more attributes than are taken (receive.attributes)",
     "span_bytes": "a span larger than is taken (receive.span_bytes)",
     "expanded_bytes": "with a copy of their resource and scope in each, as they are stored, these "
@@ -67,8 +69,31 @@ def check(body: bytes, limits: ReceiveLimits) -> Checked:
     try:
         request = ExportTraceServiceRequest.FromString(body)
     except DecodeError:
-        raise RefusedError("bad_data", "the body is not an OTLP trace request") from None
+        return _without_bad_text(body, limits)
     return check_request(request, body, limits)
+
+
+def _without_bad_text(body: bytes, limits: ReceiveLimits) -> Checked:
+    """Leave out the spans of a request whose text is not UTF-8, where nothing else is wrong."""
+    try:
+        kept, left_out = readable(body, _reads(Span), _reads(ExportTraceServiceRequest))
+    except ValueError:
+        kept, left_out = b"", 0
+    if not kept:
+        raise RefusedError("bad_data", "the body is not an OTLP trace request")
+    found = check_request(ExportTraceServiceRequest.FromString(kept), kept, limits)
+    return replace(found, refused=found.refused + Counter({"text": left_out}))
+
+
+def _reads(kind: type[Message]) -> Callable[[bytes], bool]:
+    def can_read(data: bytes) -> bool:
+        try:
+            kind.FromString(data)
+        except DecodeError:
+            return False
+        return True
+
+    return can_read
 
 
 def check_request(

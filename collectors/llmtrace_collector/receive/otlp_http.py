@@ -61,8 +61,10 @@ def routes(intake: Intake, access: HttpAccess | None = None) -> list[Route]:
     access = access or HttpAccess()
     methods = ["POST", "OPTIONS"]
     beacons = Allowance(intake.limits.beacons_per_s)
+    traces = _Endpoint(intake, access, _SPANS, _Traces(intake))
     return [
-        Route("/v1/traces", _Endpoint(intake, access, _SPANS, _Traces(intake)), methods=methods),
+        # A redirect would lose the body: exporters do not follow one.
+        *(Route(path, traces, methods=methods) for path in ("/v1/traces", "/v1/traces/")),
         Route(
             "/v1/beacons",
             _Endpoint(intake, access, _BEACONS, _Beacons(intake, access, beacons)),
@@ -145,7 +147,7 @@ class _Traces:
         kind = _media_type(headers)
         if kind not in {PROTOBUF, JSON}:
             raise RefusedError("media_type", f"Content-Type must be {PROTOBUF} or {JSON}")
-        encoding = headers.get("content-encoding", "identity")
+        encoding = headers.get("content-encoding") or "identity"
         most = min(limits.body_bytes, limits.json_bytes) if kind == JSON else limits.body_bytes
         body = await _read(headers, receive, self._intake, weight, most)
         if encoding != "identity":

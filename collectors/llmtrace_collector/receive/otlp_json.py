@@ -43,7 +43,7 @@ def from_json(body: bytes, depth: int) -> ExportTraceServiceRequest:
         flat = json.loads(body, parse_constant=_no_constant)
         for span in _spans(flat):
             _ids(span)
-            for link in span.get("links", ()):
+            for link in _listed(span, "links"):
                 _ids(link)
         return ParseDict(flat, ExportTraceServiceRequest(), ignore_unknown_fields=True)
     except _BAD:
@@ -70,14 +70,20 @@ def _deeper(body: bytes, depth: int) -> bool:
 
 
 def _spans(flat: Any) -> Iterator[dict[str, Any]]:
-    for resource in flat.get("resourceSpans", ()):
-        for scope in resource.get("scopeSpans", ()):
-            yield from scope.get("spans", ())
+    for resource in _listed(flat, "resourceSpans"):
+        for scope in _listed(resource, "scopeSpans"):
+            yield from _listed(scope, "spans")
+
+
+def _listed(holder: Any, name: str) -> Any:
+    """Return a list; `null` is unset, as in protobuf's own JSON."""
+    found = holder.get(name)
+    return () if found is None else found
 
 
 def _ids(holder: dict[str, Any]) -> None:
     for name in _IDS:
-        if name in holder:
+        if holder.get(name) is not None:
             holder[name] = b64encode(bytes.fromhex(holder[name])).decode()
 
 

@@ -226,3 +226,33 @@ def test_what_spans_become_with_their_resource_in_each_is_bounded():
     scoped = request(*(span(number) for number in range(100)))
     scoped.resource_spans[0].scope_spans[0].scope.version = "1" * 1_000_000
     assert check(scoped.SerializeToString(), limits).refused["expanded_bytes"] > 75
+
+
+def test_spans_with_text_that_is_not_utf_8_are_left_out_and_the_others_kept():
+    """One bad span costs itself; a bad resource costs its spans."""
+    good, bad = span(1), span(2, name="QQQQ")
+    sent = request(good, bad, span(3)).SerializeToString().replace(b"QQQQ", b"\xff\xfe\xfa\xfb")
+
+    found = check(sent, ReceiveLimits())
+
+    assert numbers(found.payload) == [1, 3]
+    assert (found.spans, found.refused) == (2, {"text": 1})
+    assert "UTF-8" in found.words
+    shared = request(span(4)).SerializeToString().replace(b"shop", b"\xff\xfe\xfa\xfb")
+    with pytest.raises(RefusedError, match="not an OTLP"):
+        check(shared, ReceiveLimits())
+    found = check(shared + request(span(5)).SerializeToString(), ReceiveLimits())
+    assert numbers(found.payload) == [5]
+
+
+@pytest.mark.parametrize(
+    "more", [{"links": None}, {"parentSpanId": None}, {"attributes": None}, {"events": None}]
+)
+def test_null_is_unset_in_json(more):
+    """As in protobuf's own JSON."""
+    plain = {"traceId": "a" * 32, "spanId": "b" * 16, "name": "x", **more}
+    whole = {"resourceSpans": [{"scopeSpans": [{"spans": [plain]}]}]}
+    found = from_json(json.dumps(whole).encode(), 32)
+    assert found.resource_spans[0].scope_spans[0].spans[0].name == "x"
+    for empty in ({"resourceSpans": None}, {"resourceSpans": [{"scopeSpans": None}]}):
+        from_json(json.dumps(empty).encode(), 32)
