@@ -47,6 +47,8 @@ class Engine(Protocol):
         """Let go of everything."""
 
 
+_LIBRARY: Final = ("HTTPConnectionPool", "HTTPSConnectionPool", "urllib3", "object at 0x")
+_ERRNO: Final = re.compile(r"\[Errno -?[0-9]+\] ([A-Za-z][A-Za-z ,-]*)")
 _CODE: Final = re.compile(r"\bCode: (\d+)\b")
 # Of bytes that are not what they should be; to send them again is no use.
 _UNREADABLE: Final = frozenset(
@@ -84,6 +86,28 @@ _REASONS: Final = {173: "memory", 241: "memory", 243: "disk"}
 _LONGEST: Final = 400
 
 
+def why_no_connection(text: str) -> str | None:
+    """Return why there is no connection to a server, in the system's words; `None` = there is one.
+
+    A library's own words name its classes and the addresses of objects.
+
+    Example:
+        >>> why_no_connection("HTTPConnectionPool(...): (<... at 0x7f>: [Errno 111] Connection refused)")
+        'connection refused'
+    """
+    if not any(word in text for word in _LIBRARY):
+        return None
+    if "certificate" in text.lower() or "SSLError" in text:
+        return "the TLS connection failed: is its certificate one that this machine trusts?"
+    if found := _ERRNO.search(text):
+        return found[1].strip().lower()
+    if "timed out" in text or "Timeout" in text:
+        return "no answer in time"
+    if "RemoteDisconnected" in text or "ProtocolError" in text:
+        return "the connection broke off"
+    return "no connection"
+
+
 def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
     """Make the error that ClickHouse's text means.
 
@@ -94,7 +118,7 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
     """
     found = _CODE.search(text)
     code = int(found[1]) if found else 0
-    short = text.replace("\n", " ")[:_LONGEST]
+    short = why_no_connection(text) or text.replace("\n", " ")[:_LONGEST]
     if inserting and code in _UNREADABLE:
         return BadBatch(f"{what}: {short}")
     if not inserting and code in _WRONG | _UNREADABLE:

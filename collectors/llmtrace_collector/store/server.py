@@ -6,6 +6,7 @@ another of ours. So what has only just arrived is left for the next run of the j
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from urllib.parse import SplitResult, unquote
 
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace_collector.store import question
-from llmtrace_collector.store.engine import Parameters, Settings, failure
+from llmtrace_collector.store.engine import Parameters, Settings, failure, why_no_connection
 from llmtrace_collector.store.protocol import StoreError
 
 try:
@@ -24,6 +25,9 @@ try:
     from clickhouse_connect.driver.exceptions import Error as ClickHouseError
 except ImportError as error:
     raise missing_extra("a ClickHouse server", "collector", "clickhouse-connect") from error
+
+# Every failure is an error of ours, said once and in plain words.
+logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
 
 # Reading Protobuf by a schema that comes along, telling 0 from nothing in it, and leaving indexes to
 # merges came with these.
@@ -179,6 +183,8 @@ class Server:
             )
         except ClickHouseError as error:
             text = str(error)
+            if (why := why_no_connection(text)) is not None:
+                raise StoreError(f"store.url {self.name}: {why}") from None
             wrong = "AUTHENTICATION_FAILED" in text or "Code: 516" in text
             kind = ConfigError if wrong else StoreError
             raise kind(f"store {self.name}: {text.splitlines()[0][:300]}") from None

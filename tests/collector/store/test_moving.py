@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -263,3 +264,14 @@ def test_nothing_is_left_in_the_working_directory(folder, tmp_path, monkeypatch)
     store.close()
 
     assert list(here.iterdir()) == []
+
+
+def test_a_server_out_of_reach_is_said_in_one_line(caplog):
+    """The setting, the address and the system's words; nothing of a library's insides."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with pytest.raises(StoreError) as told:
+        Server(urlsplit(f"http://127.0.0.1:{port}/default"))
+    assert str(told.value) == f"store.url http://127.0.0.1:{port}/default: connection refused"
+    assert not caplog.records
