@@ -27,7 +27,8 @@ except ImportError as error:
     raise missing_extra("a ClickHouse server", "collector", "clickhouse-connect") from error
 
 # Every failure is an error of ours, said once and in plain words.
-logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
+for _name in ("clickhouse_connect", "urllib3.connectionpool"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 # Reading Protobuf by a schema that comes along, telling 0 from nothing in it, and leaving indexes to
 # merges came with these.
