@@ -20,11 +20,8 @@ from llmtrace.failopen import internal_error
 from llmtrace.rows import Row, from_dict
 from llmtrace_collector.store import Store, read
 
-_NS: Final = 1_000_000_000
-# Rows are found by when they began. One whose parts are later than this is not counted.
-_BACK_NS: Final = 1_800 * _NS
-# Where others run the join, in the server, it has come so far at least.
-_BLIND_NS: Final = 120 * _NS
+# For how long it is remembered which rows were counted.
+_REMEMBERED_S: Final = 3_600.0
 _REMEMBERED: Final = 1_000_000
 # Sampled rows stand for others; one that claims to stand for more than this is not believed.
 _MOST_WEIGHT: Final = 1_000
@@ -44,7 +41,7 @@ class Tally:
         settle_s: how long a row must not have changed.
         interval_s: between two looks.
         without: services whose rows are left out.
-        wall: unix nanoseconds, by the clock that rows' versions are of.
+        monotonic: seconds of this machine's clock.
 
     Attributes:
         rows: counted so far.
@@ -61,18 +58,18 @@ class Tally:
         settle_s: float,
         interval_s: float = 2.0,
         without: Collection[str] = (),
-        wall: Callable[[], int] = time.time_ns,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rows = self.late = self.unread = self.failures = 0
         self._store = store
         self._add = count
-        self._settle_ns = round(settle_s * _NS)
+        self._settle_s = settle_s
         self._interval_s = interval_s
         self._without = frozenset(without)
-        self._wall = wall
+        self._monotonic = monotonic
         # What had settled when the process before this one ended, it has counted.
-        self._until = self._joined() - self._settle_ns
-        self._counted: OrderedDict[Key, tuple[int, int]] = OrderedDict()
+        self._until = read.settled_before(store, settle_s)
+        self._counted: OrderedDict[Key, tuple[float, int]] = OrderedDict()
 
     async def run(self) -> None:
         """Count, again and again."""
@@ -94,27 +91,21 @@ class Tally:
         Raises:
             LlmtraceError: the store did not answer; nothing was counted.
         """
-        until = min(self._wall() - self._settle_ns, self._joined())
+        until = read.settled(self._store, self._settle_s)
         before = self.rows
         if until > self._until:
-            for flat in read.changed(
-                self._store, self._until, until, began_ns=self._until - _BACK_NS
-            ):
-                self._count(flat, until)
+            now_s = self._monotonic()
+            for flat in read.changed(self._store, self._until, until):
+                self._count(flat, now_s)
             self._until = until
-            self._forget(until)
+            self._forget(now_s)
         return self.rows - before
 
-    def _joined(self) -> int:
-        """Return the version up to which no join is still writing rows."""
-        now = self._wall()
-        return min(now, read.joined_until(self._store) or now - _BLIND_NS)
-
-    def _count(self, flat: Mapping[str, Any], until: int) -> None:
+    def _count(self, flat: Mapping[str, Any], now_s: float) -> None:
         key = str(flat.get("trace_id")), str(flat.get("span_id"))
         said = hash(tuple(flat.get(name) for name in _COUNTED))
         before = self._counted.get(key)
-        self._counted[key] = until, said
+        self._counted[key] = now_s, said
         self._counted.move_to_end(key)
         if before is not None:
             # The join writes rows again also where nothing of them is new.
@@ -131,9 +122,9 @@ class Tally:
             self._add(row)
         self.rows += 1
 
-    def _forget(self, until: int) -> None:
+    def _forget(self, now_s: float) -> None:
         while self._counted:
             at, _ = next(iter(self._counted.values()))
-            if at > until - 2 * _BACK_NS and len(self._counted) <= _REMEMBERED:
+            if at > now_s - _REMEMBERED_S and len(self._counted) <= _REMEMBERED:
                 return
             self._counted.popitem(last=False)

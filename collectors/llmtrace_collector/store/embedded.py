@@ -66,10 +66,11 @@ class Embedded:
                 f"folder each process ({error})"
             ) from error
 
-    def run(self, sql: str, parameters: Parameters | None = None) -> None:
-        """Run a statement that returns nothing."""
+    def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
+        """Run a statement."""
         with self._begun():
-            self._ask("write", sql, "Null", parameters)
+            result: bytes = self._ask("write", sql, form, parameters)
+            return result
 
     def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
         """Run a query that changes nothing."""

@@ -24,8 +24,8 @@ class Engine(Protocol):
 
     name: str  # for people: where it is, without secrets
 
-    def run(self, sql: str, parameters: Parameters | None = None) -> None:
-        """Run a statement that returns nothing."""
+    def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
+        """Run a statement, and return its result in one of ClickHouse's formats."""
 
     def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
         """Run a query that changes nothing, and return its result in one of ClickHouse's formats."""

@@ -192,7 +192,7 @@ SELECT
 FROM (
 {read}
 )
-WHERE tells != '' AND (tells != 'row' OR {ns(E2E)} >= 0)
+WHERE tells != ''
   AND (tells != 'plugin' OR {attribute(ENGINE_ID)} != '')
   AND (tells != 'engine' OR coalesce(engine_queue, engine_prefill, engine_decode) IS NOT NULL)"""
 

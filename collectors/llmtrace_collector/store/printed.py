@@ -11,15 +11,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.store import tables, upgrade
-from llmtrace_collector.store.join import COLUMNS, Times, affected, select
+from llmtrace_collector.store import gather, rows_sql, tables, upgrade
 from llmtrace_collector.store.tables import Keep
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _EVERY_S: Final = 30
 # What may still be on its way into the table when its time has passed.
 _SETTLES_S: Final = 60
-_BACK_S: Final = 3600
+# In the order in which they run.
+JOIN_VIEWS: Final = (
+    "join_fresh", "join_traces", "join_around", "join_above", "join_affected", "join_named",
+    "join_found", "requests_of_parts",
+)  # fmt: skip
 
 
 def schema(
@@ -57,32 +60,47 @@ def statements(
         yield from upgrade.making(cluster, keep)
     else:
         yield from upgrade.statements(since, cluster, keep)
-        yield f"DROP VIEW IF EXISTS requests_of_parts{on}"
-    yield join_view()
+        for name in reversed(JOIN_VIEWS):
+            yield f"DROP VIEW IF EXISTS {name}{on}"
+    yield from join_views()
 
 
-def join_view() -> str:
-    """Return the statement of the view that joins, again and again, what has come.
+def join_views() -> Iterator[str]:
+    """Yield the statements of the views that join, one after the other, what has come.
 
-    It goes on from the newest version of any row, so that what it missed while the server was away
-    is joined when that is back.
+    They go on from where rows were last written, so that what they missed while the server was
+    away is joined when that is back.
     """
-    newest = "(SELECT max(version_ns) FROM requests)"
-    times = Times(
-        since=f"greatest(fromUnixTimestamp64Nano(toInt64({newest}), 'UTC') - INTERVAL {_SETTLES_S}"
-        f" SECOND, now64(9, 'UTC') - INTERVAL {tables.Keep().parts} DAY)",
-        until="now64(9, 'UTC')",
-        window=f"greatest(fromUnixTimestamp64Nano(toInt64({newest}), 'UTC') - INTERVAL {_BACK_S}"
-        f" SECOND, now64(9, 'UTC') - INTERVAL {tables.Keep().parts} DAY)",
-    )
-    columns = ", ".join(COLUMNS)
-    return (
-        f"CREATE MATERIALIZED VIEW IF NOT EXISTS requests_of_parts\n"
-        f"REFRESH EVERY {_EVERY_S} SECOND APPEND TO requests AS\n"
-        f"SELECT {columns}, toUInt64(toUnixTimestamp64Nano(now64(9))) AS version_ns\n"
-        f"FROM (\n{select(times, affected(times))}\n)\n"
+    oldest = f"now64(6, 'UTC') - INTERVAL {tables.Keep().parts} DAY"
+    last = f"(SELECT max(at) FROM joins) - INTERVAL {_SETTLES_S} SECOND"
+    after = ""
+    for name, query in (
+        ("join_fresh", gather.fresh(f"greatest({last}, {oldest})", "now64(6, 'UTC')")),
+        ("join_traces", gather.traces()),
+        ("join_around", f"{_all(gather.around())}\nUNION ALL\n{_all(gather.around_large())}"),
+        ("join_above", gather.above()),
+        ("join_affected", gather.affected()),
+        ("join_named", gather.named()),
+        ("join_found", gather.found()),
+    ):
+        yield (
+            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}\n"
+            f"REFRESH EVERY {_EVERY_S} SECOND{after} ENGINE = MergeTree ORDER BY tuple() AS\n"
+            f"{_all(query)}\nSETTINGS distributed_product_mode = 'global'"
+        )
+        after = f" DEPENDS ON {name}"
+    columns = ", ".join(rows_sql.COLUMNS)
+    yield (
+        f"CREATE MATERIALIZED VIEW IF NOT EXISTS {JOIN_VIEWS[-1]}\n"
+        f"REFRESH EVERY {_EVERY_S} SECOND{after} APPEND TO requests AS\n"
+        f"SELECT {columns}, (SELECT max(version_ns) FROM joins) + 1 AS version_ns\n"
+        f"FROM (\n{rows_sql.select()}\n)\n"
         "SETTINGS distributed_product_mode = 'global'"
     )
+
+
+def _all(query: str) -> str:
+    return f"SELECT * FROM (\n{query}\n)"
 
 
 _HEAD: Final = """\

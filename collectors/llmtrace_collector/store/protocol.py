@@ -95,11 +95,16 @@ class JoinReport:
         rows: written anew or again, because a part of them came late.
         until_ns: parts that arrived before this moment (unix ns, the store's clock) are in rows.
         seconds: how long it took.
+        large_traces: of those with fresh parts, how many have too many to tell whose they are by
+            their place in the trace.
+        without_row: fresh spans that make no row, though they are of a request, by reason.
     """
 
     rows: int
     until_ns: int
     seconds: float
+    large_traces: int = 0
+    without_row: Mapping[str, int] = field(default_factory=dict)
 
 
 class Readable(Protocol):

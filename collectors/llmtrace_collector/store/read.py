@@ -22,6 +22,8 @@ _SLICE_NS: Final = 600 * _NS
 _MOST_SPANS: Final = 2_000
 _MOST_ROWS: Final = 200
 _LESS: Final = 1e-9
+# How long one statement of a server's own join may write rows.
+_BLIND_S: Final = 120
 
 # What rows may be asked for by: equal to a text.
 FILTERS: Final = (
@@ -58,7 +60,7 @@ def rows(
     """
     where, given = _where(filters)
     columns, known_ns = _COLUMNS, 0
-    if (limit is None or limit > _PAGE) and (known_ns := joined_until(store)):
+    if (limit is None or limit > _PAGE) and (known_ns := _written(store)):
         told = f"{_BETWEEN}{where}"
         columns = _told(store, told, _between(start_ns, end_ns, given))
     left = limit
@@ -85,28 +87,59 @@ def rows(
         after = last["start"], last["trace_id"], last["span_id"]
 
 
-def joined_until(store: Readable) -> int:
-    """Return the version (unix ns) up to which all rows can be read; 0 = none were made here."""
-    [(until,)] = store.query("SELECT max(until_ns) FROM joins")
-    return int(until)
+def _written(store: Readable) -> int:
+    """Return the version up to which all rows can be read; 0 = that is not known."""
+    [(version,)] = store.query("SELECT maxIf(version_ns, until_ns > 0) FROM joins")
+    return int(version)
 
 
-def changed(
-    store: Readable, since_ns: int, until_ns: int, *, began_ns: int
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows whose last version is of a stretch of time, whenever they began.
+def settled(store: Readable, settle_s: float) -> int:
+    """Return the last version of rows that was written long enough ago; 0 = none was.
+
+    Versions are a sequence: a clock that was set does not change their order.
 
     Args:
         store: of them.
-        since_ns: by the clock of versions, unix nanoseconds; not in it.
-        until_ns: likewise; in it.
-        began_ns: rows that began earlier are left out.
+        settle_s: how long ago, in seconds.
     """
+    # Where a server runs the join itself, it does not say when a version is whole.
+    [(version,)] = store.query(
+        "SELECT max(version_ns) FROM joins WHERE at <= now64(6) - toIntervalMillisecond("
+        "{settle:UInt64} + if(until_ns > 0, 0, {blind:UInt64}))",
+        {"settle": round(settle_s * _MS), "blind": _BLIND_S * _MS},
+    )
+    return int(version)
+
+
+def settled_before(store: Readable, settle_s: float) -> int:
+    """Return the version that had settled when the last one was written."""
+    [(version,)] = store.query(
+        "SELECT max(version_ns) FROM joins WHERE at <= (SELECT max((version_ns, at)).2 FROM joins)"
+        " - toIntervalMillisecond({settle:UInt64})",
+        {"settle": round(settle_s * _MS)},
+    )
+    return int(version)
+
+
+def changed(store: Readable, since: int, until: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows whose last version is after one and up to another, whenever they began.
+
+    Args:
+        store: of them.
+        since: a version; not in it.
+        until: likewise; in it.
+    """
+    given: dict[str, object] = {"since": since, "until": until}
+    [(began,)] = store.query(
+        "SELECT toUnixTimestamp64Nano(min(first_start)) FROM joins"
+        " WHERE version_ns > {since:UInt64} AND version_ns <= {until:UInt64} AND rows > 0",
+        given,
+    )
     yield from _rows(
         store,
         "start >= fromUnixTimestamp64Nano({began:Int64})"
         " AND version_ns > {since:UInt64} AND version_ns <= {until:UInt64} ORDER BY version_ns",
-        {"began": began_ns, "since": since_ns, "until": until_ns},
+        {"began": int(began), **given},
     )
 
 

@@ -99,10 +99,12 @@ class Server:
         finally:
             first.close()
 
-    def run(self, sql: str, parameters: Parameters | None = None) -> None:
-        """Run a statement that returns nothing."""
+    def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
+        """Run a statement."""
         with self._begun(), self._failing("statement", inserting=False):
-            self._client().raw_query(sql, dict(parameters or {}))
+            given = {} if form == "Null" else {"fmt": form}
+            told: bytes = self._client().raw_query(sql, dict(parameters or {}), **given)
+            return told
 
     def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
         """Run a query that changes nothing."""

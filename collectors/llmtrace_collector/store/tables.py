@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.stages import STAGES
-from llmtrace_collector.store import parts, spans
+from llmtrace_collector.store import gather, parts, spans
 from llmtrace_collector.store.fields import FIELDS, NS, SOURCE
 from llmtrace_collector.store.sql import quoted
 
@@ -46,6 +46,7 @@ class Table:
     primary: str = ""
     shard: str = "rand()"
     settings: str = ""
+    granularity: int = 8192
 
 
 _SECONDS: Final = (
@@ -69,6 +70,7 @@ def request_columns() -> str:
     parent_span_id String CODEC(ZSTD(1)),
     service LowCardinality(String),
     told_by Array({parts.KIND}),
+    parts UInt32,
 {fields}
 {stages}
     unattributed_ns Int64,
@@ -82,7 +84,8 @@ def request_columns() -> str:
         (last_content_ns - ttft_ns) / (output_tokens - 1) / 1e9, NULL),
     INDEX by_trace_id trace_id TYPE bloom_filter(0.001) GRANULARITY 1,
     INDEX by_response_id response_id TYPE bloom_filter(0.001) GRANULARITY 1,
-    INDEX by_request_id request_id TYPE bloom_filter(0.001) GRANULARITY 1"""
+    INDEX by_request_id request_id TYPE bloom_filter(0.001) GRANULARITY 1,
+    INDEX by_version version_ns TYPE minmax GRANULARITY 1"""
 
 
 _SIGNALS: Final = """\
@@ -106,11 +109,27 @@ _JOINS: Final = """\
     far_ns UInt64,
     rows UInt64,
     seconds Float64,
-    at DateTime64(6, 'UTC') DEFAULT now64(6)"""
+    at DateTime64(6, 'UTC') DEFAULT now64(6),
+    version_ns UInt64 DEFAULT 0,
+    first_start DateTime64(9, 'UTC') DEFAULT 0"""
+# The parts of a trace, and those that name an id, are found by these; see `gather`.
+_PART_KEYS: Final = """\
+    key UInt64,
+    arrived DateTime64(6, 'UTC') CODEC(Delta(8), ZSTD(1)),
+    trace_id String CODEC(ZSTD(1))"""
+# What was written of a request: its row stays where it began, and is not replaced by a poorer one.
+_REQUEST_KEYS: Final = """\
+    trace_id String CODEC(ZSTD(1)),
+    span_id String CODEC(ZSTD(1)),
+    start DateTime64(9, 'UTC') CODEC(Delta(8), ZSTD(1)),
+    parts UInt32,
+    version_ns UInt64 CODEC(Delta(8), ZSTD(1))"""
 
 # What comes in batches all day: small parts are one file each instead of one for every column, and
 # ten are merged at a time instead of five. It takes a third off what a span costs.
 _IN_BATCHES: Final = "min_bytes_for_wide_part = 134217728, merge_selector_base = 10"
+# Of tables of which single lines are looked up: what is read of each part of them.
+_LOOKED_UP: Final = 256
 
 TRACES: Final = Table(
     "otel_traces",
@@ -171,18 +190,41 @@ JOINS: Final = Table(
     "joins", _JOINS, "MergeTree", partition="tuple()", order="at", time="toDateTime(at)"
 )
 
+PART_KEYS: Final = Table(
+    "part_keys",
+    _PART_KEYS,
+    "MergeTree",
+    partition="toDate(arrived)",
+    order="key",
+    time="toDateTime(arrived)",
+    shard="cityHash64(trace_id)",
+    granularity=_LOOKED_UP,
+)
+REQUEST_KEYS: Final = Table(
+    "request_keys",
+    _REQUEST_KEYS,
+    "ReplacingMergeTree(version_ns)",
+    partition="toYYYYMM(start)",
+    order="trace_id, span_id",
+    time="toDateTime(start)",
+    shard="cityHash64(trace_id)",
+    granularity=_LOOKED_UP,
+)
+
 
 def days_kept(table: Table, keep: Keep) -> int:
     """Return for how many days a table's rows are kept."""
     return {
         "otel_traces": keep.spans,
         "request_parts": keep.parts,
+        "part_keys": keep.parts,
         "signals": keep.signals,
         "joins": keep.parts,
     }.get(table.name, keep.rows)
 
 
-TABLES: Final = (TRACES, PARTS, REQUESTS, SIGNALS, EVENTS, FACTS, JOINS)
+_ZOO: Final = "'/clickhouse/tables/{shard}/{database}/{table}', '{replica}'"
+TABLES: Final = (TRACES, PARTS, REQUESTS, SIGNALS, EVENTS, FACTS, JOINS, PART_KEYS, REQUEST_KEYS)
 # Holds the number of the schema; see `upgrade`.
 VERSIONS: Final = "schema_versions"
 
@@ -199,7 +241,7 @@ CREATE TABLE IF NOT EXISTS {name or table.name}{on} (
 PARTITION BY {table.partition}
 {primary}ORDER BY ({table.order})
 TTL {table.time} + INTERVAL {days_kept(table, keep)} DAY
-SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1,
+SETTINGS index_granularity = {table.granularity}, ttl_only_drop_parts = 1,
     {"replicated" if on else "non_replicated"}_deduplication_window = {REMEMBERED}{more}"""
 
 
@@ -212,7 +254,7 @@ def statements(keep: Keep = _KEEP) -> Iterator[str]:
 def table_statements(keep: Keep = _KEEP) -> Iterator[str]:
     """Yield the statements that make the tables on one node."""
     for table in TABLES:
-        yield _create(table, keep)
+        yield from creating(table, None, keep)
     yield _create_versions("MergeTree", VERSIONS, "")
 
 
@@ -228,15 +270,22 @@ def cluster_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
 def cluster_table_statements(cluster: str, keep: Keep = _KEEP) -> Iterator[str]:
     """Yield the statements that make the tables on a cluster."""
     on, suffix = places(cluster)
-    zoo = "'/clickhouse/tables/{shard}/{database}/{table}', '{replica}'"
     for table in TABLES:
-        local = f"{table.name}{suffix}"
-        name, _, arguments = table.engine.partition("(")
-        rest = f", {arguments}" if arguments else ")"
-        yield _create(table, keep, name=local, engine=f"Replicated{name}({zoo}{rest}", on=on)
-        yield _distributed(table.name, cluster, table.shard)
-    yield _create_versions(f"ReplicatedMergeTree({zoo})", f"{VERSIONS}{suffix}", on)
+        yield from creating(table, cluster, keep)
+    yield _create_versions(f"ReplicatedMergeTree({_ZOO})", f"{VERSIONS}{suffix}", on)
     yield _distributed(VERSIONS, cluster, "rand()")
+
+
+def creating(table: Table, cluster: str | None, keep: Keep) -> Iterator[str]:
+    """Yield the statements that make one table, on a cluster or (`None`) a node."""
+    if cluster is None:
+        yield _create(table, keep)
+        return
+    on, suffix = places(cluster)
+    name, _, arguments = table.engine.partition("(")
+    engine = f"Replicated{name}({_ZOO}{f', {arguments}' if arguments else ')'}"
+    yield _create(table, keep, name=f"{table.name}{suffix}", engine=engine, on=on)
+    yield _distributed(table.name, cluster, table.shard)
 
 
 def places(cluster: str | None) -> tuple[str, str]:
@@ -264,6 +313,11 @@ def view_selects(local: str = "") -> dict[str, str]:
     """Return the query of each view that fills a table as another is inserted into."""
     return {
         "request_parts_of_spans": parts.parts_select(f"otel_traces{local}"),
+        "keys_of_parts": gather.keys_select(f"request_parts{local}"),
+        "keys_of_requests": "SELECT trace_id, span_id, start, parts, version_ns"
+        f" FROM requests{local}",
+        "joins_of_requests": "SELECT max(version_ns) AS version_ns, count() AS rows,"
+        f" min(start) AS first_start FROM requests{local}",
         "spans_of_otlp": spans.traces_select("otlp"),
     }
 
@@ -271,10 +325,16 @@ def view_selects(local: str = "") -> dict[str, str]:
 def view_statements(on: str = "", local: str = "") -> Iterator[str]:
     """Yield the statements that make the views, and the table that they read OTLP from."""
     selects = view_selects(local)
-    yield (
-        f"CREATE MATERIALIZED VIEW IF NOT EXISTS request_parts_of_spans{on} TO request_parts{local} AS\n"
-        + selects["request_parts_of_spans"]
-    )
+    for name, target in (
+        ("request_parts_of_spans", PARTS),
+        ("keys_of_parts", PART_KEYS),
+        ("keys_of_requests", REQUEST_KEYS),
+        ("joins_of_requests", JOINS),
+    ):
+        yield (
+            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}{on} TO {target.name}{local} AS\n"
+            + selects[name]
+        )
     yield f"CREATE TABLE IF NOT EXISTS otlp{on} (\n{spans.INCOMING_COLUMNS}\n) ENGINE = Null"
     # By way of the distributed table, that each trace's spans come to their shard.
     yield (

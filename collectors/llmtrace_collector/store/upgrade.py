@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.store import tables
+from llmtrace_collector.store import gather, tables
 from llmtrace_collector.store.engine import Engine
 from llmtrace_collector.store.tables import Keep, Table
 
 # The number of the schema that the tables of this version make. 1 had no table for it.
-VERSION: Final = 2
+VERSION: Final = 3
 UNNUMBERED: Final = 1
 # Yields the statements that lead to a number from the one before, on a cluster or (`None`) a node.
 Step = Callable[[str | None, Keep], Iterator[str]]
@@ -31,7 +31,30 @@ def _nothing(cluster: str | None, keep: Keep) -> Iterator[str]:
     return iter(())
 
 
-STEPS: Final[Mapping[int, Step]] = {2: _nothing}
+def _keys(cluster: str | None, keep: Keep) -> Iterator[str]:
+    """Find what is stored by its keys, and count versions on from those that were times."""
+    on, local = tables.places(cluster)
+    for table in (tables.PART_KEYS, tables.REQUEST_KEYS):
+        yield from tables.creating(table, cluster, keep)
+    declared = declared_columns(tables.JOINS).columns
+    added = ", ".join(_adding({name: declared[name] for name in ("version_ns", "first_start")}))
+    for name in dict.fromkeys((f"{tables.JOINS.name}{local}", tables.JOINS.name)):
+        yield f"ALTER TABLE {name}{on} {added}"
+    yield f"INSERT INTO part_keys\n{gather.keys_select('request_parts')}"
+    yield (
+        "INSERT INTO request_keys (trace_id, span_id, start, parts, version_ns)\n"
+        "SELECT trace_id, span_id, start, length(told_by), version_ns FROM requests"
+    )
+    # Twice, that they count as settled: the process before has counted these rows.
+    for ago_h in (2, 1):
+        yield (
+            "INSERT INTO joins (version_ns, until_ns, at) SELECT (SELECT max(version_ns) FROM"
+            " requests), (SELECT max(until_ns) FROM joins), now64(6) - "
+            f"INTERVAL {ago_h} HOUR"
+        )
+
+
+STEPS: Final[Mapping[int, Step]] = {2: _nothing, 3: _keys}
 
 _TRIAL: Final = "llmtrace_view_on_trial"
 _HERE: Final = "database = currentDatabase()"

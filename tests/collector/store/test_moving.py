@@ -182,13 +182,16 @@ def test_a_collector_fleet_needs_no_process_of_ours(folder):
     parts = [plugin_span(one.response_id), engine_span(late)]
     for n, items in enumerate([[one, parts[1]], [parts[0]], [late]]):
         store.insert_otlp(body_of(items), f"fleet-{n}")
-    store.engine.run(printed.join_view())
+    for statement in printed.join_views():
+        store.engine.run(statement)
     deadline = time.monotonic() + 60
     while len(fetch(store, [])) < 2 and time.monotonic() < deadline:
-        store.engine.run("SYSTEM REFRESH VIEW requests_of_parts")
-        time.sleep(0.5)
+        for view in printed.JOIN_VIEWS:
+            store.engine.run(f"SYSTEM REFRESH VIEW {view}")
+            store.engine.run(f"SYSTEM WAIT VIEW {view}")
     seen = fetch(store, ["told_by", "queue_source", "queue_ns"])
-    store.engine.run("DROP VIEW requests_of_parts")
+    for view in reversed(printed.JOIN_VIEWS):
+        store.engine.run(f"DROP VIEW {view}")
 
     assert seen[one.span_id]["told_by"] == ["row", "plugin"]
     assert seen[late.span_id]["told_by"] == ["row", "engine"]
