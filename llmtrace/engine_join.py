@@ -88,21 +88,38 @@ def _of(
     return records.get(key, []) if key is not None and users[key] == 1 else []
 
 
-def together(sequences: Sequence[EngineFigures]) -> EngineFigures:
-    """Return what one request saw of the sequences that the engine made for it.
+def together(records: Sequence[EngineFigures]) -> EngineFigures:
+    """Return what one request saw of the records that engines made for it.
 
-    With `n > 1` or several prompts there are several. The caller's first content comes from the
-    one whose first token came first, so its queue and prefill count. `decode` is from that token
-    to the last one of all.
+    A record that decoded nothing and another that did are two legs: one engine did the prefill,
+    another the decode, and none of the second's wait is the request's queue or prefill. Records of
+    one engine are sequences, of `n > 1` or of several prompts: the first content comes from the
+    one whose first token came first, and `decode` is from that token to the last one of all. Of
+    other records it cannot be told what they are, and nothing is known.
+
+    Args:
+        records: of one request; `engine` says which engine made one, as far as that is known.
     """
-    if len(sequences) == 1:
-        return sequences[0]
-    ends = [_first_and_last_token(one) for one in sequences]
+    if len(records) == 1:
+        return records[0]
+    ends = [_first_and_last_token(one) for one in records]
     known = [end for end in ends if end is not None]
-    if len(known) < len(sequences):
+    if len(known) < len(records):
+        return EngineFigures()
+    if legs := _legs(records):
+        prefill, decode = legs
+        return replace(
+            prefill,
+            decode=decode.decode,
+            output_tokens=decode.output_tokens,
+            preemptions=_sum(one.preemptions for one in records),
+            replica=decode.replica,
+            engine=None,
+        )
+    if records[0].engine is None or any(one.engine != records[0].engine for one in records):
         return EngineFigures()
     first = min(range(len(known)), key=known.__getitem__)
-    leading = sequences[first]
+    leading = records[first]
     began, ended = known[first][0], max(last for _, last in known)
     assert leading.decode is not None  # noqa: S101 - or it would not be known
     return replace(
@@ -111,9 +128,19 @@ def together(sequences: Sequence[EngineFigures]) -> EngineFigures:
         # Sequences of one prompt share it; of several prompts each has its own.
         prompt_tokens=None,
         cached_tokens=None,
-        output_tokens=_sum(one.output_tokens for one in sequences),
-        preemptions=_sum(one.preemptions for one in sequences),
+        output_tokens=_sum(one.output_tokens for one in records),
+        preemptions=_sum(one.preemptions for one in records),
     )
+
+
+def _legs(records: Sequence[EngineFigures]) -> tuple[EngineFigures, EngineFigures] | None:
+    """Return the one that only did the prefill, and the one that decoded; `None` = no such two."""
+    prefills = [one for one in records if one.decode is not None and one.decode.ns == 0]
+    decodes = [one for one in records if one.decode is not None and one.decode.ns != 0]
+    if len(prefills) != 1 or len(decodes) != 1:
+        return None
+    same = prefills[0].replica is not None and prefills[0].replica == decodes[0].replica
+    return None if same else (prefills[0], decodes[0])
 
 
 def _first_and_last_token(figures: EngineFigures) -> tuple[int, int] | None:

@@ -81,6 +81,7 @@ def read_plugin_span(attributes: Mapping[str, Any]) -> tuple[str, EngineFigures]
         output_tokens=_count(attributes, NAMES["output_tokens"]),
         preemptions=_count(attributes, NAMES["preemptions"]),
         replica=_text(attributes, NAMES["replica"]),
+        engine=_text(attributes, NAMES["replica"]),
     )
 
 

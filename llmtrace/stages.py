@@ -331,7 +331,11 @@ def better(old: Reported | None, new: Reported | None) -> Reported | None:
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFigures:
-    """What an engine told of one request: durations as reported, and what else it knows."""
+    """What an engine told of one request: durations as reported, and what else it knows.
+
+    Attributes:
+        engine: which engine it was, as far as two records of one engine can be known as such.
+    """
 
     queue: Reported | None = None
     prefill: Reported | None = None
@@ -342,6 +346,7 @@ class EngineFigures:
     output_tokens: int | None = None
     preemptions: int | None = None
     replica: str | None = None
+    engine: str | None = None
 
 
 def with_engine(timeline: Timeline, figures: EngineFigures) -> Timeline:

@@ -25,7 +25,7 @@ def figures(queue=10, prefill=20, decode=100, **more):
             name: None if ms is None else Reported(round(ms * MS), "engine_plugin")
             for name, ms in reported.items()
         },
-        **more,
+        **{"engine": "e", **more},
     )
 
 
@@ -119,14 +119,33 @@ def test_a_sequence_nothing_is_known_of_leaves_all_unknown():
     assert together([figures(), figures(queue=None)]) == EngineFigures()
 
 
+def test_two_legs_are_no_sequences():
+    """Prefill on one engine, decode on another: in either order, neither's time is the other's."""
+    prefill = figures(50, 800, 0, engine="p", prompt_tokens=9, output_tokens=1, preemptions=0)
+    decode = figures(220, 15, 3000, engine="d", output_tokens=70, preemptions=1, replica="d-1")
+    wanted = figures(
+        50, 800, 3000, engine=None, prompt_tokens=9, output_tokens=70, preemptions=1,
+        replica="d-1",
+    )  # fmt: skip
+
+    assert together([prefill, decode]) == together([decode, prefill]) == wanted
+
+
+def test_records_of_two_engines_that_both_decoded_tell_nothing():
+    """Whether they are legs or two tries cannot be told."""
+    assert together([figures(engine="a"), figures(15, engine="b")]) == EngineFigures()
+    assert together([figures(engine=None), figures(15, engine=None)]) == EngineFigures()
+
+
 durations = st.integers(0, 10**12)
 sequences = st.lists(
     st.builds(
         EngineFigures,
         queue=durations.map(lambda ns: Reported(ns, "engine_plugin")),
         prefill=durations.map(lambda ns: Reported(ns, "engine_plugin")),
-        decode=durations.map(lambda ns: Reported(ns, "engine_plugin")),
+        decode=st.integers(1, 10**12).map(lambda ns: Reported(ns, "engine_plugin")),
         output_tokens=st.none() | st.integers(0, 9),
+        engine=st.just("e"),
     ),
     min_size=1,
     max_size=4,

@@ -92,13 +92,12 @@ class Tally:
             LlmtraceError: the store did not answer; nothing was counted.
         """
         until = read.settled(self._store, self._settle_s)
-        before = self.rows
+        before, now_s = self.rows, self._monotonic()
         if until > self._until:
-            now_s = self._monotonic()
             for flat in read.changed(self._store, self._until, until):
                 self._count(flat, now_s)
             self._until = until
-            self._forget(now_s)
+        self._forget(now_s)
         return self.rows - before
 
     def _count(self, flat: Mapping[str, Any], now_s: float) -> None:

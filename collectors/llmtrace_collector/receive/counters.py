@@ -64,6 +64,8 @@ class Ingested:
         failures: of the store, by what it was doing (`insert`, `join`, `spool`).
         quarantined: requests that were set aside, by reason.
         rows: written by the join, again ones included.
+        large_traces: times a trace had too many parts to tell whose they are by their place.
+        without_row: spans of requests that make no row, by reason.
         insert_s: spent in inserts; `join_s` in joins.
         problem: what failed last, in words; `None` while all is well.
     """
@@ -73,6 +75,8 @@ class Ingested:
     failures: Counter[str] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
     rows: int = 0
+    large_traces: int = 0
+    without_row: Counter[str] = field(default_factory=Counter)
     insert_s: float = 0.0
     join_s: float = 0.0
     problem: str | None = None

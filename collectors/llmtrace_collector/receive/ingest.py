@@ -32,10 +32,10 @@ logger = logging.getLogger("llmtrace.collector")
 
 
 # Of few spans nearly all of an insert or a join is planning the query, so that they come the less
-# often the longer they take: a tenth of a core each. Where there is much to do they come sooner.
-_REST: Final = 9
-_MOST_REST_S: Final = 2.0  # between two inserts
-_MOST_JOIN_REST_S: Final = 10.0
+# often the longer they take: a 25th of a core each. Where there is much to do they come sooner.
+_REST: Final = 24
+_MOST_REST_S: Final = 5.0  # between two inserts
+_MOST_JOIN_REST_S: Final = 15.0
 # What is stored while a join runs may only be seen by the next.
 _JOINS: Final = 2
 # How often a batch is tried before it is divided, a part of it before that is divided further, and
@@ -311,6 +311,8 @@ class Ingest:
             self._failed("join", error)
         else:
             self.counted.rows += report.rows
+            self.counted.large_traces += report.large_traces
+            self.counted.without_row.update(report.without_row)
             self._joins_due -= 1
             if self.counted.problem is not None and self.counted.problem.startswith("join"):
                 self.counted.problem = None

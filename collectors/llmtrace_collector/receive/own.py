@@ -70,6 +70,15 @@ def own_metrics(
     yield _one("llmtrace_ingest_spans", "Spans stored.", "counter", stored.spans)
     yield _one("llmtrace_ingest_batches", "Batches stored.", "counter", stored.batches)
     yield _one("llmtrace_ingest_rows", "Rows the join wrote.", "counter", stored.rows)
+    yield _one(
+        "llmtrace_join_large_traces",
+        "Times a trace had too many parts to join them by their place in it.", "counter",
+        stored.large_traces,
+    )  # fmt: skip
+    yield (
+        "llmtrace_join_spans_without_row", "Spans of requests that make no row, by why.",
+        "counter", [({"reason": why}, n) for why, n in _now(stored.without_row)],
+    )  # fmt: skip
     yield (
         "llmtrace_ingest_quarantined", "Requests that cannot be stored, set aside, by why.",
         "counter", [({"reason": why}, n) for why, n in _now(stored.quarantined)],

@@ -104,8 +104,13 @@ def around(longest_s: int = LONGEST_S) -> str:
     Of a trace that is too large only what is fresh, and what names an id that a fresh part names.
     """
     return f"""\
-{_parts("key IN (SELECT " + trace_key() + " FROM join_traces WHERE NOT large)",
-        "trace_id IN (SELECT trace_id FROM join_traces WHERE NOT large)", longest_s)}"""
+{
+        _parts(
+            "key IN (SELECT " + trace_key() + " FROM join_traces WHERE NOT large)",
+            "trace_id IN (SELECT trace_id FROM join_traces WHERE NOT large)",
+            longest_s,
+        )
+    }"""
 
 
 def around_large(longest_s: int = LONGEST_S) -> str:
@@ -268,7 +273,10 @@ LEFT JOIN (
         )  # fmt: skip
     for key, field in (("answer", "response_id"), ("question", "request_id")) if records else ():
         for who in records:
-            of_row += f", if(row.{field} != '' AND {key}.users <= 1, {key}.{who}, []) AS {who}_by_{key}"
+            of_row += (
+                f", if(row.{field} != '' AND {key}.users <= 1, {key}.{who}, []) AS {who}_by_{key},"
+                f" length({key}.{who}) AS {who}_with_{key}"
+            )
         joins += f"\nLEFT JOIN (\n{_records(field)}\n) AS {key} ON {key}.id = row.{field}"
     twice = "row.kind = 'row' OR (row.trace_id, row.service) NOT IN"
     query = f"""\
@@ -291,7 +299,7 @@ WHERE row.{REQUESTS} AND ({twice} (SELECT trace_id, service FROM join_around WHE
         *((f"{who}_named", f"if(empty({who}_by_answer), {who}_by_question, {who}_by_answer)")
           for who in records),
         ("parts", "trace_parts" + "".join(
-            f" + length({who}_by_answer) + length({who}_by_question)" for who in records)),
+            f" + {who}_with_answer + {who}_with_question" for who in records)),
     )  # fmt: skip
     if placed:
         query = _placed(query)
@@ -303,13 +311,23 @@ WHERE row.{REQUESTS} AND ({twice} (SELECT trace_id, service FROM join_around WHE
             known = "if(empty(engine_named), engine_traced, engine_named)"
         query = step(query, (f"{who}_all", known))
         query = step(
-            query, (f"{who}_found", f"if({sure.format(f'{who}_all')}, {_sorted(f'{who}_all')}, [])")
+            query,
+            (f"{who}_found", f"if({sure.format(f'{who}_all')}, {_sorted(f'{who}_all')}, [])"),
         )
         query = _combined(query, who)
         told += [who, f"{who}_told"]
     return f"""\
-SELECT {", ".join(("trace_id", "span_id", "if(made_parts > 0, made_start, start) AS made_start",
-                   "toUInt32(parts) AS parts", *told))}
+SELECT {
+        ", ".join(
+            (
+                "trace_id",
+                "span_id",
+                "if(made_parts > 0, made_start, start) AS made_start",
+                "toUInt32(parts) AS parts",
+                *told,
+            )
+        )
+    }
 FROM (
 {query}
 ) WHERE parts >= made_parts"""
@@ -444,5 +462,3 @@ def _sorted(found: str) -> str:
         f"arraySort(x -> (ifNull(x.queue + x.prefill, {1 << 62}),"
         f" ifNull(x.queue + x.prefill + x.decode, {1 << 62}), x.span_id), {found})"
     )
-
-

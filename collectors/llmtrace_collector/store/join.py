@@ -112,7 +112,11 @@ class Joiner:
         self._fill("join_named", gather.named(self._longest_s))
         kinds |= self._kinds("join_named")
         self._fill("join_found", gather.found(kinds))
-        known = {"gateway": "notEmpty(gateway_found)", "page": "notEmpty(page_found)"} if placed else {}
+        known = (
+            {"gateway": "notEmpty(gateway_found)", "page": "notEmpty(page_found)"}
+            if placed
+            else {}
+        )
         known |= {who: f"{who}_told" for who in gather.RECORDS if who in kinds}
         told = ", ".join(("count()", *(f"countIf({one})" for one in known.values())))
         [(rows, *counts)] = self._read(f"SELECT {told} FROM join_found")

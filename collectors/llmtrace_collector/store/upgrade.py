@@ -19,16 +19,10 @@ from llmtrace_collector.store.engine import Engine
 from llmtrace_collector.store.tables import Keep, Table
 
 # The number of the schema that the tables of this version make. 1 had no table for it.
-VERSION: Final = 3
+VERSION: Final = 2
 UNNUMBERED: Final = 1
 # Yields the statements that lead to a number from the one before, on a cluster or (`None`) a node.
 Step = Callable[[str | None, Keep], Iterator[str]]
-
-
-def _nothing(cluster: str | None, keep: Keep) -> Iterator[str]:
-    """Change nothing: columns, indexes and views need no step."""
-    del cluster, keep
-    return iter(())
 
 
 def _keys(cluster: str | None, keep: Keep) -> Iterator[str]:
@@ -54,7 +48,7 @@ def _keys(cluster: str | None, keep: Keep) -> Iterator[str]:
         )
 
 
-STEPS: Final[Mapping[int, Step]] = {2: _nothing, 3: _keys}
+STEPS: Final[Mapping[int, Step]] = {2: _keys}
 
 _TRIAL: Final = "llmtrace_view_on_trial"
 _HERE: Final = "database = currentDatabase()"

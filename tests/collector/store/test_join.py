@@ -21,8 +21,9 @@ from llmtrace.engine_span import read_engine_span, read_plugin_span
 from llmtrace.record import random_id
 from llmtrace.rows import with_figures
 from llmtrace.spans import Span
-from llmtrace.stages import STAGES, Reported
+from llmtrace.stages import STAGES, Reported, Timeline
 from llmtrace.testing import make_row
+from llmtrace_collector.store import gather
 from tests.collector.store.sent import drawn, fetch, join, send
 from tests.collector.store.test_rows import COLUMNS, as_told, expected
 from tests.strategies import browsers, requests
@@ -38,7 +39,7 @@ def row(**given):
         "parent_span_id": None,
         "start": time.time_ns(),
         "service": "shop",
-        "request_id": f"lt-{random_id(6)}",
+        "request_id": f"lt-{random_id(8)}",
     }
     known |= {"response_id": f"chatcmpl-{known['request_id']}"}
     return make_row(**{**known, **given})
@@ -218,7 +219,8 @@ def test_any_row_with_any_figures_comes_to_what_python_makes_of_it(store):
         figures = [read_engine_span(each.attributes) for each in by_id(spans)]
         known = [each for each in figures if each is not None]
         if known and not (one.attempts > 1 and len(known) > 1):
-            result = with_figures(result, together(known))
+            # All lie below one span of one service.
+            result = with_figures(result, together([replace(each, engine="e") for each in known]))
         told = [read_plugin_span(each.attributes) for each in by_id(records)]
         [result] = joined([result], [each for each in told if each is not None])
         wanted.append(result)
@@ -411,6 +413,138 @@ def test_running_the_join_again_makes_no_row_twice(store):
         "SELECT count() FROM requests FINAL WHERE span_id = {id:String}", {"id": one.span_id}
     )
     assert count == 1
+
+
+def test_two_legs_of_one_request_are_not_taken_for_sequences(store):
+    """Prefill on one engine and decode on another: the prefill is the first's, in any order."""
+    apart, unsure = row(), row()
+    parts = [
+        engine_span(apart, apart.response_id, queue=0.05, prefill=0.3, decode=0.0, ttft=0.4),
+        replace(
+            engine_span(apart, apart.response_id, queue=0.02, prefill=0.01, decode=0.5, ttft=0.1),
+            service="decoder",
+        ),
+        engine_span(unsure, unsure.response_id, prefill=0.3),
+        replace(engine_span(unsure, unsure.response_id, prefill=0.01), service="other"),
+    ]
+
+    in_batches(store, [apart, unsure, *parts], 2, batches=3)
+
+    columns = ["reported_queue_ns", "reported_prefill_ns", "reported_decode_ns"]
+    ids = [apart.span_id, unsure.span_id]
+    seen = fetch(store, columns, "span_id IN {ids:Array(String)}", ids=ids)
+    assert [seen[apart.span_id][name] for name in columns] == [50 * MS, 300 * MS, 500 * MS]
+    assert [seen[unsure.span_id][name] for name in columns] == [None, None, None]
+
+
+def known(store, one):
+    """Return what the store says the queue of a row was, in ns."""
+    found = fetch(store, ["reported_queue_ns"], "span_id = {id:String}", id=one.span_id)
+    return found[one.span_id]["reported_queue_ns"]
+
+
+def age(store, seconds):
+    """Make all parts look as if they had arrived earlier."""
+    run = store.engine.run
+    run("CREATE TABLE IF NOT EXISTS aged AS request_parts ENGINE = MergeTree ORDER BY tuple()")
+    run(
+        f"INSERT INTO aged SELECT * REPLACE(arrived - toIntervalSecond({seconds}) AS arrived)"
+        " FROM request_parts"
+    )
+    run("TRUNCATE TABLE request_parts")
+    run("INSERT INTO request_parts SELECT * FROM aged")
+    run("DROP TABLE aged")
+
+
+def test_a_late_duplicate_changes_nothing(store):
+    """Sent again after seven hours, and when the engine's span is not stored any more."""
+    one = row()
+    send(store, [one, engine_span(one, one.response_id, queue=0.2)])
+    join(store)
+    age(store, 7 * 3600)
+    send(store, [one])
+    join(store)
+    assert known(store, one) == 200 * MS
+
+    store.engine.run("TRUNCATE TABLE request_parts")
+    send(store, [one])
+    join(store)
+    assert known(store, one) == 200 * MS
+
+
+def test_a_long_trace_keeps_its_engines(store):
+    """By their place in it too, and one more call writes one more row."""
+    trace, root = random_id(16), random_id(8)
+    calls = [
+        row(trace_id=trace, parent_span_id=root, response_id=None, start=time.time_ns() + n * MS)
+        for n in range(200)
+    ]
+    send(store, [*calls, *(engine_span(one, queue=0.2) for one in calls)])
+    join(store)
+    more = row(trace_id=trace, parent_span_id=root, response_id=None)
+    send(store, [more, engine_span(more, queue=0.2)])
+    report = join(store)
+
+    assert report.rows <= 3
+    assert {known(store, one) for one in (calls[0], calls[-1], more)} == {200 * MS}
+
+
+def test_a_trace_that_is_too_large_is_joined_by_ids_and_counted(store, monkeypatch):
+    """Its parts' places tell nothing any more; the report says so."""
+    monkeypatch.setattr(gather, "MOST_IN_TRACE", 4)
+    trace, root = random_id(16), random_id(8)
+    calls = [row(trace_id=trace, parent_span_id=root) for _ in range(6)]
+    send(store, [*calls, *(engine_span(one, one.response_id, queue=0.2) for one in calls)])
+    report = join(store)
+
+    assert (report.large_traces, report.rows) == (1, 6)
+    assert {known(store, one) for one in calls} == {200 * MS}
+
+
+def test_one_span_is_one_row(store):
+    """Though it is sent again with another start; the last to arrive says what it was."""
+    one = row()
+    send(store, [one])
+    join(store)
+    send(store, [replace(one, start=one.start + 5 * 10**9, model="second")])
+    join(store)
+
+    found = store.query(
+        "SELECT model FROM requests FINAL WHERE span_id = {id:String}", {"id": one.span_id}
+    )
+    assert found == [("second",)]
+
+
+def test_a_duration_beyond_belief_makes_no_row(store):
+    """Over a day, or none at all: the span is kept, and counted with its reason."""
+    ages = row(timeline=Timeline(e2e=999_999_999 * 10**9, ttft=None))
+    endless = span("chat", {"gen_ai.operation.name": "chat"}, kind="client", duration_ns=2**62)
+    send(store, [ages, endless])
+    report = join(store)
+
+    assert report.without_row == {"too_long": 2}
+    assert (
+        fetch(store, [], "span_id IN {ids:Array(String)}", ids=[ages.span_id, endless.span_id])
+        == {}
+    )
+
+
+def test_a_join_reads_what_is_new(store):
+    """And not a column of all rows that were ever written."""
+    read = "SELECT sum(value) FROM system.events WHERE event = 'SelectedRows'"
+    store.engine.run(
+        "INSERT INTO requests (start, trace_id, span_id, version_ns, e2e_ns) SELECT now64(9) -"
+        " toIntervalDay(3), hex(cityHash64(number)), hex(number), 1, 1 FROM numbers(200000)"
+    )
+    send(store, [row()])
+    [(before,)] = store.query(read)
+    join(store)
+    [(after,)] = store.query(read)
+    store.engine.run(
+        "ALTER TABLE requests DELETE WHERE version_ns = 1 SETTINGS mutations_sync = 1"
+    )
+
+    assert int(after) - int(before) < 50_000
 
 
 def test_stages_add_up_for_all_that_was_stored_here(store):

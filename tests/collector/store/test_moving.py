@@ -175,27 +175,29 @@ def test_the_oldest_days_go_when_the_disk_is_full(folder):
     store.close()
 
 
-def test_a_collector_fleet_needs_no_process_of_ours(folder):
-    """Spans that somebody else writes into `otel_traces`, joined by the printed view alone."""
-    store = open_store(folder)
-    one, late = row(), row()
-    parts = [plugin_span(one.response_id), engine_span(late)]
-    for n, items in enumerate([[one, parts[1]], [parts[0]], [late]]):
-        store.insert_otlp(body_of(items), f"fleet-{n}")
-    for statement in printed.join_views():
-        store.engine.run(statement)
-    deadline = time.monotonic() + 60
-    while len(fetch(store, [])) < 2 and time.monotonic() < deadline:
-        for view in printed.JOIN_VIEWS:
-            store.engine.run(f"SYSTEM REFRESH VIEW {view}")
-            store.engine.run(f"SYSTEM WAIT VIEW {view}")
-    seen = fetch(store, ["told_by", "queue_source", "queue_ns"])
-    for view in reversed(printed.JOIN_VIEWS):
-        store.engine.run(f"DROP VIEW {view}")
+def test_a_collector_fleet_needs_no_process_of_ours(tmp_path):
+    """Spans that somebody else writes into `otel_traces`, joined by the printed views alone."""
+    with serving(tmp_path / "data") as (url, _):
+        store = ClickHouseStore(Server(urlsplit(f"{url}/fleet"), settle_s=0.0))
+        one, late, large = row(), row(), row()
+        parts = [plugin_span(one.response_id), engine_span(late)]
+        for n, items in enumerate([[one, parts[1]], [parts[0], large], [late, large]]):
+            store.insert_otlp(body_of(items), f"fleet-{n}")
+        for statement in printed.join_views():
+            store.engine.run(statement)
+        deadline = time.monotonic() + 90
+        while len(fetch(store, [])) < 3 and time.monotonic() < deadline:
+            for view in printed.JOIN_VIEWS:
+                store.engine.run(f"SYSTEM REFRESH VIEW {view}")
+                store.engine.run(f"SYSTEM WAIT VIEW {view}")
+        seen = fetch(store, ["told_by", "queue_source", "queue_ns"])
+        for view in reversed(printed.JOIN_VIEWS):
+            store.engine.run(f"DROP VIEW {view}")
 
-    assert seen[one.span_id]["told_by"] == ["row", "plugin"]
-    assert seen[late.span_id]["told_by"] == ["row", "engine"]
-    store.close()
+        assert seen[one.span_id]["told_by"] == ["row", "plugin"]
+        assert seen[late.span_id]["told_by"] == ["row", "engine"]
+        assert seen[large.span_id]["told_by"] == ["row"]
+        store.close()
 
 
 @pytest.mark.parametrize("cluster", [None, "prod"])
