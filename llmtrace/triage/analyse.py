@@ -22,7 +22,7 @@ from llmtrace.triage.anatomy import anatomy
 from llmtrace.triage.attribute import NAMES, Attribution, Spread, bootstrap
 from llmtrace.triage.causes import causes
 from llmtrace.triage.cohorts import find_cohorts
-from llmtrace.triage.compare import FLOOR_S, Compared, compare
+from llmtrace.triage.compare import FEWEST, FLOOR_S, Compared, compare
 from llmtrace.triage.divide import Divided, divide, usual_parts
 from llmtrace.triage.estimate import estimate_prefill, wants_estimate
 from llmtrace.triage.evidence import gather
@@ -150,7 +150,7 @@ def triage(
     divided = {name: divide(sides, told[name], Q) for name in looked_into}
     mine = divided[about]
     spread = None
-    enough = min(len(told[about][0]), len(told[about][1])) >= least_values(Q)
+    enough = min(len(told[about][0]), len(told[about][1])) >= FEWEST
     if settings.bootstrap and enough and mine.found is not None:
         spread = bootstrap(
             mine.before,

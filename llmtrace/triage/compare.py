@@ -11,7 +11,6 @@ import numpy as np
 
 from llmtrace.case import Window
 from llmtrace.columns import Columns
-from llmtrace.quantiles import least_values
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.chance import (
     clustered,
@@ -26,6 +25,7 @@ from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
 from llmtrace.triage.spike import date_change
 
 FLOOR_S: Final[dict[Metric, float]] = {"ttft": 0.005, "tpot": 0.0005, "e2e": 0.01, "render": 0.005}
+FEWEST: Final = 10  # requests in a window; an interval of its p95 takes more
 _ALSO: Final = (0.5, 0.8)
 
 
@@ -72,7 +72,6 @@ def compare(
     """
     before, after = both
     metric = before.metric
-    fewest = least_values(q)
     if not len(before) or not len(after):
         sides = [_side(one, w, q, 1.0) for one, w in zip(both, windows, strict=True)]
         change = Change(
@@ -88,7 +87,7 @@ def compare(
     side_a = _side(after, windows[1], q, design_a)
     p_value = _p_value(rows, both, q, seconds, least)
     matters = _matters(metric, low, high, least)
-    told = min(len(before), len(after)) >= fewest
+    told = min(len(before), len(after)) >= FEWEST
     change = Change(
         metric=metric,
         before=side_b,

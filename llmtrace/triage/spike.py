@@ -1,14 +1,15 @@
 """When did requests become slow, and when did that end?
 
 A spike is the stretch of time inside which more requests are slow than outside, found by a
-likelihood ratio over all stretches of a binned series; a change is dated to the request. Both
-scale by how unruly the series is when nothing happens, since requests close in time share fate.
+likelihood ratio over all stretches of a binned series, and held against what the series does
+without it; a change is dated to the request.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,23 +17,29 @@ from numpy.typing import NDArray
 
 from llmtrace.stats.arrays import Floats, Mask
 
-_WIDTHS_S: Final = (5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-_MOST_BINS: Final = 600
+_MOST_BINS: Final = 200
 _FEWEST_BINS: Final = 8
-_PER_BIN: Final = 20  # requests, typically
-_FEWEST_INSIDE: Final = 80
-_LAGS: Final = (1, 2, 4, 8)
-_FEWEST_STRETCHES: Final = 4
-_STANDS_OUT: Final = 4.0
-_ABOVE_HIGHEST: Final = 1.5  # times as far above the usual as the highest of them
-_LEAST_S: Final = 120.0  # a spike lasts so long, or this share of all there is
-_LEAST_SHARE: Final = 0.1
+_PER_BIN: Final = 5  # requests, at least
+_FEWEST_INSIDE: Final = 10
+_MOST_STRETCHES: Final = 4
+_ALSO: Final = 0.3  # of what the highest stretch stands out by, from which another is no noise
 _MOST_GAPS: Final = 4
 _NEAR: Final = 2  # bins
-_MEDIAN_OF_CHI: Final = 0.4549
-_THRESHOLDS: Final = (0.5, 0.8, 0.95)
+_THRESHOLDS: Final = (0.8, 0.95)
+_SPREAD: Final = 0.25  # of the angle of a share, for one request: that of independent ones
 _LEAST_CHANGE: Final = math.log(1.1)
-CERTAIN: Final = 30.0  # of the likelihood ratio: on noise alone the best stretch stays below
+_LEAST_ANGLE: Final = 0.02
+_CLEAR: Final = 30.0  # times the spread, from which a gap within a stretch is one
+# Bars that noise reaches seldom, by bins: tests.bench.bench_search has the figures. Few bins say
+# little of how noise wanders, so that the bars are higher there.
+_ABRUPT: Final = 25.0  # of the ratio, for a stretch with edges
+_EDGE: Final = (3.5, 80.0, 6.5)  # at least, and by how much more for one over the bins, at most
+_WANDERS: Final = (20.0, 1600.0, 60.0)  # of the ratio, for a stretch without
+_LONGEST_MEMORY: Final = 30  # bins
+_STEPS: Final = (1, 2, 4, 8)  # bins on either side of an edge
+_FEWEST_STEPS: Final = 3
+_SILENCE: Final = 20.0  # times as long as it usually is between two requests
+CERTAIN: Final = 1.0  # of a score
 _DATED: Final = 2.0  # log likelihood below the best at which another date is as good
 
 
@@ -43,7 +50,8 @@ class Spike:
     Attributes:
         start, end: unix seconds; `end` is `None` where it lasts to the end of the data.
         bin_s: how finely it was looked for.
-        score: twice the log likelihood ratio against no change; above `CERTAIN` to count.
+        score: how far it stands out, as a multiple of what noise of any kind does in one search
+            of a hundred; above `CERTAIN` to count.
     """
 
     start: float
@@ -61,22 +69,21 @@ class Bins:
 
 
 def bins_for(t: Floats) -> Bins | None:
-    """Choose bins of equal width that typically hold 20 requests; `None` = too few requests."""
-    if len(t) < 2 * _FEWEST_INSIDE:
+    """Choose bins of five requests each, or of more where that made too many of them.
+
+    `None` = too few requests to look for anything.
+    """
+    t = np.sort(t)
+    per = max(_PER_BIN, math.ceil(len(t) / _MOST_BINS))
+    if len(t) < _FEWEST_BINS * _PER_BIN or t[-1] <= t[0]:
         return None
-    first, span = float(t.min()), float(np.ptp(t))
-    if span <= 0:
-        return None
-    wanted = max(span / len(t) * _PER_BIN, span / _MOST_BINS)
-    width = next((w for w in _WIDTHS_S if w >= wanted), wanted)
-    width = min(width, span / _FEWEST_BINS)
-    count = math.ceil(span / width + 1e-9)
-    edges = first + width * np.arange(count + 1, dtype=np.float64)
-    return Bins(edges, float(width))
+    last = float(np.nextafter(t[-1], np.inf))
+    edges = np.unique(np.append(t[: len(t) - per + 1 : per], last))
+    return Bins(edges, float(np.median(np.diff(edges))))
 
 
 def find_slow(t: Floats, value: Floats, bins: Bins, at: float | None = None) -> Spike | None:
-    """Find the stretch where a metric is high, by shares above thresholds and by its p95.
+    """Find the stretch where a metric is high: all of it, or its tail.
 
     Args:
         t: unix seconds of each request, ascending.
@@ -86,74 +93,246 @@ def find_slow(t: Floats, value: Floats, bins: Bins, at: float | None = None) -> 
     """
     place = np.searchsorted(t, bins.edges)
     counts = np.diff(place).astype(np.float64)
-    found = []
+    logs = np.append(0, np.cumsum(np.log(np.maximum(value, 1e-9))))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.diff(logs[place]) / counts
+    best, memory = _stretch(means, counts, bins, at, floor=0.0, least=_LEAST_CHANGE)
     for share in _THRESHOLDS:
         above = np.append(0, np.cumsum(value > np.quantile(value, share)))
-        found.append(_shares(np.diff(above[place]), counts, bins, at))
-    tails = np.full(len(counts), np.nan)
-    for i in np.flatnonzero(counts >= _PER_BIN // 2):
-        inside = value[place[i] : place[i + 1]]
-        tails[i] = np.partition(inside, rank := math.ceil(0.95 * len(inside)) - 1)[rank]
-    with np.errstate(divide="ignore"):
-        tails = np.log(np.maximum(tails, 1e-9))
-    found.append(_stretch(tails, counts, bins, at, floor=0.0, least=_LEAST_CHANGE))
-    return _best(found)
+        angles = _angles(np.diff(above[place]), counts)
+        # A share above a bound has edges wherever the metric wanders across it: those are none.
+        found, _ = _stretch(
+            angles, counts, bins, at,
+            floor=_SPREAD, least=_LEAST_ANGLE, abrupt=False, memory=memory,
+        )  # fmt: skip
+        if found and (best is None or found.score > best.score):
+            best = found
+    return best and _to_the_request(best, t, value, bins)
+
+
+def _to_the_request(found: Spike, t: Floats, value: Floats, bins: Bins) -> Spike:
+    """Move the edges of a stretch from those of its bins to the requests where it begins and ends.
+
+    A bin may span a gap in which nobody asked anything.
+    """
+    inside = (t >= found.start) & (t < (found.end or math.inf))
+    if inside.all() or not inside.any():
+        return found
+    middle = (np.median(value[inside]) + np.median(value[~inside])) / 2
+    start = date_change(t, value > middle, *_around(bins, found.start))
+    moved = replace(found, start=_past_gap(t, start[0] if start else found.start))
+    if found.end is not None:
+        end = date_change(t, value <= middle, *_around(bins, found.end))
+        if end is not None and end[0] > moved.start:
+            moved = replace(moved, end=end[0])
+    return moved
+
+
+def _past_gap(t: Floats, start: float) -> float:
+    """Return when a stretch begins, without a few requests from before a long silence."""
+    first = int(np.searchsorted(t, start))
+    gaps = np.diff(t[first : first + _PER_BIN + 1])
+    if not gaps.size:
+        return start
+    longest = int(np.argmax(gaps))
+    long = float(gaps[longest]) > _SILENCE * (float(t[-1] - t[0]) / len(t))
+    return float(t[first + longest + 1]) if long else start
+
+
+def _around(bins: Bins, at: float) -> tuple[float, float]:
+    """Return the time of the bins on both sides of an edge."""
+    place = int(np.searchsorted(bins.edges, at))
+    last = len(bins.edges) - 1
+    return float(bins.edges[max(place - 2, 0)]), float(bins.edges[min(place + 2, last)])
 
 
 def find_failures(t: Floats, failed: Mask, bins: Bins, at: float | None = None) -> Spike | None:
     """Find the stretch where more requests fail."""
     place = np.searchsorted(t, bins.edges)
     reached = np.append(0, np.cumsum(failed))
-    return _shares(np.diff(reached[place]), np.diff(place).astype(np.float64), bins, at)
+    counts = np.diff(place).astype(np.float64)
+    angles = _angles(np.diff(reached[place]), counts)
+    return _stretch(angles, counts, bins, at, floor=_SPREAD, least=_LEAST_ANGLE)[0]
 
 
-def _shares(k: Floats, n: Floats, bins: Bins, at: float | None) -> Spike | None:
+def _angles(k: Floats, n: Floats) -> Floats:
     # The angle of a share has the same spread whatever the share: 1 / 4n (Anscombe's counts).
-    angle = np.arcsin(np.sqrt((k + 0.375) / (n + 0.75)))
-    return _stretch(np.where(n > 0, angle, np.nan), n, bins, at, floor=0.25, least=0.02)
-
-
-def _best(found: list[Spike | None]) -> Spike | None:
-    return max((one for one in found if one), key=lambda one: one.score, default=None)
+    found: Floats = np.arcsin(np.sqrt((k + 0.375) / (n + 0.75)))
+    return found
 
 
 def _stretch(
-    x: Floats, weight: Floats, bins: Bins, at: float | None, *, floor: float, least: float
-) -> Spike | None:
-    """Find the stretch of a series that stands highest above the rest, for its length."""
-    weight = np.where(np.isnan(x), 0.0, weight)
-    x = np.nan_to_num(x, nan=0.0)
-    if int((weight > 0).sum()) < _FEWEST_BINS:
-        return None
-    found = _highest(x, weight, least) if at is None else _at(x, weight, bins, at)
+    x: Floats,
+    weight: Floats,
+    bins: Bins,
+    at: float | None,
+    *,
+    floor: float,
+    least: float,
+    abrupt: bool = True,
+    memory: float = 1.0,
+) -> tuple[Spike | None, float]:
+    """Find the stretch of a series that is highest above the rest, for its length.
+
+    Args:
+        x: the series.
+        weight: requests in each bin.
+        bins: their times.
+        at: a time in the stretch.
+        floor: the least spread of one request's worth of it.
+        least: by how much the stretch must be higher to be one.
+        abrupt: whether sharp edges count.
+        memory: the least that it is taken to remember itself; with the result comes what it does.
+    """
+    used = weight > 0
+    if np.count_nonzero(used) < _FEWEST_BINS:
+        return None, memory
+    x, weight = x[used], weight[used]
+    starts, ends = bins.edges[:-1][used], bins.edges[1:][used]
+    pairs = _Pairs(weight)
+    found = pairs.highest(x) if at is None else _at(x, weight, starts, at)
     if found is None:
-        return None
+        return None, memory
     apart, i, j = found
-    spread = max(floor, _unrest(x, weight, (i, j)))
-    if spread <= 0:
-        return None
-    score = apart / spread
+    inside, outside = _levels(x, weight, i, j)
+    noise, edges = _noise(x, weight, pairs, (i, j))
+    spread = max(float((noise**2).mean()), floor)
+    memory = max(memory, _memory(noise))
+    if inside - outside < least or spread <= 0:
+        return None, memory
+    score = apart / spread / memory**2 / _bar(_WANDERS, len(x))
+    if abrupt:
+        edge = _edge(x, (i, j), edges, spread / float(weight.mean()))
+        score = max(score, min(apart / spread / memory / _ABRUPT, edge / _bar(_EDGE, len(x))))
     if at is None:
         i, j = _without_gaps(x, weight, spread, (i, j))
-        lasted = (j - i) * bins.width
-        if lasted < min(_LEAST_S, _LEAST_SHARE * len(x) * bins.width):
-            return None
-        if not _stands_out(x, weight, i, j):
-            return None
-    lasts = not (weight[j:] > 0).any()
-    end = None if lasts else float(bins.edges[j])
-    return Spike(float(bins.edges[i]), end, bins.width, score)
+    end = None if j == len(x) else float(ends[j - 1])
+    return Spike(float(starts[i]), end, bins.width, score), memory
 
 
-def _at(x: Floats, weight: Floats, bins: Bins, at: float) -> tuple[float, int, int] | None:
+class _Pairs:
+    """All stretches [i, j) of a series of these weights that leave enough inside and outside."""
+
+    def __init__(self, weight: Floats) -> None:
+        self._weight = weight
+        self._total = total = float(weight.sum())
+        reached = np.append(0.0, np.cumsum(weight))
+        low, high = np.triu_indices(len(reached), 1)
+        inside = reached[high] - reached[low]
+        fewest = min(_FEWEST_INSIDE, total / 4)
+        fits = (inside >= fewest) & (total - inside >= fewest)
+        self.low, self.high, inside = low[fits], high[fits], inside[fits]
+        self._scale = 1 / (inside * (1 - inside / total))
+
+    def highest(self, x: Floats) -> tuple[float, int, int] | None:
+        """Return the stretch that is highest above the rest for its length.
+
+        With it comes how far it is above the rest: a sum of squares, to be held against the
+        noise. Which stretch is the highest does not depend on that.
+        """
+        if not self.low.size:
+            return None
+        sums = self._sums(x)
+        score = np.where(sums > 0, sums**2 * self._scale, 0.0)
+        best = int(np.argmax(score))
+        if score[best] <= 0:
+            return None
+        return float(score[best]), int(self.low[best]), int(self.high[best])
+
+    def _sums(self, x: Floats) -> Floats:
+        mean = float((x * self._weight).sum()) / self._total
+        reached = np.append(0.0, np.cumsum((x - mean) * self._weight))
+        found: Floats = reached[self.high] - reached[self.low]
+        return found
+
+
+def _noise(
+    x: Floats, weight: Floats, pairs: _Pairs, found: tuple[int, int]
+) -> tuple[Floats, list[int]]:
+    """Return what is left of a series without its highest stretches, for one request each.
+
+    An incident is no noise, nor is another one that stands out nearly as far. Their edges come
+    with it.
+    """
+    rest = _levelled(x, weight, *found)
+    edges = [*found]
+    first = float(((rest - x) ** 2 * weight).sum())
+    for _ in range(_MOST_STRETCHES - 1):
+        other = pairs.highest(rest)
+        if other is None or other[0] < _ALSO * first:
+            break
+        rest = _levelled(rest, weight, *other[1:])
+        edges += other[1:]
+    free = len(x) - 1 - len(edges)
+    left: Floats = rest * np.sqrt(weight * (len(x) / max(free, len(x) / 2)))
+    return left, edges
+
+
+def _levels(x: Floats, weight: Floats, i: int, j: int) -> tuple[float, float]:
+    """Return the mean inside a stretch and outside."""
+    total, inside = float((x * weight).sum()), float((x[i:j] * weight[i:j]).sum())
+    n = float(weight[i:j].sum())
+    return inside / n, (total - inside) / max(float(weight.sum()) - n, 1e-9)
+
+
+def _levelled(x: Floats, weight: Floats, i: int, j: int) -> Floats:
+    """Return a series less its mean, inside a stretch and outside."""
+    inside, outside = _levels(x, weight, i, j)
+    level = np.full(len(x), outside)
+    level[i:j] = inside
+    return x - level
+
+
+def _bar(by_bins: tuple[float, float, float], bins: int) -> float:
+    least, more, most = by_bins
+    return min(least + more / bins, most)
+
+
+def _memory(noise: Floats) -> float:
+    """Return how many bins say as much as one independent one: 1 and twice the correlations."""
+    whole = float((noise**2).sum())
+    found = 1.0
+    for lag in range(1, min(len(noise) // 3, _LONGEST_MEMORY)):
+        alike = float((noise[lag:] * noise[:-lag]).sum()) / whole if whole > 0 else 0.0
+        if alike <= 0:
+            break
+        found += 2 * alike
+    return found
+
+
+def _edge(x: Floats, found: tuple[int, int], edges: Sequence[int], spread: float) -> float:
+    """Return how much larger the steps at a stretch's edges are than steps elsewhere.
+
+    A series that wanders makes stretches of its own, but no edges; so a stretch that has them
+    counts even where few bins say little of how the series wanders.
+
+    Args:
+        x: the series.
+        found: the stretch.
+        edges: of all stretches; steps across them are no measure.
+        spread: of a bin, by which steps differ at least.
+    """
+    reached = np.append(0.0, np.cumsum(x))
+    best = 0.0
+    for m in _STEPS:
+        steps = np.abs(reached[2 * m :] - 2 * reached[m:-m] + reached[: -2 * m])
+        place = np.arange(len(steps)) + m
+        mine = [steps[edge - m] for edge in found if m <= edge <= len(x) - m and 0 < edge < len(x)]
+        quiet = np.all([np.abs(place - edge) >= m for edge in edges], axis=0)
+        if not mine or np.count_nonzero(quiet) < _FEWEST_STEPS:
+            continue
+        usual = max(float((steps[quiet] ** 2).mean()), m * spread)
+        best = max(best, float(min(mine)) / math.sqrt(usual))
+    return best
+
+
+def _at(x: Floats, weight: Floats, starts: Floats, at: float) -> tuple[float, int, int] | None:
     """Return the stretch around a time that is nearer to its level than to the usual one."""
-    place = int(np.clip(np.searchsorted(bins.edges, at, side="right") - 1, 0, len(x) - 1))
-    usual = float(np.median(x[weight > 0]))
+    place = int(np.clip(np.searchsorted(starts, at, side="right") - 1, 0, len(x) - 1))
+    usual = float(np.median(x))
     near = slice(max(place - _NEAR, 0), place + _NEAR + 1)
-    if not weight[near].sum() > 0:
-        return None
     level = float(np.average(x[near], weights=weight[near]))
-    high = (x > (usual + level) / 2) & (weight > 0)
+    high = x > (usual + level) / 2
     i = j = place
     while i > 0 and high[max(i - _NEAR, 0) : i].any():
         i -= 1
@@ -166,31 +345,6 @@ def _at(x: Floats, weight: Floats, bins: Bins, at: float) -> tuple[float, int, i
     return (mean - usual) ** 2 * inside, i, j
 
 
-def _highest(x: Floats, weight: Floats, least: float) -> tuple[float, int, int] | None:
-    """Return the stretch [i, j) that is highest above the rest for its length.
-
-    With it comes how far it is above the rest: a sum of squares, to be divided by the noise. Which
-    stretch is the highest does not depend on that.
-    """
-    total = float(weight.sum())
-    if total <= 0:
-        return None
-    reached_w = np.append(0.0, np.cumsum(weight))
-    reached_x = np.append(0.0, np.cumsum(weight * (x - (weight * x).sum() / total)))
-    inside = reached_w[None, :] - reached_w[:, None]
-    sums = reached_x[None, :] - reached_x[:, None]
-    fits = (inside >= _FEWEST_INSIDE) & (total - inside >= _FEWEST_INSIDE)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        apart = sums * total / (inside * (total - inside))  # mean inside less mean outside
-        score = sums**2 / (inside * (1 - inside / total))
-    fits &= apart >= least
-    if not fits.any():
-        return None
-    score = np.where(fits, score, -np.inf)
-    i, j = np.unravel_index(int(np.argmax(score)), score.shape)
-    return float(score[i, j]), int(i), int(j)
-
-
 def _without_gaps(
     x: Floats, weight: Floats, spread: float, found: tuple[int, int]
 ) -> tuple[int, int]:
@@ -201,12 +355,10 @@ def _without_gaps(
     i, j = found
     outside = np.ones(len(x), bool)
     outside[i:j] = False
-    if not weight[outside].sum() > 0:
-        return found
     usual = float(np.average(x[outside], weights=weight[outside]))
     for _ in range(_MOST_GAPS):
-        gap = _highest(-x[i:j], weight[i:j], 0.0)
-        if gap is None or gap[0] < CERTAIN * spread:
+        gap = _Pairs(weight[i:j]).highest(-x[i:j])
+        if gap is None or gap[0] < _CLEAR * spread:
             break
         low, high = i + gap[1], i + gap[2]
         level = float(np.average(x[low:high], weights=weight[low:high]))
@@ -219,44 +371,6 @@ def _without_gaps(
             break
         i, j = cut
     return i, j
-
-
-def _stands_out(x: Floats, weight: Floats, i: int, j: int) -> bool:
-    """Return whether a stretch is above what other stretches as long as it do by themselves."""
-    length = j - i
-    means = []
-    for low, high in ((0, i), (j, len(x))):
-        for begin in range(low, high - length + 1, length):
-            part = slice(begin, begin + length)
-            if weight[part].sum() > 0:
-                means.append(float(np.average(x[part], weights=weight[part])))
-    if len(means) < _FEWEST_STRETCHES:
-        return True  # too short a history to know what is usual
-    apart = float(np.average(x[i:j], weights=weight[i:j])) - float(np.mean(means))
-    error = float(np.std(means, ddof=1)) * math.sqrt(1 + 1 / len(means))
-    highest = max(means) - float(np.mean(means))
-    return apart > max(_STANDS_OUT * error, _ABOVE_HIGHEST * highest)
-
-
-def _unrest(x: Floats, weight: Floats, stretch: tuple[int, int]) -> float:
-    """Return the variance of a request's worth of the series, from its steps in quiet times.
-
-    Steps over several bins count too: a series that wanders has small ones and large ones. A step
-    across an edge of the stretch in question is no noise: both its ends must be on one side.
-    """
-    used = weight > 0
-    side = np.zeros(len(x))
-    side[stretch[0] : stretch[1]] = 1.0
-    side[stretch[1] :] = 2.0
-    x, weight, side = x[used], weight[used], side[used]
-    found = 0.0
-    for lag in _LAGS:
-        within = side[lag:] == side[:-lag]
-        if np.count_nonzero(within) <= lag:
-            break
-        steps = (x[lag:] - x[:-lag]) ** 2 / (1 / weight[lag:] + 1 / weight[:-lag])
-        found = max(found, float(np.median(steps[within])) / _MEDIAN_OF_CHI)
-    return found
 
 
 def date_change(t: Floats, slow: Mask, low: float, high: float) -> tuple[float, float] | None:

@@ -54,7 +54,7 @@ def judge(
             stretches of one window, in which nothing happened.
     """
     broken = _broken(outcomes)
-    if min(change.before.n, change.after.n) < fewest:
+    if min(change.before.n, change.after.n) < fewest and not change.significant:
         if broken:
             return Judged("regression", broken)
         return Judged(

@@ -26,6 +26,7 @@ _DAY_S: Final = 86_400.0
 _ENOUGH: Final = 200
 _AT_S: Final = (300.0, 900.0, 1800.0)
 _QUIET_SHARE: Final = 0.2
+_FOR_A_P95: Final = 72
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +71,23 @@ def choose(
         found, said = _before(t, after, 0.0)
         return Chosen(found, after, None, searched=False, warnings=said)
     since = None if before is None else before.end
-    spike = _search(rows, values, since, at, metric)
+    highest = _search(rows, values, since, at, metric)
+    spike = highest if highest is not None and highest.score >= CERTAIN else None
     end = float(t[-1]) + 1e-3 if len(t) else 1.0
     warnings: tuple[str, ...] = ()
     if spike is not None:
         after = Window(spike.start, spike.end or end)
         guard = spike.bin_s
+    elif highest is not None and before is None and at is None and _carries(t, highest, end):
+        after, guard = Window(highest.start, highest.end or end), 0.0
+        warnings = ("no spike stands out; the slowest stretch is compared with what was before",)
     elif before is not None:
         after, guard = Window(before.end, max(end, before.end + 1)), 0.0
     elif at is not None:
         after, guard = _around(t, at), 0.0
         warnings = ("no spike stands out at this time; the time around it is compared",)
     else:
-        first = float(t[0]) if len(t) else 0.0
-        after, guard = Window(end - _QUIET_SHARE * (end - first), end), 0.0
+        after, guard = _last(t, end), 0.0
         warnings = ("no spike stands out; the last fifth is compared with what was before",)
     if before is None:
         before, more = _before(t, after, guard)
@@ -134,6 +138,8 @@ def _search(
         return None
     if since is not None:
         at = max(since, at or since)
+    if metric is None:
+        best = _clearer(best, find_failures(rows.start / 1e9, failed_mask(rows), bins, at))
     for name in METRICS if metric is None else (metric,):
         one = values(name)
         t = np.concatenate([one.t, one.censored_t])
@@ -141,10 +147,7 @@ def _search(
         value = np.concatenate([one.value, one.at_least])[order]
         if not len(t):
             continue
-        spike = find_slow(t[order], value, bins, at)
-        best = _clearer(best, spike)
-    if metric is None:
-        best = _clearer(best, find_failures(rows.start / 1e9, failed_mask(rows), bins, at))
+        best = _clearer(best, find_slow(t[order], value, bins, at))
     if best is None:
         return None
     if since is not None and best.start < since:
@@ -153,14 +156,32 @@ def _search(
 
 
 def _clearer(best: Spike | None, spike: Spike | None) -> Spike | None:
-    """Return the more certain of two spikes; one that chance can make is none.
+    """Return the more certain of two spikes; one that noise can make shadows none.
 
-    A longer answer is a longer e2e: of two as certain, the metric that says more is taken, which
-    is the one asked first.
+    Of two as certain the one that says more is taken, which is the one asked first: what fails is
+    also quick or slow, and a longer answer is a longer e2e.
     """
-    if spike is None or spike.score < CERTAIN:
+    if spike is None:
         return best
-    return spike if best is None or spike.score > 1.5 * best.score else best
+    if best is None or spike.score > 1.5 * best.score:
+        return spike
+    return spike if spike.score >= CERTAIN > best.score else best
+
+
+def _carries(t: Floats, spike: Spike, end: float) -> bool:
+    """Return whether a stretch and the rest have as many requests as a p95 needs."""
+    inside = _count(t, Window(spike.start, spike.end or end))
+    return min(inside, len(t) - inside) >= _FOR_A_P95
+
+
+def _last(t: Floats, end: float) -> Window:
+    """Return the last fifth, or as much as a p95 needs, and half at most."""
+    if not len(t):
+        return Window(end - 1.0, end)
+    first = float(t[0])
+    start = end - _QUIET_SHARE * (end - first)
+    wanted = min(_FOR_A_P95, len(t) // 2)
+    return Window(min(start, float(t[len(t) - max(wanted, 1)])), end)
 
 
 def _before(t: Floats, after: Window, guard: float) -> tuple[Window, tuple[str, ...]]:

@@ -264,7 +264,15 @@ def test_a_workload_never_seen_before_is_not_compared():
     assert result.settle
 
 
-@pytest.mark.parametrize("n", [(4000, 40), (40, 4000), (0, 500), (500, 0), (0, 0), (1, 1)])
+def test_forty_requests_are_enough_for_what_is_plain():
+    """Half of them queue: an interval of the p95 takes more of them, to see that it rose does not."""
+    result = triage(day(after=Kind(queued_share=0.5), n=(4000, 40)), QUICK)
+
+    assert result.verdict == "regression"
+    assert result.after.p95_ci[1] is None
+
+
+@pytest.mark.parametrize("n", [(4000, 9), (9, 4000), (0, 500), (500, 0), (0, 0), (1, 1)])
 def test_too_few_requests_are_not_enough(n):
     """No verdict, no cause, and what would settle it."""
     result = triage(day(after=Kind(queued_share=0.5), n=n), QUICK)
