@@ -45,7 +45,7 @@ from llmtrace.triage.result import (
     Verdict,
 )
 from llmtrace.triage.verdict import judge
-from llmtrace.triage.windows import choose, onset
+from llmtrace.triage.windows import FEW, choose, onset
 
 Q: Final = 0.95
 
@@ -172,6 +172,8 @@ def triage(
         load,
         unmatched=mine.cells.unmatched_share,
         fewest=least_values(Q),
+        visible=compared[about].visible,
+        thorough=chosen.searched and rows.n > FEW,
         usual=lambda: usual_parts(sides, about, Q, fewest=least_values(Q)),
     )
     rose = change.significant and (change.delta_s or 0.0) > 0
@@ -228,6 +230,7 @@ def triage(
         load=load,
         anatomy=_anatomy(mine, change.before.p95, change.after.p95),
         estimates=_estimates(sides, settings.seed),
+        smallest_visible=compared[about].visible,
         settle=_settle(judged.verdict, told[about]),
     )
     report("done", 1.0)

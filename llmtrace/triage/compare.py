@@ -21,6 +21,7 @@ from llmtrace.triage.chance import (
     share_bounds,
 )
 from llmtrace.triage.parts import Values, slow
+from llmtrace.triage.power import smallest_visible
 from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
 from llmtrace.triage.spike import date_change
 
@@ -37,12 +38,14 @@ class Compared:
         change: for the result.
         design: how many requests say as much as one independent one, before and after.
         threshold: the p95 before, above which a request counts as slow; NaN = not known.
+        visible: the smallest relative change that would have been seen; `None` = none would.
     """
 
     change: Change
     quantile: float
     design: tuple[float, float]
     threshold: float
+    visible: float | None = None
 
 
 def compare(
@@ -98,7 +101,9 @@ def compare(
         p_value=p_value,
         significant=bool(told and matters and p_value < certain),
     )
-    return Compared(change, q, (up.before[2], design_a), low)
+    designs = (up.before[2], design_a)
+    visible = smallest_visible(both, designs, (*_ALSO, q), certain=certain, least=least)
+    return Compared(change, q, designs, low, visible)
 
 
 @dataclass(frozen=True, slots=True)

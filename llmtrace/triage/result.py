@@ -263,6 +263,8 @@ class Result:
         exemplars: trace ids nearest to the p95, `slow` (after) and `normal` (before).
         changes: all metrics looked at.
         moved: which of them, and `errors` and `cancelled`, moved beyond chance.
+        smallest_visible: the least relative rise of the metric that these windows would have shown
+            in four of five cases; `None` = not even ten times as slow.
         settle: what data would settle what is open.
     """
 
@@ -287,6 +289,7 @@ class Result:
     load: Mapping[str, Load] = field(default_factory=dict)
     anatomy: Anatomy | None = None
     estimates: Estimates | None = None
+    smallest_visible: float | None = None
     settle: tuple[str, ...] = ()
 
 

@@ -280,7 +280,8 @@ def _levelled(x: Floats, weight: Floats, i: int, j: int) -> Floats:
     inside, outside = _levels(x, weight, i, j)
     level = np.full(len(x), outside)
     level[i:j] = inside
-    return x - level
+    left: Floats = x - level
+    return left
 
 
 def _bar(by_bins: tuple[float, float, float], bins: int) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.triage.attribute import NAMES, Attribution, Spread
+from llmtrace.triage.power import TOO_COARSE
 from llmtrace.triage.result import Change, Load, Outcomes, Verdict
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
@@ -38,6 +39,8 @@ def judge(
     *,
     unmatched: float,
     fewest: int,
+    visible: float | None,
+    thorough: bool,
     usual: Callable[[], tuple[float, float]] | None = None,
 ) -> Judged:
     """Give the verdict.
@@ -50,6 +53,8 @@ def judge(
         load: how much was asked for, `before` and `after`.
         unmatched: share of the requests now of a kind never seen before.
         fewest: requests that a window needs for its p95 to have an interval.
+        visible: the smallest relative rise that would have been seen; `None` = none would.
+        thorough: all there is was searched, and that was much: these two windows are only part.
         usual: returns by how many seconds the mix and the same work move, at most, between
             stretches of one window, in which nothing happened.
     """
@@ -68,7 +73,12 @@ def judge(
         hidden = _hidden(change, found, spread, usual)
         if hidden is not None:
             return hidden
-        return Judged("no_change", f"{_moved(change)}: not beyond chance.")
+        coarse = visible is None or visible > TOO_COARSE
+        seen = "no rise" if visible is None else f"a rise of {100 * visible:.0f} %"
+        return Judged(
+            "not_enough_data" if coarse and not thorough else "no_change",
+            f"{_moved(change)}: not beyond chance; {seen} of all requests would have been seen.",
+        )
     if unmatched > NEW_SHARE or found is None:
         return Judged(
             "new_workload",

@@ -27,6 +27,7 @@ _ENOUGH: Final = 200
 _AT_S: Final = (300.0, 900.0, 1800.0)
 _QUIET_SHARE: Final = 0.2
 _FOR_A_P95: Final = 72
+FEW: Final = 1000  # rows, from which a search that finds nothing is to be believed
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +170,14 @@ def _clearer(best: Spike | None, spike: Spike | None) -> Spike | None:
 
 
 def _carries(t: Floats, spike: Spike, end: float) -> bool:
-    """Return whether a stretch and the rest have as many requests as a p95 needs."""
+    """Return whether a stretch is worth comparing though noise may have made it.
+
+    It is where the search had few requests to go by, and stretch and rest have as many as a p95
+    needs.
+    """
     inside = _count(t, Window(spike.start, spike.end or end))
+    if len(t) > FEW:
+        return False  # the search has seen enough to be believed
     return min(inside, len(t) - inside) >= _FOR_A_P95
 
 

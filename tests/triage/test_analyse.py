@@ -264,8 +264,18 @@ def test_a_workload_never_seen_before_is_not_compared():
     assert result.settle
 
 
+def test_what_would_have_been_seen_is_said():
+    """Nothing moved is a claim only where a rise by a fifth would have shown."""
+    many, few = (triage(day(n=(n, n)), QUICK) for n in (3000, 150))
+
+    assert (many.verdict, few.verdict) == ("no_change", "not_enough_data")
+    assert many.smallest_visible <= 0.2
+    assert few.smallest_visible is None or few.smallest_visible > 0.2
+    assert "would have been seen" in few.reason
+
+
 def test_forty_requests_are_enough_for_what_is_plain():
-    """Half of them queue: an interval of the p95 takes more of them, to see that it rose does not."""
+    """Half of them queue: to see that takes fewer than an interval of the p95 does."""
     result = triage(day(after=Kind(queued_share=0.5), n=(4000, 40)), QUICK)
 
     assert result.verdict == "regression"

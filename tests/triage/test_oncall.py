@@ -319,7 +319,8 @@ def test_the_labels_say_whose_requests(slow, at):
     [alert] = read_alerts(notification(firing(at, replica="vllm-1", model="nobody's", job="app")))
     result = triage_alert(slow, alert, at + 600)
 
-    assert result.verdict == "no_change"
+    assert result.verdict in ("no_change", "not_enough_data")  # by what so few would have shown
+    assert not result.significant
     assert 0 < result.quality.n[1] < slow.rows.n / 3
 
 

@@ -16,6 +16,7 @@ from llmtrace.triage.spike import (
     find_failures,
     find_slow,
 )
+from tests.bench.bench_search import BARS, PLACES, false_alarms, finds
 
 HOURS = 2 * 3600.0
 
@@ -111,3 +112,39 @@ def test_where_nothing_rises_there_is_no_date():
 
     assert date_change(t, slow, 400, 600) is None
     assert date_change(t, slow, 2000, 3000) is None
+
+
+@pytest.mark.parametrize("two_edges", [False, True])
+@pytest.mark.parametrize("bins", range(8, 61, 4))
+def test_a_tenfold_rise_is_found_in_few_requests(bins, two_edges):
+    """Wherever it is, in 160 requests as in 1,200."""
+    assert all(finds(bins, place, 1, two_edges=two_edges) for place in PLACES)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("memory", BARS)
+def test_noise_that_wanders_is_no_spike(memory, own):
+    """Not oftener than the bars, and what thirty draws leave open; the bench has the figures."""
+    shares = [false_alarms(memory, n, 30, own=own) for n in (160, 400, 1200)]
+
+    assert np.mean(shares) <= BARS[memory] + 0.03
+
+
+def test_two_spikes_alike_are_no_noise_to_each_other():
+    """The earlier or the later of them is found."""
+    t, value = series(3, n=800, factor=10.0, begin=0.2, end=0.3)
+    value = value * np.where((t >= 0.7 * HOURS) & (t < 0.8 * HOURS), 10.0, 1.0)
+
+    found = find_slow(t, value, bins_for(t))
+
+    assert found.score > CERTAIN
+    assert min(abs(found.start / HOURS - at) for at in (0.2, 0.7)) < 0.02
+
+
+def test_a_silence_is_no_part_of_what_follows_it():
+    """A stretch begins with its own requests, not with the last one before nobody asked."""
+    r = np.random.default_rng(4)
+    t = np.concatenate([np.sort(r.uniform(0, 40, 100)), np.sort(r.uniform(340, 380, 100))])
+    value = np.exp(r.normal(0, 0.5, 200)) * np.where(t > 100, 5.0, 1.0)
+
+    assert find_slow(t, value, bins_for(t)).start == pytest.approx(340, abs=2)

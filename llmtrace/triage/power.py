@@ -1,0 +1,60 @@
+"""Which change would these two windows have shown?
+
+"Nothing moved" is worth what the comparison would have seen: a few dozen requests, or requests
+that share fate, hide a doubling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from llmtrace.triage.chance import more_than, quantile
+from llmtrace.triage.parts import Values
+
+TOO_COARSE: Final = 0.2  # what goes unseen above that is no "nothing moved"
+_FACTORS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 4.0, 9.0)
+_ONE_IN_FIVE: Final = 0.8416  # standard deviations below the mean: 80 % power
+_ENOUGH: Final = 20_000
+
+
+def smallest_visible(
+    both: tuple[Values, Values],
+    designs: tuple[float, float],
+    shares: Sequence[float],
+    *,
+    certain: float,
+    least: float,
+) -> float | None:
+    """Return by which share all requests must get slower to be called so, in four of five cases.
+
+    Args:
+        both: the metric before and after; each request before is made slower by the same factor.
+        designs: how many requests say as much as one independent one, before and after.
+        shares: the quantiles at which the windows are compared.
+        certain: the chance of a false alarm to stay below.
+        least: share of the p95 by which it must move to matter.
+
+    Returns:
+        0.2 = a rise by 20 %, of the factors tried; `None` = not even ten times as slow.
+    """
+    before, after = both
+    if not len(before) or not len(after):
+        return None
+    value = np.sort(before.value[:: -(-len(before) // _ENOUGH)])
+    n0, n1 = len(before) / designs[0], len(after) / max(designs)
+    for factor in _FACTORS:
+        if factor < least:
+            continue
+        chance = 1.0
+        for share in shares:
+            bound = quantile(before.value, share, before.weight)
+            slower = 1 - np.searchsorted(value, bound / (1 + factor), side="right") / len(value)
+            seen = slower - _ONE_IN_FIVE * math.sqrt(max(slower * (1 - slower), 0.0) / max(n1, 1))
+            chance = min(chance, more_than(seen * n1, n1, (1 - share) * n0, n0))
+        if 2 * len(shares) * chance < certain:
+            return factor
+    return None
