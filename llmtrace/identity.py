@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from opentelemetry import trace as otel_trace
 
-from llmtrace import scope as scopes
-from llmtrace.export import langfuse_beside, provider
-from llmtrace.export.langfuse_names import TYPE as LANGFUSE_TYPE
+from llmtrace import current_scope, foreign_tracer
+from llmtrace.export import provider
 from llmtrace.record import Later, Recording, random_id
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def of_request(
     parent, counted = _NOTHING, False
     if known.is_valid:
         parent = _below(known)
-        counted = langfuse_beside.is_counted(outside)
+        counted = foreign_tracer.registered.counts(outside)
     if generation is not None:
         parent = parent._replace(context=otel_trace.set_span_in_context(generation))
     if around is not None:
@@ -131,13 +130,15 @@ def of_request(
         if around.function is None:  # else it is a span, and no row
             recording.info["nested"] = True
         recording.attributes |= {
-            name: around.attributes[name] for name in scopes.INHERITED if name in around.attributes
+            name: around.attributes[name]
+            for name in current_scope.INHERITED
+            if name in around.attributes
         }
         counted = counted or _in_generation(around)
         if generation is None and not _opened_since(parent, around.span):
             parent = _inside(around.span)
     if counted:
-        recording.attributes[LANGFUSE_TYPE] = "span"  # there is one for this call
+        foreign_tracer.registered.mark(recording.attributes)  # there is one for this call
     if tracer is None:
         trace_id = parent.trace_id or random_id(16)
         return SpanIdentity(
@@ -277,4 +278,4 @@ def _state(ids: SpanContext) -> str:
 
 def _in_generation(around: Recording) -> bool:
     """Say whether a generation of Langfuse's own SDK is open around a recording, not inside it."""
-    return around.span.generation is None and LANGFUSE_TYPE in around.attributes
+    return around.span.generation is None and foreign_tracer.registered.marked(around.attributes)

@@ -13,12 +13,13 @@ from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 from llmtrace import relay as relays
+from llmtrace.current_scope import live
 from llmtrace.errors import ConfigError
 from llmtrace.failopen import internal_error, wrong_use
 from llmtrace.record import Recording
 from llmtrace.rows import OUTCOMES
 from llmtrace.runtime import current, enclosing
-from llmtrace.scope import ToolScope, TurnScope, live
+from llmtrace.scope import ToolScope, TurnScope
 from llmtrace.stages import StageName
 from llmtrace.wrappers.function import Scalar, labels
 

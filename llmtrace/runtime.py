@@ -21,12 +21,11 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
 
+from llmtrace import current_scope, foreign_tracer
 from llmtrace import identity as identities
 from llmtrace import relay as relays
-from llmtrace import scope as scopes
 from llmtrace.content import Content, ContentPolicy
-from llmtrace.export import langfuse_beside, provider
-from llmtrace.export.langfuse_names import TYPE as LANGFUSE_TYPE
+from llmtrace.export import provider
 from llmtrace.export.sink import Sink, SpanSink
 from llmtrace.export.span_layout import failure_text
 from llmtrace.failopen import internal_error
@@ -106,7 +105,7 @@ class Runtime:
         """
         around = enclosing()
         known = {"service": self.service, **self.labels}
-        known |= {**scopes.fields(), **_fields(around), **info}
+        known |= {**current_scope.fields(), **_fields(around), **info}
         recording = Recording(self._emit, known, clock=self.clock, wall=self.wall)
         if around is not None and around.function is around and around.labels is not None:
             recording.attributes |= around.labels[2]
@@ -132,7 +131,7 @@ class Runtime:
         if self.content is not None and identity.sampled:
             recording.content = Content(self.content)
         if surroundings:
-            scopes.begins(recording, self.clock)
+            current_scope.begins(recording, self.clock)
         if "request_id" not in known:
             known["request_id"] = f"lt-{identity.span_id}"
         return recording
@@ -146,7 +145,7 @@ class Runtime:
         if not around.joined and around.call_ended is None:
             around.function = own = around
             around.joined = True
-            scopes.withdraw(around)
+            current_scope.withdraw(around)
             relay = relays.current.get()
             if relay is not None:
                 relay.withdraw(around)
@@ -214,7 +213,9 @@ class Runtime:
         _open.discard(recording)
         identity: SpanIdentity = recording.span
         if identity.generation is not None:
-            langfuse_beside.tell(identity.generation, recording.info, row.outcome, row.error_type)
+            foreign_tracer.registered.ended(
+                identity.generation, recording.info, row.outcome, row.error_type
+            )
         if identity.later is None:
             self._write(identity, row)
         else:
@@ -301,9 +302,11 @@ class Runtime:
     def beside(self, recording: Recording, generation: Span) -> None:
         """Note that Langfuse's own SDK records a call of a request that has begun already."""
         recording.span = recording.span._replace(generation=generation)
-        recording.attributes[LANGFUSE_TYPE] = "span"
+        foreign_tracer.registered.mark(recording.attributes)
         # The generation ends with its stream, and not with the function around it.
-        recording.at_stream_end = partial(langfuse_beside.tell, generation, recording.info)
+        recording.at_stream_end = partial(
+            foreign_tracer.registered.ended, generation, recording.info
+        )
 
     def emit_span(self, span: FinishedSpan, context: Context | None = None) -> None:
         """Hand a finished span that is no row to whatever writes spans. Never raises.

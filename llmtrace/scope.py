@@ -1,4 +1,4 @@
-"""What is around the code that runs right now: which turn, which tool call? What ran inside it?
+"""What ran inside a turn or tool call, and what does that come to?
 
 A turn's own recording keeps its time; a `TurnScope` keeps what began and ended in it, within
 bounds, and makes its figures of that when it is over.
@@ -7,132 +7,22 @@ bounds, and makes its figures of that when it is over.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from typing import Any, Final
 
-from opentelemetry import context as otel_context
-
+from llmtrace.current_scope import INHERITED, RequestSeen, Scope
 from llmtrace.failopen import internal_error
 from llmtrace.provenance import Prints, prints_of
 from llmtrace.record import Clock, Recording
 from llmtrace.rows import TURN, Row
-from llmtrace.tools import Part, PartKind, tool_figures
+from llmtrace.tools import Part, tool_figures
 from llmtrace.turns import Inside, turn_timeline
-
-# In OpenTelemetry's context, so that whatever carries that one carries this along.
-KEY: Final = otel_context.create_key("llmtrace-scope")
-# What is said of a turn holds for what runs inside it, too.
-INHERITED: Final = ("user.id", "session.id", "gen_ai.conversation.id", "tag.tags")
-
-# Row fields of a turn that hold for its requests.
-_HELD: Final = ("route", "tenant")
 
 MOST_TOOLS: Final = 256
 MOST_REQUESTS: Final = 256
 _MOST_PRINTS: Final = 65_536  # hashes kept at a time, over all calls of a round
-_DEEPEST: Final = 16
 _NS: Final = 1_000_000_000
-
-
-class Scope:
-    """A turn or a tool call while it runs.
-
-    Attributes:
-        above: what it lies in.
-        ended: whether it is over. Code that still runs with its context then belongs to `above`.
-    """
-
-    __slots__ = ("above", "ended")
-
-    def __init__(self, above: Scope | None) -> None:
-        self.above = above
-        self.ended = False
-
-    def around(self) -> Scope | None:
-        """Return the innermost one around that is not over, and let go of those that are."""
-        while self.above is not None and self.above.ended:
-            self.above = self.above.above
-        return self.above
-
-    def turns(self) -> Iterator[tuple[TurnScope, int]]:
-        """Yield the turns around what begins here, and how deep in each it lies."""
-        scope: Scope | None = self
-        for depth in range(1, _DEEPEST):
-            if scope is None:
-                return
-            if isinstance(scope, TurnScope) and not scope.ended:
-                yield scope, depth
-            scope = scope.around()
-
-
-def fields() -> dict[str, Any]:
-    """Return the row fields that hold for a request that begins now: of the turn it is in."""
-    around = live()
-    turn = None if around is None else next(around.turns(), None)
-    if turn is None:
-        return {}
-    known = turn[0].recording.info
-    return {name: known[name] for name in _HELD if known.get(name) is not None}
-
-
-def live() -> Scope | None:
-    """Return the innermost turn or tool call that the code running now is in."""
-    scope = otel_context.get_value(KEY)
-    if not isinstance(scope, Scope):
-        return None
-    return scope.around() if scope.ended else scope
-
-
-def begins(recording: Recording, clock: Clock) -> None:
-    """Note that a request, or a turn, begins in whatever is around it.
-
-    Args:
-        recording: of the request or turn.
-        clock: what the recording's clock is made of.
-    """
-    around = live()
-    if around is None:
-        return
-    turns = [*around.turns()]
-    if turns:
-        recording.info["nested"] = True
-        said = turns[0][0].recording.attributes
-        own = {name: value for name, value in said.items() if not name.startswith("langfuse.")}
-        recording.attributes = {**own, **recording.attributes}
-    seen = [turn.request_begins(recording, clock, depth) for turn, depth in turns]
-    recording.finished = partial(_note, [one for one in seen if one is not None])
-
-
-def _note(seen: list[_Seen], row: Row) -> Row:
-    for one in seen:
-        one.row = row
-        one.start += row.start - one.unix  # a call may turn out to be less than its function
-    return row
-
-
-def withdraw(recording: Recording) -> None:
-    """Take back that a request began: it is a decorated function around several."""
-    noted, recording.finished = recording.finished, None
-    if isinstance(noted, partial) and noted.func is _note:
-        for one in noted.args[0]:
-            one.withdrawn = True
-
-
-@dataclass(slots=True)
-class _Seen:
-    """A request that began in a turn, or a turn inside it."""
-
-    kind: PartKind
-    name: str
-    number: int
-    start: int
-    depth: int
-    row: Row | None = None
-    unix: int = 0
-    withdrawn: bool = False
 
 
 @dataclass(slots=True)
@@ -197,13 +87,17 @@ class TurnScope(Scope):
         # Tool calls may begin and end in any thread, and end inside the garbage collector.
         self._lock = threading.RLock()
         self._numbers = count()
-        self._requests: list[_Seen] = []
+        self._requests: list[RequestSeen] = []
         self._tools: list[ToolSeen] = []
         self._round = 0  # how many requests the turn itself has begun
         self._begun = self._active = 0  # tool calls of the turn itself
         self._busy = self._busy_since = self._serial = 0
         self._printed = 0
         self._known: set[int] = set()  # prints of what earlier rounds' calls were given
+
+    def turn(self) -> Recording:
+        """Return its recording."""
+        return self.recording
 
     def inherited(self) -> dict[str, str | bool | int | float | tuple[str, ...]]:
         """Return the attributes that hold for what runs inside, too."""
@@ -212,7 +106,7 @@ class TurnScope(Scope):
 
     # --- requests -------------------------------------------------------------------------------
 
-    def request_begins(self, recording: Recording, clock: Clock, depth: int) -> _Seen | None:
+    def request_begins(self, recording: Recording, clock: Clock, depth: int) -> RequestSeen | None:
         """Note that a request, or a turn inside this one, begins; its row follows."""
         turn = recording.info.get("operation") == TURN
         with self._lock:
@@ -220,7 +114,7 @@ class TurnScope(Scope):
                 self._next_round()
             kept = len(self._requests) < MOST_REQUESTS
             named = recording.info.get("agent" if turn else "model")
-            seen = _Seen(
+            seen = RequestSeen(
                 kind="turn" if turn else "request",
                 name=named or str(recording.info.get("operation", "chat")),
                 number=next(self._numbers),
@@ -389,7 +283,7 @@ def _begun(recording: Recording, clock: Clock) -> int:
     return recording.start - (recording.clock is not clock)
 
 
-def _request_part(seen: _Seen, wall: int) -> Part:
+def _request_part(seen: RequestSeen, wall: int) -> Part:
     row = seen.row
     end = wall if row is None else min(wall, seen.start + row.e2e_ns)
     return Part(

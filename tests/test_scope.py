@@ -14,10 +14,11 @@ from opentelemetry import context as otel_context
 
 import llmtrace
 from llmtrace import scope as scopes
+from llmtrace.current_scope import KEY, Scope, live
 from llmtrace.failopen import internal_errors, reset_internal_errors
 from llmtrace.record import Recording
 from llmtrace.rows import TURN
-from llmtrace.scope import KEY, Scope, ToolScope, TurnScope, live
+from llmtrace.scope import ToolScope, TurnScope
 from llmtrace.stages import Timeline
 from llmtrace.testing import FakeClock, capture, make_row
 

@@ -14,31 +14,35 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace import content
 from llmtrace.export.dialect import Attributes, Dialect, of_stage
-from llmtrace.export.langfuse_names import (
-    APP_ROOT,
-    COMPLETION_START,
-    ENVIRONMENT,
-    GENERATIONS,
-    INPUT,
-    LEVEL,
-    METADATA,
-    MODEL,
-    OUTPUT,
-    RELEASE,
-    SESSION,
-    STATUS_MESSAGE,
-    TAGS,
-    TYPE,
-    USAGE,
-    USER,
-    VERSION,
-)
 from llmtrace.export.span_layout import status_text
 from llmtrace.semconv import Value, to_attributes
 
 if TYPE_CHECKING:
     from llmtrace.rows import Row
     from llmtrace.spans import Span
+
+# What Langfuse calls what it reads off a span, as its own SDK does, version 5.
+TYPE: Final = "langfuse.observation.type"
+LEVEL: Final = "langfuse.observation.level"
+STATUS_MESSAGE: Final = "langfuse.observation.status_message"
+METADATA: Final = "langfuse.observation.metadata"
+INPUT: Final = "langfuse.observation.input"
+OUTPUT: Final = "langfuse.observation.output"
+MODEL: Final = "langfuse.observation.model.name"
+USAGE: Final = "langfuse.observation.usage_details"
+COMPLETION_START: Final = "langfuse.observation.completion_start_time"
+TAGS: Final = "langfuse.trace.tags"
+ENVIRONMENT: Final = "langfuse.environment"
+RELEASE: Final = "langfuse.release"
+VERSION: Final = "langfuse.version"
+APP_ROOT: Final = "langfuse.internal.is_app_root"
+
+# Not Langfuse's own, but read by it.
+USER: Final = "user.id"
+SESSION: Final = "session.id"
+
+# Observations that it counts tokens and costs of. On others they would be counted twice.
+GENERATIONS: Final = frozenset({"generation", "embedding"})
 
 _OTHER_TAGS: Final = "tag.tags"  # as OpenInference calls them
 _EVERYWHERE: Final = frozenset({USER, SESSION, _OTHER_TAGS})

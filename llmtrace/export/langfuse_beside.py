@@ -8,13 +8,13 @@ twice: under a generation of Langfuse's SDK ours is a span, and tells it what on
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import get_current_span
 
 from llmtrace.errors import ConfigError
-from llmtrace.export.langfuse_names import GENERATIONS, TYPE, USAGE
+from llmtrace.export.langfuse_attributes import GENERATIONS, TYPE, USAGE
 from llmtrace.failopen import fails_open
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def projects(provider: Any) -> Iterator[str]:
             yield getattr(one, "public_key", "")
 
 
-def is_counted(span: Any) -> bool:
+def counts(span: Any) -> bool:
     """Say whether a span is open, somebody else's, and one that Langfuse counts tokens of."""
     attributes = getattr(span, "attributes", None)
     if not attributes or not span.is_recording():
@@ -57,15 +57,25 @@ def is_counted(span: Any) -> bool:
     return getattr(scope, "name", None) != _SCOPE and any(True for _ in projects(span))
 
 
+def mark(attributes: MutableMapping[str, Any]) -> None:
+    """Note in a request's attributes that Langfuse counts it already: ours is a span."""
+    attributes[TYPE] = "span"
+
+
+def marked(attributes: Mapping[str, Any]) -> bool:
+    """Say whether `mark` has been there, or the application chose a type itself."""
+    return TYPE in attributes
+
+
 @fails_open("export.langfuse")
-def only_ours(ours: Any) -> None:
+def count_ours(ours: Any) -> None:
     """Have Langfuse count a call once whose client has opened a span of its own inside ours.
 
     Args:
         ours: the span of the request that the client is about to send.
     """
     theirs: Any = get_current_span()
-    if theirs is not ours and is_counted(theirs):
+    if theirs is not ours and counts(theirs):
         theirs.set_attributes({TYPE: "span", USAGE: "{}"})
 
 
@@ -83,7 +93,7 @@ def labels(span: Any) -> dict[str, str]:
 
 
 @fails_open("export.langfuse")
-def tell(
+def ended(
     generation: Span, info: Mapping[str, Any], outcome: str, error_type: str | None = None
 ) -> None:
     """Note on a generation of Langfuse's SDK what it does not know: a failure, the tokens.

@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from llmtrace.errors import ConfigError
-from llmtrace.export.langfuse_names import ENVIRONMENT, RELEASE
+from llmtrace.export.langfuse_attributes import ENVIRONMENT, RELEASE
 from llmtrace.export.otlp_settings import OtlpSettings
 
 _CLOUD: Final = "https://cloud.langfuse.com"

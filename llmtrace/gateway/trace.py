@@ -16,7 +16,7 @@ from opentelemetry import propagate
 from opentelemetry import trace as otel_trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from llmtrace import scope
+from llmtrace.current_scope import KEY
 from llmtrace.identity import SpanIdentity
 from llmtrace.runtime import Runtime
 from llmtrace.spans import Span
@@ -97,7 +97,7 @@ def _is_server_side(span: Any, traceparent: str) -> bool:
 def _extracted(headers: Mapping[str, str]) -> otel_context.Context:
     """Return the context that the caller sent, by what the application propagates, or by W3C."""
     # A turn of a client in the same process is none of this side's.
-    around = otel_context.set_value(scope.KEY, None)
+    around = otel_context.set_value(KEY, None)
     context = propagate.extract(headers, around)
     caller = otel_trace.get_current_span(context).get_span_context()
     if caller.is_remote or "traceparent" not in headers:

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from llmtrace import export
 from llmtrace.errors import ConfigError
-from llmtrace.export import langfuse_names as names
+from llmtrace.export import langfuse_attributes as names
 from llmtrace.export.langfuse import langfuse_sink
 from llmtrace.export.langfuse_settings import read_labels, read_project, to_otlp
 from llmtrace.failopen import internal_errors

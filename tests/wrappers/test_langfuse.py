@@ -317,9 +317,9 @@ def test_a_clients_own_span_inside_ours_is_not_counted(provider):
     theirs = made.get_tracer("com.anthropic.sdk.python")
     ours = made.get_tracer("llmtrace").start_span("chat")
     with theirs.start_as_current_span("call", attributes={"gen_ai.operation.name": "chat"}):
-        langfuse_beside.only_ours(ours)
+        langfuse_beside.count_ours(ours)
     with theirs.start_as_current_span("step", attributes={"gen_ai.operation.name": "x"}):
-        langfuse_beside.only_ours(ours)
+        langfuse_beside.count_ours(ours)
     ours.end()
     made.force_flush()
     call, step = sent.get_finished_spans()

@@ -16,13 +16,14 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from llmtrace.content import ARGUMENTS, RESULT, tool_content
+from llmtrace.current_scope import KEY, live
 from llmtrace.errors import ConfigError
 from llmtrace.failopen import fails_open, internal_error
 from llmtrace.identity import inside as context_of
 from llmtrace.record import outcome_of
 from llmtrace.rows import Outcome
 from llmtrace.runtime import Runtime, active, enclosing
-from llmtrace.scope import KEY, ToolScope, ToolSeen, TurnScope, live
+from llmtrace.scope import ToolScope, ToolSeen, TurnScope
 from llmtrace.semconv import reserved
 from llmtrace.semconv_table import (
     EXECUTE_TOOL,
@@ -181,6 +182,8 @@ class _Call:
         self._seen: list[tuple[TurnScope, ToolSeen]] = []
         self.context: Context = otel_context.set_value(KEY, scope, identity.context)
         for turn, depth in () if around is None else around.turns():
+            if not isinstance(turn, TurnScope):
+                continue
             if not self._seen:
                 scope.attributes |= turn.inherited()
             seen = turn.tool_begins(told.name, identity.span_id, [*arguments.values()], depth)

@@ -12,7 +12,7 @@ from functools import lru_cache, partial, wraps
 from operator import itemgetter
 from typing import Any, Final
 
-from llmtrace.export import langfuse_beside
+from llmtrace import foreign_tracer
 from llmtrace.failopen import internal_error
 from llmtrace.record import Attempt, Clock, Recording, type_name
 from llmtrace.runtime import current, entered
@@ -71,7 +71,7 @@ def _begin(
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
         internal_error("http.headers", error)
     if recording.span.span is not None:
-        langfuse_beside.only_ours(recording.span.span)
+        foreign_tracer.registered.count_ours(recording.span.span)
     try:
         attempt = recording.attempt()
         attempt.under_way = True
