@@ -166,7 +166,10 @@ def test_names_are_those_of_the_installed_package():
     ours = {
         value
         for name, value in vars(names).items()
-        if name.isupper() and isinstance(value, str) and value.startswith("langfuse.")
+        if name.isupper()
+        and not name.startswith("_")
+        and isinstance(value, str)
+        and value.startswith("langfuse.")
     }
 
     assert version("langfuse").startswith("5.")
