@@ -507,6 +507,13 @@ def test_two_runs_ask_the_same():
     assert first(0) != first(1)
 
 
+def test_the_work_is_the_same_all_along():
+    """What goes wrong half-way is not that there are more documents by chance."""
+    routes = [job.route for job in itertools.islice(jobs(), 350)]
+
+    assert [routes[:200].count("document"), routes[200:].count("document")] == [20, 15]
+
+
 @pytest.mark.parametrize("longest", [LONGEST_PROMPT, 3_200])
 def test_prompts_fit_the_endpoint(longest):
     """Short ones and long ones, none longer than the endpoint takes, each with an answer limit."""

@@ -6,6 +6,7 @@ documents. Drawn by seed, so that two runs ask the same.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ _MIX: Final = {
 }
 LONGEST_PROMPT: Final = 16_000
 _SLOW_RENDER_S: Final = 0.012
+_DECK: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,13 @@ def jobs(seed: int = 0, longest_prompt: int = LONGEST_PROMPT) -> Iterator[Job]:
     """
     draws = random.Random(seed)  # noqa: S311 - no secret
     scale = min(1.0, longest_prompt / LONGEST_PROMPT)
-    number = 0
-    while True:
-        number += 1
-        route = draws.choices(list(_MIX), [share for share, *_ in _MIX.values()])[0]
+    # As from a deck of cards: by chance alone one phase would get twice the documents of another,
+    # and a triage would rightly say that the work changed.
+    deck = [route for route, (share, *_) in _MIX.items() for _ in range(round(share * _DECK))]
+    for number in itertools.count(1):
+        if number % len(deck) == 1:
+            draws.shuffle(deck)
+        route = deck[number % len(deck)]
         _, shortest, longest, limits = _MIX[route]
         length = round(draws.uniform(shortest, longest) * scale)
         yield Job(
