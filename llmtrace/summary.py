@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from llmtrace.budget import Budget
-from llmtrace.quantiles import Interval, interval, quantile
 from llmtrace.rows import OUTCOMES, Row
 from llmtrace.stages import STAGES
+from llmtrace.stats.quantiles import Interval, interval, quantile
 
 Verdict = Literal["within", "over", "unclear"]
 

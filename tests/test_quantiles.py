@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.quantiles import Interval, interval, least_values, quantile
+from llmtrace.stats.quantiles import Interval, interval, least_values, quantile
 
 values = st.lists(st.floats(0, 1e6), min_size=1, max_size=200)
 shares = st.floats(0.01, 0.99)

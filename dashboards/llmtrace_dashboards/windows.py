@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from llmtrace.errors import ConfigError
-from llmtrace.quantiles import least_values
+from llmtrace.stats.quantiles import least_values
 
 Severity = Literal["page", "ticket"]
 

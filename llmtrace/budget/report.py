@@ -14,11 +14,11 @@ import numpy as np
 
 from llmtrace.budget.model import Budget, Budgets
 from llmtrace.columns import from_rows
-from llmtrace.quantiles import least_values
 from llmtrace.rows import Row
 from llmtrace.stages import STAGES
+from llmtrace.stats.quantiles import least_values
+from llmtrace.stats.significance import harrell_davis, share_bounds
 from llmtrace.summary import UNATTRIBUTED, Line, Summary, summarise
-from llmtrace.triage.chance import harrell_davis, share_bounds
 
 State = Literal["within", "near", "over", "unclear", "no limit", "not reported"]
 

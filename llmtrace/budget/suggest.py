@@ -20,11 +20,11 @@ from llmtrace.budget.check import FRONT
 from llmtrace.budget.model import Budget
 from llmtrace.columns import Columns
 from llmtrace.errors import DataError
-from llmtrace.quantiles import least_values
 from llmtrace.rows import TURN
 from llmtrace.stages import STAGES, StageName
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.chance import harrell_davis
+from llmtrace.stats.quantiles import least_values
+from llmtrace.stats.significance import harrell_davis
 
 UNATTRIBUTED: Final = "unattributed"
 _NAMES: Final = (*STAGES, UNATTRIBUTED)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rich.live import Live
 from rich.spinner import Spinner
 
-from llmtrace.quantiles import quantile
+from llmtrace.stats.quantiles import quantile
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,8 +10,8 @@ from rich.text import Text
 from llmtrace.budget import Budget
 from llmtrace.demo.target import Target
 from llmtrace.export.console import waterfall
-from llmtrace.quantiles import least_values
 from llmtrace.rows import Row
+from llmtrace.stats.quantiles import least_values
 from llmtrace.summary import Summary, mean_changes, summarise
 from llmtrace.view import (
     JOINED,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from llmtrace.case import Case, Window
 from llmtrace.columns import Columns, concatenate
 from llmtrace.errors import ConfigError
-from llmtrace.quantiles import least_values
+from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.anatomy import anatomy
 from llmtrace.triage.attribute import NAMES, Attribution, Spread, bootstrap
 from llmtrace.triage.causes import causes

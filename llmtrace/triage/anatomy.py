@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.chance import harrell_davis
+from llmtrace.stats.significance import harrell_davis
 from llmtrace.triage.parts import PARTS
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.chance import quantile
+from llmtrace.stats.significance import quantile
 from llmtrace.triage.parts import PARTS
 from llmtrace.triage.shapley import Index, Staged, staged, swap
 from llmtrace.triage.workload import Codes

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llmtrace.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.chance import binomial_tail, effective_count, false_discovery, quantile
+from llmtrace.stats.significance import binomial_tail, effective_count, false_discovery, quantile
 from llmtrace.triage.parts import Values, slow
 from llmtrace.triage.result import Cohort
 from llmtrace.triage.workload import Cells, Codes

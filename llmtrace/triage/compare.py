@@ -12,7 +12,7 @@ import numpy as np
 from llmtrace.case import Window
 from llmtrace.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.chance import (
+from llmtrace.stats.significance import (
     clustered,
     effective_count,
     more_than,

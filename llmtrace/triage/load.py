@@ -8,7 +8,7 @@ import numpy as np
 
 from llmtrace.case import Window
 from llmtrace.columns import Columns
-from llmtrace.triage.chance import quantile
+from llmtrace.stats.significance import quantile
 from llmtrace.triage.result import Load
 
 _HIGH: Final = 0.95

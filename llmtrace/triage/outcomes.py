@@ -9,7 +9,7 @@ import numpy as np
 from llmtrace.columns import Columns
 from llmtrace.rows import OUTCOMES, TURN
 from llmtrace.stats.arrays import Mask
-from llmtrace.triage.chance import clustered, effective_count, more_than
+from llmtrace.stats.significance import clustered, effective_count, more_than
 from llmtrace.triage.result import Outcomes
 
 FAILED: Final = ("error", "truncated", "timeout")

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.triage.chance import more_than, quantile
+from llmtrace.stats.significance import more_than, quantile
 from llmtrace.triage.parts import Values
 
 TOO_COARSE: Final = 0.2  # what goes unseen above that is no "nothing moved"

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.quantiles import least_values
+from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.compare import Compared
 from llmtrace.triage.divide import Divided
 from llmtrace.triage.parts import Values

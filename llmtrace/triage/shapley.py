@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.chance import quantile
+from llmtrace.stats.significance import quantile
 
 Index = NDArray[np.intp]
 

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmtrace.quantiles import quantile
+from llmtrace.stats.quantiles import quantile
 from tests.bench.bench_receive import plain_requests
 
 AT_ONCE = 200  # requests under way

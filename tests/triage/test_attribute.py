@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmtrace.stats.significance import harrell_davis, quantile
 from llmtrace.triage.anatomy import anatomy
 from llmtrace.triage.attribute import NAMES, attribute, bootstrap, requests
-from llmtrace.triage.chance import harrell_davis, quantile
 from llmtrace.triage.parts import PARTS
 
 Q = 0.95

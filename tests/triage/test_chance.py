@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace import quantiles
-from llmtrace.triage.chance import (
+from llmtrace.stats import quantiles
+from llmtrace.stats.significance import (
     binomial_tail,
     clustered,
     false_discovery,
@@ -48,7 +48,7 @@ def test_a_weight_is_so_many_values():
 
 @pytest.mark.parametrize("n", [72, 100, 200, 500, 1000, 2000])
 def test_bounds_of_a_quantile_are_those_shown_elsewhere(n):
-    """The interval of order statistics, as `llmtrace.quantiles` has it."""
+    """The interval of order statistics, as `llmtrace.stats.quantiles` has it."""
     some = np.arange(1.0, n + 1)
     found = quantile_bounds(some, 0.95)
     shown = quantiles.interval(some.tolist(), 0.95)

@@ -186,7 +186,7 @@ def _line(
 def verdict(known: int, within: int, objective: float) -> Verdict:
     """Say whether a quantile is within its limit, from how many values are.
 
-    The same as holding the limit against `llmtrace.quantiles.interval`, without the values: the
+    The same as holding the limit against `llmtrace.stats.quantiles.interval`, without the values: the
     limit is below the interval if fewer values are within it than chance would have, and above it
     if more are.
 

@@ -265,7 +265,7 @@ def stage_percentiles(
 
 
 def level(q: float) -> str:
-    """Write the level at which `quantileExact` gives the nearest rank, as `llmtrace.quantiles`.
+    """Write the level at which `quantileExact` gives the nearest rank, as `llmtrace.stats.quantiles`.
 
     It takes the value at index n * q, rounded down: one too high where that is a whole number.
     """

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.budget import DEFAULT, Budget
-from llmtrace.quantiles import interval
+from llmtrace.stats.quantiles import interval
 from llmtrace_collector.profile import builtin_profiles
 from llmtrace_collector.scrape import TargetState
 from llmtrace_collector.serve.engines import engine_lines, gpu_lines
