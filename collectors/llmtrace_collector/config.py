@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from llmtrace.api_clients.http_client import read_token
+from llmtrace.api_clients.listen_address import is_loopback
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.budget.file import as_plain
 from llmtrace.errors import ConfigError
-from llmtrace.servers.listening import is_loopback
-from llmtrace.servers.one import read_token
 from llmtrace_collector.fetch import checked, shown
 from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
 from llmtrace_collector.scrape import ScrapeSettings

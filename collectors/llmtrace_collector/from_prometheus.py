@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from llmtrace.api_clients.collector_client import Collector
 from llmtrace.case import Signals, Window, signals_from
 from llmtrace.errors import ConfigError, DataError, SourceError
-from llmtrace.servers.collector import Collector
 from llmtrace_collector.profile import Profile, builtin_profiles
 from llmtrace_collector.samples import of_reading
 from llmtrace_collector.signals import SIGNALS

@@ -7,8 +7,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from llmtrace.api_clients.collector_client import Collector
 from llmtrace.printable import printable
-from llmtrace.servers.collector import Collector
 
 
 def run(url: str, *, token_file: Path | None, replay: bool, as_json: bool) -> None:

@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 import aiohttp
 import yaml
 
+from llmtrace.api_clients.http_client import read_token
 from llmtrace.errors import ConfigError, explain_error
-from llmtrace.servers.one import read_token
 from llmtrace_collector.fetch import FetchError, checked, fetch, read_json, shown
 
 _MOST_BYTES: Final = 8 << 20

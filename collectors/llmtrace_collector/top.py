@@ -16,9 +16,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from llmtrace.api_clients.collector_client import Collector
 from llmtrace.errors import SourceError
 from llmtrace.palette import STAGE_COLOURS
-from llmtrace.servers.collector import Collector
 from llmtrace.view import ms
 
 _GAP: Final = 2

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from llmtrace.api_clients.http_client import read_token
 from llmtrace.budget import DEFAULT, Budget, read_budgets
 from llmtrace.errors import DataError
-from llmtrace.servers.one import read_token
 from llmtrace_dashboards.boards import dashboards
 from llmtrace_dashboards.exporting import Form, files, write
 from llmtrace_dashboards.importing.remote import Remote

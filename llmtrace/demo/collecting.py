@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from llmtrace.api_clients.collector_client import Collector
+from llmtrace.api_clients.http_client import opener
 from llmtrace.errors import SourceError
-from llmtrace.servers.collector import Collector
-from llmtrace.servers.one import opener
 
 _HOST: Final = "127.0.0.1"
 _START_S: Final = 60.0

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from llmtrace.api_clients.collector_client import Collector
 from llmtrace.demo import trouble as troubles
 from llmtrace.demo.collecting import Collecting, collecting
 from llmtrace.demo.options import Phase
@@ -24,7 +25,6 @@ from llmtrace.demo.trouble import Trouble
 from llmtrace.demo.workload import Job
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.local_vllm.install import cache_folder
-from llmtrace.servers.collector import Collector
 
 try:
     from llmtrace.case import Facts, Window, write_case

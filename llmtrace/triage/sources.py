@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from llmtrace.api_clients.collector_client import Collector
 from llmtrace.case import (
     Case,
     Signals,
@@ -26,7 +27,6 @@ from llmtrace.case import (
 from llmtrace.column_files import read_columns
 from llmtrace.columns import Builder, Columns, Words, from_rows
 from llmtrace.errors import DataError
-from llmtrace.servers.collector import Collector
 
 Progress = Callable[[str, float], None]
 Filters = Mapping[str, tuple[str, ...]]

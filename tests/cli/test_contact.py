@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
+from llmtrace.api_clients.http_client import unreachable
 from llmtrace.cli import main
 from llmtrace.errors import SourceError
-from llmtrace.servers.one import unreachable
 from tests.test_one_row_format import FLAT
 
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 
+from llmtrace.api_clients.collector_client import Collector
 from llmtrace.cli import main
 from llmtrace.rows import TURN, from_dict
-from llmtrace.servers.collector import Collector
 from llmtrace.stages import STAGES
 from llmtrace_collector.top import ask
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from llmtrace.api_clients.collector_client import Collector
 from llmtrace.cli import main
 from llmtrace.errors import SourceError
-from llmtrace.servers.collector import Collector
 from llmtrace_collector.top import ask, picture, spark, watch
 
 from .serve.views import empty, view

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llmtrace.servers.listening import LOOPBACK_NAMES, host_of
+from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
 from llmtrace_collector.config import Address
 from llmtrace_collector.receive.access import Secret, check_token
 from llmtrace_collector.receive.refusal import RefusedError

@@ -14,7 +14,7 @@ from llmtrace.errors import SourceError, missing_extra
 try:
     from grafana_client.client import GrafanaException
 
-    from llmtrace.servers.grafana import NOT_FOUND, Asker, Grafana, says_why
+    from llmtrace.api_clients.grafana_client import NOT_FOUND, Asker, Grafana, says_why
 except ImportError as error:
     raise missing_extra(
         "llmtrace dashboards import", "dashboards", error.name or "grafana-client"
@@ -30,7 +30,7 @@ _ASKER: Final = Asker(
 
 
 class Remote:
-    """One Grafana. Arguments and errors as of `llmtrace.servers.grafana.Grafana`."""
+    """One Grafana. Arguments and errors as of `llmtrace.api_clients.grafana_client.Grafana`."""
 
     def __init__(
         self, url: str, token: str, *, ca_file: Path | None = None, timeout_s: float = 10.0

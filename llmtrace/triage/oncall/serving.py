@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from llmtrace.api_clients.http_client import read_token
+from llmtrace.api_clients.listen_address import is_loopback
 from llmtrace.errors import ConfigError, missing_extra
-from llmtrace.servers.listening import is_loopback
-from llmtrace.servers.one import read_token
 from llmtrace.triage.oncall.desk import Desk
 from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.oncall.telling import Annotated, Told, Webhook

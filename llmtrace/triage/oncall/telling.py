@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from llmtrace.api_clients.http_client import opener
 from llmtrace.errors import ConfigError, SourceError
-from llmtrace.servers.one import opener
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.result import NAMED, Result
 from llmtrace.triage.screen import (
@@ -122,7 +122,7 @@ class Annotated:
     """
 
     def __init__(self, url: str, token: str, ca_file: Path | None = None) -> None:
-        from llmtrace.servers.grafana import Asker, Grafana
+        from llmtrace.api_clients.grafana_client import Asker, Grafana
 
         asker = Asker(
             url="--grafana",

@@ -20,9 +20,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
 from llmtrace.errors import DataError
 from llmtrace.pages import document
-from llmtrace.servers.listening import LOOPBACK_NAMES, host_of
 from llmtrace.triage.oncall.alert import MOST_BYTES, read_alerts
 from llmtrace.triage.oncall.desk import Desk, Full
 from llmtrace.triage.oncall.reports import Reports

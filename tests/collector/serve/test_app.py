@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
+from llmtrace.api_clients.listen_address import host_of
 from llmtrace.palette import STAGE_COLOURS
-from llmtrace.servers.listening import host_of
 from llmtrace.stages import STAGES
 from llmtrace_collector.config import Address
 from llmtrace_collector.serve.access import Guard, hosts_for

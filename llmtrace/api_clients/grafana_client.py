@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from llmtrace.api_clients.http_client import unreachable
 from llmtrace.errors import ConfigError, SourceError, missing_extra
-from llmtrace.servers.one import unreachable
 
 try:
     from grafana_client import GrafanaApi
