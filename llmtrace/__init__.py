@@ -6,11 +6,11 @@ request, and each call becomes one row. See README.md and docs/first-trace.md.
 
 from llmtrace.budget import Budget
 from llmtrace.configure import flush, init, shutdown
+from llmtrace.core.failopen import internal_errors
+from llmtrace.core.row import OUTCOMES, Row
+from llmtrace.core.stages import STAGES, Stages, Timeline, split
 from llmtrace.errors import ConfigError, DataError, LlmtraceError, SourceError
-from llmtrace.failopen import internal_errors
 from llmtrace.marks import annotate, render, stage
-from llmtrace.rows import OUTCOMES, Row
-from llmtrace.stages import STAGES, Stages, Timeline, split
 from llmtrace.wrappers.agents.tool import tool
 from llmtrace.wrappers.agents.turn import turn
 from llmtrace.wrappers.function import trace

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.printable import printable
-from llmtrace.rows import Row
-from llmtrace.stages import STAGES
+from llmtrace.core.attempts import LONGEST_S
+from llmtrace.core.row import Row
+from llmtrace.core.sanitize import printable
+from llmtrace.core.stages import STAGES
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.tries import LONGEST_S
 
 # Durations in seconds, as `Row.as_dict` names them.
 SECONDS: Final = (

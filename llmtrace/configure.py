@@ -18,11 +18,11 @@ from urllib.parse import unquote
 
 from llmtrace import export, foreign_tracer, runtime
 from llmtrace.budget import Budget, Budgets, read_budgets
-from llmtrace.content import DEFAULT_LIMIT, ContentPolicy
+from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
+from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.errors import ConfigError
 from llmtrace.export import langfuse_beside
 from llmtrace.export.sink import Sink
-from llmtrace.failopen import fails_open, internal_error
 from llmtrace.identity import HeaderPolicy
 from llmtrace.runtime import Runtime
 from llmtrace.wrappers import instrument as wrapping

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
-from llmtrace.record import Clock, Recording
-from llmtrace.rows import Row
-from llmtrace.tools import PartKind
+from llmtrace.core.recording import Clock, Recording
+from llmtrace.core.row import Row
+from llmtrace.core.tool_calls import PartKind
 
 # In OpenTelemetry's context, so that whatever carries that one carries this along.
 KEY: Final = otel_context.create_key("llmtrace-scope")

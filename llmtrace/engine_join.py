@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from llmtrace.rows import Row, with_figures
-from llmtrace.stages import EngineFigures, Reported
+from llmtrace.core.row import Row, with_figures
+from llmtrace.core.stages import EngineFigures, Reported
 
 _CHAT: Final = re.compile(r"chatcmpl-(.+)", re.DOTALL)
 _COMPLETION: Final = re.compile(r"(cmpl-(.+))-[0-9]+", re.DOTALL)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from llmtrace.core.stages import EngineFigures, Reported, Source, reported
 from llmtrace.semconv_table import PLAIN
-from llmtrace.stages import EngineFigures, Reported, Source, reported
 
 # The engine's own id of a request: as vLLM writes it, too.
 ENGINE_ID: Final = "gen_ai.request.id"

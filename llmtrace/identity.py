@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from opentelemetry import trace as otel_trace
 
 from llmtrace import current_scope, foreign_tracer
+from llmtrace.core.recording import Later, Recording, random_id
 from llmtrace.export import provider
-from llmtrace.record import Later, Recording, random_id
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, Tracer
 
-    from llmtrace.spans import SpanKind
+    from llmtrace.core.span import SpanKind
 
 
 class SpanIdentity(NamedTuple):

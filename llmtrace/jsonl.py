@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from llmtrace.core.row import Row, from_dict
 from llmtrace.errors import DataError, SourceError, explain_error, missing_extra
-from llmtrace.rows import Row, from_dict
 
 CASE_ROWS: Final = ("rows.parquet", "rows.jsonl", "rows.jsonl.gz")
 

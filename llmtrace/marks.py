@@ -13,14 +13,14 @@ from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 from llmtrace import relay as relays
+from llmtrace.core.failopen import internal_error, wrong_use
+from llmtrace.core.recording import Recording
+from llmtrace.core.row import OUTCOMES
+from llmtrace.core.stages import StageName
 from llmtrace.current_scope import live
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import internal_error, wrong_use
-from llmtrace.record import Recording
-from llmtrace.rows import OUTCOMES
 from llmtrace.runtime import current, enclosing
 from llmtrace.scope import ToolScope, TurnScope
-from llmtrace.stages import StageName
 from llmtrace.wrappers.function import Scalar, labels
 
 F = TypeVar("F", bound=Callable[..., Any])

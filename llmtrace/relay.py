@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.record import Clock, Recording
-from llmtrace.spans import Value
-from llmtrace.stages import StageName
+from llmtrace.core.recording import Clock, Recording
+from llmtrace.core.span import Value
+from llmtrace.core.stages import StageName
 
 current: ContextVar[Relay | None] = ContextVar("llmtrace_relay", default=None)
 

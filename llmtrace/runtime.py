@@ -24,24 +24,24 @@ from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
 from llmtrace import current_scope, foreign_tracer
 from llmtrace import identity as identities
 from llmtrace import relay as relays
-from llmtrace.content import Content, ContentPolicy
+from llmtrace.core.content import Content, ContentPolicy
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Clock, Later, Recording, random_id
+from llmtrace.core.row import TURN
+from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.export import provider
 from llmtrace.export.sink import Sink, SpanSink
 from llmtrace.export.span_layout import failure_text
-from llmtrace.failopen import internal_error
 from llmtrace.identity import TO_ALL, HeaderPolicy, SpanIdentity
-from llmtrace.record import Clock, Later, Recording, random_id
-from llmtrace.rows import TURN
 from llmtrace.semconv_table import PLAIN
-from llmtrace.spans import Span as FinishedSpan
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
-    from llmtrace.rows import Row
-    from llmtrace.spans import SpanKind
+    from llmtrace.core.row import Row
+    from llmtrace.core.span import SpanKind
 
 current: ContextVar[Recording | None] = ContextVar("llmtrace_current", default=None)
 

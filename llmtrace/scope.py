@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final
 
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Clock, Recording
+from llmtrace.core.row import TURN, Row
+from llmtrace.core.tool_calls import Part, tool_figures
 from llmtrace.current_scope import INHERITED, RequestSeen, Scope
-from llmtrace.failopen import internal_error
 from llmtrace.provenance import Prints, prints_of
-from llmtrace.record import Clock, Recording
-from llmtrace.rows import TURN, Row
-from llmtrace.tools import Part, tool_figures
 from llmtrace.turns import Inside, turn_timeline
 
 MOST_TOOLS: Final = 256

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from llmtrace import content
+from llmtrace.core import content
+from llmtrace.core.attempts import MOST_TRIES, Try, as_plain, from_plain
+from llmtrace.core.browser_timing import ON_WIRE, flatten, unflatten
+from llmtrace.core.row import OUTCOMES, Row, bounded
+from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, StageName, Timeline
 from llmtrace.errors import DataError
-from llmtrace.rendering import ON_WIRE, flatten, unflatten
-from llmtrace.rows import OUTCOMES, Row, bounded
 from llmtrace.semconv_table import (
     BROWSER,
     DERIVED,
@@ -32,8 +34,6 @@ from llmtrace.semconv_table import (
     Attribute,
     Kind,
 )
-from llmtrace.stages import SOURCES, STAGES, Network, Reported, StageName, Timeline
-from llmtrace.tries import MOST_TRIES, Try, as_plain, from_plain
 
 __all__ = [
     "Scalar",

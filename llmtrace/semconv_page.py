@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from llmtrace.core.stages import SOURCES
 from llmtrace.semconv_table import (
     AGENT_DURATION,
     ATTEMPT,
@@ -32,7 +33,6 @@ from llmtrace.semconv_table import (
     Attribute,
     ClientMetrics,
 )
-from llmtrace.stages import SOURCES
 
 _HEAD: Final = f"""\
 # A row on the wire
@@ -117,7 +117,7 @@ OpenTelemetry says of a server's request: `http.request.method`, `url.path`, `ht
 already, that one gets the attributes that begin with `llmtrace.`. See [gateways](gateways.md).
 """
 _STAGES_TEXT: Final = f"""\
-The partition of `llmtrace.e2e`, as `llmtrace.stages.split` makes it of the figures below. In
+The partition of `llmtrace.e2e`, as `llmtrace.core.stages.split` makes it of the figures below. In
 `<name>.source` who told: {", ".join(f"`{source}`" for source in SOURCES)}."""
 
 _BROWSER_TEXT: Final = """\

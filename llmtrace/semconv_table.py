@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from llmtrace.content import ARGUMENTS, INPUT, OUTPUT, RESULT, SYSTEM
-from llmtrace.rendering import ON_WIRE, name_of
-from llmtrace.rows import OUTCOMES
-from llmtrace.stages import STAGES
+from llmtrace.core.browser_timing import ON_WIRE, name_of
+from llmtrace.core.content import ARGUMENTS, INPUT, OUTPUT, RESULT, SYSTEM
+from llmtrace.core.row import OUTCOMES
+from llmtrace.core.stages import STAGES
 
 Kind = Literal["string", "string[]", "int", "double", "boolean", "seconds"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from llmtrace.budget import Budget
-from llmtrace.rows import OUTCOMES, Row
-from llmtrace.stages import STAGES
+from llmtrace.core.row import OUTCOMES, Row
+from llmtrace.core.stages import STAGES
 from llmtrace.stats.quantiles import Interval, interval, quantile
 
 Verdict = Literal["within", "over", "unclear"]

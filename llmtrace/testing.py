@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from llmtrace import runtime
-from llmtrace.record import Clock
-from llmtrace.rows import Row
+from llmtrace.core.recording import Clock
+from llmtrace.core.row import Row
+from llmtrace.core.stages import Timeline
 from llmtrace.runtime import Runtime
-from llmtrace.stages import Timeline
 from llmtrace.wrappers import instrument as wrapping
 from llmtrace.wrappers.streams import letgo
 

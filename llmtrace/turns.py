@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.stages import Reported, Source, StageName, Stages, Timeline, better
+from llmtrace.core.stages import Reported, Source, StageName, Stages, Timeline, better
 
 # As a waterfall lays them out: time on the server that nobody can split lies before the content.
 _ORDER: Final = (

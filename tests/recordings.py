@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmtrace.record import TEXT, Recording
-from llmtrace.rows import Row
+from llmtrace.core.recording import TEXT, Recording
+from llmtrace.core.row import Row
 from llmtrace.testing import FakeClock
 
 MS: Final = 1_000_000

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from llmtrace.record import GAP_BOUNDS_NS
-from llmtrace.rendering import Browser
-from llmtrace.rows import OUTCOMES, TURN, Row
+from llmtrace.core.attempts import LONGEST_S, Try
+from llmtrace.core.browser_timing import Browser
+from llmtrace.core.recording import GAP_BOUNDS_NS
+from llmtrace.core.row import OUTCOMES, TURN, Row
+from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, Timeline
 from llmtrace.semconv import reserved
-from llmtrace.stages import SOURCES, STAGES, Network, Reported, Timeline
-from llmtrace.tries import LONGEST_S, Try
 
 # Eleven days: beyond that a double holds seconds to fewer than nine digits after the point.
 MOST_NS = 10**15

@@ -24,8 +24,8 @@ from llmtrace.columns import (
     from_rows,
     short,
 )
+from llmtrace.core.row import Row
 from llmtrace.errors import DataError, SourceError
-from llmtrace.rows import Row
 from tests.strategies import requests
 
 START = 1_700_000_000 * 10**9

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.content import (
+from llmtrace.core.content import (
     CUT,
     INPUT,
     OUTPUT,
@@ -19,7 +19,7 @@ from llmtrace.content import (
     plain,
     tool_content,
 )
-from llmtrace.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
 
 texts = st.text(max_size=300)
 

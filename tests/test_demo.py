@@ -22,6 +22,7 @@ import llmtrace
 from llmtrace import local_vllm, runtime
 from llmtrace.case import read_case
 from llmtrace.cli import main
+from llmtrace.core.stages import STAGES
 from llmtrace.demo.drive import share
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.progress import Progress
@@ -34,7 +35,6 @@ from llmtrace.jsonl import read_rows
 from llmtrace.sim.engine import EngineConfig
 from llmtrace.sim.faults import Faults
 from llmtrace.sim.server import ServerConfig, serve
-from llmtrace.stages import STAGES
 from llmtrace.testing import FakeClock, make_row
 from llmtrace.triage.result import CAUSES
 from tests.sse_server import serve as serve_script

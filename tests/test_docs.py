@@ -16,7 +16,7 @@ import pytest
 
 import llmtrace
 from llmtrace import export
-from llmtrace.stages import STAGES, Source
+from llmtrace.core.stages import STAGES, Source
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

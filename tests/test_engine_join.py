@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.core.row import with_figures
+from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.engine_join import ClientIds, client_ids, join, together
-from llmtrace.rows import with_figures
-from llmtrace.stages import EngineFigures, Reported
 from llmtrace.testing import make_row
 from tests.strategies import requests
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.core.recording import Recording
+from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.identity import HeaderPolicy, SpanIdentity
-from llmtrace.record import Recording
-from llmtrace.stages import EngineFigures, Reported
 from llmtrace.testing import capture
 from llmtrace.wrappers.headers.exchange import answered, incoming, outgoing
 

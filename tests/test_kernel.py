@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.record import Attempt
-from llmtrace.stages import Reported
+from llmtrace.core.recording import Attempt
+from llmtrace.core.stages import Reported
 from llmtrace.wrappers.http import kernel
 
 MS = 1_000_000

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.stages import STAGES
+from llmtrace.core.stages import STAGES
 from tests.export.receivers import http_receiver
 from tests.export.test_wire import attributes_of
 

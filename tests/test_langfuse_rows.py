@@ -17,12 +17,12 @@ from langfuse.api.core.pydantic_utilities import parse_obj_as
 from langfuse.api.observations.types.observations_v2response import ObservationsV2Response
 
 from llmtrace import cli
+from llmtrace.core.row import from_dict
 from llmtrace.errors import ConfigError, SourceError
 from llmtrace.export.langfuse import langfuse_sink
 from llmtrace.export.langfuse_settings import Project
 from llmtrace.jsonl import read_rows as read_file
 from llmtrace.langfuse_rows import read_rows, row_of
-from llmtrace.rows import from_dict
 from llmtrace.semconv import from_attributes, to_attributes
 from tests.export.receivers import http_receiver
 from tests.export.samples import MS, SPAN, START, TRACE, typical, unsplit

@@ -114,12 +114,12 @@ def part(module: str) -> str:
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("import llmtrace.rows", "llmtrace.rows"),
-        ("from llmtrace import rows", "llmtrace.rows"),
-        ("from llmtrace.rows import Row", "llmtrace.rows.Row"),
+        ("import llmtrace.core.row", "llmtrace.core.row"),
+        ("from llmtrace import rows", "llmtrace.core.row"),
+        ("from llmtrace.core.row import Row", "llmtrace.core.row.Row"),
         ("from . import sink", "llmtrace.export.sink"),
         ("from .sink import Sink", "llmtrace.export.sink.Sink"),
-        ("from ..rows import Row", "llmtrace.rows.Row"),
+        ("from ..rows import Row", "llmtrace.core.row.Row"),
         ("def f():\n    import os.path", "os.path"),
     ],
 )

@@ -12,8 +12,8 @@ from collections import Counter
 
 import pytest
 
-from llmtrace.record import Recording
-from llmtrace.rows import Row
+from llmtrace.core.recording import Recording
+from llmtrace.core.row import Row
 from llmtrace.testing import capture
 
 pytest.importorskip("openai")

@@ -13,10 +13,10 @@ from llmtrace.case import Case, signals_from, write_case
 from llmtrace.cli import main
 from llmtrace.column_files import read_columns, write_columns
 from llmtrace.columns import Columns, from_rows
+from llmtrace.core.row import from_dict
+from llmtrace.core.stages import STAGES
 from llmtrace.errors import DataError, SourceError
 from llmtrace.jsonl import read_rows
-from llmtrace.rows import from_dict
-from llmtrace.stages import STAGES
 from tests.strategies import rows
 
 # Columns hold what has a start and a name; what else a row is made of is anything at all.

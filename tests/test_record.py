@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import llmtrace
-from llmtrace.failopen import internal_errors, reset_internal_errors
-from llmtrace.record import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
-from llmtrace.rows import OUTCOMES, Row, from_dict
-from llmtrace.stages import EngineFigures, Reported
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.recording import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
+from llmtrace.core.row import OUTCOMES, Row, from_dict
+from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.testing import capture
 from llmtrace.wrappers.streams import letgo
 from llmtrace.wrappers.streams.reads import areads, reads

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.failopen import reset_internal_errors
-from llmtrace.record import TEXT
-from llmtrace.stages import Network, Reported
+from llmtrace.core.failopen import reset_internal_errors
+from llmtrace.core.recording import TEXT
+from llmtrace.core.stages import Network, Reported
 from llmtrace.wrappers.streams.reads import reads
 from tests.recordings import MS, Request
 

@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 
-from llmtrace.failopen import internal_errors, reset_internal_errors
-from llmtrace.record import GAP_BOUNDS_NS, TEXT, Recording, outcome_of, random_id, type_name
-from llmtrace.rows import Row
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.recording import (
+    GAP_BOUNDS_NS,
+    TEXT,
+    Recording,
+    outcome_of,
+    random_id,
+    type_name,
+)
+from llmtrace.core.row import Row
 from llmtrace.wrappers.streams import letgo
 from llmtrace.wrappers.streams.reads import reads
 from tests.recordings import INFO, MS, Request
@@ -299,7 +306,7 @@ def test_a_nested_class_is_named_in_full():
 def test_an_id_is_never_zero_and_always_full_length(monkeypatch, size):
     """Ids are hex of their full width, and not all zero, which would be no id."""
     drawn = iter([bytes(2048), bytes(2040) + b"\xff" * 8, *[b"\x01" * 2048] * 2])
-    monkeypatch.setattr("llmtrace.record._words", deque())
+    monkeypatch.setattr("llmtrace.core.recording._words", deque())
     monkeypatch.setattr("os.urandom", lambda _: next(drawn))
 
     made = random_id(size)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.failopen import reset_internal_errors
-from llmtrace.record import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
-from llmtrace.stages import STAGES, EngineFigures, Reported
+from llmtrace.core.failopen import reset_internal_errors
+from llmtrace.core.recording import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
+from llmtrace.core.stages import STAGES, EngineFigures, Reported
 from tests.recordings import MS, Request
 
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace import refusals
-from llmtrace.record import outcome_of
-from llmtrace.refusals import code_in, code_of
+from llmtrace.core import error_codes
+from llmtrace.core.error_codes import code_in, code_of
+from llmtrace.core.recording import outcome_of
 
 
 @pytest.fixture(autouse=True)
 def _nothing_seen(monkeypatch):
     """No code was seen before."""
-    monkeypatch.setattr(refusals, "_seen", set())
+    monkeypatch.setattr(error_codes, "_seen", set())
 
 
 class ApiError(Exception):

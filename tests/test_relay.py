@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import llmtrace
 from llmtrace import relay as relays
-from llmtrace.record import TEXT, Recording
+from llmtrace.core.recording import TEXT, Recording
 from llmtrace.relay import Relay, Spent, Waits
 from llmtrace.testing import FakeClock, capture
 

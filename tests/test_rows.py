@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from llmtrace.core.row import OUTCOMES, Row, from_dict, seconds, with_figures
+from llmtrace.core.stages import STAGES, EngineFigures, Network, Reported, Timeline
 from llmtrace.errors import DataError
-from llmtrace.rows import OUTCOMES, Row, from_dict, seconds, with_figures
-from llmtrace.stages import STAGES, EngineFigures, Network, Reported, Timeline
 from llmtrace.testing import make_row
 from tests.strategies import durations, maybe, rows
 

@@ -19,10 +19,15 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanContext, TraceFlags
 
 import llmtrace
-from llmtrace.failopen import fails_open, internal_error, internal_errors, reset_internal_errors
-from llmtrace.rows import Row
+from llmtrace.core.failopen import (
+    fails_open,
+    internal_error,
+    internal_errors,
+    reset_internal_errors,
+)
+from llmtrace.core.row import Row
+from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.runtime import Runtime, activate, active, current, entered
-from llmtrace.spans import Span as FinishedSpan
 from llmtrace.testing import FakeClock, capture
 from tests.strategies import hexes
 
@@ -509,7 +514,7 @@ def test_a_log_does_not_quote_what_was_asked(caplog, level):
 
 def test_a_broken_log_does_not_raise(monkeypatch):
     """A logging handler that raises is not the application's problem."""
-    monkeypatch.setattr("llmtrace.failopen.logger.warning", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("llmtrace.core.failopen.logger.warning", lambda *_, **__: 1 / 0)
 
     internal_error("record", "lost")
 

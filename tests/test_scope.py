@@ -14,12 +14,12 @@ from opentelemetry import context as otel_context
 
 import llmtrace
 from llmtrace import scope as scopes
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.recording import Recording
+from llmtrace.core.row import TURN
+from llmtrace.core.stages import Timeline
 from llmtrace.current_scope import KEY, Scope, live
-from llmtrace.failopen import internal_errors, reset_internal_errors
-from llmtrace.record import Recording
-from llmtrace.rows import TURN
 from llmtrace.scope import ToolScope, TurnScope
-from llmtrace.stages import Timeline
 from llmtrace.testing import FakeClock, capture, make_row
 
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 30)), max_size=12)

@@ -9,12 +9,12 @@ from hypothesis import given
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
+from llmtrace.core.row import Row
+from llmtrace.core.stages import STAGES, Timeline
 from llmtrace.errors import DataError
-from llmtrace.rows import Row
 from llmtrace.semconv import from_attributes, is_row, reserved, split_server, to_attributes
 from llmtrace.semconv_page import page
 from llmtrace.semconv_table import LATEST, PLAIN, RELEASED, SPECIAL, client_metrics
-from llmtrace.stages import STAGES, Timeline
 from tests.strategies import rows
 
 DOCS = Path(__file__).parent.parent / "docs"

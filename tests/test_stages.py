@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from llmtrace.stages import (
+from llmtrace.core.stages import (
     SOURCES,
     STAGES,
     EngineFigures,

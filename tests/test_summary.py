@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.budget import Budget
-from llmtrace.rows import OUTCOMES
-from llmtrace.stages import STAGES, Network, Reported, Stages, Timeline
+from llmtrace.core.row import OUTCOMES
+from llmtrace.core.stages import STAGES, Network, Reported, Stages, Timeline
 from llmtrace.summary import mean_changes, summarise
 from llmtrace.testing import make_row
 from tests.strategies import requests

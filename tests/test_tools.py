@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.tools import (
+from llmtrace.core.tool_calls import (
     PART_KINDS,
     Part,
     ToolFigures,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.core.attempts import MOST_TRIES, Try, as_plain, from_plain, keep
+from llmtrace.core.row import from_dict
 from llmtrace.errors import DataError
-from llmtrace.rows import from_dict
 from llmtrace.testing import make_row
-from llmtrace.tries import MOST_TRIES, Try, as_plain, from_plain, keep
 from tests.recordings import MS, Request
 from tests.strategies import tries
 

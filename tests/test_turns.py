@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.stages import Reported, Stages, Timeline, split
+from llmtrace.core.stages import Reported, Stages, Timeline, split
 from llmtrace.turns import Inside, turn_timeline
 from tests.strategies import timelines
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from llmtrace.budget import DEFAULT, Budget
-from llmtrace.stages import STAGES
+from llmtrace.core.stages import STAGES
 from llmtrace.summary import summarise
 from llmtrace.testing import make_row
 from llmtrace.view import (

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from llmtrace.api_clients.collector_client import Collector
-from llmtrace.printable import printable
+from llmtrace.core.sanitize import printable
 
 
 def run(url: str, *, token_file: Path | None, replay: bool, as_json: bool) -> None:

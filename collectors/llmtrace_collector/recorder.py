@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from llmtrace.failopen import internal_error
+from llmtrace.core.failopen import internal_error
 from llmtrace_collector.samples import facts_of, of_machine, of_targets
 from llmtrace_collector.scrape import TargetState
 from llmtrace_collector.store import Store

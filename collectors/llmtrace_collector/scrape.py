@@ -19,8 +19,8 @@ from typing import Final, Self
 
 import aiohttp
 
+from llmtrace.core.failopen import internal_error
 from llmtrace.errors import ConfigError, DataError, LlmtraceError
-from llmtrace.failopen import internal_error
 from llmtrace_collector.fetch import FetchError, fetch, make_session, shown
 from llmtrace_collector.page import Limits
 from llmtrace_collector.profile import Profile, ProfileKind, builtin_profiles

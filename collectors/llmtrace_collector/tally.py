@@ -14,10 +14,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.row import Row, from_dict
 from llmtrace.errors import DataError, LlmtraceError
 from llmtrace.export.buckets import STAGE_LABELS
-from llmtrace.failopen import internal_error
-from llmtrace.rows import Row, from_dict
 from llmtrace_collector.store import Store, read
 
 # For how long it is remembered which rows were counted.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.stages import EngineFigures, Reported, reported
+from llmtrace.core.stages import EngineFigures, Reported, reported
 from llmtrace_collector.signals import SIGNALS
 from llmtrace_collector.unify import Distribution, Labels, Measured, Reading
 

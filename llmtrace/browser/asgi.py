@@ -22,11 +22,11 @@ from opentelemetry.context import Context
 
 from llmtrace.browser.beacon import MOST_BYTES, Beacon, read_beacon
 from llmtrace.browser.waiting import Waiting
+from llmtrace.core.browser_timing import ON_WIRE, flatten
+from llmtrace.core.failopen import count_internal, internal_error
+from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError, DataError
-from llmtrace.failopen import count_internal, internal_error
-from llmtrace.rendering import ON_WIRE, flatten
 from llmtrace.runtime import Runtime, active, awaited
-from llmtrace.spans import Span
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

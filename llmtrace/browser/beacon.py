@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from llmtrace.core.browser_timing import IN_BEACON, Browser, unflatten
+from llmtrace.core.row import OUTCOMES
 from llmtrace.errors import DataError
-from llmtrace.rendering import IN_BEACON, Browser, unflatten
-from llmtrace.rows import OUTCOMES
 
 MOST_BYTES: Final = 4096  # what the script sends is below 1.2 kB
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from llmtrace.browser.beacon import Beacon
-from llmtrace.rendering import Browser
-from llmtrace.rows import Outcome, Row
-from llmtrace.stages import Network, Reported, StageName, Timeline
+from llmtrace.core.browser_timing import Browser
+from llmtrace.core.row import Outcome, Row
+from llmtrace.core.stages import Network, Reported, StageName, Timeline
 
 # Browsers round their clocks, to 1 ms at worst.
 _ROUNDING_NS: Final = 2_000_000

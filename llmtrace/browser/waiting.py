@@ -19,10 +19,10 @@ from weakref import WeakSet
 from llmtrace import relay as relays
 from llmtrace.browser.beacon import Beacon
 from llmtrace.browser.join import joined_row, with_beacon
+from llmtrace.core.failopen import count_internal, internal_error
+from llmtrace.core.row import Row
 from llmtrace.export.worker import Worker
-from llmtrace.failopen import count_internal, internal_error
 from llmtrace.relay import Relay
-from llmtrace.rows import Row
 
 PassOn = Callable[[Row], None]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.budget.model import Budget
-from llmtrace.stages import StageName
+from llmtrace.core.stages import StageName
 
 # What passes before the first content.
 FRONT: Final[tuple[StageName, ...]] = ("network", "gateway", "queue", "prefill", "first_chunk")

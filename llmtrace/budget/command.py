@@ -12,9 +12,9 @@ from typing import TextIO
 from llmtrace.budget import DEFAULT, Budgets, read_budget, read_budgets
 from llmtrace.budget.check import as_text
 from llmtrace.budget.check import check as add_up
+from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError, DataError, SourceError, explain_error, missing_extra
 from llmtrace.jsonl import read_rows
-from llmtrace.rows import Row
 
 
 def check(file: Path, out: TextIO) -> None:

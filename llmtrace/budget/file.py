@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.budget.model import Budget, Budgets
+from llmtrace.core.stages import STAGES
 from llmtrace.errors import ConfigError, explain_error, missing_extra
-from llmtrace.stages import STAGES
 
 _KEYS: Final = (
     "name", "objective", "total", "ttft", "tpot", "tokens", "stages", "buffer", "availability",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from llmtrace.stages import StageName
+from llmtrace.core.stages import StageName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

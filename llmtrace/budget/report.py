@@ -14,8 +14,8 @@ import numpy as np
 
 from llmtrace.budget.model import Budget, Budgets
 from llmtrace.columns import from_rows
-from llmtrace.rows import Row
-from llmtrace.stages import STAGES
+from llmtrace.core.row import Row
+from llmtrace.core.stages import STAGES
 from llmtrace.stats.quantiles import least_values
 from llmtrace.stats.significance import harrell_davis, share_bounds
 from llmtrace.summary import UNATTRIBUTED, Line, Summary, summarise

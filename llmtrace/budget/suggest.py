@@ -19,9 +19,9 @@ import numpy as np
 from llmtrace.budget.check import FRONT
 from llmtrace.budget.model import Budget
 from llmtrace.columns import Columns
+from llmtrace.core.row import TURN
+from llmtrace.core.stages import STAGES, StageName
 from llmtrace.errors import DataError
-from llmtrace.rows import TURN
-from llmtrace.stages import STAGES, StageName
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.quantiles import least_values
 from llmtrace.stats.significance import harrell_davis

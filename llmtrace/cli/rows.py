@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from llmtrace.cli.arguments import Commands, add_command, point_in_time, positive
+from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError, DataError
-from llmtrace.rows import Row
 
 _WIDEST: Final = 120
 

@@ -19,8 +19,8 @@ from llmtrace.stats.quantiles import quantile
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from llmtrace.core.row import Row
     from llmtrace.demo.options import Phase
-    from llmtrace.rows import Row
 
 _PLAIN_EVERY_S: Final = 5.0
 _SHOWN_QUANTILE: Final = 0.95

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from llmtrace.budget import Budget
+from llmtrace.core.row import Row
 from llmtrace.demo.target import Target
 from llmtrace.export.console import waterfall
-from llmtrace.rows import Row
 from llmtrace.stats.quantiles import least_values
 from llmtrace.summary import Summary, mean_changes, summarise
 from llmtrace.view import (

@@ -9,15 +9,15 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
+from llmtrace.core.failopen import internal_error
 from llmtrace.export.aggregate import OTHER, Histogram, mark_of
 from llmtrace.export.buckets import LATENCY_S
 from llmtrace.export.forked import restart_after_fork
-from llmtrace.failopen import internal_error
 from llmtrace.semconv_table import TOOL_NAME
 
 if TYPE_CHECKING:
-    from llmtrace.rows import Row
-    from llmtrace.spans import Span
+    from llmtrace.core.row import Row
+    from llmtrace.core.span import Span
 
 _NS: Final = 1_000_000_000
 # Turns may take minutes.

@@ -13,15 +13,15 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import GAP_BOUNDS_NS
+from llmtrace.core.stages import STAGES, Network
 from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS, Thresholds, edges
 from llmtrace.export.forked import restart_after_fork
-from llmtrace.failopen import internal_error
-from llmtrace.record import GAP_BOUNDS_NS
 from llmtrace.semconv_table import TOKEN_BOUNDS
-from llmtrace.stages import STAGES, Network
 
 if TYPE_CHECKING:
-    from llmtrace.rows import Row
+    from llmtrace.core.row import Row
 
 _NS: Final = 1_000_000_000
 _PHASES: Final = tuple(phase for phase, _ in Network().parts())

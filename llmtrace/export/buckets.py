@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from llmtrace.core.recording import GAP_BOUNDS_NS
+from llmtrace.core.stages import STAGES
 from llmtrace.errors import ConfigError
-from llmtrace.record import GAP_BOUNDS_NS
-from llmtrace.stages import STAGES
 
 _NS: Final = 1_000_000_000
 

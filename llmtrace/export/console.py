@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from llmtrace.core.sanitize import printable
+from llmtrace.core.stages import STAGES
 from llmtrace.export import turn_view
 from llmtrace.export.bars import bar, short_ms
 from llmtrace.export.queue import QueuedSink
 from llmtrace.export.span_layout import attempts, span_name
-from llmtrace.printable import printable
 from llmtrace.semconv_table import ORDER
-from llmtrace.stages import STAGES
 
 if TYPE_CHECKING:
-    from llmtrace.rows import Row
-    from llmtrace.tries import Try
+    from llmtrace.core.attempts import Try
+    from llmtrace.core.row import Row
 
 _MS: Final = 1_000_000
 _SHORT: Final = {

@@ -13,7 +13,7 @@ from typing import Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from llmtrace.failopen import count_internal, internal_error
+from llmtrace.core.failopen import count_internal, internal_error
 
 GIVE_UP_AFTER_S: Final = 30.0
 _FIRST_WAIT_S: Final = 0.5

@@ -10,8 +10,8 @@ from llmtrace.semconv import Value, to_attributes
 from llmtrace.semconv_table import STAGE, STAGE_SOURCE
 
 if TYPE_CHECKING:
-    from llmtrace.rows import Row
-    from llmtrace.spans import Span
+    from llmtrace.core.row import Row
+    from llmtrace.core.span import Span
 
 Attributes = Mapping[str, Value]
 

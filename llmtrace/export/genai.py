@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import metrics as otel_metrics
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError
 from llmtrace.export.agents import Agents
 from llmtrace.export.aggregate import Aggregate
@@ -25,14 +27,12 @@ from llmtrace.export.otlp_settings import read_settings
 from llmtrace.export.resource import detect
 from llmtrace.export.transport import sender
 from llmtrace.export.worker import Worker
-from llmtrace.failopen import internal_error
 from llmtrace.semconv_table import SCOPE, client_metrics
-from llmtrace.spans import Span
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-    from llmtrace.rows import Row
+    from llmtrace.core.row import Row
 
 _NAME: Final = "export.otlp-metrics"
 # Of operation, provider, model, server and error type, which no user of the application chooses.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
+from llmtrace.core.span import Span
 from llmtrace.semconv import split_server
 from llmtrace.semconv_table import (
     AGENT_DURATION,
@@ -16,13 +17,12 @@ from llmtrace.semconv_table import (
     TOOL_NAME,
     ClientMetrics,
 )
-from llmtrace.spans import Span
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.metrics import Counter, Histogram, Meter
 
-    from llmtrace.rows import Row
+    from llmtrace.core.row import Row
 
 _NS: Final = 1_000_000_000
 # What the conventions call an error whose type nobody knows.

@@ -17,9 +17,9 @@ from llmtrace.export.langfuse_settings import read_labels, read_project, to_otlp
 from llmtrace.export.otlp import span_sink
 
 if TYPE_CHECKING:
+    from llmtrace.core.row import Row
+    from llmtrace.core.span import Span
     from llmtrace.export.queue import QueuedSink
-    from llmtrace.rows import Row
-    from llmtrace.spans import Span
 
 
 def langfuse_sink(

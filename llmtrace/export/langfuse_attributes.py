@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from llmtrace import content
+from llmtrace.core import content
 from llmtrace.export.dialect import Attributes, Dialect, of_stage
 from llmtrace.export.span_layout import status_text
 from llmtrace.semconv import Value, to_attributes
 
 if TYPE_CHECKING:
-    from llmtrace.rows import Row
-    from llmtrace.spans import Span
+    from llmtrace.core.row import Row
+    from llmtrace.core.span import Span
 
 # What Langfuse calls what it reads off a span, as its own SDK does, version 5.
 TYPE: Final = "langfuse.observation.type"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import get_current_span
 
+from llmtrace.core.failopen import fails_open
 from llmtrace.errors import ConfigError
 from llmtrace.export.langfuse_attributes import GENERATIONS, TYPE, USAGE
-from llmtrace.failopen import fails_open
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from llmtrace.core.span import Span
 from llmtrace.export.delivery import GIVE_UP_AFTER_S, Undelivered, deliver
 from llmtrace.export.dialect import OTEL, Dialect
 from llmtrace.export.otlp_settings import OtlpSettings, read_settings
@@ -16,10 +17,9 @@ from llmtrace.export.queue import Lost, QueuedSink
 from llmtrace.export.resource import detect
 from llmtrace.export.transport import sender
 from llmtrace.export.wire import Resources, encode
-from llmtrace.spans import Span
 
 if TYPE_CHECKING:
-    from llmtrace.rows import Row
+    from llmtrace.core.row import Row
 
 # gRPC servers refuse messages above 4 MiB unless told otherwise.
 _MOST_BYTES: Final = 3 << 20

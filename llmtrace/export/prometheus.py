@@ -11,19 +11,19 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from llmtrace.core.failopen import internal_error, internal_errors
+from llmtrace.core.row import OUTCOMES
+from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.export.agents import Agents
 from llmtrace.export.aggregate import Aggregate, Cell, Histogram
 from llmtrace.export.buckets import BANDS_NS, Thresholds, edges, limits
-from llmtrace.failopen import internal_error, internal_errors
-from llmtrace.rows import OUTCOMES
-from llmtrace.spans import Span
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-    from llmtrace.rows import Row
+    from llmtrace.core.row import Row
 
 try:
     from prometheus_client import REGISTRY, start_http_server

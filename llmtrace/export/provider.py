@@ -13,17 +13,17 @@ from weakref import WeakKeyDictionary
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
+from llmtrace.core.row import TURN
 from llmtrace.export import langfuse_beside
 from llmtrace.export.span_layout import attempt_spans, laid_out, span_name, status_text
-from llmtrace.rows import TURN
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
+    from llmtrace.core.row import Row
+    from llmtrace.core.span import Span as FinishedSpan
     from llmtrace.export.dialect import Dialect
-    from llmtrace.rows import Row
-    from llmtrace.spans import Span as FinishedSpan
 
 # A span does not tell which tracer made it, and its stages must come from the same one.
 _tracers: WeakKeyDictionary[Span, Tracer] = WeakKeyDictionary()

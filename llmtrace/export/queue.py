@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from llmtrace.core.failopen import count_internal, internal_error, rows_dropped
 from llmtrace.export.worker import EXIT_LIMIT_S, Worker
-from llmtrace.failopen import count_internal, internal_error, rows_dropped
 
 T = TypeVar("T")
 

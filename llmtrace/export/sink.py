@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from llmtrace.rows import Row
-    from llmtrace.spans import Span
+    from llmtrace.core.row import Row
+    from llmtrace.core.span import Span
 
 
 class Sink(Protocol):

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-from llmtrace.rows import TURN, Row
+from llmtrace.core.attempts import MOST_TRIES, Try
+from llmtrace.core.row import TURN, Row
+from llmtrace.core.span import Span, Value
 from llmtrace.semconv_table import ATTEMPT, ORDER
-from llmtrace.spans import Span, Value
-from llmtrace.tries import MOST_TRIES, Try
 
 _NS: Final = 1_000_000_000
 _HTTP_ERROR: Final = 400

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from llmtrace.core.sanitize import printable
+from llmtrace.core.tool_calls import Part, could_run_together
 from llmtrace.export.bars import bar, short_ms
-from llmtrace.printable import printable
-from llmtrace.tools import Part, could_run_together
 
 if TYPE_CHECKING:
-    from llmtrace.rows import Row
+    from llmtrace.core.row import Row
 
 _MS: Final = 1_000_000
 _NS: Final = 1_000_000_000

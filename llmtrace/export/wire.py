@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
 
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.row import TURN
+from llmtrace.core.span import Span
 from llmtrace.export.dialect import OTEL, Dialect
 from llmtrace.export.resource import resource
 from llmtrace.export.span_layout import attempt_spans, failure_text, name_of, waterfall
-from llmtrace.failopen import internal_error
-from llmtrace.rows import TURN
 from llmtrace.semconv import Value, kind_of
 from llmtrace.semconv_table import (
     DERIVED,
@@ -34,10 +35,9 @@ from llmtrace.semconv_table import (
     STAGE_TIMES,
     TRIES,
 )
-from llmtrace.spans import Span
 
 if TYPE_CHECKING:
-    from llmtrace.rows import Row
+    from llmtrace.core.row import Row
 
 # Field numbers of opentelemetry/proto, as tags: number << 3 | wire type (1 = 8 bytes, 2 = length).
 _REQUEST_RESOURCE_SPANS: Final = b"\x0a"

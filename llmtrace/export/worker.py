@@ -20,8 +20,8 @@ from opentelemetry import context as otel_context
 # does not trace the sending of traces.
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
+from llmtrace.core.failopen import internal_error
 from llmtrace.export.forked import restart_after_fork
-from llmtrace.failopen import internal_error
 
 EXIT_LIMIT_S: Final = 3.0
 

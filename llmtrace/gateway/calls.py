@@ -10,7 +10,7 @@ from typing import Final
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from llmtrace import relay
-from llmtrace.failopen import internal_error
+from llmtrace.core.failopen import internal_error
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmtrace.record import NOTHING, Recording
+from llmtrace.core.recording import NOTHING, Recording
 from llmtrace.wrappers.http.sse import Events
 
 _ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")

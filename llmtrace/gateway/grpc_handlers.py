@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from llmtrace.failopen import internal_error
+from llmtrace.core.failopen import internal_error
 from llmtrace.gateway.middleware import label
 from llmtrace.gateway.served import Served, carried
 from llmtrace.runtime import active

@@ -10,8 +10,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final
 
+from llmtrace.core.failopen import internal_error
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import internal_error
 from llmtrace.gateway.visit import Visit
 from llmtrace.runtime import active
 

@@ -14,15 +14,15 @@ from typing import Any, Final
 from opentelemetry import context as otel_context
 
 from llmtrace import relay as relays
-from llmtrace.failopen import fails_open, internal_error
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.recording import outcome_of, outcome_of_status
+from llmtrace.core.span import Span
 from llmtrace.gateway import trace
 from llmtrace.gateway.telling import cached, spent, told
 from llmtrace.identity import SpanIdentity
-from llmtrace.record import outcome_of, outcome_of_status
 from llmtrace.relay import Relay
 from llmtrace.runtime import Runtime, current
 from llmtrace.semconv_table import GATEWAY, PLAIN
-from llmtrace.spans import Span
 from llmtrace.wrappers.headers.server_timing import Entry, write
 
 # What the application may say of a request (`llmtrace.annotate`), as in a row.

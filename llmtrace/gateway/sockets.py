@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from llmtrace import relay as relays
-from llmtrace.failopen import internal_error
+from llmtrace.core.failopen import internal_error
 from llmtrace.gateway.middleware import check_name, label
 from llmtrace.gateway.served import Served, carried
 from llmtrace.runtime import active

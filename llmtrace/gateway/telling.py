@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from llmtrace.record import Recording
+from llmtrace.core.recording import Recording
+from llmtrace.core.stages import Reported, Source, Timeline, with_engine
 from llmtrace.relay import Relay, Spent
-from llmtrace.stages import Reported, Source, Timeline, with_engine
 from llmtrace.wrappers.headers import caches, exchange
 from llmtrace.wrappers.headers.server_timing import Entry
 

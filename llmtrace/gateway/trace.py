@@ -16,10 +16,10 @@ from opentelemetry import propagate
 from opentelemetry import trace as otel_trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from llmtrace.core.span import Span
 from llmtrace.current_scope import KEY
 from llmtrace.identity import SpanIdentity
 from llmtrace.runtime import Runtime
-from llmtrace.spans import Span
 
 _W3C: Final = TraceContextTextMapPropagator()
 # As it becomes the id of an upstream request, and a header again.

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from llmtrace.failopen import fails_open, internal_error
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.recording import outcome_of
 from llmtrace.gateway.content import FirstContent, at_end_of_event, before_the_last
 from llmtrace.gateway.served import CARRIED, Served
 from llmtrace.gateway.telling import complete, more
-from llmtrace.record import outcome_of
 from llmtrace.runtime import Runtime
 from llmtrace.wrappers.headers import exchange, gateways
 from llmtrace.wrappers.headers.comments import line

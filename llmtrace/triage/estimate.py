@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from llmtrace.columns import Columns
-from llmtrace.rows import TURN
+from llmtrace.core.row import TURN
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.result import Estimate
 

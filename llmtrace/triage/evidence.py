@@ -17,7 +17,7 @@ import numpy as np
 
 from llmtrace.case import Event, Facts, Signals, Window
 from llmtrace.columns import Columns
-from llmtrace.rows import TURN
+from llmtrace.core.row import TURN
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.samples import Moved, Series, gauges, moved, rates
 from llmtrace.triage.shifts import (

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from llmtrace.columns import Columns
-from llmtrace.rows import OUTCOMES, TURN
+from llmtrace.core.row import OUTCOMES, TURN
 from llmtrace.stats.arrays import Mask
 from llmtrace.stats.significance import clustered, effective_count, more_than
 from llmtrace.triage.result import Outcomes

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.columns import Columns
-from llmtrace.rows import TURN
-from llmtrace.stages import STAGES
+from llmtrace.core.row import TURN
+from llmtrace.core.stages import STAGES
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.result import Metric
 

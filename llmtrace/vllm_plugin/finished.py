@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmtrace.core.recording import random_id
+from llmtrace.core.span import Span, Value
 from llmtrace.engine_join import client_ids
 from llmtrace.engine_span import (
     DECODE,
@@ -23,8 +25,6 @@ from llmtrace.engine_span import (
     PREFILL,
     QUEUE,
 )
-from llmtrace.record import random_id
-from llmtrace.spans import Span, Value
 
 _NAME: Final = "llmtrace.engine_request"
 _NS: Final = 1_000_000_000

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from llmtrace.configure import read_environment
+from llmtrace.core.failopen import internal_error, internal_errors
 from llmtrace.errors import ConfigError
 from llmtrace.export.otlp import otlp_sink
 from llmtrace.export.otlp_settings import read_settings
-from llmtrace.failopen import internal_error, internal_errors
 from llmtrace.vllm_plugin.finished import Engine, finished_request
 
 if TYPE_CHECKING:

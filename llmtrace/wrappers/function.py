@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, Final, TypeVar, overload
 
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import internal_error
-from llmtrace.record import Recording
 from llmtrace.runtime import active, enclosing, entered
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.sdk import answers, endpoints

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from llmtrace.failopen import internal_error
+from llmtrace.core.failopen import internal_error
 
 _waiting: dict[str, Callable[[ModuleType], object]] = {}
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from llmtrace.record import Recording, outcome_of
+from llmtrace.core.recording import Recording, outcome_of
 from llmtrace.runtime import Runtime, current
 from llmtrace.wrappers import langfuse
 from llmtrace.wrappers.streams.cancel import cancelled

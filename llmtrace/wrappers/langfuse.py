@@ -13,7 +13,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from llmtrace.failopen import internal_error
+from llmtrace.core.failopen import internal_error
 
 # The generation opened last in this context, until a call of a client asks for it.
 _last: ContextVar[weakref.ref[Any] | None] = ContextVar("llmtrace_langfuse", default=None)

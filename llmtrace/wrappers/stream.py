@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from llmtrace.failopen import internal_error
+from llmtrace.core.failopen import internal_error
 from llmtrace.runtime import active
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.function import Scalar, labels

@@ -31,9 +31,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
+from llmtrace.core.row import Row
+from llmtrace.core.stages import Network, Reported, Timeline
 from llmtrace.export.wire import Resources, encode
-from llmtrace.rows import Row
-from llmtrace.stages import Network, Reported, Timeline
 from tests.bench.bench_store import requests_sent
 
 # The aim is 120,000 spans a CPU-second where the engine alone takes 150,000: a share of that.

@@ -19,10 +19,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from llmtrace.core.recording import random_id
+from llmtrace.core.span import Span
+from llmtrace.core.stages import STAGES
 from llmtrace.export.wire import Resources, encode
-from llmtrace.record import random_id
-from llmtrace.spans import Span
-from llmtrace.stages import STAGES
 from llmtrace_collector.store import open_store, read
 from tests.collector.store.sent import delimited
 from tests.export.samples import typical

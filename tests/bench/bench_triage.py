@@ -23,8 +23,8 @@ from typing import Any, Final
 import numpy as np
 
 from llmtrace.case import Case
+from llmtrace.core.stages import STAGES
 from llmtrace.sim.fleet.scenario import Scenario, Simulated, simulate
-from llmtrace.stages import STAGES
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED, NOT_SIMULATED

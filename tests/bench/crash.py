@@ -27,9 +27,9 @@ from pathlib import Path
 import aiohttp
 from starlette.applications import Starlette
 
+from llmtrace.core.row import Row
+from llmtrace.core.stages import Timeline
 from llmtrace.export.wire import Resources, encode
-from llmtrace.rows import Row
-from llmtrace.stages import Timeline
 from llmtrace_collector.receive import (
     HttpServer,
     Ingest,

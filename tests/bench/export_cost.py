@@ -24,13 +24,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
+from llmtrace.core.row import Row
 from llmtrace.export import provider
 from llmtrace.export.console import console_sink
 from llmtrace.export.genai import GenAISink
 from llmtrace.export.otlp import otlp_sink
 from llmtrace.export.prometheus import PrometheusSink
 from llmtrace.export.sink import Sink
-from llmtrace.rows import Row
 from tests.export.samples import typical
 
 ROUNDS = 5

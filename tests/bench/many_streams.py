@@ -33,7 +33,7 @@ import prometheus_client
 
 import llmtrace
 from llmtrace import export
-from llmtrace.record import Recording
+from llmtrace.core.recording import Recording
 from tests.bench.client_cost import serve
 from tests.bench.replay import MESSAGES, events
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from llmtrace.core.span import Span
 from llmtrace.export.wire import Resources, encode
-from llmtrace.spans import Span
 from llmtrace.vllm_plugin.stat_logger import SWITCH, Reporter
 
 CALLS = 5_000

@@ -29,10 +29,10 @@ import llmtrace
 from llmtrace import gateway
 from llmtrace.browser import Middleware, script, waiting
 from llmtrace.browser.beacon import MOST_BYTES
+from llmtrace.core.browser_timing import ON_WIRE, unflatten
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import internal_errors, reset_internal_errors
-from llmtrace.rendering import ON_WIRE, unflatten
-from llmtrace.spans import Span
 from llmtrace.testing import capture
 
 TRACE, SPAN = "1" * 32, "2" * 16

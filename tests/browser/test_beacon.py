@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from llmtrace.browser import Beacon, read_beacon
 from llmtrace.browser.beacon import MOST_BYTES
+from llmtrace.core.browser_timing import IN_BEACON, IN_JSON, ON_WIRE, Browser, flatten, name_of
 from llmtrace.errors import DataError
-from llmtrace.rendering import IN_BEACON, IN_JSON, ON_WIRE, Browser, flatten, name_of
 from llmtrace.semconv_table import BROWSER
 from tests.strategies import browsers, hexes
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.browser import Beacon, joined_row, with_beacon
-from llmtrace.rendering import Browser
-from llmtrace.rows import from_dict, with_figures
-from llmtrace.stages import EngineFigures, Network, Reported, Timeline
+from llmtrace.core.browser_timing import Browser
+from llmtrace.core.row import from_dict, with_figures
+from llmtrace.core.stages import EngineFigures, Network, Reported, Timeline
 from llmtrace.testing import make_row
 from tests.strategies import browsers, maybe_page, reported, requests
 

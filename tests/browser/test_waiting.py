@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from llmtrace.browser import Beacon
 from llmtrace.browser.waiting import Waiting
-from llmtrace.failopen import internal_errors, reset_internal_errors
-from llmtrace.rendering import Browser
-from llmtrace.stages import Timeline
+from llmtrace.core.browser_timing import Browser
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.stages import Timeline
 from llmtrace.testing import make_row
 
 MS = 1_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from llmtrace.budget import Budget
-from llmtrace.stages import STAGES
+from llmtrace.core.stages import STAGES
 
 ms = st.integers(1, 5_000).map(lambda n: n / 1000)
 budgets = st.builds(

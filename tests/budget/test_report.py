@@ -13,7 +13,7 @@ from llmtrace.budget import DEFAULT, Budget, Budgets
 from llmtrace.budget.page import page
 from llmtrace.budget.report import report, reports
 from llmtrace.budget.view import heading, remarks, table
-from llmtrace.stages import Network, Reported, Timeline
+from llmtrace.core.stages import Network, Reported, Timeline
 from llmtrace.testing import make_row
 
 MS = 1_000_000

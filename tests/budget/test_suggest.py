@@ -13,8 +13,8 @@ from llmtrace.budget.check import check
 from llmtrace.budget.file import as_yaml
 from llmtrace.budget.suggest import as_text, suggest
 from llmtrace.columns import from_dicts
+from llmtrace.core.stages import STAGES
 from llmtrace.errors import DataError
-from llmtrace.stages import STAGES
 
 
 def made(n=1200, seed=1, **changes):

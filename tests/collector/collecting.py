@@ -22,9 +22,9 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
+from llmtrace.core.row import Row
 from llmtrace.engine_span import DECODE, PREFILL, QUEUE
 from llmtrace.export.wire import Resources, encode
-from llmtrace.rows import Row
 from llmtrace.testing import make_row
 from llmtrace_collector.collect import running
 from llmtrace_collector.config import load

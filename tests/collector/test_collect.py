@@ -20,8 +20,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.cli import main
-from llmtrace.rows import TURN, from_dict
-from llmtrace.stages import STAGES
+from llmtrace.core.row import TURN, from_dict
+from llmtrace.core.stages import STAGES
 from llmtrace_collector.top import ask
 
 from . import pages

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from llmtrace.cli import make_parser
-from llmtrace.content import NAMES
+from llmtrace.core.content import NAMES
 from llmtrace.errors import ConfigError
 from llmtrace_collector.config import PREFIX, Config, load
 from llmtrace_collector.settings import leaves, variable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.stages import Reported
+from llmtrace.core.stages import Reported
 from llmtrace_collector.profile import builtin_profiles
 from llmtrace_collector.unify import Reading, Unifier
 from llmtrace_collector.window import Window, windows

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from llmtrace import failopen
+from llmtrace.core import failopen
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmtrace.record import GAP_BOUNDS_NS
-from llmtrace.rows import Row
-from llmtrace.stages import Network, Reported, Timeline
+from llmtrace.core.recording import GAP_BOUNDS_NS
+from llmtrace.core.row import Row
+from llmtrace.core.stages import Network, Reported, Timeline
 
 MS = 1_000_000
 START = 1_790_000_000 * 1_000_000_000

@@ -11,15 +11,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 
 import llmtrace
+from llmtrace.core.failopen import internal_errors
+from llmtrace.core.row import TURN
+from llmtrace.core.span import Span
+from llmtrace.core.stages import Timeline
 from llmtrace.export.agents import Agents
 from llmtrace.export.aggregate import Aggregate
 from llmtrace.export.genai import GenAISink
 from llmtrace.export.prometheus import PrometheusSink
 from llmtrace.export.wire import Resources, encode
-from llmtrace.failopen import internal_errors
-from llmtrace.rows import TURN
-from llmtrace.spans import Span
-from llmtrace.stages import Timeline
 from llmtrace.summary import summarise
 from llmtrace.testing import FakeClock, capture, fake_stream, make_row
 from tests.export.receivers import http_receiver

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
 from llmtrace.export.aggregate import Aggregate, Histogram, fold
 from llmtrace.export.buckets import BANDS_NS, LATENCY_S
-from llmtrace.failopen import internal_errors
 from llmtrace.semconv_table import DURATION_BOUNDS_S
 from tests.export.samples import MS, typical, unsplit
 from tests.strategies import requests

@@ -9,11 +9,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from llmtrace.core.attempts import MOST_TRIES, Try
 from llmtrace.export import provider
 from llmtrace.export.span_layout import attempt_spans
 from llmtrace.export.wire import encode_row
 from llmtrace.semconv import is_row
-from llmtrace.tries import MOST_TRIES, Try
 from tests.export.samples import MS, SPAN, START, TRACE, typical
 
 TRIES = (

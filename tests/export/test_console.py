@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.core.attempts import Try
+from llmtrace.core.stages import STAGES, Timeline
 from llmtrace.export.console import console_sink, line, waterfall
-from llmtrace.stages import STAGES, Timeline
-from llmtrace.tries import Try
 from tests.export.samples import MS, TRACE, typical, unsplit
 from tests.strategies import rows
 

@@ -6,8 +6,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from llmtrace.core.failopen import internal_errors
 from llmtrace.export.delivery import Undelivered, deliver
-from llmtrace.failopen import internal_errors
 
 
 class Tries:

@@ -10,9 +10,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
 from llmtrace.export.genai import GenAISink
-from llmtrace.failopen import internal_errors
 from llmtrace.semconv_table import DURATION_BOUNDS_S
 from tests.export.receivers import Answer, grpc_receiver, http_receiver
 from tests.export.samples import SPAN, TRACE, typical

@@ -19,14 +19,14 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from opentelemetry.sdk.trace import TracerProvider
 
 from llmtrace import export
+from llmtrace.core.failopen import internal_errors
+from llmtrace.core.span import Span
+from llmtrace.core.stages import STAGES
 from llmtrace.errors import ConfigError
 from llmtrace.export import langfuse_attributes as names
 from llmtrace.export.langfuse import langfuse_sink
 from llmtrace.export.langfuse_settings import read_labels, read_project, to_otlp
-from llmtrace.failopen import internal_errors
 from llmtrace.semconv import from_attributes, to_attributes
-from llmtrace.spans import Span
-from llmtrace.stages import STAGES
 from tests.export.receivers import Answer, http_receiver
 from tests.export.samples import MS, START, typical
 from tests.export.test_wire import attributes_of

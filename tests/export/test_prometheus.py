@@ -11,13 +11,13 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from llmtrace import failopen
 from llmtrace.budget import Budget
+from llmtrace.core import failopen
+from llmtrace.core.row import OUTCOMES
+from llmtrace.core.stages import Timeline
 from llmtrace.errors import ConfigError
 from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS
 from llmtrace.export.prometheus import PrometheusSink
-from llmtrace.rows import OUTCOMES
-from llmtrace.stages import Timeline
 from tests.export.samples import MS, START, TRACE, typical, unsplit
 
 LABELS = {

@@ -8,9 +8,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 
+from llmtrace.core.span import Span
 from llmtrace.export import provider
 from llmtrace.semconv import from_attributes, to_attributes
-from llmtrace.spans import Span
 from tests.export.samples import START, typical, unsplit
 
 

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
+from llmtrace.core.failopen import internal_errors
 from llmtrace.export.queue import Lost, QueuedSink
 from llmtrace.export.worker import Worker
-from llmtrace.failopen import internal_errors
 from tests.export.samples import typical
 
 LONG = 60.0  # an interval that no test waits for

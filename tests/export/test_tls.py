@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
+from llmtrace.core.failopen import internal_errors
 from llmtrace.export.genai import GenAISink
 from llmtrace.export.otlp import otlp_sink
-from llmtrace.failopen import internal_errors
 from tests.export.receivers import grpc_receiver, http_receiver
 from tests.export.samples import typical
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import llmtrace
 from llmtrace.cli.rows import redraw
+from llmtrace.core.row import TURN, from_dict
+from llmtrace.core.stages import Timeline
+from llmtrace.core.tool_calls import Part
 from llmtrace.export.console import line, waterfall
-from llmtrace.rows import TURN, from_dict
-from llmtrace.stages import Timeline
 from llmtrace.testing import FakeClock, capture, fake_stream, make_row
-from llmtrace.tools import Part
 from tests.test_tools import parts_of_any_kind
 
 SERIAL_LOSS = "serial loss {} ms: search, weather could have run together"

@@ -8,13 +8,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
-from llmtrace import failopen, spans
+from llmtrace.core import failopen
+from llmtrace.core import span as spans
+from llmtrace.core.stages import STAGES
 from llmtrace.export import resource
 from llmtrace.export.span_layout import laid_out
 from llmtrace.export.wire import Resources, child_id, encode, encode_row
 from llmtrace.semconv import from_attributes, to_attributes
 from llmtrace.semconv_table import ATTEMPT
-from llmtrace.stages import STAGES
 from tests.export.samples import MS, START, typical, unsplit
 from tests.strategies import requests
 

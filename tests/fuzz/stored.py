@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llmtrace.record import Recording
+from llmtrace.core.recording import Recording
 
 
 def deep_size(thing: Any, seen: set[int] | None = None) -> int:

@@ -15,10 +15,10 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from llmtrace.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.recording import HIDDEN, OTHER, PIECE, Recording
+from llmtrace.core.row import Row, from_dict
 from llmtrace.gateway.content import FirstContent
-from llmtrace.record import HIDDEN, OTHER, PIECE, Recording
-from llmtrace.rows import Row, from_dict
 from llmtrace.testing import FakeClock
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.headers.comments import BEGIN, Comments

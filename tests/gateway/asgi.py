@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmtrace import gateway
-from llmtrace.rows import Row
-from llmtrace.spans import Span
+from llmtrace.core.row import Row
+from llmtrace.core.span import Span
 from llmtrace.testing import FakeClock
 from llmtrace.wrappers.headers.server_timing import Entry, entries
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmtrace.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.testing import FakeClock, capture
 
 from .asgi import Spans

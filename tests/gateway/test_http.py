@@ -24,11 +24,11 @@ from starlette.routing import Route
 
 import llmtrace
 from llmtrace import gateway
+from llmtrace.core.row import Row
+from llmtrace.core.span import Span
 from llmtrace.gateway.content import FirstContent
 from llmtrace.identity import HeaderPolicy
-from llmtrace.rows import Row
 from llmtrace.sim.server import ServerConfig, SimulatedServer, serve
-from llmtrace.spans import Span
 from llmtrace.testing import capture
 
 from .asgi import Spans

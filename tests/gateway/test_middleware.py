@@ -16,9 +16,9 @@ from starlette.routing import Mount
 import llmtrace
 from llmtrace import ConfigError, gateway, runtime
 from llmtrace import relay as relays
+from llmtrace.core.row import Row
+from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.gateway import visit
-from llmtrace.rows import Row
-from llmtrace.stages import EngineFigures, Reported
 from llmtrace.testing import FakeClock, capture, fake_stream
 
 from .asgi import (

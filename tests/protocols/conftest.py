@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llmtrace.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
 
 
 @pytest.fixture

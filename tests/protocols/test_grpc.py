@@ -16,10 +16,10 @@ import pytest
 from grpc.experimental import ChannelOptions
 
 import llmtrace
+from llmtrace.core.failopen import internal_errors
+from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import internal_errors
 from llmtrace.grpc import aio_client_interceptors, client_interceptors
-from llmtrace.rows import Row
 from llmtrace.testing import capture
 from tests.wrappers.reading import eventually, near, settled
 

@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 import pytest
 
-from llmtrace.failopen import internal_errors, reset_internal_errors
-from llmtrace.rows import Row
-from llmtrace.stages import STAGES
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.row import Row
+from llmtrace.core.stages import STAGES
 from llmtrace.testing import capture
 from llmtrace.wrappers.instrument import MODULES
 from tests.sse_server import Server, serve

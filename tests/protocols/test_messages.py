@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.core.recording import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
+from llmtrace.core.stages import Reported
 from llmtrace.errors import DataError
-from llmtrace.record import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
-from llmtrace.stages import Reported
 from llmtrace.wrappers.sockets import openai_events, told
 
 anything = st.recursive(

@@ -25,6 +25,8 @@ from websockets.asyncio.client import connect
 
 import llmtrace
 from llmtrace import gateway, websocket
+from llmtrace.core.row import Row
+from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError
 from llmtrace.grpc import (
     aio_client_interceptors,
@@ -33,9 +35,7 @@ from llmtrace.grpc import (
     server_interceptor,
 )
 from llmtrace.propagate import trace_headers
-from llmtrace.rows import Row
 from llmtrace.sim.server import SimulatedServer, serve
-from llmtrace.spans import Span
 from llmtrace.testing import capture
 from tests.gateway.asgi import Spans
 from tests.gateway.serving import serving

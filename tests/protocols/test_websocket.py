@@ -31,10 +31,10 @@ from websockets.sync.client import connect as connect_sync
 
 import llmtrace
 from llmtrace import websocket
+from llmtrace.core.failopen import internal_errors
+from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import internal_errors
 from llmtrace.propagate import trace_headers
-from llmtrace.rows import Row
 from llmtrace.testing import capture
 from llmtrace.wrappers.http import dns
 from llmtrace.wrappers.sockets import conversation

@@ -20,12 +20,12 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from llmtrace.budget import DEFAULT
+from llmtrace.core.recording import GAP_BOUNDS_NS
+from llmtrace.core.row import TURN, Row
+from llmtrace.core.span import Span
+from llmtrace.core.stages import Network, Reported, Timeline
 from llmtrace.export.buckets import LATENCY_S
 from llmtrace.export.prometheus import PrometheusSink
-from llmtrace.record import GAP_BOUNDS_NS
-from llmtrace.rows import TURN, Row
-from llmtrace.spans import Span
-from llmtrace.stages import Network, Reported, Timeline
 from llmtrace_collector.expose import TargetMetrics
 from llmtrace_collector.scrape import TargetState
 from llmtrace_collector.signals import SIGNALS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtrace.rows import Row
+from llmtrace.core.row import Row
 
 
 class Kept:

@@ -35,7 +35,7 @@ import llmtrace
 from llmtrace import local_vllm
 from llmtrace.case import Case, Event, Facts, Window, signals_from, write_case
 from llmtrace.columns import from_rows
-from llmtrace.rows import Row
+from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from llmtrace_collector.samples import of_targets
 from llmtrace_collector.scrape import Scraper, ScrapeSettings

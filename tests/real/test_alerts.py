@@ -20,8 +20,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from llmtrace.budget import Budget, Budgets
+from llmtrace.core.stages import Timeline
 from llmtrace.export.prometheus import PrometheusSink
-from llmtrace.stages import Timeline
 from llmtrace.testing import make_row
 from llmtrace_dashboards.recorded import REMAINING, bad_ratio, traffic
 from llmtrace_dashboards.rules import as_yaml, rule_files

@@ -14,10 +14,10 @@ from urllib.parse import quote
 
 import pytest
 
-from llmtrace.failopen import internal_errors, reset_internal_errors
-from llmtrace.rendering import ON_WIRE, Browser, unflatten
-from llmtrace.rows import Row
-from llmtrace.spans import Span
+from llmtrace.core.browser_timing import ON_WIRE, Browser, unflatten
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.row import Row
+from llmtrace.core.span import Span
 from llmtrace.testing import capture
 
 from . import chromium

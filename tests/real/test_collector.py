@@ -17,8 +17,8 @@ import openai
 import pytest
 
 import llmtrace
-from llmtrace.rows import Row, from_dict
-from llmtrace.stages import STAGES
+from llmtrace.core.row import Row, from_dict
+from llmtrace.core.stages import STAGES
 from tests.collector.collecting import post, process, wait_for
 
 from .conftest import do_without

@@ -11,10 +11,10 @@ import pytest
 
 import llmtrace
 from llmtrace import gateway
+from llmtrace.core.row import Row, with_figures
+from llmtrace.core.span import Span
 from llmtrace.engine_span import read_engine_span
 from llmtrace.identity import HeaderPolicy
-from llmtrace.rows import Row, with_figures
-from llmtrace.spans import Span
 from llmtrace.testing import capture
 from tests.gateway.asgi import Spans
 from tests.gateway.serving import app, relay, serving

@@ -17,7 +17,7 @@ import httpx2
 import openai
 import pytest
 
-from llmtrace.rows import Row
+from llmtrace.core.row import Row
 from llmtrace.testing import capture
 
 from .best_of import settles

@@ -10,9 +10,9 @@ import openai
 import pytest
 
 import llmtrace
+from llmtrace.core.row import Row, with_figures
+from llmtrace.core.stages import Reported
 from llmtrace.engine_span import read_engine_span
-from llmtrace.rows import Row, with_figures
-from llmtrace.stages import Reported
 from llmtrace.testing import capture
 
 from . import proxies

@@ -22,7 +22,7 @@ import openai
 import pytest
 
 import llmtrace
-from llmtrace.rows import Row
+from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.sse_server import Answer, Request, serve
 

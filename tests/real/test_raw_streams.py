@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from llmtrace import local_vllm
-from llmtrace.rows import Row
+from llmtrace.core.row import Row
 from llmtrace.testing import capture
 
 LIBRARIES = ("httpx", "aiohttp")

@@ -19,10 +19,10 @@ import openai
 import pytest
 
 from llmtrace import local_vllm
+from llmtrace.core.row import Row
+from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.engine_join import client_ids, join
 from llmtrace.engine_span import read_plugin_span
-from llmtrace.rows import Row
-from llmtrace.stages import EngineFigures, Reported
 from llmtrace.testing import capture
 from tests.export.receivers import Answer, Receiver, http_receiver
 from tests.export.test_wire import attributes_of
@@ -242,7 +242,7 @@ logger.record(scheduler_stats=SchedulerStats(), iteration_stats=stats, engine_id
 logger.log()
 
 from llmtrace.engine_span import read_plugin_span
-from llmtrace.failopen import internal_errors
+from llmtrace.core.failopen import internal_errors
 from llmtrace.vllm_plugin.finished import Engine, finished_request
 
 assert (logger._sink, internal_errors(), threading.active_count()) == (None, {}, 1)

@@ -10,8 +10,9 @@ import pytest
 from llmtrace.case import Case, read_case
 from llmtrace.cli import main
 from llmtrace.columns import Columns
+from llmtrace.core.row import TURN
+from llmtrace.core.stages import STAGES
 from llmtrace.errors import ConfigError
-from llmtrace.rows import TURN
 from llmtrace.sim import EngineConfig, Request
 from llmtrace.sim import simulate as one_engine
 from llmtrace.sim.fleet.day import Day
@@ -22,7 +23,6 @@ from llmtrace.sim.fleet.kernel import WORK
 from llmtrace.sim.fleet.models import StepCost
 from llmtrace.sim.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.sim.fleet.shifts import SHIFTS
-from llmtrace.stages import STAGES
 from llmtrace.triage.result import CAUSES, NOT_SIMULATED
 
 # Long enough to see what a fault does, short enough for CI.

@@ -8,8 +8,8 @@ import urllib.request
 import openai
 import pytest
 
+from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
-from llmtrace.rows import Row
 from llmtrace.sim.incidents import INCIDENTS, healthy, incident
 from llmtrace.sim.server import EngineConfig, ServerConfig, SimulatedServer, serve
 from llmtrace.testing import capture

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from llmtrace.case import read_case
-from llmtrace.stages import STAGES
+from llmtrace.core.stages import STAGES
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED, Result
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.wrappers.sdk import usage
 from tests.sse_server import Server, serve
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from llmtrace.rows import Row
+from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.sse_server import Server
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from llmtrace.rows import Row
-from llmtrace.spans import Span
+from llmtrace.core.row import Row
+from llmtrace.core.span import Span
 from llmtrace.testing import capture
 
 

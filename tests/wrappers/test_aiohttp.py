@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import llmtrace
-from llmtrace.rows import Row
+from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.sse_server import Server
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmtrace.rows import Row
+from llmtrace.core.row import Row
 from tests.sse_server import Answer, Request, Script, Server
 
 from .answers import WORDS, delta

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.record import Recording
-from llmtrace.stages import EngineFigures, Reported
+from llmtrace.core.recording import Recording
+from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.wrappers.headers import comments
 from llmtrace.wrappers.headers.comments import Comments, line
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import llmtrace
-from llmtrace.content import INPUT, OUTPUT, SYSTEM, ContentPolicy
-from llmtrace.failopen import internal_errors
-from llmtrace.rows import Row
+from llmtrace.core.content import INPUT, OUTPUT, SYSTEM, ContentPolicy
+from llmtrace.core.failopen import internal_errors
+from llmtrace.core.row import Row
 from llmtrace.semconv import from_attributes, to_attributes
 from llmtrace.sim.server import serve
 from tests.sse_server import Server

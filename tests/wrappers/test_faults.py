@@ -17,8 +17,9 @@ import pytest
 from opentelemetry.sdk.trace import Span, TracerProvider
 
 import llmtrace
-from llmtrace import failopen, identity
-from llmtrace.record import Recording
+from llmtrace import identity
+from llmtrace.core import failopen
+from llmtrace.core.recording import Recording
 from llmtrace.runtime import Runtime
 from llmtrace.testing import capture
 from llmtrace.wrappers import joining

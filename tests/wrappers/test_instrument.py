@@ -16,8 +16,8 @@ from opentelemetry import trace as otel_trace
 
 import llmtrace
 from llmtrace import runtime
+from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
-from llmtrace.rows import Row
 from llmtrace.testing import capture
 from llmtrace.wrappers import instrument
 from llmtrace.wrappers.sdk.endpoints import provider_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import llmtrace
-from llmtrace.failopen import internal_errors
-from llmtrace.record import Attempt
+from llmtrace.core.failopen import internal_errors
+from llmtrace.core.recording import Attempt
 from llmtrace.testing import capture
 from llmtrace.wrappers.http import phases
 from tests.sse_server import Server

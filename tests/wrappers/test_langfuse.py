@@ -17,11 +17,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import llmtrace
 from llmtrace import runtime
+from llmtrace.core.failopen import internal_errors, reset_internal_errors
+from llmtrace.core.span import Span
 from llmtrace.export import langfuse_beside
 from llmtrace.export.span_layout import laid_out
-from llmtrace.failopen import internal_errors, reset_internal_errors
 from llmtrace.sim.server import serve
-from llmtrace.spans import Span
 from llmtrace.testing import capture
 from llmtrace.wrappers import joining, langfuse
 

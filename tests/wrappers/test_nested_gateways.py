@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.record import Recording
-from llmtrace.stages import EngineFigures, Reported
+from llmtrace.core.recording import Recording
+from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.wrappers.headers.exchange import commented, incoming
 from llmtrace.wrappers.headers.server_timing import Entry, entries, write
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from llmtrace import failopen
-from llmtrace.rows import Row, from_dict
+from llmtrace.core import failopen
+from llmtrace.core.row import Row, from_dict
 from llmtrace.testing import capture
 from tests.sse_server import Answer, Request, Script, Server
 

@@ -27,12 +27,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 
 import llmtrace
-from llmtrace.content import ContentPolicy
+from llmtrace.core.content import ContentPolicy
+from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.export.console import console_sink, waterfall
 from llmtrace.export.genai import GenAISink
 from llmtrace.export.otlp import otlp_sink
 from llmtrace.export.prometheus import PrometheusSink
-from llmtrace.failopen import reset_internal_errors
 from llmtrace.testing import capture
 from tests.export.receivers import Receiver, http_receiver
 from tests.sse_server import Answer, Request, Script, Server

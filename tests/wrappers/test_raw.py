@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import llmtrace
-from llmtrace.content import ContentPolicy
+from llmtrace.core.content import ContentPolicy
+from llmtrace.core.recording import Recording
+from llmtrace.core.row import Row
+from llmtrace.core.stages import Reported
 from llmtrace.errors import ConfigError
-from llmtrace.record import Recording
-from llmtrace.rows import Row
-from llmtrace.stages import Reported
 from llmtrace.testing import capture
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.record import GAP_BOUNDS_NS, TEXT, Recording
+from llmtrace.core.recording import GAP_BOUNDS_NS, TEXT, Recording
 from llmtrace.wrappers.streams.reads import areads, reads
 
 # Waits around one bound, one after the other, and those that are far from any.

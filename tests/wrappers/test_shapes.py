@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import llmtrace
-from llmtrace.failopen import internal_errors
-from llmtrace.rows import Row
-from llmtrace.stages import Reported
+from llmtrace.core.failopen import internal_errors
+from llmtrace.core.row import Row
+from llmtrace.core.stages import Reported
 from llmtrace.testing import capture
 from tests.sse_server import Server
 

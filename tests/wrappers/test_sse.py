@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmtrace.record import OTHER, PIECE, TEXT
-from llmtrace.rows import Row
+from llmtrace.core.recording import OTHER, PIECE, TEXT
+from llmtrace.core.row import Row
 from llmtrace.wrappers.http import sse
 from llmtrace.wrappers.http.sse import Events, looks_like_events
 from tests.recordings import Request

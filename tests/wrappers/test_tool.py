@@ -19,9 +19,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import llmtrace
-from llmtrace.content import ARGUMENTS, RESULT, ContentPolicy
+from llmtrace.core.content import ARGUMENTS, RESULT, ContentPolicy
+from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import internal_errors
 from llmtrace.testing import FakeClock, capture, fake_stream
 from tests.sse_server import Server
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtrace.rows import Row
+from llmtrace.core.row import Row
 from tests.sse_server import Answer, Request, Server
 
 from .answers import METRICS, chat, delta

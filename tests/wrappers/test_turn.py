@@ -16,8 +16,8 @@ import pytest
 from opentelemetry import trace as otel
 
 import llmtrace
+from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import internal_errors
 from llmtrace.scope import MOST_REQUESTS, MOST_TOOLS
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 from tests.sse_server import Server

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import llmtrace
-from llmtrace.failopen import reset_internal_errors
+from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 from tests.sse_server import Server
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from llmtrace.budget import Budget, regex
-from llmtrace.rows import TURN
+from llmtrace.core.row import TURN
 from llmtrace_collector.serve.live import NAMES, STAGE_NAMES, Counted, Minutes, SlowRow
 from llmtrace_collector.store import Store
 from llmtrace_collector.store.read import level

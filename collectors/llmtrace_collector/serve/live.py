@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from llmtrace.budget import Budget
-from llmtrace.rows import OUTCOMES
-from llmtrace.stages import STAGES
+from llmtrace.core.row import OUTCOMES
+from llmtrace.core.stages import STAGES
 from llmtrace.summary import Verdict
 from llmtrace_collector.serve.engines import EngineLine, GpuLine
 

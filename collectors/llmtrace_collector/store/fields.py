@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.content import NAMES as CONTENT
-from llmtrace.rendering import IN_JSON, ON_WIRE, name_of
-from llmtrace.rows import OUTCOMES
+from llmtrace.core.browser_timing import IN_JSON, ON_WIRE, name_of
+from llmtrace.core.content import NAMES as CONTENT
+from llmtrace.core.row import OUTCOMES
+from llmtrace.core.stages import SOURCES, STAGES
 from llmtrace.semconv_table import (
     BROWSER,
     DERIVED,
@@ -26,7 +27,6 @@ from llmtrace.semconv_table import (
     SPECIAL,
     UNATTRIBUTED,
 )
-from llmtrace.stages import SOURCES, STAGES
 from llmtrace_collector.store.sql import quoted
 
 WORD: Final = "LowCardinality(String)"

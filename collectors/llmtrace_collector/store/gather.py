@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from llmtrace.rows import TURN
+from llmtrace.core.row import TURN
 from llmtrace_collector.store.fields import TEXTS
 from llmtrace_collector.store.sql import quoted, step
 

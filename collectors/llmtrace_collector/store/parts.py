@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from llmtrace.core.browser_timing import ON_WIRE, name_of
 from llmtrace.engine_span import (
     DECODE,
     ENGINE_ID,
@@ -25,7 +26,6 @@ from llmtrace.engine_span import (
 from llmtrace.engine_span import (
     E2E as ENGINE_E2E,
 )
-from llmtrace.rendering import ON_WIRE, name_of
 from llmtrace.semconv_table import E2E, EXECUTE_TOOL, GATEWAY
 from llmtrace_collector.store.fields import FIELDS, all_ns, all_who, attribute, ns
 from llmtrace_collector.store.sql import Column, quoted, step

@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from llmtrace.rows import TURN
-from llmtrace.stages import STAGES
+from llmtrace.core.row import TURN
+from llmtrace.core.stages import STAGES
 from llmtrace_collector.store.fields import FIELDS
 from llmtrace_collector.store.protocol import Readable
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from llmtrace.rendering import IN_JSON, name_of
-from llmtrace.stages import STAGES
+from llmtrace.core.browser_timing import IN_JSON, name_of
+from llmtrace.core.stages import STAGES
 from llmtrace_collector.store.fields import FIELDS, SOURCE, TEXTS
 from llmtrace_collector.store.gather import REQUESTS
 from llmtrace_collector.store.parts import KIND

@@ -1,4 +1,4 @@
-"""How does SQL split a request's wait into stages, exactly as `llmtrace.stages.split` does?
+"""How does SQL split a request's wait into stages, exactly as `llmtrace.core.stages.split` does?
 
 What is taken from a window one after the other gets `min(claim, what is left)`; with the sum of the
 claims before it, that is a closed form, so that a split is a few passes over short arrays instead
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from llmtrace.stages import STAGES
+from llmtrace.core.stages import STAGES
 from llmtrace_collector.store.fields import SOURCE
 from llmtrace_collector.store.sql import quoted, step
 

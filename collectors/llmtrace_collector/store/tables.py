@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.stages import STAGES
+from llmtrace.core.stages import STAGES
 from llmtrace_collector.store import gather, parts, spans
 from llmtrace_collector.store.fields import FIELDS, NS, SOURCE
 from llmtrace_collector.store.sql import quoted

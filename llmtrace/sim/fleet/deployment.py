@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from llmtrace.core.stages import Source
 from llmtrace.sim.fleet.layout import BLOCK, Policy
 from llmtrace.sim.fleet.models import MODELS, StepCost
-from llmtrace.stages import Source
 
 NEEDS: Final = ("adapters", "agents", "kv_transfer", "prefixes", "silences", "spec", "wide")
 

@@ -156,7 +156,7 @@ class GatewayMeter(_Columns):
 
 @unique
 class Outcome(_Columns):
-    """How a request ended; `OUTCOMES` of `llmtrace.rows` in this order."""
+    """How a request ended; `OUTCOMES` of `llmtrace.core.row` in this order."""
 
     SUCCESS = auto()
     ERROR = auto()

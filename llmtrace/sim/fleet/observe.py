@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from llmtrace.case import Case, Event, Facts, Signals, Window
 from llmtrace.columns import Builder, Columns, Words
-from llmtrace.rows import OUTCOMES, TURN
+from llmtrace.core.row import OUTCOMES, TURN
+from llmtrace.core.stages import STAGES
 from llmtrace.sim.fleet.day import WARM_UP_S
 from llmtrace.sim.fleet.fleet import TICK_S, Ran
 from llmtrace.sim.fleet.layout import BLOCK, Gateway, GatewayMeter, Meter, Outcome
-from llmtrace.stages import STAGES
 from llmtrace.stats.arrays import Floats
 
 _Ns = NDArray[np.int64]

@@ -13,6 +13,7 @@ import numpy as np
 
 from llmtrace.case import Case, Window
 from llmtrace.columns import Columns
+from llmtrace.core.stages import Source
 from llmtrace.errors import ConfigError
 from llmtrace.sim.fleet.day import Day
 from llmtrace.sim.fleet.deployment import draw
@@ -20,7 +21,6 @@ from llmtrace.sim.fleet.faults import MILD, SEVERE, find
 from llmtrace.sim.fleet.fleet import run_day
 from llmtrace.sim.fleet.observe import observe
 from llmtrace.sim.fleet.shifts import SHIFTS
-from llmtrace.stages import Source
 from llmtrace.stats.arrays import Floats
 
 EPOCH_S: Final = 1_790_000_000

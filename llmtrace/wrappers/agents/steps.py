@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
-from llmtrace.record import Recording
+from llmtrace.core.recording import Recording
 from llmtrace.runtime import current
 from llmtrace.wrappers.streams import letgo
 

@@ -15,13 +15,14 @@ from typing import Any, Final, TypeVar, cast, overload
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
-from llmtrace.content import ARGUMENTS, RESULT, tool_content
+from llmtrace.core.content import ARGUMENTS, RESULT, tool_content
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.recording import outcome_of
+from llmtrace.core.row import Outcome
+from llmtrace.core.span import Span, Value
 from llmtrace.current_scope import KEY, live
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import fails_open, internal_error
 from llmtrace.identity import inside as context_of
-from llmtrace.record import outcome_of
-from llmtrace.rows import Outcome
 from llmtrace.runtime import Runtime, active, enclosing
 from llmtrace.scope import ToolScope, ToolSeen, TurnScope
 from llmtrace.semconv import reserved
@@ -34,7 +35,6 @@ from llmtrace.semconv_table import (
     TOOL_ROUND,
     TOOL_TYPE,
 )
-from llmtrace.spans import Span, Value
 from llmtrace.wrappers.agents.steps import scoped
 from llmtrace.wrappers.function import Scalar, labels
 from llmtrace.wrappers.streams import letgo

@@ -15,12 +15,12 @@ from typing import Any, Final, TypeVar, overload
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.recording import Recording
+from llmtrace.core.row import TURN, Row
 from llmtrace.current_scope import KEY, live
 from llmtrace.errors import ConfigError
-from llmtrace.failopen import fails_open, internal_error
 from llmtrace.identity import inside as context_of
-from llmtrace.record import Recording
-from llmtrace.rows import TURN, Row
 from llmtrace.runtime import active
 from llmtrace.scope import TurnScope
 from llmtrace.wrappers.agents.steps import inside, scoped

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import Recording
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
 from llmtrace.wrappers.headers import exchange
 
 # JSON has tabs in escaped form only, so that one look for a single byte passes over every event:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from llmtrace.core.recording import Recording
+from llmtrace.core.sanitize import printable
+from llmtrace.core.stages import EngineFigures, Reported, reported
 from llmtrace.identity import TO_ALL
-from llmtrace.printable import printable
-from llmtrace.record import Recording
 from llmtrace.runtime import active
-from llmtrace.stages import EngineFigures, Reported, reported
 from llmtrace.wrappers.headers import caches, gateways
 from llmtrace.wrappers.headers.evidence import LONGEST, MOST, worth_keeping
 from llmtrace.wrappers.headers.gateways import Hop

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from llmtrace.stages import Reported, reported
+from llmtrace.core.stages import Reported, reported
 
 NS_PER_MS: Final = 1_000_000
 _MOST_CHARACTERS: Final = 4096

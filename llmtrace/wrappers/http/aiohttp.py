@@ -17,8 +17,8 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import Attempt, Recording, type_name
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Attempt, Recording, type_name
 from llmtrace.runtime import current, entered
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.http import aiohttp_bodies as bodies

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar, cast
 
 from aiohttp import StreamReader
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import NOTHING, Recording
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import NOTHING, Recording
 from llmtrace.wrappers.headers.comments import Comments
 from llmtrace.wrappers.http import posts
 from llmtrace.wrappers.http.sse import Events

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from llmtrace.failopen import fails_open, internal_error
-from llmtrace.record import Attempt, Clock
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.recording import Attempt, Clock
 from llmtrace.runtime import current
 
 

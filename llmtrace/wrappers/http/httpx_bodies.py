@@ -12,8 +12,8 @@ from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import NOTHING, Recording
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import NOTHING, Recording
 from llmtrace.wrappers.http import posts
 from llmtrace.wrappers.http.sse import Events
 from llmtrace.wrappers.streams import letgo

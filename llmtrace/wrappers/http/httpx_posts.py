@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from llmtrace.failopen import fails_open, internal_error
+from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.http import httpx_bodies, posts
 from llmtrace.wrappers.sdk import calls

@@ -11,8 +11,8 @@ import struct
 import sys
 from typing import Any, Final
 
-from llmtrace.record import Attempt
-from llmtrace.stages import Reported
+from llmtrace.core.recording import Attempt
+from llmtrace.core.stages import Reported
 
 # Two u32 of Linux's struct tcp_info: `tcpi_last_data_sent` (ms) has always been there,
 # `tcpi_min_rtt` (us) since 4.9. The minimum and not `tcpi_rtt`: that one is smoothed, and counts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import Attempt, Clock
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Attempt, Clock
 from llmtrace.wrappers.http import dns
 
 # What to note of an attempt when something happened at that time.

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.failopen import fails_open, internal_error
-from llmtrace.record import Recording
-from llmtrace.refusals import code_in
+from llmtrace.core.error_codes import code_in
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.recording import Recording
 from llmtrace.runtime import active, current
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.http.sse import Events

@@ -13,8 +13,17 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from llmtrace.record import HIDDEN, NOTHING, OTHER, PIECE, REASONING, TEXT, TOOL_CALL, Recording
-from llmtrace.refusals import code_in, family_in
+from llmtrace.core.error_codes import code_in, family_in
+from llmtrace.core.recording import (
+    HIDDEN,
+    NOTHING,
+    OTHER,
+    PIECE,
+    REASONING,
+    TEXT,
+    TOOL_CALL,
+    Recording,
+)
 from llmtrace.wrappers.headers import comments
 from llmtrace.wrappers.sdk import chunks, contents
 from llmtrace.wrappers.sdk.views import View

@@ -11,8 +11,8 @@ import inspect
 from functools import lru_cache
 from typing import Any
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import Recording
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
 from llmtrace.wrappers.sdk import contents
 from llmtrace.wrappers.sdk.endpoints import Endpoint
 from llmtrace.wrappers.streams.cancel import cancelled

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import Recording
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
 from llmtrace.runtime import Runtime, active, entered
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange

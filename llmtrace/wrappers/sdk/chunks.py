@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmtrace.record import (
+from llmtrace.core.recording import (
     HIDDEN,
     NOTHING,
     OTHER,
@@ -20,7 +20,7 @@ from llmtrace.record import (
     Attempt,
     Recording,
 )
-from llmtrace.stages import EngineFigures, Reported, reported
+from llmtrace.core.stages import EngineFigures, Reported, reported
 
 _NS_PER_MS: Final = 1_000_000
 _EAGER_NS: Final = 1_000_000

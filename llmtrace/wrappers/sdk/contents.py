@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.content import Content, Message
-from llmtrace.record import HIDDEN, Recording
+from llmtrace.core.content import Content, Message
+from llmtrace.core.recording import HIDDEN, Recording
 from llmtrace.wrappers.sdk import chunks
 from llmtrace.wrappers.streams.reads import Classify
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from llmtrace.record import Recording
+from llmtrace.core.recording import Recording
 from llmtrace.wrappers.sdk import chunks
 from llmtrace.wrappers.streams.reads import Classify
 

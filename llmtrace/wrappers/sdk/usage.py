@@ -11,8 +11,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
-from llmtrace.failopen import internal_error
-from llmtrace.refusals import code_of
+from llmtrace.core.error_codes import code_of
+from llmtrace.core.failopen import internal_error
 
 # Hosts known to reject `stream_options.include_usage`; they report usage without it
 # (openai/openai-agents-python#442).

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.failopen import fails_open, internal_error
-from llmtrace.record import GAP_BOUNDS_NS, NOTHING, Attempt, Recording, outcome_of
-from llmtrace.rows import Outcome
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Attempt, Recording, outcome_of
+from llmtrace.core.row import Outcome
 from llmtrace.runtime import Runtime, active
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.http import kernel

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from llmtrace.failopen import fails_open, internal_error
-from llmtrace.record import GAP_BOUNDS_NS, NOTHING, Recording, outcome_of_status
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Recording, outcome_of_status
 from llmtrace.runtime import active
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmtrace.record import NOTHING, OTHER, TEXT, Recording
+from llmtrace.core.recording import NOTHING, OTHER, TEXT, Recording
 from llmtrace.wrappers.sdk import chunks
 
 # Realtime's beside those of Responses; its older names, which other servers still use, too.

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from llmtrace.failopen import internal_error
+from llmtrace.core.failopen import internal_error
 from llmtrace.runtime import active, current
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange

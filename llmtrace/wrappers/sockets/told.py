@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
+from llmtrace.core.recording import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
+from llmtrace.core.stages import EngineFigures, reported
 from llmtrace.errors import DataError
-from llmtrace.record import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
-from llmtrace.stages import EngineFigures, reported
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.sdk import chunks
 from llmtrace.wrappers.streams.reads import Classify

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final
 
-from llmtrace.record import Recording
+from llmtrace.core.recording import Recording
 
 _MOST_LOOKED_AT: Final = 200
 _DEEPEST: Final = 4

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from llmtrace.record import Later, Recording, outcome_of
-from llmtrace.rows import Outcome, Row
+from llmtrace.core.recording import Later, Recording, outcome_of
+from llmtrace.core.row import Outcome, Row
 
 # How long the unwinding from our read to the caller's `asyncio.timeout` may take.
 _PATIENCE_S: Final = 1.0

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from functools import wraps
 from typing import Any
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import Recording
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
 from llmtrace.wrappers.streams import shapes
 from llmtrace.wrappers.streams.managers import proxy
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import Recording
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
 from llmtrace.runtime import current
 from llmtrace.wrappers.streams.reads import Classify
 from llmtrace.wrappers.streams.standing import StandIn, stand_in

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from llmtrace.failopen import fails_open
-from llmtrace.record import Later, Recording
-from llmtrace.rows import Row
+from llmtrace.core.failopen import fails_open
+from llmtrace.core.recording import Later, Recording
+from llmtrace.core.row import Row
 
 _waiting: deque[tuple[Callable[[Row], None], Row]] = deque()
 _handing: set[int] = set()  # the threads that hand rows on right now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from llmtrace.record import Recording
+from llmtrace.core.recording import Recording
 from llmtrace.wrappers.sdk import contents
 from llmtrace.wrappers.streams.iterators import iterator_proxy
 from llmtrace.wrappers.streams.reads import Classify

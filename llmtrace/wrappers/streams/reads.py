@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Final
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import GAP_BOUNDS_NS, HIDDEN, NOTHING, Recording
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import GAP_BOUNDS_NS, HIDDEN, NOTHING, Recording
 from llmtrace.wrappers.streams.cancel import cancelled
 from llmtrace.wrappers.streams.letgo import LetGo
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from llmtrace.record import HIDDEN, NOTHING, REASONING, TEXT, TOOL_CALL, Recording
+from llmtrace.core.recording import HIDDEN, NOTHING, REASONING, TEXT, TOOL_CALL, Recording
 from llmtrace.wrappers.http.sse import Events, Parsed, looks_like_events, protocol
 from llmtrace.wrappers.sdk import chunks, contents, endpoints
 from llmtrace.wrappers.sdk.views import View, lenient

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
-from llmtrace.failopen import internal_error
-from llmtrace.record import GAP_BOUNDS_NS, NOTHING, Recording
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Recording
 from llmtrace.runtime import current
 from llmtrace.wrappers.streams import letgo
 from llmtrace.wrappers.streams.cancel import cancelled

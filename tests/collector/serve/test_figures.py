@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from llmtrace.budget import DEFAULT, Budget
-from llmtrace.stages import STAGES, Reported, Timeline
+from llmtrace.core.stages import STAGES, Reported, Timeline
 from llmtrace.summary import summarise
 from llmtrace.testing import make_row
 from llmtrace_collector.serve import figures

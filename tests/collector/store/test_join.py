@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from llmtrace.browser.asgi import page_span
 from llmtrace.browser.beacon import Beacon
 from llmtrace.browser.join import with_beacon
+from llmtrace.core.recording import random_id
+from llmtrace.core.row import with_figures
+from llmtrace.core.span import Span
+from llmtrace.core.stages import STAGES, Reported, Timeline
 from llmtrace.engine_join import join as joined
 from llmtrace.engine_join import together
 from llmtrace.engine_span import read_engine_span, read_plugin_span
-from llmtrace.record import random_id
-from llmtrace.rows import with_figures
-from llmtrace.spans import Span
-from llmtrace.stages import STAGES, Reported, Timeline
 from llmtrace.testing import make_row
 from llmtrace_collector.store import gather
 from tests.collector.store.sent import drawn, fetch, join, send

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from llmtrace.rendering import IN_JSON, flatten
-from llmtrace.stages import STAGES
+from llmtrace.core.browser_timing import IN_JSON, flatten
+from llmtrace.core.stages import STAGES
 from llmtrace_collector.store import read
 from llmtrace_collector.store.fields import FIELDS
 from tests.collector.collecting import some_rows

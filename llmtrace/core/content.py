@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.failopen import internal_error
+from llmtrace.core.failopen import internal_error
 
 DEFAULT_LIMIT: Final = 32_768
 

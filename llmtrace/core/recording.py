@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from llmtrace.content import Content
-from llmtrace.failopen import internal_error
-from llmtrace.refusals import code_of
-from llmtrace.rows import Outcome, Row, blank_row
-from llmtrace.stages import EngineFigures, Network, Reported, StageName, Timeline, better
-from llmtrace.tries import MOST_TRIES, Try, keep
+from llmtrace.core.attempts import MOST_TRIES, Try, keep
+from llmtrace.core.content import Content
+from llmtrace.core.error_codes import code_of
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.row import Outcome, Row, blank_row
+from llmtrace.core.stages import EngineFigures, Network, Reported, StageName, Timeline, better
 
 Clock = Callable[[], int]
 # Takes a finished row whose outcome is not settled yet, and what to give it to when it is.

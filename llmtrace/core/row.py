@@ -13,9 +13,9 @@ from functools import cached_property
 from sys import float_info
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
-from llmtrace.errors import DataError
-from llmtrace.rendering import IN_JSON, Browser, flatten, unflatten
-from llmtrace.stages import (
+from llmtrace.core.attempts import LONGEST_S, Try, as_plain, from_plain
+from llmtrace.core.browser_timing import IN_JSON, Browser, flatten, unflatten
+from llmtrace.core.stages import (
     SOURCES,
     STAGES,
     EngineFigures,
@@ -27,8 +27,8 @@ from llmtrace.stages import (
     split,
     with_engine,
 )
-from llmtrace.tools import Part, flat_part, read_part
-from llmtrace.tries import LONGEST_S, Try, as_plain, from_plain
+from llmtrace.core.tool_calls import Part, flat_part, read_part
+from llmtrace.errors import DataError
 
 Outcome = Literal["success", "error", "cancelled", "truncated", "timeout"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)

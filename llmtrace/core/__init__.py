@@ -1,0 +1,1 @@
+"""Stages, rows and recordings: the model, on the standard library alone."""
