@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from llmtrace.core.stages import EngineFigures, Reported, Source, reported
-from llmtrace.semconv_table import PLAIN
+from llmtrace.semconv.attributes import PLAIN
 
 # The engine's own id of a request: as vLLM writes it, too.
 ENGINE_ID: Final = "gen_ai.request.id"

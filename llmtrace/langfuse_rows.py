@@ -18,8 +18,8 @@ from llmtrace.core.row import Row
 from llmtrace.core.stages import Timeline
 from llmtrace.errors import DataError, SourceError, missing_extra
 from llmtrace.export.langfuse_settings import Project, read_project
-from llmtrace.semconv import from_attributes, is_row, kind_of
-from llmtrace.semconv_table import E2E
+from llmtrace.semconv.attributes import E2E
+from llmtrace.semconv.convert import from_attributes, is_row, kind_of
 
 _PAGE: Final = 1000  # as many as the API gives at once
 _FIELDS: Final = "core,basic,time,metadata,model,usage,trace_context"

@@ -33,7 +33,7 @@ from llmtrace.export import provider
 from llmtrace.export.sink import Sink, SpanSink
 from llmtrace.export.span_layout import failure_text
 from llmtrace.identity import TO_ALL, HeaderPolicy, SpanIdentity
-from llmtrace.semconv_table import PLAIN
+from llmtrace.semconv.attributes import PLAIN
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -18,11 +18,12 @@ from prometheus_client import CollectorRegistry
 
 import llmtrace
 import llmtrace.testing
-from llmtrace import browser, gateway, grpc, propagate, semconv_page, websocket
+from llmtrace import browser, gateway, grpc, propagate, websocket
 from llmtrace.budget import DEFAULT
 from llmtrace.budget.file import as_plain
 from llmtrace.cli import make_parser
 from llmtrace.export.prometheus import LABELS, PrometheusSink
+from llmtrace.semconv import docs
 from llmtrace.triage import runbooks
 from llmtrace_collector.config import PREFIX, Config
 from llmtrace_collector.profile import Profile, builtin_profiles, show_version
@@ -367,6 +368,6 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "recorded-series": recorded_series,
 }
 WHOLE_PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "semconv.md": semconv_page.page,
+    "semconv.md": docs.page,
     **{f"runbooks/{name}": make for name, make in runbooks.PAGES.items()},
 }

@@ -11,7 +11,7 @@ from llmtrace.core.browser_timing import Browser
 from llmtrace.core.recording import GAP_BOUNDS_NS
 from llmtrace.core.row import OUTCOMES, TURN, Row
 from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, Timeline
-from llmtrace.semconv import reserved
+from llmtrace.semconv.convert import reserved
 
 # Eleven days: beyond that a double holds seconds to fewer than nine digits after the point.
 MOST_NS = 10**15

@@ -23,7 +23,7 @@ from llmtrace.export.langfuse import langfuse_sink
 from llmtrace.export.langfuse_settings import Project
 from llmtrace.jsonl import read_rows as read_file
 from llmtrace.langfuse_rows import read_rows, row_of
-from llmtrace.semconv import from_attributes, to_attributes
+from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.export.receivers import http_receiver
 from tests.export.samples import MS, SPAN, START, TRACE, typical, unsplit
 from tests.export.test_wire import attributes_of

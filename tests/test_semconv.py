@@ -12,9 +12,9 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from llmtrace.core.row import Row
 from llmtrace.core.stages import STAGES, Timeline
 from llmtrace.errors import DataError
-from llmtrace.semconv import from_attributes, is_row, reserved, split_server, to_attributes
-from llmtrace.semconv_page import page
-from llmtrace.semconv_table import LATEST, PLAIN, RELEASED, SPECIAL, client_metrics
+from llmtrace.semconv.attributes import LATEST, PLAIN, RELEASED, SPECIAL, client_metrics
+from llmtrace.semconv.convert import from_attributes, is_row, reserved, split_server, to_attributes
+from llmtrace.semconv.docs import page
 from tests.strategies import rows
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -219,5 +219,5 @@ def test_servers(server, expected):
 
 
 def test_the_page_is_up_to_date():
-    """docs/semconv.md is what `python -m llmtrace.semconv` prints."""
+    """docs/semconv.md is what `python -m llmtrace.semconv.convert` prints."""
     assert page() == (DOCS / "semconv.md").read_text(encoding="utf-8")

@@ -140,7 +140,7 @@ def add_semconv(commands: Commands) -> None:
 
 
 def _semconv(options: argparse.Namespace) -> None:
-    from llmtrace.semconv_page import page
+    from llmtrace.semconv.docs import page
 
     del options
     print(page(), end="")

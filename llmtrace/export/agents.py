@@ -13,7 +13,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.export.aggregate import OTHER, Histogram, mark_of
 from llmtrace.export.buckets import LATENCY_S
 from llmtrace.export.forked import restart_after_fork
-from llmtrace.semconv_table import TOOL_NAME
+from llmtrace.semconv.attributes import TOOL_NAME
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row

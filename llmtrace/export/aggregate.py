@@ -18,7 +18,7 @@ from llmtrace.core.recording import GAP_BOUNDS_NS
 from llmtrace.core.stages import STAGES, Network
 from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS, Thresholds, edges
 from llmtrace.export.forked import restart_after_fork
-from llmtrace.semconv_table import TOKEN_BOUNDS
+from llmtrace.semconv.attributes import TOKEN_BOUNDS
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row

@@ -17,7 +17,7 @@ from llmtrace.export import turn_view
 from llmtrace.export.bars import bar, short_ms
 from llmtrace.export.queue import QueuedSink
 from llmtrace.export.span_layout import attempts, span_name
-from llmtrace.semconv_table import ORDER
+from llmtrace.semconv.attributes import ORDER
 
 if TYPE_CHECKING:
     from llmtrace.core.attempts import Try

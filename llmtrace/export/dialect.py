@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from llmtrace.semconv import Value, to_attributes
-from llmtrace.semconv_table import STAGE, STAGE_SOURCE
+from llmtrace.semconv.attributes import STAGE, STAGE_SOURCE
+from llmtrace.semconv.convert import Value, to_attributes
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row

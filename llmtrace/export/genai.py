@@ -27,7 +27,7 @@ from llmtrace.export.otlp_settings import read_settings
 from llmtrace.export.resource import detect
 from llmtrace.export.transport import sender
 from llmtrace.export.worker import Worker
-from llmtrace.semconv_table import SCOPE, client_metrics
+from llmtrace.semconv.attributes import SCOPE, client_metrics
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

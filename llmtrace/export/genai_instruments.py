@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from llmtrace.core.span import Span
-from llmtrace.semconv import split_server
-from llmtrace.semconv_table import (
+from llmtrace.semconv.attributes import (
     AGENT_DURATION,
     DURATION_BOUNDS_S,
     EXECUTE_TOOL,
@@ -17,6 +16,7 @@ from llmtrace.semconv_table import (
     TOOL_NAME,
     ClientMetrics,
 )
+from llmtrace.semconv.convert import split_server
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -29,7 +29,7 @@ from llmtrace.export.genai_instruments import (
     turn_attributes,
 )
 from llmtrace.export.resource import resource
-from llmtrace.semconv_table import (
+from llmtrace.semconv.attributes import (
     AGENT_DURATION,
     DURATION_BOUNDS_S,
     SCOPE,

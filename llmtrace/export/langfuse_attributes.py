@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from llmtrace.core import content
 from llmtrace.export.dialect import Attributes, Dialect, of_stage
 from llmtrace.export.span_layout import status_text
-from llmtrace.semconv import Value, to_attributes
+from llmtrace.semconv.convert import Value, to_attributes
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row

@@ -15,7 +15,7 @@ from typing import Any, Final
 from llmtrace.core.attempts import MOST_TRIES, Try
 from llmtrace.core.row import TURN, Row
 from llmtrace.core.span import Span, Value
-from llmtrace.semconv_table import ATTEMPT, ORDER
+from llmtrace.semconv.attributes import ATTEMPT, ORDER
 
 _NS: Final = 1_000_000_000
 _HTTP_ERROR: Final = 400

@@ -24,8 +24,7 @@ from llmtrace.core.span import Span
 from llmtrace.export.dialect import OTEL, Dialect
 from llmtrace.export.resource import resource
 from llmtrace.export.span_layout import attempt_spans, failure_text, name_of, waterfall
-from llmtrace.semconv import Value, kind_of
-from llmtrace.semconv_table import (
+from llmtrace.semconv.attributes import (
     DERIVED,
     ORDER,
     PLAIN,
@@ -35,6 +34,7 @@ from llmtrace.semconv_table import (
     STAGE_TIMES,
     TRIES,
 )
+from llmtrace.semconv.convert import Value, kind_of
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row

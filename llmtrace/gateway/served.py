@@ -22,7 +22,7 @@ from llmtrace.gateway.telling import cached, spent, told
 from llmtrace.identity import SpanIdentity
 from llmtrace.relay import Relay
 from llmtrace.runtime import Runtime, current
-from llmtrace.semconv_table import GATEWAY, PLAIN
+from llmtrace.semconv.attributes import GATEWAY, PLAIN
 from llmtrace.wrappers.headers.server_timing import Entry, write
 
 # What the application may say of a request (`llmtrace.annotate`), as in a row.

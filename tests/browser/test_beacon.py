@@ -15,7 +15,7 @@ from llmtrace.browser import Beacon, read_beacon
 from llmtrace.browser.beacon import MOST_BYTES
 from llmtrace.core.browser_timing import IN_BEACON, IN_JSON, ON_WIRE, Browser, flatten, name_of
 from llmtrace.errors import DataError
-from llmtrace.semconv_table import BROWSER
+from llmtrace.semconv.attributes import BROWSER
 from tests.strategies import browsers, hexes
 
 IDS = {"trace_id": "1" * 32, "span_id": "2" * 16}

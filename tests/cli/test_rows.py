@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from llmtrace import semconv_page
 from llmtrace.cli import main
 from llmtrace.export.console import waterfall
 from llmtrace.jsonl import write_rows
+from llmtrace.semconv import docs
 from llmtrace.testing import make_row
 from tests.test_summary import request
 
@@ -33,7 +33,7 @@ def saved(tmp_path):
 def test_semconv_prints_the_page(capsys):
     """`llmtrace semconv` is docs/semconv.md."""
     assert main(["semconv"]) == 0
-    assert capsys.readouterr().out == semconv_page.page()
+    assert capsys.readouterr().out == docs.page()
 
 
 @pytest.mark.parametrize("options", [[], ["--slowest"]])

@@ -13,7 +13,7 @@ from llmtrace.core.attempts import MOST_TRIES, Try
 from llmtrace.export import provider
 from llmtrace.export.span_layout import attempt_spans
 from llmtrace.export.wire import encode_row
-from llmtrace.semconv import is_row
+from llmtrace.semconv.convert import is_row
 from tests.export.samples import MS, SPAN, START, TRACE, typical
 
 TRIES = (

@@ -26,7 +26,7 @@ from llmtrace.errors import ConfigError
 from llmtrace.export import langfuse_attributes as names
 from llmtrace.export.langfuse import langfuse_sink
 from llmtrace.export.langfuse_settings import read_labels, read_project, to_otlp
-from llmtrace.semconv import from_attributes, to_attributes
+from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.export.receivers import Answer, http_receiver
 from tests.export.samples import MS, START, typical
 from tests.export.test_wire import attributes_of

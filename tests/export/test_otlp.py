@@ -21,7 +21,7 @@ from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
 from llmtrace.export.otlp import otlp_sink
 from llmtrace.export.otlp_http import _retry_after
-from llmtrace.semconv import from_attributes, to_attributes
+from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.export.receivers import Answer, grpc_receiver, http_receiver, silent_server
 from tests.export.samples import START, typical
 from tests.export.test_wire import attributes_of

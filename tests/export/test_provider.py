@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 
 from llmtrace.core.span import Span
 from llmtrace.export import provider
-from llmtrace.semconv import from_attributes, to_attributes
+from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.export.samples import START, typical, unsplit
 
 

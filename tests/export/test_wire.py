@@ -14,8 +14,8 @@ from llmtrace.core.stages import STAGES
 from llmtrace.export import resource
 from llmtrace.export.span_layout import laid_out
 from llmtrace.export.wire import Resources, child_id, encode, encode_row
-from llmtrace.semconv import from_attributes, to_attributes
-from llmtrace.semconv_table import ATTEMPT
+from llmtrace.semconv.attributes import ATTEMPT
+from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.export.samples import MS, START, typical, unsplit
 from tests.strategies import requests
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from llmtrace.core.row import Row, from_dict
-from llmtrace.semconv import from_attributes, to_attributes
+from llmtrace.semconv.convert import from_attributes, to_attributes
 from llmtrace.testing import capture
 from tests.sse_server import Server
 

@@ -19,7 +19,7 @@ from llmtrace.browser.asgi import page_span
 from llmtrace.browser.beacon import read_beacon
 from llmtrace.errors import DataError
 from llmtrace.export.wire import encode_span
-from llmtrace.semconv_table import SCOPE
+from llmtrace.semconv.attributes import SCOPE
 from llmtrace_collector.receive.refusal import RefusedError
 
 SERVICE: Final = "browser"

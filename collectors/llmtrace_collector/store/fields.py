@@ -1,7 +1,7 @@
 """Which columns does a row have in the store, and where in a span is each of them?
 
 One table for all of it: `request_parts` (what one span tells of a request) and `requests` (the
-request) have the same columns, and both are made from the names in `llmtrace.semconv_table`.
+request) have the same columns, and both are made from the names in `llmtrace.semconv.attributes`.
 Durations are whole nanoseconds, so that stages add up exactly in SQL, too.
 """
 
@@ -15,7 +15,7 @@ from llmtrace.core.browser_timing import IN_JSON, ON_WIRE, name_of
 from llmtrace.core.content import NAMES as CONTENT
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import SOURCES, STAGES
-from llmtrace.semconv_table import (
+from llmtrace.semconv.attributes import (
     BROWSER,
     DERIVED,
     E2E,

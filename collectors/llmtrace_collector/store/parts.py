@@ -26,7 +26,7 @@ from llmtrace.engine_span import (
 from llmtrace.engine_span import (
     E2E as ENGINE_E2E,
 )
-from llmtrace.semconv_table import E2E, EXECUTE_TOOL, GATEWAY
+from llmtrace.semconv.attributes import E2E, EXECUTE_TOOL, GATEWAY
 from llmtrace_collector.store.fields import FIELDS, all_ns, all_who, attribute, ns
 from llmtrace_collector.store.sql import Column, quoted, step
 

@@ -25,8 +25,7 @@ from llmtrace.errors import ConfigError
 from llmtrace.identity import inside as context_of
 from llmtrace.runtime import Runtime, active, enclosing
 from llmtrace.scope import ToolScope, ToolSeen, TurnScope
-from llmtrace.semconv import reserved
-from llmtrace.semconv_table import (
+from llmtrace.semconv.attributes import (
     EXECUTE_TOOL,
     PLAIN,
     TOOL_CALL_ID,
@@ -35,6 +34,7 @@ from llmtrace.semconv_table import (
     TOOL_ROUND,
     TOOL_TYPE,
 )
+from llmtrace.semconv.convert import reserved
 from llmtrace.wrappers.agents.steps import scoped
 from llmtrace.wrappers.function import Scalar, labels
 from llmtrace.wrappers.streams import letgo

@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
 from llmtrace.core.browser_timing import ON_WIRE, unflatten
-from llmtrace.semconv_table import SCOPE
+from llmtrace.semconv.attributes import SCOPE
 from llmtrace_collector.receive import HttpAccess, ReceiveLimits, SpoolLimits
 from llmtrace_collector.receive.inflate import ENCODINGS
 from tests.collector.receive.parts import body, receiving, request, span, spooled

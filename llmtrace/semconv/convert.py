@@ -1,6 +1,6 @@
 """How does a row become span attributes, and come back?
 
-By the table in `semconv_table.py`. `python -m llmtrace.semconv` prints it as docs/semconv.md.
+By the table in `semconv_table.py`. `python -m llmtrace.semconv.convert` prints it as docs/semconv.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmtrace.core.browser_timing import ON_WIRE, flatten, unflatten
 from llmtrace.core.row import OUTCOMES, Row, bounded
 from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, StageName, Timeline
 from llmtrace.errors import DataError
-from llmtrace.semconv_table import (
+from llmtrace.semconv.attributes import (
     BROWSER,
     DERIVED,
     E2E,
@@ -385,6 +385,6 @@ def _server(attributes: Mapping[str, Any]) -> str | None:
 if __name__ == "__main__":
     import sys
 
-    from llmtrace.semconv_page import page
+    from llmtrace.semconv.docs import page
 
     sys.stdout.write(page())

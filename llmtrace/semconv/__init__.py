@@ -1,0 +1,1 @@
+"""Names on the wire: rows to and from OpenTelemetry attributes."""
