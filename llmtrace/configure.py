@@ -16,20 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
-from llmtrace import export, foreign_tracer, runtime
+from llmtrace import exporters as export
+from llmtrace import foreign_tracer, runtime
 from llmtrace.budget import Budget, Budgets, read_budgets
 from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.errors import ConfigError
-from llmtrace.export import langfuse_beside
-from llmtrace.export.sink import Sink
+from llmtrace.exporters.langfuse import coexistence
+from llmtrace.exporters.sink import Sink
 from llmtrace.identity import HeaderPolicy
 from llmtrace.runtime import Runtime
 from llmtrace.wrappers import instrument as wrapping
 from llmtrace.wrappers.streams import letgo
 
 # Langfuse's SDK may be at work whether or not rows are sent to Langfuse.
-foreign_tracer.register(langfuse_beside)
+foreign_tracer.register(coexistence)
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

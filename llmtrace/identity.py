@@ -14,7 +14,7 @@ from opentelemetry import trace as otel_trace
 
 from llmtrace import current_scope, foreign_tracer
 from llmtrace.core.recording import Later, Recording, random_id
-from llmtrace.export import provider
+from llmtrace.exporters import tracer_provider
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -150,7 +150,7 @@ def of_request(
             tracestate=parent.tracestate,
             later=later,
         )
-    span = provider.start(tracer, recording.info, recording.started_unix_ns, parent.context)
+    span = tracer_provider.start(tracer, recording.info, recording.started_unix_ns, parent.context)
     return _of_span(span, parent.context, parent.span_id)._replace(
         generation=generation, later=later
     )
@@ -169,7 +169,7 @@ def child_of(
     """
     if tracer is None:
         return around
-    span = provider.start(tracer, info, start, around.context)
+    span = tracer_provider.start(tracer, info, start, around.context)
     return _of_span(span, around.context, around.span_id)._replace(
         generation=around.generation, later=around.later
     )
@@ -197,7 +197,7 @@ def of_span(
     ids = otel_trace.get_current_span(context).get_span_context()
     parent = _below(ids) if ids.is_valid else _NOTHING
     if tracer is not None:
-        span = provider.begin(tracer, name, kind, start, context)
+        span = tracer_provider.begin(tracer, name, kind, start, context)
         return _of_span(span, context, parent.span_id)
     trace_id = parent.trace_id or random_id(16)
     identity = SpanIdentity(

@@ -29,9 +29,9 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Clock, Later, Recording, random_id
 from llmtrace.core.row import TURN
 from llmtrace.core.span import Span as FinishedSpan
-from llmtrace.export import provider
-from llmtrace.export.sink import Sink, SpanSink
-from llmtrace.export.span_layout import failure_text
+from llmtrace.exporters import tracer_provider as provider
+from llmtrace.exporters.sink import Sink, SpanSink
+from llmtrace.exporters.span_layout import failure_text
 from llmtrace.identity import TO_ALL, HeaderPolicy, SpanIdentity
 from llmtrace.semconv.attributes import PLAIN
 

@@ -22,7 +22,7 @@ from llmtrace import browser, gateway, grpc, propagate, websocket
 from llmtrace.budget import DEFAULT
 from llmtrace.budget.file import as_plain
 from llmtrace.cli import make_parser
-from llmtrace.export.prometheus import LABELS, PrometheusSink
+from llmtrace.exporters.prometheus.sink import LABELS, PrometheusSink
 from llmtrace.semconv import docs
 from llmtrace.triage import runbooks
 from llmtrace_collector.config import PREFIX, Config

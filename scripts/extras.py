@@ -50,7 +50,7 @@ COMMANDS: Final[Mapping[str, Sequence[tuple[Sequence[str], Sequence[int]]]]] = {
 MODULES: Final[Mapping[str, str]] = {
     "openai": "openai",
     "anthropic": "anthropic",
-    "prometheus": "llmtrace.export.prometheus",
+    "prometheus": "llmtrace.exporters.prometheus.sink",
     "grpc": "llmtrace.grpc",
     "websockets": "llmtrace.websocket",
     "langfuse": "langfuse",

@@ -15,7 +15,7 @@ from typing import get_args
 import pytest
 
 import llmtrace
-from llmtrace import export
+from llmtrace import exporters
 from llmtrace.core.stages import STAGES, Source
 
 ROOT = Path(__file__).parents[1]
@@ -124,7 +124,7 @@ def test_every_exporter_is_documented():
     """Each name an exporter goes by is on the page about them."""
     page = text("configuration.md")
 
-    assert [name for name in export.NAMES if f"| `{name}` |" not in page] == []
+    assert [name for name in exporters.NAMES if f"| `{name}` |" not in page] == []
 
 
 def test_every_stage_and_source_is_documented():

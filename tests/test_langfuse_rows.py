@@ -19,8 +19,8 @@ from langfuse.api.observations.types.observations_v2response import Observations
 from llmtrace import cli
 from llmtrace.core.row import from_dict
 from llmtrace.errors import ConfigError, SourceError
-from llmtrace.export.langfuse import langfuse_sink
-from llmtrace.export.langfuse_settings import Project
+from llmtrace.exporters.langfuse.settings import Project
+from llmtrace.exporters.langfuse.sink import langfuse_sink
 from llmtrace.jsonl import read_rows as read_file
 from llmtrace.langfuse_rows import read_rows, row_of
 from llmtrace.semconv.convert import from_attributes, to_attributes

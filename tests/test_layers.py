@@ -117,15 +117,15 @@ def part(module: str) -> str:
         ("import llmtrace.core.row", "llmtrace.core.row"),
         ("from llmtrace import rows", "llmtrace.core.row"),
         ("from llmtrace.core.row import Row", "llmtrace.core.row.Row"),
-        ("from . import sink", "llmtrace.export.sink"),
-        ("from .sink import Sink", "llmtrace.export.sink.Sink"),
+        ("from . import sink", "llmtrace.exporters.sink"),
+        ("from .sink import Sink", "llmtrace.exporters.sink.Sink"),
         ("from ..rows import Row", "llmtrace.core.row.Row"),
         ("def f():\n    import os.path", "os.path"),
     ],
 )
 def test_imports_are_found(source, expected):
     """This test sees imports of every form, also inside functions."""
-    assert list(imports(source, "llmtrace.export")) == [expected]
+    assert list(imports(source, "llmtrace.exporters")) == [expected]
 
 
 def test_what_is_only_for_type_checkers_can_be_told_apart():

@@ -460,7 +460,7 @@ def test_a_request_is_sent_as_one_span(provider, own):
 
 def test_a_provider_that_breaks_is_counted(provider, monkeypatch):
     """An error on the provider's way out costs its span and not the row."""
-    monkeypatch.setattr("llmtrace.export.provider.laid_out", lambda _: 1 / 0)
+    monkeypatch.setattr("llmtrace.exporters.tracer_provider.laid_out", lambda _: 1 / 0)
     with capture(tracer_provider=provider) as rows:
         list(llmtrace.wrap(iter("ab")))
 

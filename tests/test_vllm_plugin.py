@@ -27,8 +27,8 @@ from llmtrace import vllm_plugin
 from llmtrace.core import failopen
 from llmtrace.core.stages import Reported
 from llmtrace.engine_span import read_plugin_span
-from llmtrace.export.otlp_settings import read_settings
-from llmtrace.export.wire import encode_span
+from llmtrace.exporters.otlp.encode import encode_span
+from llmtrace.exporters.otlp.settings import read_settings
 from llmtrace.vllm_plugin import stat_logger
 from llmtrace.vllm_plugin.finished import Engine, finished_request
 from llmtrace.vllm_plugin.stat_logger import Reporter, not_for_spans, stat_logger_class

@@ -27,7 +27,7 @@ from starlette.applications import Starlette
 from llmtrace import __version__
 from llmtrace.core.failopen import internal_error
 from llmtrace.errors import ConfigError, LlmtraceError, SourceError
-from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace_collector import banner
 from llmtrace_collector.config import Address, Config, as_yaml, exposed, load, tls
 from llmtrace_collector.expose import TargetMetrics

@@ -17,7 +17,7 @@ from typing import Any, Final
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.row import Row, from_dict
 from llmtrace.errors import DataError, LlmtraceError
-from llmtrace.export.buckets import STAGE_LABELS
+from llmtrace.exporters.prometheus.buckets import STAGE_LABELS
 from llmtrace_collector.store import Store, read
 
 # For how long it is remembered which rows were counted.

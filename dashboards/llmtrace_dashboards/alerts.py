@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from llmtrace.export.buckets import LATENCY_S
+from llmtrace.exporters.prometheus.buckets import LATENCY_S
 from llmtrace_dashboards.recorded import bad_ratio, valid_count
 from llmtrace_dashboards.slo import Slo, bound, plain, quoted
 from llmtrace_dashboards.windows import RuleSettings, Severity, Window, seconds

@@ -21,7 +21,7 @@ from llmtrace.browser.beacon import Beacon
 from llmtrace.browser.join import joined_row, with_beacon
 from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.row import Row
-from llmtrace.export.worker import Worker
+from llmtrace.exporters.worker import Worker
 from llmtrace.relay import Relay
 
 PassOn = Callable[[Row], None]

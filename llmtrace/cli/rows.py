@@ -52,7 +52,7 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
         SourceError: the file cannot be read.
         DataError: it holds no rows, or not this request.
     """
-    from llmtrace.export.console import waterfall
+    from llmtrace.exporters.console.sink import waterfall
     from llmtrace.jsonl import read_rows
 
     rows = read_rows(path)

@@ -39,7 +39,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from llmtrace.export.sink import Sink
+    from llmtrace.exporters.sink import Sink
 
 _MARGIN_S: Final = 5.0
 _WIDEST: Final = 110
@@ -67,7 +67,7 @@ class Story:
 
     def sinks(self) -> list[Sink]:
         """Return what sends rows to the collector."""
-        from llmtrace.export.otlp import otlp_sink
+        from llmtrace.exporters.otlp.sink import otlp_sink
 
         return [otlp_sink(endpoint=self._collector.otlp, protocol="http/protobuf")]
 

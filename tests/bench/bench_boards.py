@@ -24,7 +24,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from llmtrace.budget import DEFAULT
-from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row
 from llmtrace_dashboards.boards import dashboards
 from llmtrace_dashboards.lint.expressions import chosen, expand, panels, targets

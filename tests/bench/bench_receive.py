@@ -33,7 +33,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Network, Reported, Timeline
-from llmtrace.export.wire import Resources, encode
+from llmtrace.exporters.otlp.encode import Resources, encode
 from tests.bench.bench_store import requests_sent
 
 # The aim is 120,000 spans a CPU-second where the engine alone takes 150,000: a share of that.

@@ -22,7 +22,7 @@ from pathlib import Path
 from llmtrace.core.recording import random_id
 from llmtrace.core.span import Span
 from llmtrace.core.stages import STAGES
-from llmtrace.export.wire import Resources, encode
+from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace_collector.store import open_store, read
 from tests.collector.store.sent import delimited
 from tests.export.samples import typical

@@ -181,8 +181,8 @@ class Blocks:
 
 def exporters(names: Sequence[str] = EXPORTERS) -> dict[str, Any]:
     """Make those of these names. None sends before it is flushed: what that takes is counted."""
-    from llmtrace import export
-    from llmtrace.export.otlp import otlp_sink
+    from llmtrace import exporters as export
+    from llmtrace.exporters.otlp.sink import otlp_sink
 
     settings = export.ExportSettings(
         service="bench", registry=prometheus_client.CollectorRegistry()

@@ -29,7 +29,7 @@ from starlette.applications import Starlette
 
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Timeline
-from llmtrace.export.wire import Resources, encode
+from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace_collector.receive import (
     HttpServer,
     Ingest,

@@ -25,12 +25,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 
 from llmtrace.core.row import Row
-from llmtrace.export import provider
-from llmtrace.export.console import console_sink
-from llmtrace.export.genai import GenAISink
-from llmtrace.export.otlp import otlp_sink
-from llmtrace.export.prometheus import PrometheusSink
-from llmtrace.export.sink import Sink
+from llmtrace.exporters import tracer_provider
+from llmtrace.exporters.console.sink import console_sink
+from llmtrace.exporters.genai_metrics.sink import GenAISink
+from llmtrace.exporters.otlp.sink import otlp_sink
+from llmtrace.exporters.prometheus.sink import PrometheusSink
+from llmtrace.exporters.sink import Sink
 from tests.export.samples import typical
 
 ROUNDS = 5
@@ -93,7 +93,7 @@ def sdk_us(rows: list[Row], *, encoded: bool) -> float:
         tracer = own.get_tracer("llmtrace")
         before = time.process_time()
         for row in rows:
-            provider.finish(provider.start(tracer, {}, row.start), row)
+            tracer_provider.finish(tracer_provider.start(tracer, {}, row.start), row)
         if encoded:
             encode_spans(kept.get_finished_spans()).SerializeToString()
         rounds.append((time.process_time() - before) / len(rows) * 1e6)

@@ -32,7 +32,7 @@ import openai
 import prometheus_client
 
 import llmtrace
-from llmtrace import export
+from llmtrace import exporters
 from llmtrace.core.recording import Recording
 from tests.bench.client_cost import serve
 from tests.bench.replay import MESSAGES, events
@@ -183,10 +183,10 @@ def traced() -> Counting:
     """Switch llmtrace on, with its exporters."""
     counting = Counting()
     registry = prometheus_client.CollectorRegistry()
-    settings = export.ExportSettings(service="bench", registry=registry)
+    settings = exporters.ExportSettings(service="bench", registry=registry)
     llmtrace.init(
         "bench",
-        exporters=["otlp", export.build("prometheus", settings), counting],
+        exporters=["otlp", exporters.build("prometheus", settings), counting],
         instrument=["openai"],
     )
     return counting

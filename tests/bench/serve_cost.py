@@ -21,7 +21,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 
 from llmtrace.budget import DEFAULT
-from llmtrace.export.aggregate import Aggregate
+from llmtrace.exporters.prometheus.aggregate import Aggregate
 from llmtrace_collector.expose import TargetMetrics
 from llmtrace_collector.profile import builtin_profiles
 from llmtrace_collector.scrape import TargetState

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from llmtrace.core.span import Span
-from llmtrace.export.wire import Resources, encode
+from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace.vllm_plugin.stat_logger import SWITCH, Reporter
 
 CALLS = 5_000

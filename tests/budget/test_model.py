@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from llmtrace.budget import DEFAULT, Budget, read_budget, read_budgets
 from llmtrace.core.stages import STAGES
-from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row
 
 limits = st.floats(1e-6, 1e6)

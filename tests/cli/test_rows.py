@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from llmtrace.cli import main
-from llmtrace.export.console import waterfall
+from llmtrace.exporters.console.sink import waterfall
 from llmtrace.jsonl import write_rows
 from llmtrace.semconv import docs
 from llmtrace.testing import make_row

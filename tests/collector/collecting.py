@@ -24,7 +24,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from llmtrace.core.row import Row
 from llmtrace.engine_span import DECODE, PREFILL, QUEUE
-from llmtrace.export.wire import Resources, encode
+from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace.testing import make_row
 from llmtrace_collector.collect import running
 from llmtrace_collector.config import load

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from llmtrace.export.aggregate import Aggregate
+from llmtrace.exporters.prometheus.aggregate import Aggregate
 from llmtrace.testing import make_row
 from llmtrace_collector import tally as module
 from llmtrace_collector.store import StoreError

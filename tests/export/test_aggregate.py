@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
-from llmtrace.export.aggregate import Aggregate, Histogram, fold
-from llmtrace.export.buckets import BANDS_NS, LATENCY_S
+from llmtrace.exporters.prometheus.aggregate import Aggregate, Histogram, fold
+from llmtrace.exporters.prometheus.buckets import BANDS_NS, LATENCY_S
 from llmtrace.semconv.attributes import DURATION_BOUNDS_S
 from tests.export.samples import MS, typical, unsplit
 from tests.strategies import requests

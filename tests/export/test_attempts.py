@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from llmtrace.core.attempts import MOST_TRIES, Try
-from llmtrace.export import provider
-from llmtrace.export.span_layout import attempt_spans
-from llmtrace.export.wire import encode_row
+from llmtrace.exporters import tracer_provider
+from llmtrace.exporters.otlp.encode import encode_row
+from llmtrace.exporters.span_layout import attempt_spans
 from llmtrace.semconv.convert import is_row
 from tests.export.samples import MS, SPAN, START, TRACE, typical
 
@@ -91,8 +91,8 @@ def test_through_the_applications_provider(exported):
     made = TracerProvider()
     made.add_span_processor(SimpleSpanProcessor(exported))
     row = typical(tries=TRIES)
-    span = provider.start(made.get_tracer("llmtrace"), {}, row.start)
-    provider.finish(span, row)
+    span = tracer_provider.start(made.get_tracer("llmtrace"), {}, row.start)
+    tracer_provider.finish(span, row)
     spans = {each.name: each for each in exported.get_finished_spans()}
 
     for name, attributes in EXPECTED.items():

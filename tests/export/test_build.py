@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from llmtrace.errors import ConfigError
-from llmtrace.export import ExportSettings, build, build_all
+from llmtrace.exporters import ExportSettings, build, build_all
 from tests.export.samples import typical
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmtrace.core.attempts import Try
 from llmtrace.core.stages import STAGES, Timeline
-from llmtrace.export.console import console_sink, line, waterfall
+from llmtrace.exporters.console.sink import console_sink, line, waterfall
 from tests.export.samples import MS, TRACE, typical, unsplit
 from tests.strategies import rows
 

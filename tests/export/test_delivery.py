@@ -7,7 +7,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from llmtrace.core.failopen import internal_errors
-from llmtrace.export.delivery import Undelivered, deliver
+from llmtrace.exporters.otlp.retry import Undelivered, deliver
 
 
 class Tries:

@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
-from llmtrace.export.genai import GenAISink
+from llmtrace.exporters.genai_metrics.sink import GenAISink
 from llmtrace.semconv.attributes import DURATION_BOUNDS_S
 from tests.export.receivers import Answer, grpc_receiver, http_receiver
 from tests.export.samples import SPAN, TRACE, typical

@@ -18,14 +18,14 @@ from langfuse._client.attributes import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from opentelemetry.sdk.trace import TracerProvider
 
-from llmtrace import export
+from llmtrace import exporters
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.span import Span
 from llmtrace.core.stages import STAGES
 from llmtrace.errors import ConfigError
-from llmtrace.export import langfuse_attributes as names
-from llmtrace.export.langfuse import langfuse_sink
-from llmtrace.export.langfuse_settings import read_labels, read_project, to_otlp
+from llmtrace.exporters.langfuse import span_attributes as names
+from llmtrace.exporters.langfuse.settings import read_labels, read_project, to_otlp
+from llmtrace.exporters.langfuse.sink import langfuse_sink
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.export.receivers import Answer, http_receiver
 from tests.export.samples import MS, START, typical
@@ -440,16 +440,16 @@ def test_releases():
 
 def test_it_goes_by_its_name(monkeypatch):
     """`exporters=["langfuse"]` makes it from the process's variables, if they leave it on."""
-    settings = export.ExportSettings(service="shop")
+    settings = exporters.ExportSettings(service="shop")
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    (sink,) = export.build_all(["langfuse"], settings)
+    (sink,) = exporters.build_all(["langfuse"], settings)
     sink.close()
 
-    assert export.build_all(["langfuse"], settings, {"LANGFUSE_TRACING_ENABLED": "False"}) == []
+    assert exporters.build_all(["langfuse"], settings, {"LANGFUSE_TRACING_ENABLED": "False"}) == []
     monkeypatch.delenv("LANGFUSE_SECRET_KEY")
     with pytest.raises(ConfigError, match="LANGFUSE_SECRET_KEY is not set"):
-        export.build_all(["langfuse"], settings)
+        exporters.build_all(["langfuse"], settings)
 
 
 # --- failures ------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
-from llmtrace.export.otlp import otlp_sink
-from llmtrace.export.otlp_http import _retry_after
+from llmtrace.exporters.otlp.http_transport import _retry_after
+from llmtrace.exporters.otlp.sink import otlp_sink
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.export.receivers import Answer, grpc_receiver, http_receiver, silent_server
 from tests.export.samples import START, typical

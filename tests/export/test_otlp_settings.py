@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from llmtrace.errors import ConfigError
-from llmtrace.export.otlp_settings import read_settings
+from llmtrace.exporters.otlp.settings import read_settings
 
 P = "OTEL_EXPORTER_OTLP_"
 

@@ -30,8 +30,8 @@ import atexit, sys, time
 started = None
 atexit.register(lambda: print(time.monotonic() - started))  # the first registered runs last
 
-from llmtrace.export import worker
-from llmtrace.export.otlp import otlp_sink
+from llmtrace.exporters import worker
+from llmtrace.exporters.otlp.sink import otlp_sink
 from tests.export.samples import typical
 
 worker.EXIT_LIMIT_S = 1.0
@@ -53,8 +53,8 @@ def test_hanging_backends_do_not_hold_up_the_exit():
 
 BLOCKED_STDERR = """
 import os, sys
-from llmtrace.export import worker
-from llmtrace.export.console import console_sink
+from llmtrace.exporters import worker
+from llmtrace.exporters.console.sink import console_sink
 from tests.export.samples import typical
 
 worker.EXIT_LIMIT_S = 0.2
@@ -74,7 +74,7 @@ def test_a_blocked_terminal_does_not_hold_up_the_exit():
 LAST_ROWS = """
 import os, sys
 os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"], os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] = sys.argv[1:]
-from llmtrace.export import ExportSettings, build_all
+from llmtrace.exporters import ExportSettings, build_all
 from tests.export.samples import typical
 
 sinks = build_all(["otlp"], ExportSettings(service="shop"))
@@ -112,8 +112,8 @@ def test_the_last_rows_are_sent_at_exit(receiver, protocol):
 FORK = """
 import os, sys, warnings
 warnings.simplefilter("ignore")  # Python 3.12 and later warn of forking with threads at all
-from llmtrace.export.aggregate import Aggregate
-from llmtrace.export.otlp import otlp_sink
+from llmtrace.exporters.prometheus.aggregate import Aggregate
+from llmtrace.exporters.otlp.sink import otlp_sink
 from tests.export.samples import typical
 
 aggregate = Aggregate()

@@ -16,8 +16,8 @@ from llmtrace.core import failopen
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import Timeline
 from llmtrace.errors import ConfigError
-from llmtrace.export.buckets import BANDS_NS, STAGE_LABELS
-from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.exporters.prometheus.buckets import BANDS_NS, STAGE_LABELS
+from llmtrace.exporters.prometheus.sink import PrometheusSink
 from tests.export.samples import MS, START, TRACE, typical, unsplit
 
 LABELS = {
@@ -422,6 +422,6 @@ def test_a_row_that_breaks_it_does_not_reach_the_application(sink):
 def test_without_prometheus_client(monkeypatch):
     """Without the package the error says how to get it."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "llmtrace.export.prometheus")
+    monkeypatch.delitem(sys.modules, "llmtrace.exporters.prometheus.sink")
     with pytest.raises(ConfigError, match=r"prometheus-client.*\[prometheus\]"):
         import llmtrace.export.prometheus  # noqa: F401

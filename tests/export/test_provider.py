@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
 
 from llmtrace.core.span import Span
-from llmtrace.export import provider
+from llmtrace.exporters import tracer_provider
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.export.samples import START, typical, unsplit
 
@@ -31,8 +31,8 @@ def tracer(exported):
 
 def finished(tracer, exported, row):
     """Return the spans a row becomes, by name."""
-    span = provider.start(tracer, {}, row.start)
-    provider.finish(span, row)
+    span = tracer_provider.start(tracer, {}, row.start)
+    tracer_provider.finish(span, row)
     return {each.name: each for each in exported.get_finished_spans()}
 
 
@@ -97,8 +97,8 @@ def test_another_service(tracer, exported):
 def test_the_applications_context_is_the_parent(tracer, exported):
     """The span is a child of what the given context holds."""
     outer = tracer.start_span("outer")
-    span = provider.start(tracer, {}, START, set_span_in_context(outer))
-    provider.finish(span, typical(), set_span_in_context(span))
+    span = tracer_provider.start(tracer, {}, START, set_span_in_context(outer))
+    tracer_provider.finish(span, typical(), set_span_in_context(span))
     outer.end()
     spans = {each.name: each for each in exported.get_finished_spans()}
 
@@ -109,19 +109,19 @@ def test_a_trace_that_is_not_sampled(exported):
     """Without sampling nothing is made, and nothing is kept."""
     made = TracerProvider(sampler=ALWAYS_OFF)
     made.add_span_processor(SimpleSpanProcessor(exported))
-    span = provider.start(made.get_tracer("llmtrace"), {}, START)
-    provider.finish(span, typical())
+    span = tracer_provider.start(made.get_tracer("llmtrace"), {}, START)
+    tracer_provider.finish(span, typical())
 
     assert exported.get_finished_spans() == ()
-    assert span not in provider._tracers
+    assert span not in tracer_provider._tracers
     made.shutdown()
 
 
 def test_a_span_ends_even_if_the_row_is_broken(tracer, exported):
     """What goes wrong while describing a row does not leave its span open."""
-    span = provider.start(tracer, {}, START)
+    span = tracer_provider.start(tracer, {}, START)
     with pytest.raises(AttributeError):
-        provider.finish(span, typical(attributes=None))
+        tracer_provider.finish(span, typical(attributes=None))
 
     assert len(exported.get_finished_spans()) == 1
 
@@ -139,7 +139,7 @@ def test_a_span_that_is_no_row(tracer, exported):
         error="ValueError",
     )
     with tracer.start_as_current_span("turn") as turn:
-        provider.write(tracer, span)
+        tracer_provider.write(tracer, span)
     written = {each.name: each for each in exported.get_finished_spans()}["execute_tool search"]
 
     assert turn.get_span_context().span_id == written.parent.span_id

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from llmtrace.core.failopen import internal_errors
-from llmtrace.export.queue import Lost, QueuedSink
-from llmtrace.export.worker import Worker
+from llmtrace.exporters.queued_sink import Lost, QueuedSink
+from llmtrace.exporters.worker import Worker
 from tests.export.samples import typical
 
 LONG = 60.0  # an interval that no test waits for

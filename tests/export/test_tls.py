@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from llmtrace.core.failopen import internal_errors
-from llmtrace.export.genai import GenAISink
-from llmtrace.export.otlp import otlp_sink
+from llmtrace.exporters.genai_metrics.sink import GenAISink
+from llmtrace.exporters.otlp.sink import otlp_sink
 from tests.export.receivers import grpc_receiver, http_receiver
 from tests.export.samples import typical
 

@@ -14,7 +14,7 @@ from llmtrace.cli.rows import redraw
 from llmtrace.core.row import TURN, from_dict
 from llmtrace.core.stages import Timeline
 from llmtrace.core.tool_calls import Part
-from llmtrace.export.console import line, waterfall
+from llmtrace.exporters.console.sink import line, waterfall
 from llmtrace.testing import FakeClock, capture, fake_stream, make_row
 from tests.test_tools import parts_of_any_kind
 

@@ -11,9 +11,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 from llmtrace.core import failopen
 from llmtrace.core import span as spans
 from llmtrace.core.stages import STAGES
-from llmtrace.export import resource
-from llmtrace.export.span_layout import laid_out
-from llmtrace.export.wire import Resources, child_id, encode, encode_row
+from llmtrace.exporters.otlp import resource
+from llmtrace.exporters.otlp.encode import Resources, child_id, encode, encode_row
+from llmtrace.exporters.span_layout import laid_out
 from llmtrace.semconv.attributes import ATTEMPT
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.export.samples import MS, START, typical, unsplit

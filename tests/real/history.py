@@ -24,8 +24,8 @@ from llmtrace.core.recording import GAP_BOUNDS_NS
 from llmtrace.core.row import TURN, Row
 from llmtrace.core.span import Span
 from llmtrace.core.stages import Network, Reported, Timeline
-from llmtrace.export.buckets import LATENCY_S
-from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.exporters.prometheus.buckets import LATENCY_S
+from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace_collector.expose import TargetMetrics
 from llmtrace_collector.scrape import TargetState
 from llmtrace_collector.signals import SIGNALS

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from llmtrace.budget import Budget, Budgets
 from llmtrace.core.stages import Timeline
-from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row
 from llmtrace_dashboards.recorded import REMAINING, bad_ratio, traffic
 from llmtrace_dashboards.rules import as_yaml, rule_files

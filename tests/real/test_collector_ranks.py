@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import llmtrace
 from llmtrace import local_vllm
 from llmtrace.core.row import Row, from_dict
-from llmtrace.export.otlp import otlp_sink
+from llmtrace.exporters.otlp.sink import otlp_sink
 from tests.collector.collecting import process, wait_for
 
 from .conftest import do_without

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.triage import runbooks
 from llmtrace.triage.causes import BEHIND, RULES
 from llmtrace.triage.causes.advice import REMEDIES

@@ -19,8 +19,8 @@ import llmtrace
 from llmtrace import runtime
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.span import Span
-from llmtrace.export import langfuse_beside
-from llmtrace.export.span_layout import laid_out
+from llmtrace.exporters.langfuse import coexistence
+from llmtrace.exporters.span_layout import laid_out
 from llmtrace.sim.server import serve
 from llmtrace.testing import capture
 from llmtrace.wrappers import joining, langfuse
@@ -317,9 +317,9 @@ def test_a_clients_own_span_inside_ours_is_not_counted(provider):
     theirs = made.get_tracer("com.anthropic.sdk.python")
     ours = made.get_tracer("llmtrace").start_span("chat")
     with theirs.start_as_current_span("call", attributes={"gen_ai.operation.name": "chat"}):
-        langfuse_beside.count_ours(ours)
+        coexistence.count_ours(ours)
     with theirs.start_as_current_span("step", attributes={"gen_ai.operation.name": "x"}):
-        langfuse_beside.count_ours(ours)
+        coexistence.count_ours(ours)
     ours.end()
     made.force_flush()
     call, step = sent.get_finished_spans()

@@ -29,10 +29,10 @@ from prometheus_client.openmetrics.exposition import generate_latest
 import llmtrace
 from llmtrace.core.content import ContentPolicy
 from llmtrace.core.failopen import reset_internal_errors
-from llmtrace.export.console import console_sink, waterfall
-from llmtrace.export.genai import GenAISink
-from llmtrace.export.otlp import otlp_sink
-from llmtrace.export.prometheus import PrometheusSink
+from llmtrace.exporters.console.sink import console_sink, waterfall
+from llmtrace.exporters.genai_metrics.sink import GenAISink
+from llmtrace.exporters.otlp.sink import otlp_sink
+from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import capture
 from tests.export.receivers import Receiver, http_receiver
 from tests.sse_server import Answer, Request, Script, Server

@@ -7,7 +7,7 @@ import time
 
 from hypothesis import HealthCheck, Phase, given, settings
 
-from llmtrace.export.wire import Resources, encode
+from llmtrace.exporters.otlp.encode import Resources, encode
 
 _tokens = itertools.count()
 

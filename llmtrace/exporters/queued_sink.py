@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from llmtrace.core.failopen import count_internal, internal_error, rows_dropped
-from llmtrace.export.worker import EXIT_LIMIT_S, Worker
+from llmtrace.exporters.worker import EXIT_LIMIT_S, Worker
 
 T = TypeVar("T")
 

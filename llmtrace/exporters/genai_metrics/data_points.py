@@ -21,14 +21,14 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from llmtrace.export.agents import Agents, ToolLabels, TurnLabels
-from llmtrace.export.aggregate import Aggregate, Cell, Histogram, Labels, fold
-from llmtrace.export.genai_instruments import (
+from llmtrace.exporters.genai_metrics.instruments import (
     metric_attributes,
     tool_attributes,
     turn_attributes,
 )
-from llmtrace.export.resource import resource
+from llmtrace.exporters.otlp.resource import resource
+from llmtrace.exporters.prometheus.agent_metrics import Agents, ToolLabels, TurnLabels
+from llmtrace.exporters.prometheus.aggregate import Aggregate, Cell, Histogram, Labels, fold
 from llmtrace.semconv.attributes import (
     AGENT_DURATION,
     DURATION_BOUNDS_S,

@@ -10,8 +10,8 @@ import grpc
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from llmtrace.export.delivery import Send, Undelivered
-from llmtrace.export.otlp_settings import OtlpSettings, Signal
+from llmtrace.exporters.otlp.retry import Send, Undelivered
+from llmtrace.exporters.otlp.settings import OtlpSettings, Signal
 
 _EXPORT: Final[dict[Signal, str]] = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",

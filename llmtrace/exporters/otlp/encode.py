@@ -21,9 +21,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMes
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.row import TURN
 from llmtrace.core.span import Span
-from llmtrace.export.dialect import OTEL, Dialect
-from llmtrace.export.resource import resource
-from llmtrace.export.span_layout import attempt_spans, failure_text, name_of, waterfall
+from llmtrace.exporters.otlp.dialect import OTEL, Dialect
+from llmtrace.exporters.otlp.resource import resource
+from llmtrace.exporters.span_layout import attempt_spans, failure_text, name_of, waterfall
 from llmtrace.semconv.attributes import (
     DERIVED,
     ORDER,

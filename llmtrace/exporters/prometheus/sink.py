@@ -15,9 +15,9 @@ from llmtrace.core.failopen import internal_error, internal_errors
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError, missing_extra
-from llmtrace.export.agents import Agents
-from llmtrace.export.aggregate import Aggregate, Cell, Histogram
-from llmtrace.export.buckets import BANDS_NS, Thresholds, edges, limits
+from llmtrace.exporters.prometheus.agent_metrics import Agents
+from llmtrace.exporters.prometheus.aggregate import Aggregate, Cell, Histogram
+from llmtrace.exporters.prometheus.buckets import BANDS_NS, Thresholds, edges, limits
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

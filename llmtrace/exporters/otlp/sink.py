@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.core.span import Span
-from llmtrace.export.delivery import GIVE_UP_AFTER_S, Undelivered, deliver
-from llmtrace.export.dialect import OTEL, Dialect
-from llmtrace.export.otlp_settings import OtlpSettings, read_settings
-from llmtrace.export.queue import Lost, QueuedSink
-from llmtrace.export.resource import detect
-from llmtrace.export.transport import sender
-from llmtrace.export.wire import Resources, encode
+from llmtrace.exporters.otlp.dialect import OTEL, Dialect
+from llmtrace.exporters.otlp.encode import Resources, encode
+from llmtrace.exporters.otlp.resource import detect
+from llmtrace.exporters.otlp.retry import GIVE_UP_AFTER_S, Undelivered, deliver
+from llmtrace.exporters.otlp.settings import OtlpSettings, read_settings
+from llmtrace.exporters.otlp.transport import sender
+from llmtrace.exporters.queued_sink import Lost, QueuedSink
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row

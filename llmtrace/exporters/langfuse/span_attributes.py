@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.core import content
-from llmtrace.export.dialect import Attributes, Dialect, of_stage
-from llmtrace.export.span_layout import status_text
+from llmtrace.exporters.otlp.dialect import Attributes, Dialect, of_stage
+from llmtrace.exporters.span_layout import status_text
 from llmtrace.semconv.convert import Value, to_attributes
 
 if TYPE_CHECKING:

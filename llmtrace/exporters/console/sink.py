@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import STAGES
-from llmtrace.export import turn_view
-from llmtrace.export.bars import bar, short_ms
-from llmtrace.export.queue import QueuedSink
-from llmtrace.export.span_layout import attempts, span_name
+from llmtrace.exporters.console import turn_tree
+from llmtrace.exporters.console.bars import bar, short_ms
+from llmtrace.exporters.queued_sink import QueuedSink
+from llmtrace.exporters.span_layout import attempts, span_name
 from llmtrace.semconv.attributes import ORDER
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def line(row: Row, zone: tzinfo | None = None) -> str:
     parts.append(row.outcome if row.error_type is None else f"{row.outcome} {row.error_type}")
     parts.append(f"e2e {short_ms(row.e2e_ns)} ms")
     if row.is_turn:
-        parts += turn_view.summary(row)
+        parts += turn_tree.summary(row)
     else:
         parts.append(f"ttft {short_ms(row.ttft_ns)} ms")
     if (tpot := row.tpot_s) is not None:
@@ -127,7 +127,7 @@ def waterfall(row: Row, width: int = 80) -> str:
     room = max(_LEAST_BAR, width - label - 2 - longest)
     lines, at = ["  ".join(head)], 0
     if row.is_turn:
-        lines += [*turn_view.part_lines(row, width), ""]
+        lines += [*turn_tree.part_lines(row, width), ""]
     for name in ORDER:
         ns = getattr(stages, name)
         if ns is None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from llmtrace.export.delivery import Send
-from llmtrace.export.otlp_settings import OtlpSettings, Signal
+from llmtrace.exporters.otlp.retry import Send
+from llmtrace.exporters.otlp.settings import OtlpSettings, Signal
 
 
 def sender(settings: OtlpSettings, signal: Signal) -> Send:
     """Make what sends the requests of one signal; only what it needs is imported."""
     if settings.protocol == "grpc":
-        from llmtrace.export.otlp_grpc import grpc_sender
+        from llmtrace.exporters.otlp.grpc_transport import grpc_sender
 
         return grpc_sender(settings, signal)
-    from llmtrace.export.otlp_http import http_sender
+    from llmtrace.exporters.otlp.http_transport import http_sender
 
     return http_sender(settings)

@@ -10,16 +10,16 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmtrace.export.delivery import GIVE_UP_AFTER_S
-from llmtrace.export.langfuse_attributes import dialect
-from llmtrace.export.langfuse_beside import projects
-from llmtrace.export.langfuse_settings import read_labels, read_project, to_otlp
-from llmtrace.export.otlp import span_sink
+from llmtrace.exporters.langfuse.coexistence import projects
+from llmtrace.exporters.langfuse.settings import read_labels, read_project, to_otlp
+from llmtrace.exporters.langfuse.span_attributes import dialect
+from llmtrace.exporters.otlp.retry import GIVE_UP_AFTER_S
+from llmtrace.exporters.otlp.sink import span_sink
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row
     from llmtrace.core.span import Span
-    from llmtrace.export.queue import QueuedSink
+    from llmtrace.exporters.queued_sink import QueuedSink
 
 
 def langfuse_sink(

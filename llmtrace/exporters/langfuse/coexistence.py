@@ -15,7 +15,7 @@ from opentelemetry.trace import get_current_span
 
 from llmtrace.core.failopen import fails_open
 from llmtrace.errors import ConfigError
-from llmtrace.export.langfuse_attributes import GENERATIONS, TYPE, USAGE
+from llmtrace.exporters.langfuse.span_attributes import GENERATIONS, TYPE, USAGE
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -81,7 +81,7 @@ def count_ours(ours: Any) -> None:
 
 def labels(span: Any) -> dict[str, str]:
     """Return the environment and release a span is to say, where nobody has said so yet."""
-    from llmtrace.export.langfuse_settings import read_labels
+    from llmtrace.exporters.langfuse.settings import read_labels
 
     try:
         found = read_labels(os.environ)
@@ -108,8 +108,8 @@ def ended(
     """
     if not generation.is_recording():
         return
-    from llmtrace.export.langfuse_attributes import failure, usage
-    from llmtrace.export.span_layout import failure_text
+    from llmtrace.exporters.langfuse.span_attributes import failure, usage
+    from llmtrace.exporters.span_layout import failure_text
 
     told = failure(failure_text(outcome, error_type)) | usage(info)
     said: Any = getattr(generation, "attributes", None) or {}

@@ -18,15 +18,15 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError
-from llmtrace.export.agents import Agents
-from llmtrace.export.aggregate import Aggregate
-from llmtrace.export.delivery import deliver
-from llmtrace.export.genai_instruments import Instruments
-from llmtrace.export.genai_points import metrics_data
-from llmtrace.export.otlp_settings import read_settings
-from llmtrace.export.resource import detect
-from llmtrace.export.transport import sender
-from llmtrace.export.worker import Worker
+from llmtrace.exporters.genai_metrics.data_points import metrics_data
+from llmtrace.exporters.genai_metrics.instruments import Instruments
+from llmtrace.exporters.otlp.resource import detect
+from llmtrace.exporters.otlp.retry import deliver
+from llmtrace.exporters.otlp.settings import read_settings
+from llmtrace.exporters.otlp.transport import sender
+from llmtrace.exporters.prometheus.agent_metrics import Agents
+from llmtrace.exporters.prometheus.aggregate import Aggregate
+from llmtrace.exporters.worker import Worker
 from llmtrace.semconv.attributes import SCOPE, client_metrics
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from llmtrace.core.sanitize import printable
 from llmtrace.core.tool_calls import Part, could_run_together
-from llmtrace.export.bars import bar, short_ms
+from llmtrace.exporters.console.bars import bar, short_ms
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row

@@ -14,8 +14,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
 from llmtrace.core.row import TURN
-from llmtrace.export import langfuse_beside
-from llmtrace.export.span_layout import attempt_spans, laid_out, span_name, status_text
+from llmtrace.exporters.langfuse import coexistence
+from llmtrace.exporters.span_layout import attempt_spans, laid_out, span_name, status_text
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from llmtrace.core.row import Row
     from llmtrace.core.span import Span as FinishedSpan
-    from llmtrace.export.dialect import Dialect
+    from llmtrace.exporters.otlp.dialect import Dialect
 
 # A span does not tell which tracer made it, and its stages must come from the same one.
 _tracers: WeakKeyDictionary[Span, Tracer] = WeakKeyDictionary()
@@ -115,13 +115,13 @@ def finish(span: Span, row: Row, context: Context | None = None) -> None:
 def _dialect(tracer: Tracer, span: Span | None = None) -> tuple[Dialect, Mapping[str, str]]:
     """Return how to describe spans to those the provider sends them to, and what else to say."""
     # Here, because whoever imports llmtrace imports this module.
-    from llmtrace.export.dialect import OTEL
+    from llmtrace.exporters.otlp.dialect import OTEL
 
-    if not any(True for _ in langfuse_beside.projects(tracer)):
+    if not any(True for _ in coexistence.projects(tracer)):
         return OTEL, {}
-    from llmtrace.export.langfuse_attributes import BESIDE
+    from llmtrace.exporters.langfuse.span_attributes import BESIDE
 
-    return BESIDE, {} if span is None else langfuse_beside.labels(span)
+    return BESIDE, {} if span is None else coexistence.labels(span)
 
 
 def _describe(span: Span, row: Row, attributes: dict[str, Any]) -> None:

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import requests
 
-from llmtrace.export.delivery import Send, Undelivered
-from llmtrace.export.otlp_settings import OtlpSettings
+from llmtrace.exporters.otlp.retry import Send, Undelivered
+from llmtrace.exporters.otlp.settings import OtlpSettings
 
 _RETRYABLE: Final = frozenset({429, 502, 503, 504})
 _OK: Final = range(200, 300)

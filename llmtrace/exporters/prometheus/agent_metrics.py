@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.export.aggregate import OTHER, Histogram, mark_of
-from llmtrace.export.buckets import LATENCY_S
-from llmtrace.export.forked import restart_after_fork
+from llmtrace.exporters.after_fork import restart_after_fork
+from llmtrace.exporters.prometheus.aggregate import OTHER, Histogram, mark_of
+from llmtrace.exporters.prometheus.buckets import LATENCY_S
 from llmtrace.semconv.attributes import TOOL_NAME
 
 if TYPE_CHECKING:

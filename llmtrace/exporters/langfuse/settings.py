@@ -15,8 +15,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from llmtrace.errors import ConfigError
-from llmtrace.export.langfuse_attributes import ENVIRONMENT, RELEASE
-from llmtrace.export.otlp_settings import OtlpSettings
+from llmtrace.exporters.langfuse.span_attributes import ENVIRONMENT, RELEASE
+from llmtrace.exporters.otlp.settings import OtlpSettings
 
 _CLOUD: Final = "https://cloud.langfuse.com"
 _TRACES: Final = "/api/public/otel/v1/traces"

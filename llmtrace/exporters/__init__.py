@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.errors import ConfigError
-from llmtrace.export.buckets import Thresholds
+from llmtrace.exporters.prometheus.buckets import Thresholds
 
 if TYPE_CHECKING:
-    from llmtrace.export.sink import Sink
+    from llmtrace.exporters.sink import Sink
 
 NAMES: Final = ("otlp", "otlp-metrics", "prometheus", "prometheus:PORT", "langfuse", "console")
 
@@ -56,19 +56,19 @@ def build(name: str, settings: ExportSettings) -> Sink:
     """
     kind, _, port = name.partition(":")
     if kind == "otlp" and name == kind:
-        from llmtrace.export.otlp import otlp_sink
+        from llmtrace.exporters.otlp.sink import otlp_sink
 
         return otlp_sink()
     if kind == "otlp-metrics" and name == kind:
-        from llmtrace.export.genai import GenAISink
+        from llmtrace.exporters.genai_metrics.sink import GenAISink
 
         return GenAISink(meter_provider=settings.meter_provider)
     if kind == "langfuse" and name == kind:
-        from llmtrace.export.langfuse import langfuse_sink
+        from llmtrace.exporters.langfuse.sink import langfuse_sink
 
         return langfuse_sink()
     if kind == "console" and name == kind:
-        from llmtrace.export.console import console_sink
+        from llmtrace.exporters.console.sink import console_sink
 
         return console_sink()
     if kind == "prometheus":
@@ -112,7 +112,7 @@ def _prometheus(name: str, port: str, settings: ExportSettings) -> Sink:
     if served and not (_PORT.fullmatch(port) and int(port) <= _HIGHEST_PORT):
         msg = f"exporters: {name!r}: give a port from 0 to {_HIGHEST_PORT}, as in prometheus:9464"
         raise ConfigError(msg)
-    from llmtrace.export.prometheus import PrometheusSink
+    from llmtrace.exporters.prometheus.sink import PrometheusSink
 
     sink = PrometheusSink(
         thresholds_s=settings.thresholds_s,

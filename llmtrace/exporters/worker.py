@@ -21,7 +21,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.export.forked import restart_after_fork
+from llmtrace.exporters.after_fork import restart_after_fork
 
 EXIT_LIMIT_S: Final = 3.0
 

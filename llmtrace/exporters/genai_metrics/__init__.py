@@ -1,0 +1,1 @@
+"""OpenTelemetry's GenAI client metrics, by OTLP."""

@@ -1,0 +1,1 @@
+"""Rows to Langfuse, also beside Langfuse's own SDK."""

@@ -1,0 +1,1 @@
+"""Rows as OTLP spans, by HTTP or gRPC."""
