@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
 from llmtrace import exporters as export
-from llmtrace import foreign_tracer, runtime
 from llmtrace.budget import Budget, Budgets, read_budgets
 from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.errors import ConfigError
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.sink import Sink
-from llmtrace.identity import HeaderPolicy
-from llmtrace.runtime import Runtime
+from llmtrace.runtime import foreign_tracer, runtime
+from llmtrace.runtime.runtime import Runtime
+from llmtrace.runtime.trace_context import HeaderPolicy
 from llmtrace.wrappers import instrument as wrapping
 from llmtrace.wrappers.streams import letgo
 

@@ -28,7 +28,7 @@ except ImportError as error:  # pragma: no cover - the OTLP exporter brings it a
 
 from llmtrace.gateway.grpc_handlers import Methods
 from llmtrace.gateway.middleware import check_name
-from llmtrace.runtime import entered
+from llmtrace.runtime.runtime import entered
 from llmtrace.wrappers.function import Scalar, labels
 from llmtrace.wrappers.sockets import grpc_calls, told
 from llmtrace.wrappers.sockets.grpc_calls import Calls

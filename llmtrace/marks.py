@@ -12,14 +12,14 @@ from contextlib import ContextDecorator
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
-from llmtrace import relay as relays
 from llmtrace.core.failopen import internal_error, wrong_use
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import StageName
-from llmtrace.current_scope import live
 from llmtrace.errors import ConfigError
-from llmtrace.runtime import current, enclosing
+from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime.runtime import current, enclosing
+from llmtrace.runtime.scope import live
 from llmtrace.scope import ToolScope, TurnScope
 from llmtrace.wrappers.function import Scalar, labels
 

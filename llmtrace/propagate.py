@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmtrace.runtime import enclosing
+from llmtrace.runtime.runtime import enclosing
 
 __all__ = ["trace_headers"]
 

@@ -15,8 +15,8 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Clock, Recording
 from llmtrace.core.row import TURN, Row
 from llmtrace.core.tool_calls import Part, tool_figures
-from llmtrace.current_scope import INHERITED, RequestSeen, Scope
 from llmtrace.provenance import Prints, prints_of
+from llmtrace.runtime.scope import INHERITED, RequestSeen, Scope
 from llmtrace.turns import Inside, turn_timeline
 
 MOST_TOOLS: Final = 256

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from llmtrace import runtime
 from llmtrace.core.recording import Clock
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Timeline
-from llmtrace.runtime import Runtime
+from llmtrace.runtime import runtime
+from llmtrace.runtime.runtime import Runtime
 from llmtrace.wrappers import instrument as wrapping
 from llmtrace.wrappers.streams import letgo
 
@@ -77,7 +77,7 @@ def capture(
         clock: monotonic nanoseconds, such as a `FakeClock`; default: the real one.
         instrument: SDKs to instrument meanwhile, if imported.
         sinks: further sinks the rows go to.
-        **settings: other fields of `llmtrace.runtime.Runtime`.
+        **settings: other fields of `llmtrace.runtime.runtime.Runtime`.
 
     Example:
         >>> import llmtrace

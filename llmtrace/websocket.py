@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from llmtrace.errors import ConfigError
-from llmtrace.runtime import active
+from llmtrace.runtime.runtime import active
 from llmtrace.wrappers.function import Scalar, labels
 from llmtrace.wrappers.sockets import openai_events, told
 from llmtrace.wrappers.sockets import websocket as connections

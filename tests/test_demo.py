@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 import llmtrace
-from llmtrace import local_vllm, runtime
+from llmtrace import local_vllm
 from llmtrace.case import read_case
 from llmtrace.cli import main
 from llmtrace.core.stages import STAGES
@@ -32,6 +32,7 @@ from llmtrace.demo.trouble import FAULTS, calm, named
 from llmtrace.demo.workload import LONGEST_PROMPT, jobs
 from llmtrace.errors import ConfigError
 from llmtrace.jsonl import read_rows
+from llmtrace.runtime import runtime
 from llmtrace.sim.engine import EngineConfig
 from llmtrace.sim.faults import Faults
 from llmtrace.sim.server import ServerConfig, serve

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llmtrace.core.recording import Recording
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.identity import HeaderPolicy, SpanIdentity
+from llmtrace.runtime.trace_context import HeaderPolicy, SpanIdentity
 from llmtrace.testing import capture
 from llmtrace.wrappers.headers.exchange import answered, incoming, outgoing
 

@@ -14,7 +14,7 @@ import llmtrace
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.errors import ConfigError
 from llmtrace.marks import MARKABLE
-from llmtrace.runtime import current
+from llmtrace.runtime.runtime import current
 from llmtrace.testing import FakeClock, capture
 
 MS = 1_000_000

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmtrace
-from llmtrace import relay as relays
 from llmtrace.core.recording import TEXT, Recording
-from llmtrace.relay import Relay, Spent, Waits
+from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime.proxied_request import Relay, Spent, Waits
 from llmtrace.testing import FakeClock, capture
 
 US = 1_000

@@ -27,7 +27,7 @@ from llmtrace.core.failopen import (
 )
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span as FinishedSpan
-from llmtrace.runtime import Runtime, activate, active, current, entered
+from llmtrace.runtime.runtime import Runtime, activate, active, current, entered
 from llmtrace.testing import FakeClock, capture
 from tests.strategies import hexes
 

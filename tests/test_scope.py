@@ -18,7 +18,7 @@ from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import Timeline
-from llmtrace.current_scope import KEY, Scope, live
+from llmtrace.runtime.scope import KEY, Scope, live
 from llmtrace.scope import ToolScope, TurnScope
 from llmtrace.testing import FakeClock, capture, make_row
 

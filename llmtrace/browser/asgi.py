@@ -26,7 +26,7 @@ from llmtrace.core.browser_timing import ON_WIRE, flatten
 from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError, DataError
-from llmtrace.runtime import Runtime, active, awaited
+from llmtrace.runtime.runtime import Runtime, active, awaited
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakSet
 
-from llmtrace import relay as relays
 from llmtrace.browser.beacon import Beacon
 from llmtrace.browser.join import joined_row, with_beacon
 from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.row import Row
 from llmtrace.exporters.worker import Worker
-from llmtrace.relay import Relay
+from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime.proxied_request import Relay
 
 PassOn = Callable[[Row], None]
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from llmtrace import relay
 from llmtrace.core.failopen import internal_error
+from llmtrace.runtime import proxied_request
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
@@ -36,7 +36,7 @@ def upstream() -> Iterator[dict[str, str]]:
         >>> headers
         {}
     """
-    passing = relay.current.get()
+    passing = proxied_request.current.get()
     if passing is None:
         yield {}
         return
@@ -65,7 +65,7 @@ def cache_hit(kind: str | None = None) -> None:
         kind: what kind of cache, for the gateway's span: `"exact"`, `"semantic"`. What is no such
             word is left out and logged: a running request is no place to raise.
     """
-    passing = relay.current.get()
+    passing = proxied_request.current.get()
     if passing is None:
         return
     passing.cache_hit = True

@@ -16,7 +16,7 @@ from typing import Any, Final
 from llmtrace.core.failopen import internal_error
 from llmtrace.gateway.middleware import label
 from llmtrace.gateway.served import Served, carried
-from llmtrace.runtime import active
+from llmtrace.runtime.runtime import active
 
 _TIMING: Final = "server-timing"
 _OK: Final = "OK"

@@ -13,15 +13,15 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
-from llmtrace import relay as relays
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import outcome_of, outcome_of_status
 from llmtrace.core.span import Span
 from llmtrace.gateway import trace
 from llmtrace.gateway.telling import cached, spent, told
-from llmtrace.identity import SpanIdentity
-from llmtrace.relay import Relay
-from llmtrace.runtime import Runtime, current
+from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime.proxied_request import Relay
+from llmtrace.runtime.runtime import Runtime, current
+from llmtrace.runtime.trace_context import SpanIdentity
 from llmtrace.semconv.attributes import GATEWAY, PLAIN
 from llmtrace.wrappers.headers.server_timing import Entry, write
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from llmtrace import relay as relays
 from llmtrace.core.failopen import internal_error
 from llmtrace.gateway.middleware import check_name, label
 from llmtrace.gateway.served import Served, carried
-from llmtrace.runtime import active
+from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime.runtime import active
 
 # What frameworks raise when the other side has gone.
 _GONE = frozenset({"WebSocketDisconnect", "ClientDisconnect"})

@@ -13,7 +13,7 @@ from typing import Final
 
 from llmtrace.core.recording import Recording
 from llmtrace.core.stages import Reported, Source, Timeline, with_engine
-from llmtrace.relay import Relay, Spent
+from llmtrace.runtime.proxied_request import Relay, Spent
 from llmtrace.wrappers.headers import caches, exchange
 from llmtrace.wrappers.headers.server_timing import Entry
 

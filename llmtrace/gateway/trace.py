@@ -17,9 +17,9 @@ from opentelemetry import trace as otel_trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from llmtrace.core.span import Span
-from llmtrace.current_scope import KEY
-from llmtrace.identity import SpanIdentity
-from llmtrace.runtime import Runtime
+from llmtrace.runtime.runtime import Runtime
+from llmtrace.runtime.scope import KEY
+from llmtrace.runtime.trace_context import SpanIdentity
 
 _W3C: Final = TraceContextTextMapPropagator()
 # As it becomes the id of an upstream request, and a header again.

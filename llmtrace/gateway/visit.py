@@ -16,7 +16,7 @@ from llmtrace.core.recording import outcome_of
 from llmtrace.gateway.content import FirstContent, at_end_of_event, before_the_last
 from llmtrace.gateway.served import CARRIED, Served
 from llmtrace.gateway.telling import complete, more
-from llmtrace.runtime import Runtime
+from llmtrace.runtime.runtime import Runtime
 from llmtrace.wrappers.headers import exchange, gateways
 from llmtrace.wrappers.headers.comments import line
 from llmtrace.wrappers.headers.server_timing import Entry, entries, write

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, overload
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.errors import ConfigError
-from llmtrace.runtime import active, enclosing, entered
+from llmtrace.runtime.runtime import active, enclosing, entered
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.sdk import answers, endpoints
 from llmtrace.wrappers.streams import generators, shapes

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmtrace.core.recording import Recording, outcome_of
-from llmtrace.runtime import Runtime, current
+from llmtrace.runtime.runtime import Runtime, current
 from llmtrace.wrappers import langfuse
 from llmtrace.wrappers.streams.cancel import cancelled
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.runtime import active
+from llmtrace.runtime.runtime import active
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.function import Scalar, labels
 from llmtrace.wrappers.sdk import answers, endpoints

@@ -27,7 +27,7 @@ from llmtrace import gateway
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span
 from llmtrace.gateway.content import FirstContent
-from llmtrace.identity import HeaderPolicy
+from llmtrace.runtime.trace_context import HeaderPolicy
 from llmtrace.sim.server import ServerConfig, SimulatedServer, serve
 from llmtrace.testing import capture
 

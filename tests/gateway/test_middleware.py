@@ -14,11 +14,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import llmtrace
-from llmtrace import ConfigError, gateway, runtime
-from llmtrace import relay as relays
+from llmtrace import ConfigError, gateway
 from llmtrace.core.row import Row
 from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.gateway import visit
+from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime import runtime
 from llmtrace.testing import FakeClock, capture, fake_stream
 
 from .asgi import (

@@ -14,7 +14,7 @@ from llmtrace import gateway
 from llmtrace.core.row import Row, with_figures
 from llmtrace.core.span import Span
 from llmtrace.engine_span import read_engine_span
-from llmtrace.identity import HeaderPolicy
+from llmtrace.runtime.trace_context import HeaderPolicy
 from llmtrace.testing import capture
 from tests.gateway.asgi import Spans
 from tests.gateway.serving import app, relay, serving

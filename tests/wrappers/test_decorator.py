@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
-from llmtrace.runtime import current
+from llmtrace.runtime.runtime import current
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 
 from .reading import eventually

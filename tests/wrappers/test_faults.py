@@ -17,10 +17,10 @@ import pytest
 from opentelemetry.sdk.trace import Span, TracerProvider
 
 import llmtrace
-from llmtrace import identity
 from llmtrace.core import failopen
 from llmtrace.core.recording import Recording
-from llmtrace.runtime import Runtime
+from llmtrace.runtime import trace_context
+from llmtrace.runtime.runtime import Runtime
 from llmtrace.testing import capture
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange
@@ -49,7 +49,7 @@ def breaks(*_: Any, **__: Any) -> Any:
 # Every place where llmtrace's own code runs inside the application's.
 HOOKS: tuple[tuple[Any, str], ...] = (
     (Runtime, "start"),
-    (identity, "of_request"),
+    (trace_context, "of_request"),
     (Runtime, "_emit"),
     (Recording, "_row"),
     (Recording, "boundary"),

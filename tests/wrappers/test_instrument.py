@@ -15,9 +15,9 @@ import pytest
 from opentelemetry import trace as otel_trace
 
 import llmtrace
-from llmtrace import runtime
 from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
+from llmtrace.runtime import runtime
 from llmtrace.testing import capture
 from llmtrace.wrappers import instrument
 from llmtrace.wrappers.sdk.endpoints import provider_of

@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import llmtrace
-from llmtrace import runtime
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.span import Span
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.span_layout import laid_out
+from llmtrace.runtime import runtime
 from llmtrace.sim.server import serve
 from llmtrace.testing import capture
 from llmtrace.wrappers import joining, langfuse

@@ -17,7 +17,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from llmtrace.core.recording import Recording
-from llmtrace.runtime import current
+from llmtrace.runtime.runtime import current
 from llmtrace.wrappers.streams import letgo
 
 

@@ -20,10 +20,10 @@ from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import outcome_of
 from llmtrace.core.row import Outcome
 from llmtrace.core.span import Span, Value
-from llmtrace.current_scope import KEY, live
 from llmtrace.errors import ConfigError
-from llmtrace.identity import inside as context_of
-from llmtrace.runtime import Runtime, active, enclosing
+from llmtrace.runtime.runtime import Runtime, active, enclosing
+from llmtrace.runtime.scope import KEY, live
+from llmtrace.runtime.trace_context import inside as context_of
 from llmtrace.scope import ToolScope, ToolSeen, TurnScope
 from llmtrace.semconv.attributes import (
     EXECUTE_TOOL,

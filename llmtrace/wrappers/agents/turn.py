@@ -18,10 +18,10 @@ from opentelemetry.context import Context
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import TURN, Row
-from llmtrace.current_scope import KEY, live
 from llmtrace.errors import ConfigError
-from llmtrace.identity import inside as context_of
-from llmtrace.runtime import active
+from llmtrace.runtime.runtime import active
+from llmtrace.runtime.scope import KEY, live
+from llmtrace.runtime.trace_context import inside as context_of
 from llmtrace.scope import TurnScope
 from llmtrace.wrappers.agents.steps import inside, scoped
 from llmtrace.wrappers.function import Scalar, labels

@@ -13,8 +13,8 @@ from typing import Final
 from llmtrace.core.recording import Recording
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import EngineFigures, Reported, reported
-from llmtrace.identity import TO_ALL
-from llmtrace.runtime import active
+from llmtrace.runtime.runtime import active
+from llmtrace.runtime.trace_context import TO_ALL
 from llmtrace.wrappers.headers import caches, gateways
 from llmtrace.wrappers.headers.evidence import LONGEST, MOST, worth_keeping
 from llmtrace.wrappers.headers.gateways import Hop

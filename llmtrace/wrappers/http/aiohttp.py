@@ -19,7 +19,7 @@ from yarl import URL
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Attempt, Recording, type_name
-from llmtrace.runtime import current, entered
+from llmtrace.runtime.runtime import current, entered
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.http import aiohttp_bodies as bodies
 from llmtrace.wrappers.http import kernel, posts

@@ -15,7 +15,7 @@ from typing import Any
 
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Attempt, Clock
-from llmtrace.runtime import current
+from llmtrace.runtime.runtime import current
 
 
 def _connecting() -> tuple[Attempt, Clock, int] | None:

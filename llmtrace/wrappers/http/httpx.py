@@ -12,10 +12,10 @@ from functools import lru_cache, partial, wraps
 from operator import itemgetter
 from typing import Any, Final
 
-from llmtrace import foreign_tracer
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Attempt, Clock, Recording, type_name
-from llmtrace.runtime import current, entered
+from llmtrace.runtime import foreign_tracer
+from llmtrace.runtime.runtime import current, entered
 from llmtrace.wrappers.headers import comments, exchange
 from llmtrace.wrappers.http import dns, httpx_bodies, httpx_posts, kernel, phases, posts
 

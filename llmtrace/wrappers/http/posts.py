@@ -15,7 +15,7 @@ from typing import Any, Final
 from llmtrace.core.error_codes import code_in
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.runtime import active, current
+from llmtrace.runtime.runtime import active, current
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.http.sse import Events
 from llmtrace.wrappers.sdk import contents

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.runtime import Runtime, active, entered
+from llmtrace.runtime.runtime import Runtime, active, entered
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.sdk import answers, contents

@@ -15,7 +15,7 @@ from typing import Any, Final
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Attempt, Recording, outcome_of
 from llmtrace.core.row import Outcome
-from llmtrace.runtime import Runtime, active
+from llmtrace.runtime.runtime import Runtime, active
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.http import kernel
 from llmtrace.wrappers.sdk import chunks

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Recording, outcome_of_status
-from llmtrace.runtime import active
+from llmtrace.runtime.runtime import active
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.sdk.answers import pass_for

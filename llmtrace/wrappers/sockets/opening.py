@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.runtime import active, current
+from llmtrace.runtime.runtime import active, current
 from llmtrace.wrappers import joining
 from llmtrace.wrappers.headers import exchange
 from llmtrace.wrappers.http import dns

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from llmtrace.runtime import active
+from llmtrace.runtime.runtime import active
 from llmtrace.wrappers.sdk.answers import pass_for
 from llmtrace.wrappers.sdk.endpoints import provider_of
 from llmtrace.wrappers.sockets.conversation import Conversation

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.runtime import current
+from llmtrace.runtime.runtime import current
 from llmtrace.wrappers.streams.reads import Classify
 from llmtrace.wrappers.streams.standing import StandIn, stand_in
 

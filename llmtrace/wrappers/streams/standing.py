@@ -17,7 +17,7 @@ from opentelemetry import context as otel_context
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Recording
-from llmtrace.runtime import current
+from llmtrace.runtime.runtime import current
 from llmtrace.wrappers.streams import letgo
 from llmtrace.wrappers.streams.cancel import cancelled
 from llmtrace.wrappers.streams.reads import Classify

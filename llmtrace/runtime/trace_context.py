@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from opentelemetry import trace as otel_trace
 
-from llmtrace import current_scope, foreign_tracer
 from llmtrace.core.recording import Later, Recording, random_id
 from llmtrace.exporters import tracer_provider
+from llmtrace.runtime import foreign_tracer, scope
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -130,9 +130,7 @@ def of_request(
         if around.function is None:  # else it is a span, and no row
             recording.info["nested"] = True
         recording.attributes |= {
-            name: around.attributes[name]
-            for name in current_scope.INHERITED
-            if name in around.attributes
+            name: around.attributes[name] for name in scope.INHERITED if name in around.attributes
         }
         counted = counted or _in_generation(around)
         if generation is None and not _opened_since(parent, around.span):

@@ -21,9 +21,6 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
 
-from llmtrace import current_scope, foreign_tracer
-from llmtrace import identity as identities
-from llmtrace import relay as relays
 from llmtrace.core.content import Content, ContentPolicy
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Clock, Later, Recording, random_id
@@ -32,7 +29,10 @@ from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.exporters import tracer_provider as provider
 from llmtrace.exporters.sink import Sink, SpanSink
 from llmtrace.exporters.span_layout import failure_text
-from llmtrace.identity import TO_ALL, HeaderPolicy, SpanIdentity
+from llmtrace.runtime import foreign_tracer, scope
+from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime import trace_context as identities
+from llmtrace.runtime.trace_context import TO_ALL, HeaderPolicy, SpanIdentity
 from llmtrace.semconv.attributes import PLAIN
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Runtime:
         """
         around = enclosing()
         known = {"service": self.service, **self.labels}
-        known |= {**current_scope.fields(), **_fields(around), **info}
+        known |= {**scope.fields(), **_fields(around), **info}
         recording = Recording(self._emit, known, clock=self.clock, wall=self.wall)
         if around is not None and around.function is around and around.labels is not None:
             recording.attributes |= around.labels[2]
@@ -131,7 +131,7 @@ class Runtime:
         if self.content is not None and identity.sampled:
             recording.content = Content(self.content)
         if surroundings:
-            current_scope.begins(recording, self.clock)
+            scope.begins(recording, self.clock)
         if "request_id" not in known:
             known["request_id"] = f"lt-{identity.span_id}"
         return recording
@@ -145,7 +145,7 @@ class Runtime:
         if not around.joined and around.call_ended is None:
             around.function = own = around
             around.joined = True
-            current_scope.withdraw(around)
+            scope.withdraw(around)
             relay = relays.current.get()
             if relay is not None:
                 relay.withdraw(around)

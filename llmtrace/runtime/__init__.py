@@ -1,0 +1,1 @@
+"""The current recording, its trace context, and where finished rows go."""
