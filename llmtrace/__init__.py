@@ -10,12 +10,12 @@ from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import OUTCOMES, Row
 from llmtrace.core.stages import STAGES, Stages, Timeline, split
 from llmtrace.errors import ConfigError, DataError, LlmtraceError, SourceError
+from llmtrace.instrumentation.registry import Instrumented, instrument
+from llmtrace.instrumentation.trace_decorator import trace
+from llmtrace.instrumentation.wrap_stream import wrap
 from llmtrace.marks import annotate, render, stage
 from llmtrace.wrappers.agents.tool import tool
 from llmtrace.wrappers.agents.turn import turn
-from llmtrace.wrappers.function import trace
-from llmtrace.wrappers.instrument import Instrumented, instrument
-from llmtrace.wrappers.stream import wrap
 
 __version__ = "0.1.0"
 

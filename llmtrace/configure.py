@@ -23,11 +23,11 @@ from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.errors import ConfigError
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.sink import Sink
+from llmtrace.instrumentation import registry as wrapping
+from llmtrace.instrumentation.streams import finalize
 from llmtrace.runtime import foreign_tracer, runtime
 from llmtrace.runtime.runtime import Runtime
 from llmtrace.runtime.trace_context import HeaderPolicy
-from llmtrace.wrappers import instrument as wrapping
-from llmtrace.wrappers.streams import letgo
 
 # Langfuse's SDK may be at work whether or not rows are sent to Langfuse.
 foreign_tracer.register(coexistence)
@@ -341,7 +341,7 @@ def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
 def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
     """Send what the exporters still hold. Return whether all of it went within `timeout_s`."""
     active, deadline = runtime.active(), time.monotonic() + timeout_s
-    settled = letgo.settle(timeout_s)
+    settled = finalize.settle(timeout_s)
     if active is None:
         return settled
     left = _each(active.sinks, "flush", lambda: (max(0.0, deadline - time.monotonic()),))
@@ -357,7 +357,7 @@ def shutdown() -> None:
     wrapping.undo_all()
     if before is not None:
         _end_open()
-        letgo.settle(_SETTLE_TIMEOUT_S)
+        finalize.settle(_SETTLE_TIMEOUT_S)
         _each(before.sinks, "close")
 
 

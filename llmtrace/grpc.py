@@ -28,11 +28,11 @@ except ImportError as error:  # pragma: no cover - the OTLP exporter brings it a
 
 from llmtrace.gateway.grpc_handlers import Methods
 from llmtrace.gateway.middleware import check_name
+from llmtrace.instrumentation.rpc import grpc_call, user_classifier
+from llmtrace.instrumentation.rpc.grpc_call import Calls
+from llmtrace.instrumentation.rpc.user_classifier import Told
+from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import entered
-from llmtrace.wrappers.function import Scalar, labels
-from llmtrace.wrappers.sockets import grpc_calls, told
-from llmtrace.wrappers.sockets.grpc_calls import Calls
-from llmtrace.wrappers.sockets.told import Told
 
 __all__ = [
     "aio_client_interceptors",
@@ -174,7 +174,7 @@ def _calls(where: str, methods: Any, classify: Any, done: Any, given: dict[str, 
         )
     fields, extra = labels(given, where)
     return Calls(
-        classify=told.reader(classify),
+        classify=user_classifier.reader(classify),
         done=done,
         wanted=_any_but_its_own if methods is None else partial(_is_one_of, _full(methods)),
         info={"operation": "chat", "client": "grpc", **fields},
@@ -230,7 +230,7 @@ class _Stream(grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
         except BaseException as error:
             call.failed(error)
             raise
-        return grpc_calls.stream(call, responses)
+        return grpc_call.stream(call, responses)
 
 
 class _Whole(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
@@ -247,7 +247,7 @@ class _Whole(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         except BaseException as error:
             call.failed(error)
             raise
-        return grpc_calls.whole(call, answer)
+        return grpc_call.whole(call, answer)
 
 
 def _aio_remade(details: Any, metadata: Any) -> Any:
@@ -274,7 +274,7 @@ class _AioStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]
         except BaseException as error:
             call.failed(error)
             raise
-        return grpc_calls.astream(call, responses)
+        return grpc_call.astream(call, responses)
 
 
 class _AioWhole(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
@@ -291,7 +291,7 @@ class _AioWhole(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         except BaseException as error:
             call.failed(error)
             raise
-        return grpc_calls.awhole(call, answer)
+        return grpc_call.awhole(call, answer)
 
 
 def _served(methods: Methods, handler: Any, method: str) -> Any:

@@ -17,11 +17,11 @@ from llmtrace.core.recording import Recording
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import StageName
 from llmtrace.errors import ConfigError
+from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime import proxied_request as relays
 from llmtrace.runtime.runtime import current, enclosing
 from llmtrace.runtime.scope import live
 from llmtrace.scope import ToolScope, TurnScope
-from llmtrace.wrappers.function import Scalar, labels
 
 F = TypeVar("F", bound=Callable[..., Any])
 

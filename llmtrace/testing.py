@@ -12,10 +12,10 @@ from typing import Any
 from llmtrace.core.recording import Clock
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Timeline
+from llmtrace.instrumentation import registry as wrapping
+from llmtrace.instrumentation.streams import finalize
 from llmtrace.runtime import runtime
 from llmtrace.runtime.runtime import Runtime
-from llmtrace.wrappers import instrument as wrapping
-from llmtrace.wrappers.streams import letgo
 
 _MS = 1_000_000
 # How long a row that the garbage collector has ended may take to its sinks.
@@ -97,7 +97,7 @@ def capture(
         for handle in handles:
             handle.undo()
         runtime.activate(before)
-        letgo.settle(_PATIENCE_S)
+        finalize.settle(_PATIENCE_S)
 
 
 def fake_stream(

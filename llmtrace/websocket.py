@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from llmtrace.errors import ConfigError
+from llmtrace.instrumentation.rpc import openai_realtime, user_classifier
+from llmtrace.instrumentation.rpc import websocket_connection as connections
+from llmtrace.instrumentation.rpc.user_classifier import Told
+from llmtrace.instrumentation.rpc.websocket_session import Conversation, Protocol
+from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import active
-from llmtrace.wrappers.function import Scalar, labels
-from llmtrace.wrappers.sockets import openai_events, told
-from llmtrace.wrappers.sockets import websocket as connections
-from llmtrace.wrappers.sockets.conversation import Conversation, Protocol
-from llmtrace.wrappers.sockets.told import Told
 
 __all__ = ["wrap"]
 
@@ -29,9 +29,9 @@ C = TypeVar("C")
 
 _WHERE: Final = "llmtrace.websocket.wrap"
 _OPENAI: Final = Protocol(
-    classify=openai_events.read,
-    asks=openai_events.asks,
-    begins=openai_events.begins,
+    classify=openai_realtime.read,
+    asks=openai_realtime.asks,
+    begins=openai_realtime.begins,
     apart=True,
 )
 _BY_CLOSE: Final = ("done", "close")
@@ -119,7 +119,7 @@ def _protocol(done: Any, asks: Any, classify: Any) -> Protocol:
         )
     by_close = done == "close"
     return Protocol(
-        classify=told.reader(classify),
+        classify=user_classifier.reader(classify),
         asks=asks,
         done=_never if by_close else done,
         ends_by_close=by_close,

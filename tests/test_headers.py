@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from llmtrace.core.recording import Recording
 from llmtrace.core.stages import EngineFigures, Reported
+from llmtrace.instrumentation.headers.propagation import answered, incoming, outgoing
 from llmtrace.runtime.trace_context import HeaderPolicy, SpanIdentity
 from llmtrace.testing import capture
-from llmtrace.wrappers.headers.exchange import answered, incoming, outgoing
 
 MS = 1_000_000
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -345,6 +345,6 @@ def test_names_are_remembered_within_bounds(recording):
 
         assert recording.info["evidence"] == {f"x-ratelimit-{number}": "1"}
 
-    from llmtrace.wrappers.headers import exchange
+    from llmtrace.instrumentation.headers import propagation
 
-    assert len(exchange._read_as) <= 512
+    assert len(propagation._read_as) <= 512

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llmtrace.core.recording import Attempt
 from llmtrace.core.stages import Reported
-from llmtrace.wrappers.http import kernel
+from llmtrace.instrumentation.http import tcp_info
 
 MS = 1_000_000
 linux = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO is read on Linux only")
@@ -51,7 +51,7 @@ def connected():
 @linux
 def test_a_live_socket_has_a_round_trip(connected):
     """The kernel has timed a loopback connection: above nothing, below a second."""
-    min_rtt, sent_ago = kernel.tcp_info(connected)
+    min_rtt, sent_ago = tcp_info.tcp_info(connected)
 
     assert min_rtt is not None
     assert 0 < min_rtt < 1_000 * MS
@@ -63,13 +63,13 @@ def test_a_closed_socket_tells_nothing(connected):
     """Asking after the close is no error: nobody knows any more."""
     connected.close()
 
-    assert kernel.tcp_info(connected) == (None, None)
+    assert tcp_info.tcp_info(connected) == (None, None)
 
 
 @pytest.mark.parametrize("thing", [None, object(), "socket", 7])
 def test_what_is_no_socket_tells_nothing(thing):
     """Anything may stand where a socket is looked for."""
-    assert kernel.tcp_info(thing) == (None, None)
+    assert tcp_info.tcp_info(thing) == (None, None)
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
@@ -77,14 +77,14 @@ def test_a_unix_socket_has_no_network():
     """A socket that is not TCP is not asked."""
     near, far = socket.socketpair()
     with near, far:
-        assert kernel.tcp_info(near) == (None, None)
+        assert tcp_info.tcp_info(near) == (None, None)
 
 
 def test_another_system_tells_nothing(monkeypatch):
     """Where the kernel keeps no such account, it is not asked."""
-    monkeypatch.setattr(kernel, "_has_tcp_info", False)
+    monkeypatch.setattr(tcp_info, "_has_tcp_info", False)
 
-    assert kernel.tcp_info(Socket(50)) == (None, None)
+    assert tcp_info.tcp_info(Socket(50)) == (None, None)
 
 
 @linux
@@ -99,7 +99,7 @@ def test_another_system_tells_nothing(monkeypatch):
 )
 def test_what_the_kernel_says(sock, expected):
     """Its units become nanoseconds; "no sample" and what an old kernel lacks are unknown."""
-    assert kernel.tcp_info(sock) == expected
+    assert tcp_info.tcp_info(sock) == expected
 
 
 # --- what an attempt makes of it ----------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_what_the_kernel_says(sock, expected):
 def test_the_kernels_round_trip_wins():
     """The kernel's shortest round trip is better than the one handshake that was seen."""
     attempt = Attempt(started=0, connect=9 * MS)
-    kernel.look(attempt, Socket(250))
+    tcp_info.look(attempt, Socket(250))
 
     assert attempt.rtt == Reported(250_000, "kernel")
 
@@ -117,7 +117,7 @@ def test_the_kernels_round_trip_wins():
 def test_a_handshake_stands_in():
     """Where the kernel cannot tell, a TCP handshake is one round trip."""
     attempt = Attempt(started=0, connect=9 * MS)
-    kernel.look(attempt, None)
+    tcp_info.look(attempt, None)
 
     assert attempt.rtt == Reported(9 * MS, "client")
 
@@ -126,7 +126,7 @@ def test_a_handshake_stands_in():
 def test_a_pooled_connection_has_no_handshake(connect):
     """No handshake was made, or none was seen: the round trip is unknown, and not 0."""
     attempt = Attempt(started=0, connect=connect)
-    kernel.look(attempt, None)
+    tcp_info.look(attempt, None)
 
     assert attempt.rtt is None
 
@@ -135,7 +135,7 @@ def test_a_pooled_connection_has_no_handshake(connect):
 def test_a_send_that_returned_late():
     """Sending ended when the kernel last sent, give or take a tick, not when the thread ran."""
     attempt = Attempt(started=0, send_started=10 * MS, send=80 * MS, answered=100 * MS)
-    kernel.look(attempt, Socket(250, sent_ms_ago=85))
+    tcp_info.look(attempt, Socket(250, sent_ms_ago=85))
 
     assert attempt.send == 9 * MS
 
@@ -150,7 +150,7 @@ def test_a_send_that_returned_late():
 def test_a_send_only_ever_gets_shorter(send, started, answered, ago):
     """Whatever the kernel says, sending took no more than was seen, and not less than nothing."""
     attempt = Attempt(started=0, send_started=started, send=send, answered=answered)
-    kernel.look(attempt, Socket(250, sent_ms_ago=ago))
+    tcp_info.look(attempt, Socket(250, sent_ms_ago=ago))
 
     assert attempt.send is not None
     assert 0 <= attempt.send <= send
@@ -161,6 +161,6 @@ def test_a_send_only_ever_gets_shorter(send, started, answered, ago):
 def test_a_send_nobody_saw_stays_unknown(given_):
     """Without both its start and its length, a send is left as it is."""
     attempt = Attempt(started=0, answered=100 * MS, **given_)
-    kernel.look(attempt, Socket(250, sent_ms_ago=90))
+    tcp_info.look(attempt, Socket(250, sent_ms_ago=90))
 
     assert attempt.send == given_.get("send")

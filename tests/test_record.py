@@ -16,9 +16,9 @@ from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.recording import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
 from llmtrace.core.row import OUTCOMES, Row, from_dict
 from llmtrace.core.stages import EngineFigures, Reported
+from llmtrace.instrumentation.streams import finalize
+from llmtrace.instrumentation.streams.timed_reads import areads, reads
 from llmtrace.testing import capture
-from llmtrace.wrappers.streams import letgo
-from llmtrace.wrappers.streams.reads import areads, reads
 from tests.recordings import INFO, MS, Request
 
 
@@ -149,7 +149,7 @@ class AnyRequest(RuleBasedStateMachine):
         elif how == "timeout":
             recording.failed(TimeoutError())
         elif how == "closed":
-            letgo.closed(recording)
+            finalize.closed(recording)
         else:
             getattr(recording, how)()
         if ends:

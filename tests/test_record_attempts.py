@@ -7,7 +7,7 @@ import pytest
 from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.core.recording import TEXT
 from llmtrace.core.stages import Network, Reported
-from llmtrace.wrappers.streams.reads import reads
+from llmtrace.instrumentation.streams.timed_reads import reads
 from tests.recordings import MS, Request
 
 

@@ -20,8 +20,8 @@ from llmtrace.core.recording import (
     type_name,
 )
 from llmtrace.core.row import Row
-from llmtrace.wrappers.streams import letgo
-from llmtrace.wrappers.streams.reads import reads
+from llmtrace.instrumentation.streams import finalize
+from llmtrace.instrumentation.streams.timed_reads import reads
 from tests.recordings import INFO, MS, Request
 
 
@@ -94,7 +94,7 @@ def test_a_connection_closed_under_a_reader_does_not_end_the_row(request_):
     """While somebody reads, a close is the reader's to report: it may be an error."""
     request_.recording.opened()
     request_.recording.boundary(reading=True)
-    letgo.closed(request_.recording)
+    finalize.closed(request_.recording)
 
     assert not request_.recording.ended
 
@@ -102,14 +102,14 @@ def test_a_connection_closed_under_a_reader_does_not_end_the_row(request_):
 def test_a_connection_closed_by_its_consumer_ends_the_row(request_):
     """Closing the answer while nobody reads is the consumer's leaving."""
     request_.recording.opened()
-    letgo.closed(request_.recording)
+    finalize.closed(request_.recording)
 
     assert request_.row.outcome == "cancelled"
 
 
 def test_a_connection_closed_before_the_stream_was_handed_out(request_):
     """Closing an answer that is no open stream ends nothing."""
-    letgo.closed(request_.recording)
+    finalize.closed(request_.recording)
 
     assert not request_.recording.ended
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtrace.core.recording import NOTHING, Recording
-from llmtrace.wrappers.http.sse import Events
+from llmtrace.instrumentation.http.sse import Events
 
 _ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _DONE_ENDS: Final = tuple(b"[DONE]" + end for end in (*_ENDS, b"\n", b"\r\n", b""))

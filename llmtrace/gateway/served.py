@@ -18,12 +18,12 @@ from llmtrace.core.recording import outcome_of, outcome_of_status
 from llmtrace.core.span import Span
 from llmtrace.gateway import trace
 from llmtrace.gateway.telling import cached, spent, told
+from llmtrace.instrumentation.headers.server_timing import Entry, write
 from llmtrace.runtime import proxied_request as relays
 from llmtrace.runtime.proxied_request import Relay
 from llmtrace.runtime.runtime import Runtime, current
 from llmtrace.runtime.trace_context import SpanIdentity
 from llmtrace.semconv.attributes import GATEWAY, PLAIN
-from llmtrace.wrappers.headers.server_timing import Entry, write
 
 # What the application may say of a request (`llmtrace.annotate`), as in a row.
 _FIELDS: Final = {line.field: line.name for line in PLAIN}

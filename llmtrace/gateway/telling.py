@@ -13,9 +13,9 @@ from typing import Final
 
 from llmtrace.core.recording import Recording
 from llmtrace.core.stages import Reported, Source, Timeline, with_engine
+from llmtrace.instrumentation.headers import cache_hits, propagation
+from llmtrace.instrumentation.headers.server_timing import Entry
 from llmtrace.runtime.proxied_request import Relay, Spent
-from llmtrace.wrappers.headers import caches, exchange
-from llmtrace.wrappers.headers.server_timing import Entry
 
 GATEWAY: Final = "gateway"
 
@@ -50,7 +50,7 @@ def told(
                 yield Entry(GATEWAY, behind.ns, behind.name, f"{hop}.{number}.{key[1:]}")
     hit = cached(relay)
     if hit is not None:
-        yield Entry(caches.CACHE, None, caches.HIT if hit else caches.MISS)
+        yield Entry(cache_hits.CACHE, None, cache_hits.HIT if hit else cache_hits.MISS)
     for stage, ns in engine(relay).items():
         yield Entry(stage, ns, None)
 
@@ -137,4 +137,4 @@ def _one_after_another(calls: Iterable[Recording]) -> bool:
 
 def more() -> Entry:
     """Return the entry that says that another comment may follow."""
-    return Entry(exchange.MORE, None, None)
+    return Entry(propagation.MORE, None, None)

@@ -16,17 +16,17 @@ from llmtrace.core.recording import outcome_of
 from llmtrace.gateway.content import FirstContent, at_end_of_event, before_the_last
 from llmtrace.gateway.served import CARRIED, Served
 from llmtrace.gateway.telling import complete, more
+from llmtrace.instrumentation.headers import gateway_time, propagation
+from llmtrace.instrumentation.headers.server_timing import Entry, entries, write
+from llmtrace.instrumentation.headers.sse_comments import line
 from llmtrace.runtime.runtime import Runtime
-from llmtrace.wrappers.headers import exchange, gateways
-from llmtrace.wrappers.headers.comments import line
-from llmtrace.wrappers.headers.server_timing import Entry, entries, write
 
 _logger = logging.getLogger("llmtrace")
 
 Message = MutableMapping[str, Any]
 
 _TRACEPARENT: Final = "traceparent"  # an entry by which browsers' agents find the trace
-_ACCEPT: Final = exchange.ACCEPT.lower()
+_ACCEPT: Final = propagation.ACCEPT.lower()
 _READ: Final = frozenset(name.encode() for name in (*CARRIED, _ACCEPT))
 _LONGEST: Final = 8192
 _NO_BODY: Final = frozenset({204, 304})
@@ -63,7 +63,7 @@ class Visit:
         self._relay = self._served.relay
         self._scope = scope
         self._tell = tell
-        self._listening = tell and exchange.COMMENTS in given.get(_ACCEPT, "")
+        self._listening = tell and propagation.COMMENTS in given.get(_ACCEPT, "")
         self.has_request = self.last = False
         self._left = self._left_early = False  # by its client: at all, before the last message
         self._status = 0
@@ -137,7 +137,7 @@ class Visit:
         return {**message, "headers": [*ours, *given]}
 
     def _header(self, timing: str, *, whole: bool) -> bytes:
-        passed_on = {entry.hop for entry in entries(timing) if entry.name in gateways.OWN_TIME}
+        passed_on = {entry.hop for entry in entries(timing) if entry.name in gateway_time.OWN_TIME}
         self._passed_on = passed_on & {None}
         # Before any upstream call of a stream, there is no telling yet whether one will be seen.
         sure = self._refused or not whole

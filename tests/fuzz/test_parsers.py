@@ -19,14 +19,14 @@ from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.recording import HIDDEN, OTHER, PIECE, Recording
 from llmtrace.core.row import Row, from_dict
 from llmtrace.gateway.content import FirstContent
+from llmtrace.instrumentation.headers import propagation
+from llmtrace.instrumentation.headers.server_timing import entries
+from llmtrace.instrumentation.headers.sse_comments import BEGIN, Comments
+from llmtrace.instrumentation.http.sse import Events
+from llmtrace.instrumentation.llm_sdks import chunks
+from llmtrace.instrumentation.rpc import openai_realtime
+from llmtrace.instrumentation.streams.timed_reads import reads
 from llmtrace.testing import FakeClock
-from llmtrace.wrappers.headers import exchange
-from llmtrace.wrappers.headers.comments import BEGIN, Comments
-from llmtrace.wrappers.headers.server_timing import entries
-from llmtrace.wrappers.http.sse import Events
-from llmtrace.wrappers.sdk import chunks
-from llmtrace.wrappers.sockets import openai_events
-from llmtrace.wrappers.streams.reads import reads
 
 from .stored import held
 
@@ -222,13 +222,13 @@ def test_any_lines_and_messages(pieces):
     def feed() -> None:
         for piece in pieces:
             assert events(one, piece) in KINDS
-            assert openai_events.read(one, piece) in KINDS
-            openai_events.asks(piece)
-            openai_events.begins(piece)
+            assert openai_realtime.read(one, piece) in KINDS
+            openai_realtime.asks(piece)
+            openai_realtime.begins(piece)
 
     steady(one, feed)
     one.exhausted()
-    assert all(len(seen[0]) < 1000 for seen in openai_events._latest.values())
+    assert all(len(seen[0]) < 1000 for seen in openai_realtime._latest.values())
     sound(rows)
 
 
@@ -266,9 +266,9 @@ header_values = timings | st.binary(max_size=100) | st.just(b"x" * 100_000)
 def test_any_headers(raw, ok):
     """An answer's headers may say anything; little of it is kept."""
     one, rows = recording()
-    steady(one, lambda: exchange.answered(one, raw, ok=ok))
+    steady(one, lambda: propagation.answered(one, raw, ok=ok))
     one.end("success")
-    assert len(exchange._read_as) <= exchange._MOST_NAMES
+    assert len(propagation._read_as) <= propagation._MOST_NAMES
     sound(rows)
 
 
@@ -276,7 +276,7 @@ def test_any_headers(raw, ok):
 def test_many_headers(raw):
     """Or there may be very many of them."""
     one, rows = recording()
-    exchange.answered(one, raw, ok=True)
+    propagation.answered(one, raw, ok=True)
     one.end("success")
 
     assert held(one) < MOST_BYTES

@@ -10,8 +10,8 @@ from typing import Any
 from llmtrace import gateway
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span
+from llmtrace.instrumentation.headers.server_timing import Entry, entries
 from llmtrace.testing import FakeClock
-from llmtrace.wrappers.headers.server_timing import Entry, entries
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 LLMTRACE = {"x-llmtrace-accept": "timing-comments"}

@@ -326,7 +326,7 @@ def behind(clock: FakeClock, told: str, headers: dict[str, str] | None = None) -
 
     @llmtrace.trace
     def answer() -> Any:
-        from llmtrace.wrappers.headers.exchange import incoming
+        from llmtrace.instrumentation.headers.propagation import incoming
 
         clock.advance(0.1)
         incoming(runtime.current.get(), {"server-timing": told, **(headers or {})})

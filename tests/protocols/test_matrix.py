@@ -17,8 +17,8 @@ import pytest
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.row import Row
 from llmtrace.core.stages import STAGES
+from llmtrace.instrumentation.registry import MODULES
 from llmtrace.testing import capture
-from llmtrace.wrappers.instrument import MODULES
 from tests.sse_server import Server, serve
 from tests.wrappers import answers
 

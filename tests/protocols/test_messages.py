@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmtrace.core.recording import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
 from llmtrace.core.stages import Reported
 from llmtrace.errors import DataError
-from llmtrace.wrappers.sockets import openai_events, told
+from llmtrace.instrumentation.rpc import openai_realtime, user_classifier
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -35,7 +35,7 @@ def recording() -> Recording:
 
 def read(event: Any, noted: Recording | None = None) -> int:
     """Read an event as it comes over the wire."""
-    return openai_events.read(noted or recording(), json.dumps(event))
+    return openai_realtime.read(noted or recording(), json.dumps(event))
 
 
 # --- OpenAI's events -----------------------------------------------------------------------------
@@ -73,8 +73,8 @@ def test_deltas_are_known_by_their_type(
             event = {"type": kind} | event
     text = json.dumps(event, separators=None if spaces else (",", ":"))
 
-    assert openai_events.read(recording(), encode(text)) == expected
-    assert openai_events.read(recording(), encode(text)) == expected
+    assert openai_realtime.read(recording(), encode(text)) == expected
+    assert openai_realtime.read(recording(), encode(text)) == expected
 
 
 @pytest.mark.parametrize("separators", [None, (",", ":")])
@@ -85,7 +85,7 @@ def test_an_empty_delta_is_no_content(separators: Any, encode: Any) -> None:
         event = {"type": "response.output_text.delta", "delta": delta}
         text = json.dumps(event, separators=separators)
 
-        assert openai_events.read(recording(), encode(text)) == expected
+        assert openai_realtime.read(recording(), encode(text)) == expected
 
 
 def test_text_that_looks_like_an_empty_delta_is_content() -> None:
@@ -173,7 +173,7 @@ def test_an_error_before_the_answer_is_its_answer() -> None:
 )
 def test_what_asks_for_an_answer(message: Any, asks: bool) -> None:
     """Only `response.create` does."""
-    assert openai_events.asks(message) is asks
+    assert openai_realtime.asks(message) is asks
 
 
 @given(st.text() | st.binary() | events.map(json.dumps) | anything.map(json.dumps))
@@ -181,14 +181,14 @@ def test_no_message_is_too_odd(message: str | bytes) -> None:
     """Whatever a server sends, it is read without an error, and stays within bounds."""
     noted = recording()
 
-    assert openai_events.read(noted, message) in range(OTHER + 1)
-    assert openai_events.begins(message) in {True, False}
+    assert openai_realtime.read(noted, message) in range(OTHER + 1)
+    assert openai_realtime.begins(message) in {True, False}
     assert all(len(text) <= 512 for text in noted.info.values() if isinstance(text, str))
 
 
 def test_a_deep_event_is_not_parsed_to_the_bottom() -> None:
     """What would exhaust the stack is taken for nothing."""
-    assert openai_events.read(recording(), "[" * 100_000) == NOTHING
+    assert openai_realtime.read(recording(), "[" * 100_000) == NOTHING
     assert read({"type": "response.done"}) == NOTHING
 
 
@@ -210,12 +210,12 @@ def test_a_deep_event_is_not_parsed_to_the_bottom() -> None:
 )
 def test_the_kind_of_a_message(says: Any, expected: int) -> None:
     """By itself, or in a mapping."""
-    assert told.reader(lambda _: says)(recording(), "x") == expected
+    assert user_classifier.reader(lambda _: says)(recording(), "x") == expected
 
 
 def test_what_is_not_empty_is_content_by_default() -> None:
     """Of an unknown protocol nothing else can be said."""
-    read = told.reader(None)
+    read = user_classifier.reader(None)
 
     assert [read(recording(), message) for message in ("x", b"x", "", b"")] == [1, 1, 0, 0]
 
@@ -236,7 +236,7 @@ def test_what_else_a_message_tells() -> None:
     }
     noted = recording()
 
-    assert told.reader(lambda _: says)(noted, "x") == TEXT
+    assert user_classifier.reader(lambda _: says)(noted, "x") == TEXT
     assert noted.info.items() >= {
         ("finish_reason", "stop"), ("response_id", "1"), ("model", "tiny"),
         ("prompt_tokens", 7), ("cached_tokens", 2),
@@ -251,4 +251,4 @@ def test_what_else_a_message_tells() -> None:
 def test_what_cannot_be_said(says: Any) -> None:
     """The error names what can."""
     with pytest.raises(DataError, match=r"text|finish_reason"):
-        told.reader(lambda _: says)(recording(), "x")
+        user_classifier.reader(lambda _: says)(recording(), "x")

@@ -34,11 +34,11 @@ from llmtrace import websocket
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
+from llmtrace.instrumentation.http import dns
+from llmtrace.instrumentation.rpc import websocket_connection as connections
+from llmtrace.instrumentation.rpc import websocket_session
 from llmtrace.propagate import trace_headers
 from llmtrace.testing import capture
-from llmtrace.wrappers.http import dns
-from llmtrace.wrappers.sockets import conversation
-from llmtrace.wrappers.sockets import websocket as connections
 from tests.wrappers.conftest import certificate
 from tests.wrappers.reading import near, settled
 
@@ -183,7 +183,7 @@ def test_a_connection_that_was_open_already() -> None:
 
 def test_a_connection_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waited for it: the request begins with the question."""
-    monkeypatch.setattr(conversation, "_AT_ONCE_NS", 50_000_000)
+    monkeypatch.setattr(websocket_session, "_AT_ONCE_NS", 50_000_000)
 
     async def does(connection: Any) -> None:
         await asyncio.sleep(0.06)
@@ -464,7 +464,7 @@ def test_messages_in_fragments(how: str) -> None:
 
 def test_a_fragmented_message_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not kept to be read; the next one is."""
-    monkeypatch.setattr(conversation, "_LONGEST", 1000)
+    monkeypatch.setattr(websocket_session, "_LONGEST", 1000)
 
     async def answers(connection: ServerConnection, _question: str) -> None:
         await connection.send(["x" * 700, "y" * 340])
@@ -633,7 +633,7 @@ def test_polling_from_a_task() -> None:
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
 def test_giving_up_on_a_connection_that_is_kept(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If nobody reads on, the request has ended when the reading did."""
-    monkeypatch.setattr(conversation, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(websocket_session, "_PATIENCE_S", 0.1)
     kept = Kept()
 
     async def never(_connection: ServerConnection, _question: str) -> None: ...
@@ -739,8 +739,8 @@ def test_a_connection_that_is_let_go() -> None:
         connection.protocol = type(
             "Protocol", (), {"uri": type("Uri", (), {"host": "x", "port": 1})}
         )
-        protocol = conversation.Protocol(lambda *_: 1, done=lambda _: False)
-        connections.look_at(connection, partial(conversation.Conversation, protocol, {}, {}))
+        protocol = websocket_session.Protocol(lambda *_: 1, done=lambda _: False)
+        connections.look_at(connection, partial(websocket_session.Conversation, protocol, {}, {}))
         await connection.send("?")
         await connection.recv()
 

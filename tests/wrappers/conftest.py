@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
-from llmtrace.wrappers.sdk import usage
+from llmtrace.instrumentation.llm_sdks import usage
 from tests.sse_server import Server, serve
 
 from . import answers

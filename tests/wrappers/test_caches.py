@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.wrappers.headers.caches import hit
-from llmtrace.wrappers.headers.server_timing import entries
+from llmtrace.instrumentation.headers.cache_hits import hit
+from llmtrace.instrumentation.headers.server_timing import entries
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from llmtrace.core.recording import Recording
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.wrappers.headers import comments
-from llmtrace.wrappers.headers.comments import Comments, line
+from llmtrace.instrumentation.headers import sse_comments
+from llmtrace.instrumentation.headers.sse_comments import Comments, line
 
 MS = 1_000_000
 EVENT = b'data: {"choices": [{"delta": {"content": "a\\tb"}}]}\n\n'
@@ -119,7 +119,7 @@ def test_no_bytes_break_anything(pieces):
 
 def test_a_fault_ends_the_reading_and_not_the_stream(recording, monkeypatch, faulty):
     """Whatever goes wrong inside, the bytes go on."""
-    monkeypatch.setattr(comments.exchange, "commented", lambda *_: 1 / 0)
+    monkeypatch.setattr(sse_comments.exchange, "commented", lambda *_: 1 / 0)
     reader = Comments(recording)
     reader.look(FIRST)
 
@@ -139,7 +139,7 @@ def test_the_bytes_are_as_sent(library, recording):
     """A reader gets every byte, comments included."""
     sent = [EVENT, FIRST, EVENT + LAST, b"data: [DONE]\n\n"]
     response = library.Response(200, stream=library.ByteStream(b"".join(sent)))
-    comments.watch(recording, response)
+    sse_comments.watch(recording, response)
 
     assert b"".join(response.iter_bytes()) == b"".join(sent)
     assert gateway_ms(recording) == 6
@@ -149,7 +149,7 @@ def test_once_all_is_told_nothing_is_looked_at(library, recording):
     """The library's own decoder stands where it stood."""
     response = library.Response(200, stream=library.ByteStream(EVENT + LAST + EVENT))
     plain = response._get_content_decoder().decode
-    comments.watch(recording, response)
+    sse_comments.watch(recording, response)
     decoder = response._get_content_decoder()
     before = decoder.decode
     response.read()
@@ -164,7 +164,7 @@ def test_a_compressed_stream_is_left_alone(library, recording):
         headers={"content-encoding": "gzip"},
         stream=library.ByteStream(gzip.compress(FIRST + EVENT)),
     )
-    comments.watch(recording, response)
+    sse_comments.watch(recording, response)
 
     assert response.read() == FIRST + EVENT
     assert recording.gateway is None

@@ -19,15 +19,16 @@ from opentelemetry.sdk.trace import Span, TracerProvider
 import llmtrace
 from llmtrace.core import failopen
 from llmtrace.core.recording import Recording
+from llmtrace.instrumentation import join_call
+from llmtrace.instrumentation.headers import propagation
+from llmtrace.instrumentation.http import httpx, httpx_bodies, phases, tcp_info
+from llmtrace.instrumentation.llm_sdks import chunks, endpoints
+from llmtrace.instrumentation.llm_sdks import patch as calls
+from llmtrace.instrumentation.llm_sdks import responses as delivered
+from llmtrace.instrumentation.streams import cancellation, iterators
 from llmtrace.runtime import trace_context
 from llmtrace.runtime.runtime import Runtime
 from llmtrace.testing import capture
-from llmtrace.wrappers import joining
-from llmtrace.wrappers.headers import exchange
-from llmtrace.wrappers.http import httpx, httpx_bodies, kernel, phases
-from llmtrace.wrappers.sdk import answers as delivered
-from llmtrace.wrappers.sdk import calls, chunks, endpoints
-from llmtrace.wrappers.streams import cancel, iterators
 from tests.sse_server import Answer, Request, Script, Server
 
 from . import answers
@@ -60,19 +61,19 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (chunks, "_identity"),
     (chunks, "inband"),
     (calls, "_known"),
-    (joining, "join"),
+    (join_call, "join"),
     (calls, "_prepare"),
     (calls, "endpoint_at"),
     (delivered, "deliver"),
     (delivered, "adopt"),
     (delivered, "reads areads"),
-    (exchange, "outgoing"),
-    (exchange, "incoming"),
+    (propagation, "outgoing"),
+    (propagation, "incoming"),
     (httpx_bodies, "watch"),
     (httpx, "_socket"),
     (httpx, "_add_headers"),
     (httpx_bodies, "_body"),
-    (kernel, "look"),
+    (tcp_info, "look"),
     (phases, "noting"),
     (iterators, "stand_in"),
 )
@@ -280,7 +281,7 @@ def test_a_clock_that_breaks(mode: str, server: Server, bare: dict[str, Seen], c
 
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
-    [(Recording, "_row", breaks), (cancel, "_settle", lambda *_: breaks)],
+    [(Recording, "_row", breaks), (cancellation, "_settle", lambda *_: breaks)],
     ids=["row", "settle"],
 )
 def test_cancellation_goes_through(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.wrappers.headers.gateways import Hop, hops
-from llmtrace.wrappers.headers.server_timing import Entry, entries
+from llmtrace.instrumentation.headers.gateway_time import Hop, hops
+from llmtrace.instrumentation.headers.server_timing import Entry, entries
 
 MS = 1_000_000
 

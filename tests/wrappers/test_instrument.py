@@ -17,10 +17,10 @@ from opentelemetry import trace as otel_trace
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
+from llmtrace.instrumentation import registry
+from llmtrace.instrumentation.llm_sdks.endpoints import provider_of
 from llmtrace.runtime import runtime
 from llmtrace.testing import capture
-from llmtrace.wrappers import instrument
-from llmtrace.wrappers.sdk.endpoints import provider_of
 from tests.sse_server import Server
 
 from . import answers
@@ -36,7 +36,7 @@ def rows() -> Iterator[list[Row]]:
     """Record into a list, with nothing instrumented yet."""
     with capture(instrument=()) as collected:
         yield collected
-    instrument.undo_all()
+    registry.undo_all()
 
 
 def ask(made: Any) -> None:
@@ -372,7 +372,7 @@ def test_instrumented_but_not_started(server: Server) -> None:
 
 def test_modules_imported_already(server: Server, rows: list[Row]) -> None:
     """A module that is wanted and imported already is instrumented at once."""
-    instrument.when_imported(("openai",))
+    registry.when_imported(("openai",))
     with client("sync", server) as made:
         ask(made)
     assert len(rows) == 1

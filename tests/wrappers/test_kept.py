@@ -8,8 +8,8 @@ from typing import Any
 import llmtrace
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.recording import Attempt
+from llmtrace.instrumentation.http import phases
 from llmtrace.testing import capture
-from llmtrace.wrappers.http import phases
 from tests.sse_server import Server
 
 from .answers import chat

@@ -20,10 +20,10 @@ from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.span import Span
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.span_layout import laid_out
+from llmtrace.instrumentation import join_call, langfuse_sdk
 from llmtrace.runtime import runtime
 from llmtrace.sim.server import serve
 from llmtrace.testing import capture
-from llmtrace.wrappers import joining, langfuse
 
 TYPE = "langfuse.observation.type"
 
@@ -39,7 +39,7 @@ def provider():
         tracer_provider=made,
         span_exporter=sent,
     )
-    undo = langfuse.listen(package)
+    undo = langfuse_sdk.listen(package)
     yield made, client, sent
     undo()
     LangfuseResourceManager.reset()
@@ -52,7 +52,7 @@ def row():
 
     def of_a_call(**more):
         with capture(**more) as rows:
-            recording, _ = joining.join(runtime.active(), {"model": "m"})
+            recording, _ = join_call.join(runtime.active(), {"model": "m"})
             recording.end("success")
         return rows[0]
 
@@ -117,7 +117,7 @@ def test_it_is_undone(provider):
     """Afterwards the SDK's class is as it was."""
     del provider
     ours = Langfuse.start_observation
-    undo = langfuse.listen(package)
+    undo = langfuse_sdk.listen(package)
     undo()
 
     assert Langfuse.start_observation is ours
@@ -333,7 +333,7 @@ def test_a_listener_that_fails_costs_the_application_nothing(provider, monkeypat
     """An observation that cannot be remembered is returned all the same."""
     _, client, _ = provider
     reset_internal_errors()
-    monkeypatch.setattr(langfuse.weakref, "ref", None)
+    monkeypatch.setattr(langfuse_sdk.weakref, "ref", None)
     made = client.start_observation(name="call", as_type="generation")
     made.end()
 

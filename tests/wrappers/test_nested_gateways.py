@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from llmtrace.core.recording import Recording
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.wrappers.headers.exchange import commented, incoming
-from llmtrace.wrappers.headers.server_timing import Entry, entries, write
+from llmtrace.instrumentation.headers.propagation import commented, incoming
+from llmtrace.instrumentation.headers.server_timing import Entry, entries, write
 
 MS = 1_000_000
 A, B = 'gateway;dur=10;desc="a";hop=aa', 'gateway;dur=3;desc="b";hop=bb'

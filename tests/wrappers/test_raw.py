@@ -18,13 +18,13 @@ from llmtrace.core.recording import Recording
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Reported
 from llmtrace.errors import ConfigError
+from llmtrace.instrumentation import join_call
+from llmtrace.instrumentation.headers import propagation
+from llmtrace.instrumentation.headers.sse_comments import line
+from llmtrace.instrumentation.http import aiohttp_bodies, httpx_bodies, llm_requests, sse
+from llmtrace.instrumentation.http.llm_requests import model_in
+from llmtrace.instrumentation.http.sse import Events
 from llmtrace.testing import capture
-from llmtrace.wrappers import joining
-from llmtrace.wrappers.headers import exchange
-from llmtrace.wrappers.headers.comments import line
-from llmtrace.wrappers.http import aiohttp_bodies, httpx_bodies, posts, sse
-from llmtrace.wrappers.http.posts import model_in
-from llmtrace.wrappers.http.sse import Events
 from tests.sse_server import Answer, Request, Server
 
 from . import answers
@@ -554,14 +554,14 @@ def breaks(*_: Any, **__: Any) -> Any:
 
 
 HOOKS = [
-    (posts, "_asked"), (posts, "_parsed"), (posts, "opened"), (posts, "whole"), (posts, "refused"),
-    (posts, "is_stream"), (posts, "View"), (posts, "code"), (exchange, "outgoing"),
-    (exchange, "answered"), (exchange, "retry_after"), (httpx_bodies, "watch"),
+    (llm_requests, "_asked"), (llm_requests, "_parsed"), (llm_requests, "opened"), (llm_requests, "whole"), (llm_requests, "refused"),
+    (llm_requests, "is_stream"), (llm_requests, "View"), (llm_requests, "code"), (propagation, "outgoing"),
+    (propagation, "answered"), (propagation, "retry_after"), (httpx_bodies, "watch"),
     (httpx_bodies, "watch_refusal"), (httpx_bodies, "Events"), (aiohttp_bodies, "watch"),
     (aiohttp_bodies, "Events"), (aiohttp_bodies, "watch_refusal"), (sse, "Parsed"),
     (Events, "__call__"), (Events, "_line"), (Recording, "opened"), (Recording, "event"),
-    (Recording, "boundary"), (Recording, "_row"), (Recording, "attempt"), (joining, "join"),
-    (joining, "refused"), (joining, "failed"), (Recording, "abandoned"),
+    (Recording, "boundary"), (Recording, "_row"), (Recording, "attempt"), (join_call, "join"),
+    (join_call, "refused"), (join_call, "failed"), (Recording, "abandoned"),
 ]  # fmt: skip
 
 

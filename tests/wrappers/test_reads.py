@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.core.recording import GAP_BOUNDS_NS, TEXT, Recording
-from llmtrace.wrappers.streams.reads import areads, reads
+from llmtrace.instrumentation.streams.timed_reads import areads, reads
 
 # Waits around one bound, one after the other, and those that are far from any.
 AROUND = st.builds(

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from llmtrace.core.recording import OTHER, PIECE, TEXT
 from llmtrace.core.row import Row
-from llmtrace.wrappers.http import sse
-from llmtrace.wrappers.http.sse import Events, looks_like_events
+from llmtrace.instrumentation.http import sse
+from llmtrace.instrumentation.http.sse import Events, looks_like_events
 from tests.recordings import Request
 from tests.sse_server import Answer
 from tests.sse_server import Request as Asked

@@ -17,8 +17,8 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from llmtrace.core.recording import Recording
+from llmtrace.instrumentation.streams import finalize
 from llmtrace.runtime.runtime import current
-from llmtrace.wrappers.streams import letgo
 
 
 class Run(Protocol):
@@ -149,7 +149,7 @@ def _stepped(
 
 
 def _steps(run: Run, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    letgo.prepare()
+    finalize.prepare()
     advance: Any = source.send
     given: Any = None
     while True:
@@ -187,7 +187,7 @@ def _astepped(
         source = _called(run, target, args, kwargs)
         around: Any = nullcontext if run is None else partial(inside, run)
         run = _Nothing() if run is None else run
-        letgo.prepare()
+        finalize.prepare()
         advance: Any = source.asend
         given: Any = None
         while True:

@@ -21,6 +21,8 @@ from llmtrace.core.recording import outcome_of
 from llmtrace.core.row import Outcome
 from llmtrace.core.span import Span, Value
 from llmtrace.errors import ConfigError
+from llmtrace.instrumentation.streams import finalize
+from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import Runtime, active, enclosing
 from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
@@ -36,8 +38,6 @@ from llmtrace.semconv.attributes import (
 )
 from llmtrace.semconv.convert import reserved
 from llmtrace.wrappers.agents.steps import scoped
-from llmtrace.wrappers.function import Scalar, labels
-from llmtrace.wrappers.streams import letgo
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -226,7 +226,7 @@ class _Call:
             attributes=self._attributes(outcome, error_type),
             error=_error_text(outcome, error_type),
         )
-        later = letgo.later()
+        later = finalize.later()
         if later is None:
             self._runtime.close_span(identity, span)
         else:

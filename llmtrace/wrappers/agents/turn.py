@@ -19,14 +19,14 @@ from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import TURN, Row
 from llmtrace.errors import ConfigError
+from llmtrace.instrumentation.streams import finalize
+from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import active
 from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
 from llmtrace.scope import TurnScope
 from llmtrace.wrappers.agents.steps import inside, scoped
-from llmtrace.wrappers.function import Scalar, labels
-from llmtrace.wrappers.streams import letgo
-from llmtrace.wrappers.streams.cancel import cancelled
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,7 +82,7 @@ class TurnBlock:
         if run is not None:
             scope = inside(run)
             scope.__enter__()
-            letgo.prepare()
+            finalize.prepare()
             self._running.append((run, scope))
 
     @fails_open("turn")
@@ -215,11 +215,11 @@ class _Turn:
     def returned(self, value: Any) -> None:
         """End the turn well, whatever it returned."""
         del value
-        self._recording.finish("success", later=letgo.later())
+        self._recording.finish("success", later=finalize.later())
 
     def failed(self, error: BaseException) -> None:
         """End the turn with what it raised."""
-        later = letgo.later()
+        later = finalize.later()
         if later is not None:
             self._recording.finish("cancelled", later=later)
         elif isinstance(error, asyncio.CancelledError):

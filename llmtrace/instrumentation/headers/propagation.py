@@ -1,0 +1,225 @@
+"""What do the headers of a request and its answer carry between client, gateway and engine?
+
+Out go `traceparent` and `x-request-id`, the join keys. Back come the gateways' own times, queue
+and prefill where a server tells them, and what is kept as evidence. Headers are untrusted: read
+within bounds, never raised on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from llmtrace.core.recording import Recording
+from llmtrace.core.sanitize import printable
+from llmtrace.core.stages import EngineFigures, Reported, reported
+from llmtrace.instrumentation.headers import cache_hits, gateway_time
+from llmtrace.instrumentation.headers.gateway_time import Hop
+from llmtrace.instrumentation.headers.kept_headers import LONGEST, MOST, worth_keeping
+from llmtrace.instrumentation.headers.server_timing import Entry, entries
+from llmtrace.runtime.runtime import active
+from llmtrace.runtime.trace_context import TO_ALL
+
+_MOST_BYTES: Final = 4096
+_MOST_NAMES: Final = 512
+_LONGEST_NAME: Final = 128
+_NS_PER_MS: Final = 1_000_000
+# What a server may tell of its engine.
+_ENGINE: Final = ("queue", "prefill", "decode")
+_MOST_HOPS: Final = 32
+
+# Sent to one's own hosts alone, to say that llmtrace reads the response: a gateway with llmtrace
+# may then report in comments of the stream what it learns after its headers have left.
+ACCEPT: Final = "X-Llmtrace-Accept"
+COMMENTS: Final = "timing-comments"
+_EVENTS: Final = "text/event-stream"
+_SERVER: Final = frozenset({"server"})  # what most answers tell, of all that is read
+# An entry of such a comment: another one may follow.
+MORE: Final = "more"
+
+# Header names as they came over the wire: what each is read as, and whether it is kept; `None` =
+# of no interest. Filled as they are seen, so that most are passed over by one look-up.
+_read_as: dict[bytes, tuple[str, bool] | None] = {}
+
+
+def outgoing(
+    recording: Recording, already: Mapping[str, object], host: str = "", *, parsed: bool = False
+) -> dict[str, str]:
+    """Return the headers to set on a request so that the server's side can be joined to it.
+
+    A `traceparent` or `x-request-id` the caller sets stays; the latter becomes the row's id. Only
+    where a `traceparent` names the row's own parent, as of another instrumentation of the same
+    call, the row's span takes its place: it lies between the two.
+
+    Args:
+        recording: of the request.
+        already: the headers it has.
+        host: who gets it: what `init` says of headers decides.
+        parsed: whether its stream is read by a client that knows all of an event stream, comments
+            too. So does who asks for one by `Accept`. Other readers may know `data:` alone.
+    """
+    runtime, span = active(), recording.span
+    policy = TO_ALL if runtime is None else runtime.headers
+    lowered = {name.lower(): value for name, value in already.items()}
+    added = {}
+    given = lowered.get("x-request-id")
+    named = isinstance(given, str) and bool(given)
+    if named:
+        recording.info["request_id"] = given
+    skips_comments = parsed or _EVENTS in str(lowered.get("accept", ""))
+    if skips_comments and policy.sent != "none" and policy.is_own(host):
+        added[ACCEPT] = COMMENTS
+    if not policy.joins(host):
+        return added
+    parent = lowered.get("traceparent")
+    if parent is None or (
+        span.parent_span_id is not None
+        and str(parent).startswith(f"00-{span.trace_id}-{span.parent_span_id}-")
+    ):
+        added["traceparent"] = span.traceparent
+        if span.tracestate and "tracestate" not in lowered:
+            added["tracestate"] = span.tracestate
+    if not named:
+        added["X-Request-Id"] = recording.info["request_id"]
+    return added
+
+
+def answered(recording: Recording, raw: Iterable[tuple[bytes, bytes]], *, ok: bool) -> bool:
+    """Note what an answer's raw headers tell, in place of what an earlier answer's did.
+
+    Return whether a gateway may tell more in comments of the answer, if that is an event stream.
+
+    Args:
+        recording: of the request.
+        raw: names and values as they came; of a value, 4 KiB are looked at.
+        ok: whether the answer is no error. Of an error only the evidence is kept: its time is a
+            failed attempt's as a whole.
+    """
+    told: dict[str, str] = {}
+    kept: dict[str, str] = {}
+    for sent, value in raw:
+        try:
+            known = _read_as[sent]
+        except KeyError:
+            known = _look_at(sent)
+        if known is None:
+            continue
+        name, keep = known
+        text = value[:_MOST_BYTES].decode("latin-1")
+        if name in told:  # repeated: one header, separated by commas
+            text = f"{told[name]}, {text}"
+        told[name] = text
+        if keep and (len(kept) < MOST or name in kept):
+            kept[name] = printable(text[:LONGEST])
+    for name in ("x-request-id", "request-id"):
+        if name in kept and kept[name] == recording.info.get("request_id"):
+            del kept[name]  # an echo tells nothing
+    recording.info["evidence"] = kept
+    if ok:
+        return incoming(recording, told)
+    recording.bare, recording.gateway, recording.hops = False, None, {}
+    return False
+
+
+def _look_at(sent: bytes) -> tuple[str, bool] | None:
+    name = sent.lower().decode("latin-1")
+    keep = worth_keeping(name)
+    read = name in gateway_time.NAMES or name in cache_hits.NAMES
+    known = (name, keep) if keep or read else None
+    if len(_read_as) < _MOST_NAMES and len(sent) <= _LONGEST_NAME:
+        _read_as[sent] = known
+    return known
+
+
+def retry_after(recording: Recording) -> int | None:
+    """Return for how many nanoseconds the last answer asks its client to stay away.
+
+    A date is not read: it is by another machine's clock.
+    """
+    told = recording.info.get("evidence", {})
+    for name, unit in (("retry-after-ms", _NS_PER_MS), ("retry-after", 1000 * _NS_PER_MS)):
+        try:
+            asked = reported(float(told[name]), unit, "server_timing")
+        except (KeyError, ValueError):
+            continue
+        if asked is not None:
+            return asked.ns
+    return None
+
+
+def incoming(recording: Recording, headers: Mapping[str, str]) -> bool:
+    """Note what an answer's headers, by lower-case name, tell of where its time went.
+
+    Return whether a gateway may tell more in comments of the answer.
+    """
+    before = recording.hops
+    recording.gateway, recording.hops = None, {}
+    if headers.keys() <= _SERVER and not before:  # as with most answers: known already
+        recording.bare, gateway = gateway_time.by_server(headers.get("server", ""))
+        if not gateway:
+            return False
+    recording.bare = gateway_time.engine_itself(headers)
+    if recording.bare:
+        return False
+    told = headers.get("server-timing")
+    timing = () if told is None else tuple(entries(told))
+    more = False
+    for number, hop in enumerate(gateway_time.hops(headers, timing)):
+        more = more or hop.id is not None
+        recording.hops.setdefault(hop.id or f"#{number}", hop)
+    if recording.hops or before:
+        _gateways(recording, before)
+    _servers(recording, headers, timing)
+    return more
+
+
+def commented(recording: Recording, text: str) -> bool:
+    """Note what a gateway tells in a comment of the event stream; say whether another may follow.
+
+    Its own time, which takes the place of what its headers said, and what it learnt of the engine.
+    """
+    timing, before = tuple(entries(text)), dict(recording.hops)
+    for hop in gateway_time.hops({}, timing):
+        known = hop.id in recording.hops
+        if hop.id is not None and (known or len(recording.hops) < _MOST_HOPS):
+            recording.hops[hop.id] = hop
+    _gateways(recording, before)
+    _servers(recording, {}, timing)
+    return any(entry.name == MORE for entry in timing)
+
+
+def _gateways(recording: Recording, before: Mapping[str, Hop]) -> None:
+    """Add up what each gateway told of itself, and name them."""
+    told = [hop.ns for hop in recording.hops.values() if hop.ns is not None]
+    recording.gateway = Reported(sum(told), "server_timing") if told else None
+    name, given = _named(recording.hops), recording.info.get("gateway")
+    # What the application calls it wins.
+    if name is not None and (given is None or given == _named(before)):
+        recording.info["gateway"] = name
+
+
+def _named(hops: Mapping[str, Hop]) -> str | None:
+    if len(hops) == 1:
+        [only] = hops.values()
+        return only.name
+    names = dict.fromkeys(hop.name for hop in hops.values() if hop.name is not None)
+    return ",".join(names)[:_LONGEST_NAME] or None
+
+
+def _servers(recording: Recording, headers: Mapping[str, str], timing: Sequence[Entry]) -> None:
+    """Note what is told of those behind the gateways: a cache that answered, or the engine."""
+    if timing or not cache_hits.NAMES.isdisjoint(headers):
+        hit = cache_hits.hit(headers, timing)
+        if hit is not None:
+            recording.info["cache_hit"] = hit
+    if not timing:
+        return
+    # What is told first is by the gateway in front, and holds for all behind it.
+    told = {
+        entry.name: Reported(entry.ns, "server_timing")
+        for entry in reversed(timing)
+        if entry.ns is not None
+    }
+    queue, prefill, decode = map(told.get, _ENGINE)
+    if queue is not None or prefill is not None or decode is not None:
+        recording.tells(EngineFigures(queue=queue, prefill=prefill, decode=decode))

@@ -1,0 +1,236 @@
+"""How is the body of an aiohttp answer timed, whoever reads it, and the object stays the same?
+
+In place of its `content` stands a reader that passes everything on. Whether it is read by line, by
+piece or as a whole, what is read is looked at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import lru_cache, partial
+from typing import Any, Final, TypeVar, cast
+
+from aiohttp import StreamReader
+
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import NOTHING, Recording
+from llmtrace.instrumentation.headers.sse_comments import Comments
+from llmtrace.instrumentation.http import llm_requests
+from llmtrace.instrumentation.http.sse import Events
+from llmtrace.instrumentation.streams import finalize
+from llmtrace.instrumentation.streams.cancellation import cancelled
+
+_MOST_KEPT: Final = 1 << 20
+
+T = TypeVar("T")
+
+
+def watch(post: llm_requests.Post, response: Any, *, events: bool, comments: bool) -> None:
+    """Time how an answer is read, and end its row with it.
+
+    Args:
+        post: its request.
+        response: the answer.
+        events: whether it is a stream of events.
+        comments: whether a gateway may tell its time in them.
+    """
+    recording = post.recording
+    llm_requests.opened(post, events=events)
+    look = Comments(recording).look if comments else None
+    if events:
+        reader = Reader(
+            response.content, recording, Events(comments=comments), recording.exhausted, look
+        )
+    else:
+        kept = _Kept()
+        ended = partial(_whole, post, kept)
+        reader = Reader(response.content, recording, kept, ended, look, at_once=True)
+    response.content = reader
+    _become(response, recording)
+    response._llmtrace_let_go = finalize.LetGo(recording)  # noqa: SLF001
+
+
+def watch_refusal(recording: Recording, response: Any) -> None:
+    """End a row when the body of an error has been read, or is closed, or let go."""
+    _become(response, recording)
+    if not recording.outer:  # else the decorated function ends it, which may try again
+        response._llmtrace_let_go = finalize.LetGo(recording)  # noqa: SLF001
+
+
+def _become(response: Any, recording: Recording) -> None:
+    kind: Any = type(response)
+    response.__class__ = _watched(kind)
+    response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
+
+
+@lru_cache(maxsize=8)
+def _watched(kind: Any) -> type[Any]:
+    """Make the subclass of a response that says when it is done with."""
+
+    class Response(kind):  # type: ignore[misc]
+        async def read(self) -> bytes:
+            try:
+                return await super().read()  # type: ignore[no-any-return]
+            finally:
+                if self.status >= llm_requests.HTTP_ERROR and self._body is not None:
+                    llm_requests.refused_because(self._llmtrace, self.status, self._body)
+                    finalize.closed(self._llmtrace)
+
+        def release(self) -> Any:
+            try:
+                return super().release()
+            finally:
+                finalize.closed(self._llmtrace)
+
+        def close(self) -> None:
+            try:
+                super().close()
+            finally:
+                finalize.closed(self._llmtrace)
+
+    Response.__name__, Response.__qualname__ = kind.__name__, kind.__qualname__
+    Response.__module__ = kind.__module__
+    return Response
+
+
+class _Kept:
+    """Keeps the pieces of an answer that is no stream, as far as it is worth parsing."""
+
+    __slots__ = ("body",)
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+
+    def __call__(self, _recording: Recording, data: bytes) -> int:
+        if len(self.body) <= _MOST_KEPT:
+            self.body += data
+        return NOTHING
+
+
+def _whole(post: llm_requests.Post, kept: _Kept) -> None:
+    llm_requests.whole(post, bytes(kept.body), events=False)
+
+
+class Reader:
+    """Stands for a `StreamReader`.
+
+    Args:
+        source: it.
+        recording: of the request.
+        classify: what looks at what is read.
+        ended: called when the body has been read to its end.
+        look: what else looks at it.
+        at_once: the end is where the last byte was read, and not where nothing more came.
+    """
+
+    def __init__(
+        self,
+        source: StreamReader,
+        recording: Recording,
+        classify: Callable[[Recording, bytes], int],
+        ended: Callable[[], None],
+        look: Callable[[bytes], None] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        self._source = source
+        self._recording = recording
+        self._classify = classify
+        self._ended = ended
+        self._look = look
+        self._at_once = at_once
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of what it stands for, so that `isinstance` says what it always said."""
+        return type(self._source)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_source":  # __init__ never ran
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+    # These read by the methods below.
+    __aiter__ = StreamReader.__aiter__
+    iter_chunked = StreamReader.iter_chunked
+    iter_any = StreamReader.iter_any
+    iter_chunks = StreamReader.iter_chunks
+
+    async def readline(self, **options: Any) -> bytes:
+        """Read a line."""
+        return await self._timed(self._source.readline(**options))
+
+    async def readuntil(self, *separator: bytes, **options: Any) -> bytes:
+        """Read up to a separator."""
+        return await self._timed(self._source.readuntil(*separator, **options))
+
+    async def readany(self) -> bytes:
+        """Read what is there."""
+        return await self._timed(self._source.readany())
+
+    async def read(self, n: int = -1) -> bytes:
+        """Read so many bytes at most, or all."""
+        reading: Awaitable[bytes] = self._source.read(n)
+        return await (reading if n == 0 else self._timed(reading))
+
+    async def readexactly(self, n: int) -> bytes:
+        """Read so many bytes."""
+        reading: Awaitable[bytes] = self._source.readexactly(n)
+        return await (reading if n == 0 else self._timed(reading))
+
+    async def readchunk(self) -> tuple[bytes, bool]:
+        """Read a chunk, and whether it is the end of one as it was sent."""
+        return await self._timed(self._source.readchunk())
+
+    def read_nowait(self, n: int = -1) -> bytes:
+        """Read what is there already."""
+        data: bytes = self._source.read_nowait(n)
+        self._got(data)
+        return data
+
+    async def _timed(self, reading: Awaitable[T]) -> T:
+        recording = self._recording
+        if recording.ended or not recording.open:
+            return await reading
+        self._boundary(reading=True)
+        try:
+            got: Any = await reading
+        except asyncio.CancelledError as error:
+            cancelled(recording, error)
+            raise
+        except BaseException as error:
+            recording.failed(error)
+            raise
+        data, *chunk_end = got if isinstance(got, tuple) else (got,)
+        if not data and not any(chunk_end):
+            self._end()  # while it still waits: silence up to the end is a gap
+        else:
+            self._boundary(reading=False)
+            self._got(data)
+        return cast("T", got)
+
+    def _boundary(self, *, reading: bool) -> None:
+        try:
+            self._recording.boundary(reading=reading)
+        except Exception as error:  # noqa: BLE001 - the stream goes on untimed
+            internal_error("record", error)
+
+    def _got(self, data: bytes) -> None:
+        recording = self._recording
+        try:
+            if recording.first_byte is None:
+                recording.first_byte = recording.mark
+            if self._look is not None:
+                self._look(data)
+            recording.event(self._classify(recording, data))
+        except Exception as error:  # noqa: BLE001
+            internal_error("record", error)
+        if self._at_once and self._source.at_eof():
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            self._ended()
+        except Exception as error:  # noqa: BLE001
+            internal_error("record", error)

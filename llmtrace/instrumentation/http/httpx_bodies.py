@@ -1,0 +1,236 @@
+"""How is the body of an httpx answer watched, whoever reads it, and the object stays the same?
+
+Its first byte and its close are noted. Where no client parses it, it is timed piece by piece. The
+body of an error is looked at for what the error is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from functools import lru_cache, partial
+from itertools import chain
+from typing import Any
+
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import NOTHING, Recording
+from llmtrace.instrumentation.http import llm_requests
+from llmtrace.instrumentation.http.sse import Events
+from llmtrace.instrumentation.streams import finalize
+from llmtrace.instrumentation.streams.timed_reads import Classify, areads, reads
+
+
+def watch(recording: Recording, response: Any, *, comments: bool = False) -> None:
+    """Note the first byte of a streamed answer, and when it is closed, whoever closes it.
+
+    Args:
+        recording: of the request.
+        response: the answer.
+        comments: whether a gateway may tell its time in the stream.
+    """
+    kinds: Any = type(response), type(response.stream)
+    response.stream = _body(*kinds)(recording, response, comments)
+    response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
+
+
+def watch_refusal(recording: Recording, response: Any) -> None:
+    """End a row when the body of an error has been read, or is closed, or let go."""
+    kind: Any = type(response)
+    response.__class__ = _refused(kind)
+    response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
+    if not recording.outer:  # else the decorated function ends it, which may try again
+        response._llmtrace_let_go = finalize.LetGo(recording)  # noqa: SLF001
+
+
+@lru_cache(maxsize=8)
+def _refused(kind: Any) -> type[Any]:
+    """Make the subclass of an error's response that looks at its body once that is read.
+
+    A subclass and not an attribute on the instance: that would be a reference cycle, and keep
+    connections of dropped answers open until the garbage collector comes by.
+    """
+
+    class Response(kind):  # type: ignore[misc]
+        _llmtrace_reading = False
+
+        def read(self) -> bytes:
+            self._llmtrace_reading = True
+            try:
+                return super().read()  # type: ignore[no-any-return]
+            finally:
+                self._llmtrace_read()
+
+        async def aread(self) -> bytes:
+            self._llmtrace_reading = True
+            try:
+                return await super().aread()  # type: ignore[no-any-return]
+            finally:
+                self._llmtrace_read()
+
+        def close(self) -> None:
+            try:
+                super().close()
+            finally:
+                self._llmtrace_closed()
+
+        async def aclose(self) -> None:
+            try:
+                await super().aclose()
+            finally:
+                self._llmtrace_closed()
+
+        def _llmtrace_read(self) -> None:
+            self._llmtrace_reading = False
+            body = getattr(self, "_content", None)
+            if body is not None:
+                llm_requests.refused_because(self._llmtrace, self.status_code, body)
+            self._llmtrace_closed()
+
+        def _llmtrace_closed(self) -> None:
+            if not self._llmtrace_reading:  # reading closes it before the body is all here
+                finalize.closed(self._llmtrace)
+
+    return _named_like(Response, kind)
+
+
+def _named_like(made: type[Any], kind: type[Any]) -> type[Any]:
+    made.__name__, made.__qualname__ = kind.__name__, kind.__qualname__
+    made.__module__ = kind.__module__
+    return made
+
+
+def _untold(recording: Recording, _piece: bytes) -> int:
+    """Classify a piece of an answer that is no stream: its parts say nothing by themselves."""
+    if recording.first_byte is None:
+        recording.first_byte = recording.mark
+    return NOTHING
+
+
+@lru_cache(maxsize=64)
+def _body(response: Any, stream: Any) -> type[Any]:
+    """Make the byte stream that stands for one of a response's, of the same kinds.
+
+    It notes its first chunk and is then out of the way, until it is closed or let go.
+    """
+    library = sys.modules[response.__module__.partition(".")[0]]
+    kinds = (library.SyncByteStream, library.AsyncByteStream)
+
+    class Body(finalize.LetGo, *[kind for kind in kinds if issubclass(stream, kind)]):  # type: ignore[misc]
+        def __init__(self, recording: Recording, response: Any, comments: bool) -> None:
+            super().__init__(recording)
+            self._stream = response.stream
+            self._headers = response.headers
+            self._comments = comments
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._stream, name)
+
+        def _note(self) -> None:
+            try:
+                if self._recording.first_byte is None:
+                    self._recording.first_byte = self._recording.clock()
+            except Exception as error:  # noqa: BLE001
+                internal_error("http", error)
+
+        def _classify(self) -> Classify:
+            try:
+                if self._recording.stream:
+                    encoding = self._headers.get("content-encoding", "")
+                    # Its method: to call that is quicker than to call the object.
+                    return Events(encoding=encoding, comments=self._comments).__call__
+            except Exception as error:  # noqa: BLE001
+                internal_error("http", error)
+            return _untold
+
+        def _raw(self) -> bool:
+            """Say whether the body is read as bytes, and not by the client that has the stream.
+
+            A client reads while its stream is waited for. Whoever reads at another time has taken
+            the response from the stream: then the row is that of the bytes.
+            """
+            recording = self._recording
+            if recording.open and recording.stream and not recording.reading:
+                recording.raw = True
+            return recording.raw
+
+        def __iter__(self) -> Iterator[bytes]:
+            if self._raw():
+                return reads(self._recording, iter(self._stream).__next__, self._classify())
+            chunks: Iterator[bytes] = iter(self._stream)
+            if self._recording.first_byte is not None:  # whoever drains it reads it again
+                return chunks
+            return chain(self._first(chunks), chunks)  # all but the first without a step of ours
+
+        def _first(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+            for chunk in chunks:
+                self._note()
+                yield chunk
+                break
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            chunks: AsyncIterator[bytes] = self._stream.__aiter__()
+            if self._raw():
+                timed = areads(self._recording, chunks.__anext__, self._classify())
+                return _AsyncFirstByte(None, timed, timed, chunks)
+            if self._recording.first_byte is not None:
+                return chunks
+            return _AsyncFirstByte(self._note, chunks, chunks)
+
+        # Its response calls these once, however it is closed, and at the end of the stream.
+        def close(self) -> None:
+            try:
+                self._stream.close()
+            finally:
+                finalize.closed(self._recording)
+
+        async def aclose(self) -> None:
+            try:
+                await self._stream.aclose()
+            finally:
+                finalize.closed(self._recording)
+
+    return Body
+
+
+class _AsyncFirstByte:
+    """Hands out the stream's own awaitables; only the first is looked at.
+
+    It can be closed like the async generator it stands for, since httpx2 does so where it can.
+    """
+
+    __slots__ = ("__anext__", "_close")  # a slot, so that it can become the stream's own
+    __anext__: Callable[[], Awaitable[bytes]]
+
+    def __init__(
+        self, note: Callable[[], None] | None, chunks: AsyncIterator[bytes], *close: Any
+    ) -> None:
+        following = chunks.__anext__
+        self.__anext__ = following if note is None else partial(_afirst, self, note, following)
+        self._close = close
+
+    def __aiter__(self) -> _AsyncFirstByte:
+        return self
+
+    async def asend(self, _: None) -> bytes:
+        return await self.__anext__()
+
+    async def athrow(self, *raised: Any) -> bytes:
+        chunk: bytes = await self._close[0].athrow(*raised)
+        return chunk
+
+    async def aclose(self) -> None:
+        for chunks in self._close:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()
+
+
+async def _afirst(
+    stream: _AsyncFirstByte, note: Callable[[], None], following: Callable[[], Awaitable[bytes]]
+) -> bytes:
+    """Read and note the first byte; from then on the stream is read past us."""
+    try:
+        chunk = await following()
+    finally:
+        stream.__anext__ = following  # and no longer a cycle
+    note()
+    return chunk

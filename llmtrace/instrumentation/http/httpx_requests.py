@@ -1,0 +1,122 @@
+"""Which requests of httpx and httpx2 are rows of their own, and how is each begun and handed over?
+
+Those to models, of an instrumented library or client, that no client above records already.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.instrumentation.headers import propagation
+from llmtrace.instrumentation.http import httpx_bodies, llm_requests
+from llmtrace.instrumentation.llm_sdks import patch
+
+# What a request had before for each header of ours; `None` = nothing.
+Before = dict[str, str | None]
+Begun = tuple[llm_requests.Post, Before]
+
+_recorded: set[str] = set()  # libraries whose requests are
+_clients: WeakSet[Any] = WeakSet()  # so are those of these clients
+
+
+def records(target: Any) -> bool:
+    """Say whether the requests of a library, by its name, or of one client are recorded."""
+    return target in (_recorded if isinstance(target, str) else _clients)
+
+
+def record(target: Any) -> Callable[[], None]:
+    """Record the requests to models of a library, by its name, or of one client.
+
+    Returns:
+        What undoes it. It does not keep a client alive.
+    """
+    if isinstance(target, str):
+        _recorded.add(target)
+        return partial(_recorded.discard, target)
+    _clients.add(target)
+    reference = weakref.ref(target)
+
+    def undo() -> None:
+        if (alive := reference()) is not None:
+            _clients.discard(alive)
+
+    return undo
+
+
+def begin(client: str, sender: Any, request: Any) -> Begun | None:
+    """Begin recording a request, if it asks a model; say what it had for the headers set on it."""
+    if request.method != "POST" or not (client in _recorded or sender in _clients):
+        return None
+    try:
+        url = request.url
+        post = llm_requests.begin(
+            llm_requests.Sent(
+                client=client,
+                method=request.method,
+                host=url.host,
+                server=f"{url.host}:{url.port}" if url.port else url.host,
+                path=url.path,
+                body=getattr(request, "_content", None),
+            )
+        )
+    except Exception as error:  # noqa: BLE001 - the request goes out unrecorded
+        internal_error("http.post", error)
+        return None
+    if post is None:
+        return None
+    if "x-stainless-lang" in request.headers:
+        _check_bypass(request)
+    before: Before = {}
+    try:
+        added = propagation.outgoing(post.recording, request.headers, url.host)
+        before = {name: request.headers.get(name) for name in added}
+        request.headers.update(added)
+    except Exception as error:  # noqa: BLE001 - the request goes out as it was
+        internal_error("http.post", error)
+    return post, before
+
+
+@fails_open("http.post")
+def _check_bypass(request: Any) -> None:
+    """Report a request of an instrumented SDK that its instrumentation has not seen."""
+    version = request.headers.get("x-stainless-package-version", "")
+    if patch.bypassed(request.url.path, version):
+        internal_error(
+            "sdk.bypassed",
+            f"a request of the SDK in version {version} did not go through its `request`, which "
+            "llmtrace instruments; it is recorded as plain HTTP, without its token counts",
+        )
+
+
+def take_back(request: Any, before: Before) -> None:
+    """Leave a request as it was: who sends it again sends another row's."""
+    for name, value in before.items():
+        request.headers.pop(name, None)
+        if value is not None:
+            request.headers[name] = value
+
+
+def deliver(post: llm_requests.Post, response: Any, *, stream: bool) -> None:
+    """Time from here on how the caller reads what it got, or end the row."""
+    recording = post.recording
+    recording.calling = False
+    try:
+        stream = stream and not hasattr(response, "_content")  # a transport may have it all
+        events = llm_requests.is_stream(response.headers.get("content-type", ""))
+        if not response.is_success:  # a redirect that is not followed is no answer either
+            body = None if stream else response.content
+            llm_requests.refused(post, response.status_code, body, ends=not stream)
+            if stream:
+                httpx_bodies.watch_refusal(recording, response)
+        elif stream:
+            llm_requests.opened(post, events=events)
+        else:
+            llm_requests.whole(post, response.content, events=events)
+    except Exception as error:  # noqa: BLE001
+        internal_error("http.post", error)
+        recording.finish("success")

@@ -1,0 +1,237 @@
+"""Which plain HTTP requests ask a model for an answer, and how do they become rows without an SDK?
+
+`POST`s to the paths that model servers have, by their body where the path is not enough. What is
+the same under every HTTP library; `http` and `aiohttp` call it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llmtrace.core.error_codes import code_in
+from llmtrace.core.failopen import fails_open, internal_error
+from llmtrace.core.recording import Recording
+from llmtrace.instrumentation import join_call
+from llmtrace.instrumentation.http.sse import Events
+from llmtrace.instrumentation.llm_sdks import message_content
+from llmtrace.instrumentation.llm_sdks.attribute_view import View
+from llmtrace.instrumentation.llm_sdks.endpoints import Endpoint, plain_endpoint, provider_of
+from llmtrace.runtime.runtime import active, current
+
+HTTP_ERROR: Final = 400
+_SUCCESS: Final = 200
+_REDIRECTION: Final = 300
+_EVENT_STREAM: Final = "text/event-stream"
+# So much of a body is looked at for the model's name, and so much of it parsed for its content.
+_MOST_LOOKED_AT: Final = 1 << 14
+_MOST_PARSED: Final = 1 << 20
+_COULD_BE: Final = ""
+
+_decode = json.JSONDecoder().raw_decode
+_OPENS: Final = re.compile(r"\s*\{")
+_KEY: Final = re.compile(r'\s*"((?:[^"\\]|\\.)*)"\s*:\s*')
+_NEXT: Final = re.compile(r"\s*,")
+_STREAM: Final = re.compile(rb'"stream"\s*:\s*true\b')
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request as an HTTP library sends it.
+
+    Attributes:
+        client: the library.
+        server: host, with the port where the URL names one.
+        body: as bytes, or before it is made JSON; `None` where it is neither.
+    """
+
+    client: str
+    method: str
+    host: str
+    server: str
+    path: str
+    body: bytes | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A request to a model as it goes: its recording, and what the call itself told of it."""
+
+    recording: Recording
+    endpoint: Endpoint | None
+    filled: set[str]
+
+
+def begin(sent: Sent) -> Post | None:
+    """Start recording a request, or join the decorated function that makes it.
+
+    Returns:
+        `None` for a request to no model, and for one that a client's call is recorded for already.
+    """
+    runtime = active()
+    if runtime is None or sent.method != "POST":
+        return None
+    around = current.get()
+    if around is not None and around.calling and not around.ended:
+        return None
+    try:
+        asked = _asked(sent.path, sent.body)
+        if asked is None:
+            return None
+        (sdk, endpoint), model = asked
+        info = {
+            "operation": "chat" if endpoint is None else endpoint.operation,
+            "model": model or None,
+            "provider": provider_of(sent.host) or sdk,
+            "server": sent.server,
+            "client": sent.client,
+        }
+        recording, filled = join_call.join(runtime, info)
+        recording.stream = recording.usage_hidden = False
+        recording.calling = True
+    except Exception as error:  # noqa: BLE001 - the request goes out unrecorded
+        internal_error("http.post", error)
+        return None
+    if recording.content is not None and endpoint is not None:
+        body = _parsed(sent.body) if isinstance(sent.body, bytes) else sent.body
+        message_content.asked(recording, endpoint.chunk, body)
+    return Post(recording, endpoint, filled)
+
+
+def _asked(
+    path: str, body: bytes | Mapping[str, Any] | None
+) -> tuple[tuple[str | None, Endpoint | None], str | None] | None:
+    """Return what a request asks, and the model it names; `None` = it asks no model."""
+    found = plain_endpoint(path)
+    if found is None and not _asks_stream(body):
+        return None
+    model = model_in(body) if isinstance(body, bytes) else (body or {}).get("model")
+    if not isinstance(model, str):
+        model = None
+    if found is None:
+        # A path of somebody's own: a stream that is asked for by a model's name is an answer's.
+        return ((None, None), model) if model else None
+    # Others have such paths, too: messengers have `/messages`. Theirs name no model.
+    return (found, model) if model is not None or path.endswith("/chat/completions") else None
+
+
+def _asks_stream(body: bytes | Mapping[str, Any] | None) -> bool:
+    if isinstance(body, bytes):
+        ends = body[:_MOST_LOOKED_AT], body[_MOST_LOOKED_AT:][-_MOST_LOOKED_AT:]
+        return any(map(_STREAM.search, ends))
+    return body is not None and body.get("stream") is True
+
+
+def model_in(body: bytes) -> str | None:
+    """Return the model that a JSON body names at its top; `""` if it may do so further on.
+
+    Only its beginning is looked at, since prompts can be long.
+    """
+    text = body[:_MOST_LOOKED_AT].decode("utf-8", "replace")
+    opens = _OPENS.match(text)
+    if opens is None:
+        return None
+    at = opens.end()
+    try:
+        while key := _KEY.match(text, at):
+            value, at = _decode(text, key.end())
+            if key[1] == "model":
+                return value[:512] if isinstance(value, str) else None
+            after = _NEXT.match(text, at)
+            if after is None:
+                break
+            at = after.end()
+    except (ValueError, RecursionError):
+        pass
+    return _COULD_BE if len(body) > _MOST_LOOKED_AT else None
+
+
+def is_stream(content_type: str) -> bool:
+    """Say whether an answer of this type is a stream of events."""
+    return content_type.lower().startswith(_EVENT_STREAM)
+
+
+def is_success(status: int) -> bool:
+    """Say whether an HTTP status is a success, and not a redirect or an error."""
+    return _SUCCESS <= status < _REDIRECTION
+
+
+def opened(post: Post, *, events: bool) -> None:
+    """Note that the caller has an answer whose body is still to be read."""
+    recording = post.recording
+    recording.opened()
+    recording.stream = events
+    recording.raw = True
+
+
+def whole(post: Post, body: bytes, *, events: bool) -> None:
+    """Note what an answer tells that is here as a whole, and end it."""
+    recording = post.recording
+    try:
+        if events:
+            Events().tell(recording, body)
+        elif post.endpoint is not None and isinstance(fields := _parsed(body), dict):
+            if fields.get("error"):
+                recording.failure = ("error", code_in(fields) or "error")
+            answer = View(fields)
+            post.endpoint.answer(recording, answer)
+            message_content.answered(recording, post.endpoint.chunk, answer)
+    except (TypeError, AttributeError, ValueError):
+        pass  # an odd answer is still the caller's answer
+    if events:
+        recording.exhausted()
+    else:
+        recording.finish("success")
+
+
+def refused(post: Post, status: int, body: bytes | None, *, ends: bool) -> None:
+    """Note that a request was answered by an error, for which a decorated function may try again.
+
+    Args:
+        post: the request.
+        status: of the answer.
+        body: of the answer, where it is here already.
+        ends: whether nothing more will come of it.
+    """
+    recording = post.recording
+    because = code(body) or str(status)
+    join_call.refused(recording, post.filled, because)
+    if recording.outer:
+        return
+    if ends:
+        recording.finish("error", because)
+    else:
+        recording.boundary(reading=False)
+        recording.open = True
+
+
+@fails_open("http.post")
+def refused_because(recording: Recording, status: int, body: bytes) -> None:
+    """Note what the body of an error says, which was read later."""
+    found = code(body)
+    if found is not None and recording.failure == ("error", str(status)):
+        recording.failure = ("error", found)
+
+
+def code(body: bytes | None) -> str | None:
+    """Return the provider's code in the body of an error."""
+    return None if body is None else code_in(_parsed(body))
+
+
+@fails_open("http.post")
+def failed(post: Post, error: BaseException) -> None:
+    """Note what was raised in place of an answer."""
+    post.recording.calling = False
+    join_call.failed(post.recording, post.filled, error)
+
+
+def _parsed(body: bytes) -> Any:
+    if len(body) > _MOST_PARSED:
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,178 @@
+"""How is what an SDK's call returns timed from then on, and still the SDK's own object?
+
+A stream is timed by its iterator, a raw response by its bytes or by what it is parsed into, a
+whole answer is read for what it tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from functools import lru_cache
+from typing import Any
+
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
+from llmtrace.instrumentation.llm_sdks import message_content
+from llmtrace.instrumentation.llm_sdks.endpoints import Endpoint
+from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams.timed_reads import Classify, areads, only_usage, reads
+
+
+def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
+    """Time an SDK's stream from its own iterator up: the object the caller gets is its own."""
+    recording.opened()
+    recording.raw = False
+    recording.expects_finish = True
+    classify = message_content.collecting(recording, classify)
+    iterator = stream._iterator  # noqa: SLF001 - the one seam that keeps the stream's class
+    if hasattr(iterator, "__anext__"):
+        stream._iterator = areads(recording, iterator.__anext__, classify)  # noqa: SLF001
+    else:
+        stream._iterator = reads(recording, iterator.__next__, classify)  # noqa: SLF001
+    stream._llmtrace = recording  # noqa: SLF001 - how a decorator knows it
+
+
+def hide_usage(stream: Any) -> None:
+    """Keep the usage chunk from the caller of a stream that could not be timed."""
+    iterator = stream._iterator  # noqa: SLF001
+    if hasattr(iterator, "__anext__"):
+        stream._iterator = (  # noqa: SLF001
+            chunk async for chunk in iterator if not only_usage(chunk)
+        )
+    else:
+        stream._iterator = (chunk for chunk in iterator if not only_usage(chunk))  # noqa: SLF001
+
+
+def deliver(recording: Recording, endpoint: Endpoint, result: Any) -> None:
+    """Time what a call returned from here on, or end the row where nothing is left to time."""
+    if not recording.stream:
+        _whole(recording, endpoint, result)
+    elif hasattr(result, "_iterator"):
+        adopt(recording, result, endpoint.chunk)
+    else:
+        _raw(recording, endpoint, result)
+
+
+def _whole(recording: Recording, endpoint: Endpoint, result: Any) -> None:
+    response = getattr(result, "http_response", None)
+    if response is not None and not response.is_closed:
+        # `with_streaming_response`: the body is still the caller's to read.
+        _raw(recording, endpoint, result)
+        recording.stream = False
+        return
+    try:
+        answer = result if response is None else _parse_raw(result)
+        if hasattr(answer, "id"):
+            endpoint.answer(recording, answer)
+            message_content.answered(recording, endpoint.chunk, answer)
+    except Exception as error:  # noqa: BLE001 - an odd answer is still the caller's answer
+        internal_error("sdk.answer", error)
+    recording.finish("success")
+
+
+def _parse_raw(result: Any) -> Any:
+    """Parse a raw response whose body is here, which its caller would do anyway."""
+    if inspect.iscoroutinefunction(result.parse):
+        return result._parse()  # noqa: SLF001 - what the coroutine calls once it has the body
+    return result.parse()
+
+
+def _raw(recording: Recording, endpoint: Endpoint, result: Any) -> None:
+    """Time a raw response: by its bytes until it is parsed; its close ends the row anyway."""
+    _watch_parsing(recording, endpoint, result)
+    recording.opened()
+    recording.raw = True
+
+
+def _watch_parsing(recording: Recording, endpoint: Endpoint, result: Any) -> None:
+    result._llmtrace_parsing = recording, endpoint  # noqa: SLF001 - our own, on their object
+    kind: Any = type(result)
+    result.__class__ = _parsing(kind)
+
+
+@lru_cache(maxsize=16)
+def _parsing(kind: Any) -> type[Any]:
+    """Make the subclass of a raw response that times what it is parsed into.
+
+    A subclass and not an attribute on the instance: that would be a reference cycle, and keep
+    connections of dropped answers open until the garbage collector comes by.
+    """
+
+    class Sync(kind):  # type: ignore[misc]
+        def parse(self, *args: Any, **kwargs: Any) -> Any:
+            _parses(self._llmtrace_parsing[0])
+            try:
+                parsed = super().parse(*args, **kwargs)
+            except BaseException as error:
+                _failed(self._llmtrace_parsing[0], error)
+                raise
+            return _parsed(parsed, *self._llmtrace_parsing)
+
+    class Async(kind):  # type: ignore[misc]
+        async def parse(self, *args: Any, **kwargs: Any) -> Any:
+            _parses(self._llmtrace_parsing[0])
+            try:
+                parsed = await super().parse(*args, **kwargs)
+            except BaseException as error:
+                _failed(self._llmtrace_parsing[0], error)
+                raise
+            return _parsed(parsed, *self._llmtrace_parsing)
+
+    return pass_for(Async if inspect.iscoroutinefunction(kind.parse) else Sync, kind)
+
+
+def _parses(recording: Recording) -> None:
+    """Note that a whole body is read now, by its parsing: the caller waits for it."""
+    if not recording.ended and not recording.stream:
+        try:
+            recording.raw = False
+            recording.boundary(reading=True)
+        except Exception as error:  # noqa: BLE001
+            internal_error("sdk", error)
+
+
+def _failed(recording: Recording, error: BaseException) -> None:
+    if recording.ended:
+        return
+    if isinstance(error, asyncio.CancelledError):
+        cancelled(recording, error)
+    else:
+        recording.failed(error)
+
+
+def _parsed(parsed: Any, recording: Recording, endpoint: Endpoint) -> Any:
+    try:
+        if getattr(parsed, "_llmtrace", None) is recording:
+            return parsed
+        if hasattr(parsed, "_iterator"):
+            if not recording.ended:
+                adopt(recording, parsed, endpoint.chunk)
+            elif recording.usage_hidden:
+                hide_usage(parsed)
+        elif not recording.ended:
+            if hasattr(parsed, "id"):
+                endpoint.answer(recording, parsed)
+                message_content.answered(recording, endpoint.chunk, parsed)
+            recording.finish("success")
+    except Exception as error:  # noqa: BLE001
+        unrecorded(recording, endpoint, parsed, error)
+    return parsed
+
+
+def unrecorded(recording: Recording, endpoint: Endpoint, result: Any, error: Exception) -> None:
+    """Let what a call returned go on by itself, since recording it has failed."""
+    internal_error("sdk", error)
+    recording.finish("success")
+    if recording.usage_hidden:
+        if hasattr(result, "_iterator"):
+            hide_usage(result)
+        elif hasattr(result, "parse") and not hasattr(result, "_llmtrace_parsing"):
+            _watch_parsing(recording, endpoint, result)
+
+
+def pass_for(made: type[Any], kind: type[Any]) -> type[Any]:
+    """Give a class the name and place of the one it stands for, and return it."""
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(made, name, getattr(kind, name))
+    return made

@@ -1,0 +1,73 @@
+"""How is a context manager timed whose entering makes the request, or any other stream?"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from llmtrace.core.recording import Recording
+from llmtrace.instrumentation.llm_sdks import message_content
+from llmtrace.instrumentation.streams.iterators import iterator_proxy
+from llmtrace.instrumentation.streams.proxy import StandIn, stand_in
+from llmtrace.instrumentation.streams.timed_reads import Classify
+
+
+def proxy(recording: Recording, value: Any, classify: Classify) -> Any:
+    """Return what stands for a stream, or for a context manager that gives one; else `None`."""
+    classify = message_content.collecting(recording, classify)
+    iterator = hasattr(value, "__anext__") or hasattr(value, "__next__")
+    # An iterable that is entered first, like httpx's streams, is iterated through its manager.
+    if not iterator and (hasattr(value, "__aenter__") or hasattr(value, "__enter__")):
+        return stand_in(TracedManager, recording, value, classify)
+    return iterator_proxy(recording, value, classify)
+
+
+class TracedManager(StandIn):
+    """Stands for a context manager whose entering makes the request: the SDKs' `.stream()`."""
+
+    def __init__(self, recording: Recording, source: Any, classify: Classify) -> None:
+        super().__init__(recording, source, classify)
+        # A span the manager makes current is to stay so for the block, so none of ours is put
+        # around it; a client's call inside has its own.
+        self._context = None
+        recording.boundary(reading=False)
+
+    def __enter__(self) -> Any:
+        """Enter, with the recording current, and stand for the stream that comes out."""
+        self._llmtrace.stream = True
+        return self._inside(self._step(self._source.__enter__))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Any:
+        """Leave, and end the row."""
+        try:
+            return self._source.__exit__(kind, error, trace)
+        finally:
+            self._end(error)
+
+    async def __aenter__(self) -> Any:
+        """Enter, with the recording current, and stand for the stream that comes out."""
+        self._llmtrace.stream = True
+        return self._inside(await self._astep(self._source.__aenter__))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Any:
+        """Leave, and end the row."""
+        try:
+            return await self._source.__aexit__(kind, error, trace)
+        finally:
+            self._end(error)
+
+    def _inside(self, value: Any) -> Any:
+        if self._llmtrace.joined:
+            return value  # the client's own stream keeps the time
+        inside = iterator_proxy(self._llmtrace, value, self._classify)
+        return value if inside is None else inside

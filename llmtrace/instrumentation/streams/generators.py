@@ -1,0 +1,73 @@
+"""How does a decorated generator function stay one, sync or async?
+
+Frameworks ask `inspect.isgeneratorfunction` how to call what they are given. So the decorated
+function is one; nothing runs before the first read, and the recording begins there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Generator
+from functools import wraps
+from typing import Any
+
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
+from llmtrace.instrumentation.streams import generic_chunks
+from llmtrace.instrumentation.streams.context_managers import proxy
+
+
+def traced(
+    target: Callable[..., Generator[Any, Any, Any]], start: Callable[[], Recording | None]
+) -> Callable[..., Generator[Any, Any, Any]]:
+    """Make the generator function that records each run of another.
+
+    Args:
+        target: the generator function.
+        start: starts a recording, or returns `None` where nothing is recorded.
+    """
+
+    @wraps(target)
+    def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        # Reads, sent values, raised errors, closing and the returned value go through as they are.
+        return (yield from _standing_for(target(*args, **kwargs), start))
+
+    return generate
+
+
+def atraced(
+    target: Callable[..., AsyncGenerator[Any, Any]], start: Callable[[], Recording | None]
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    """Do the same for an async generator function."""
+
+    @wraps(target)
+    async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        source = _standing_for(target(*args, **kwargs), start)
+        # What `yield from` would do, were there one for async generators.
+        try:
+            read = source.__anext__
+            chunk = await read()
+            while True:
+                try:
+                    sent = yield chunk
+                except GeneratorExit:
+                    await source.aclose()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - thrown in by the consumer
+                    chunk = await source.athrow(error)
+                else:
+                    chunk = await (read() if sent is None else source.asend(sent))
+        except StopAsyncIteration:
+            return
+
+    return generate
+
+
+def _standing_for(source: Any, start: Callable[[], Recording | None]) -> Any:
+    recording = start()
+    if recording is None:
+        return source
+    try:
+        return proxy(recording, source, generic_chunks.reader(recording, source, whole=False))
+    except Exception as error:  # noqa: BLE001 - the generator runs unrecorded
+        internal_error("trace", error)
+        return source

@@ -1,0 +1,224 @@
+"""How is any iterator or async iterator timed, whoever made it?
+
+Each read is one step: the recording and the stream's own context are current inside it, and the
+consumer's again after it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any
+
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
+from llmtrace.instrumentation.streams.proxy import StandIn, stand_in
+from llmtrace.instrumentation.streams.timed_reads import Classify
+from llmtrace.runtime.runtime import current
+
+
+def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
+    """Return what stands for an iterator, async iterator or async iterable; else `None`."""
+    if hasattr(value, "__anext__"):
+        kind = TracedBoth if hasattr(value, "__next__") else TracedAsyncIterator
+        return stand_in(kind, recording, value, value, classify)
+    if hasattr(value, "__next__"):
+        return stand_in(TracedIterator, recording, value, value, classify)
+    if hasattr(value, "__aiter__"):
+        return stand_in(TracedAsyncIterator, recording, value, aiter(value), classify)
+    return None
+
+
+class _Traced(StandIn):
+    """What stands for something to iterate: the consumer has it from here on."""
+
+    def __init__(
+        self, recording: Recording, source: Any, iterator: Any, classify: Classify
+    ) -> None:
+        super().__init__(recording, source, classify)
+        self._iterator = iterator
+        recording.opened()
+
+
+class TracedIterator(_Traced):
+    """Stands for an iterator or a generator."""
+
+    def __iter__(self) -> TracedIterator:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Read the next chunk."""
+        if self._context is not None:
+            return self._read(next, self._iterator)
+        # The same in line, for every chunk.
+        recording = self._llmtrace
+        if not recording.joined:
+            try:
+                recording.asked = recording.clock()
+            except Exception as error:  # noqa: BLE001 - the stream goes on untimed
+                internal_error("record", error)
+        token = current.set(recording)
+        try:
+            try:
+                chunk = next(self._iterator)
+            finally:
+                current.reset(token)
+        except StopIteration:
+            self._exhausted()
+            raise
+        except BaseException as error:
+            self._failed(error)
+            raise
+        self._got(chunk)
+        return chunk
+
+    def send(self, value: Any) -> Any:
+        """Send a value into the generator, as the next read."""
+        return self._read(self._iterator.send, value)
+
+    def throw(self, *raised: Any) -> Any:
+        """Raise inside the generator, as the next read."""
+        return self._read(self._iterator.throw, *raised)
+
+    def _read(self, advance: Callable[..., Any], *args: Any) -> Any:
+        chunk = self._step(advance, *args)
+        self._got(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """Close the iterator, if it can be closed, and end the row."""
+        step = self._enter()
+        try:
+            close = getattr(self._source, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._leave(step)
+            self._left()
+
+    def __enter__(self) -> Any:
+        """Enter the stream, where it is a context manager too."""
+        enter = getattr(self._source, "__enter__", None)
+        entered_as = self._source if enter is None else enter()
+        if entered_as is not self._source and hasattr(entered_as, "__next__"):
+            self._iterator = entered_as
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Any:
+        """Leave the stream and end the row."""
+        try:
+            leave = getattr(self._source, "__exit__", None)
+            if leave is not None:
+                return leave(kind, error, trace)
+            close = getattr(self._source, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._end(error)
+        return None
+
+
+class TracedAsyncIterator(_Traced):
+    """Stands for an async iterator or an async generator."""
+
+    def __aiter__(self) -> TracedAsyncIterator:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> Any:
+        """Read the next chunk."""
+        if self._context is not None:
+            return await self._aread(self._iterator.__anext__)
+        # The same in line, for every chunk.
+        recording = self._llmtrace
+        if not recording.joined:
+            try:
+                recording.asked = recording.clock()
+            except Exception as error:  # noqa: BLE001 - the stream goes on untimed
+                internal_error("record", error)
+        token = current.set(recording)
+        try:
+            chunk = await self._iterator.__anext__()
+        except StopAsyncIteration:
+            current.reset(token)
+            self._exhausted()
+            raise
+        except BaseException as error:
+            self._leave((token, None))
+            self._failed(error)
+            raise
+        current.reset(token)
+        self._got(chunk)
+        return chunk
+
+    async def asend(self, value: Any) -> Any:
+        """Send a value into the generator, as the next read."""
+        return await self._aread(self._iterator.asend, value)
+
+    async def athrow(self, *raised: Any) -> Any:
+        """Raise inside the generator, as the next read."""
+        return await self._aread(self._iterator.athrow, *raised)
+
+    async def _aread(self, advance: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        chunk = await self._astep(advance, *args)
+        self._got(chunk)
+        return chunk
+
+    async def aclose(self) -> None:
+        """Close the iterator, if it can be closed, and end the row."""
+        source = self._source
+        close = getattr(source, "aclose", None) or getattr(source, "close", None)
+        await self._closing(None if close is None else close())
+
+    def close(self) -> Any:
+        """Close the iterator and end the row; to be awaited if the iterator's own `close` is."""
+        closing = None
+        try:
+            closing = self._source.close()
+        finally:
+            if not inspect.isawaitable(closing):
+                self._left()
+        return self._closing(closing) if inspect.isawaitable(closing) else closing
+
+    async def _closing(self, closing: Any) -> Any:
+        step = self._enter()
+        try:
+            return await closing if inspect.isawaitable(closing) else closing
+        finally:
+            self._leave(step)
+            self._left()
+
+    async def __aenter__(self) -> Any:
+        """Enter the stream, where it is a context manager too."""
+        enter = getattr(self._source, "__aenter__", None)
+        entered_as = self._source if enter is None else await enter()
+        if entered_as is not self._source and hasattr(entered_as, "__anext__"):
+            self._iterator = entered_as
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Any:
+        """Leave the stream and end the row."""
+        try:
+            leave = getattr(self._source, "__aexit__", None)
+            if leave is not None:
+                return await leave(kind, error, trace)
+            await self.aclose()
+        finally:
+            self._end(error)
+        return None
+
+
+class TracedBoth(TracedAsyncIterator, TracedIterator):
+    """Stands for what can be read either way, as LiteLLM's streams can."""

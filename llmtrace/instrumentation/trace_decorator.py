@@ -1,0 +1,295 @@
+"""How does `@llmtrace.trace` make one row of one call of a function, whatever it returns?
+
+A function returning a stream, a generator, an async generator, a coroutine returning a stream or a
+plain answer, a context manager: each becomes what it was, timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any, Final, TypeVar, overload
+
+from llmtrace.core.failopen import internal_error
+from llmtrace.core.recording import Recording
+from llmtrace.errors import ConfigError
+from llmtrace.instrumentation import join_call
+from llmtrace.instrumentation.llm_sdks import endpoints, responses
+from llmtrace.instrumentation.streams import generators, generic_chunks
+from llmtrace.instrumentation.streams.cancellation import cancelled
+from llmtrace.instrumentation.streams.context_managers import proxy
+from llmtrace.instrumentation.streams.proxy import StandIn, stand_in
+from llmtrace.runtime.runtime import active, enclosing, entered
+
+F = TypeVar("F", bound=Callable[..., Any])
+Scalar = str | bool | int | float
+
+_LABELS: Final = ("model", "route", "tenant", "region", "version", "gateway")
+# Attributes of the user's own that have a name everybody knows.
+_NAMED: Final = {"user": "user.id", "session": "session.id", "tags": "tag.tags"}
+
+
+def labels(
+    given: dict[str, Any], where: str
+) -> tuple[dict[str, Any], dict[str, Scalar | tuple[str, ...]]]:
+    """Split keyword arguments into row fields and attributes of the user's own.
+
+    `user`, `session` and `tags` become the attributes `user.id`, `session.id` and `tag.tags`.
+
+    Raises:
+        ConfigError: one is of a kind that cannot be recorded; the message names it.
+    """
+    fields: dict[str, Any] = {}
+    attributes: dict[str, Scalar | tuple[str, ...]] = {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name == "tags":
+            if not isinstance(value, list | tuple) or not all(isinstance(t, str) for t in value):
+                msg = f'{where}: tags must be a list of strings, as in tags=["beta"]'
+                raise ConfigError(msg)
+            attributes[_NAMED[name]] = tuple(value)
+        elif name in _LABELS:
+            if not isinstance(value, str):
+                msg = f"{where}: {name} must be a string, not {type(value).__name__}"
+                raise ConfigError(msg)
+            fields[name] = value
+        elif name == "cache_hit":
+            if not isinstance(value, bool):
+                msg = f"{where}: cache_hit must be true or false, not {type(value).__name__}"
+                raise ConfigError(msg)
+            fields[name] = value
+        elif isinstance(value, str | bool | int | float):
+            if name in _NAMED:
+                attributes[_NAMED[name]] = str(value)  # ids are often numbers
+            else:
+                attributes[name] = value
+        else:
+            msg = (
+                f"{where}: {name} must be a string, number or bool, not "
+                f"{type(value).__name__}; leave it out or record a short name for it"
+            )
+            raise ConfigError(msg)
+    return fields, attributes
+
+
+@overload
+def trace(function: F, /) -> F: ...
+@overload
+def trace(
+    *,
+    model: str | None = None,
+    route: str | None = None,
+    tenant: str | None = None,
+    tags: Sequence[str] | None = None,
+    **attributes: Scalar | None,
+) -> Callable[[F], F]: ...
+def trace(
+    function: Any = None,
+    /,
+    *,
+    model: str | None = None,
+    route: str | None = None,
+    tenant: str | None = None,
+    tags: Sequence[str] | None = None,
+    **attributes: Scalar | None,
+) -> Any:
+    """Record each call of a function as one request.
+
+    Put it, bare or with arguments, on the function around one request to a model. What the
+    function returns stays what it is: its chunks, order, exceptions and cancellation are not
+    touched. Without `llmtrace.init` the function runs as if it were not decorated.
+
+    Args:
+        function: when used bare.
+        model: the model's name, where the call itself does not tell.
+        route: what of the application asked: a low-cardinality name such as `"chat"`.
+        tenant: on whose behalf.
+        tags: a list of words to find it by, in Langfuse.
+        **attributes: recorded on the row's span under their own names; `user` and `session` as
+            `user.id` and `session.id`.
+
+    Raises:
+        ConfigError: at decoration, for something that cannot be decorated or recorded.
+
+    Example:
+        >>> import llmtrace
+        >>> from llmtrace.testing import capture
+        >>> @llmtrace.trace(route="hello")
+        ... def answer():
+        ...     yield "Hello, "
+        ...     yield "world"
+        >>> with capture() as rows:
+        ...     text = "".join(answer())
+        >>> text, rows[0].outcome, rows[0].stages.total == rows[0].e2e_ns
+        ('Hello, world', 'success', True)
+    """
+    given = {"model": model, "route": route, "tenant": tenant, "tags": tags, **attributes}
+    fields, extra = labels(given, "@llmtrace.trace")
+
+    def decorate(target: Any) -> Any:
+        method = isinstance(target, staticmethod | classmethod)
+        if not method and (not callable(target) or inspect.isclass(target)):
+            msg = (
+                f"@llmtrace.trace decorates functions, not {target!r}; "
+                "write @llmtrace.trace or @llmtrace.trace(route=…)"
+            )
+            raise ConfigError(msg)
+        return _decorated(target, fields, extra)
+
+    return decorate if function is None else decorate(function)
+
+
+def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> Any:
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_decorated(target.__func__, fields, extra))
+
+    name = getattr(target, "__qualname__", type(target).__name__)
+
+    def start() -> Recording | None:
+        return _start(name, fields, extra)
+
+    # Frameworks look at what kind of function they are given, so each kind stays its kind.
+    if inspect.isgeneratorfunction(target):
+        return generators.traced(target, start)
+    if inspect.isasyncgenfunction(target):
+        return generators.atraced(target, start)
+    if inspect.iscoroutinefunction(target):
+
+        @wraps(target)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            answer = target(*args, **kwargs)  # before the start: arguments may not fit
+            recording = start()
+            return await (answer if recording is None else _awaited(recording, answer))
+
+        return acall
+
+    @wraps(target)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        recording = start()
+        if recording is None:
+            return target(*args, **kwargs)
+        try:
+            with entered(recording):
+                result = target(*args, **kwargs)
+        except BaseException as error:
+            recording = recording.left()
+            recording.failed(error)
+            raise
+        if inspect.iscoroutine(result):
+            return _awaited(recording, result)
+        if asyncio.isfuture(result):
+            result.add_done_callback(partial(_done, recording))
+            return result
+        if inspect.isawaitable(result) and not any(hasattr(result, name) for name in _STREAMS):
+            return stand_in(
+                _Awaitable, recording, result, generic_chunks.reader(recording, result)
+            )
+        return _deliver(recording, result)
+
+    return call
+
+
+# What is entered or iterated is timed by that, also where it can be awaited.
+_STREAMS: Final = ("__aenter__", "__aiter__", "__anext__")
+
+
+class _Awaitable(StandIn):
+    """A stream proxy's like for what is to be awaited, and is no coroutine."""
+
+    def __await__(self) -> Any:
+        vars(self).pop("_classify", None)  # from here on the row is of what it is awaited into
+        return _awaited(self._llmtrace, self._source).__await__()
+
+    def __del__(self) -> None:
+        if "_classify" in vars(self):
+            super().__del__()
+
+
+def _done(recording: Recording, future: asyncio.Future[Any]) -> None:
+    """End with a future, or leave the row to the stream that it gives; nobody awaits it for us."""
+    if future.cancelled():
+        recording.left().finish("cancelled", "asyncio.exceptions.CancelledError")
+    elif (error := future.exception()) is not None:
+        recording.left().failed(error)
+    else:
+        _deliver(recording, future.result(), proxied=False)
+
+
+def _start(name: str, fields: dict[str, Any], extra: dict[str, Any]) -> Recording | None:
+    runtime = active()
+    if runtime is None:
+        return None
+    try:
+        join_call.enters(runtime, call=False)
+        recording = runtime.start(dict(fields))
+        recording.attributes.update(extra)
+        around = enclosing()
+        outer = None if around is None or around.ended else around.labels
+        _, said, more = ("", {}, {}) if outer is None else outer
+        recording.labels = name, {**said, **fields}, {**more, **extra}
+        recording.outer = True
+    except Exception as error:  # noqa: BLE001 - the function runs unrecorded
+        internal_error("trace", error)
+        return None
+    return recording
+
+
+async def _awaited(recording: Recording, answer: Any) -> Any:
+    try:
+        with entered(recording):
+            result = await answer
+    except asyncio.CancelledError as error:
+        cancelled(recording.left(), error)
+        raise
+    except BaseException as error:
+        recording.left().failed(error)
+        raise
+    return _deliver(recording, result)
+
+
+def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
+    """Hand on what a decorated function returned, timed if there is something left to time.
+
+    Args:
+        recording: of the function.
+        result: what it returned.
+        proxied: whether a stream proxy may be handed on in place of it.
+    """
+    try:
+        if recording.function is not None and isinstance(
+            getattr(result, "_llmtrace", None), Recording
+        ):
+            recording.left().end("success")  # the function is a span, and the stream a call's own
+            return result
+        if getattr(result, "_llmtrace", None) is recording:
+            return _handed_over(recording, result)
+        if not recording.joined and endpoints.is_stream(result):
+            recording.outer = False
+            responses.adopt(recording, result, endpoints.classify_for(result))
+            return result
+        traced = (
+            proxy(recording, result, generic_chunks.reader(recording, result)) if proxied else None
+        )
+        if traced is not None:
+            return traced
+        if recording.open:
+            # The stream went somewhere inside what was returned: it ends the row.
+            return _handed_over(recording, result)
+        recording = recording.left()
+        if not recording.joined:
+            generic_chunks.read_answer(recording, result)
+        recording.end("success")
+    except Exception as error:  # noqa: BLE001
+        internal_error("trace", error)
+        recording.left().end("success")
+    return result
+
+
+def _handed_over(recording: Recording, result: Any) -> Any:
+    recording = recording.left()
+    if not recording.open:  # it was read to its end inside
+        recording.end("success")
+    return result
