@@ -4,6 +4,8 @@ Three lines to start: `llmtrace.init("my-app")` once, `@llmtrace.trace` on the f
 request, and each call becomes one row. See README.md and docs/first-trace.md.
 """
 
+from llmtrace.agents.tool import tool
+from llmtrace.agents.turn import turn
 from llmtrace.budget import Budget
 from llmtrace.configure import flush, init, shutdown
 from llmtrace.core.failopen import internal_errors
@@ -14,8 +16,6 @@ from llmtrace.instrumentation.registry import Instrumented, instrument
 from llmtrace.instrumentation.trace_decorator import trace
 from llmtrace.instrumentation.wrap_stream import wrap
 from llmtrace.marks import annotate, render, stage
-from llmtrace.wrappers.agents.tool import tool
-from llmtrace.wrappers.agents.turn import turn
 
 __version__ = "0.1.0"
 

@@ -12,6 +12,7 @@ from contextlib import ContextDecorator
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
+from llmtrace.agents.scopes import ToolScope, TurnScope
 from llmtrace.core.failopen import internal_error, wrong_use
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import OUTCOMES
@@ -21,7 +22,6 @@ from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime import proxied_request as relays
 from llmtrace.runtime.runtime import current, enclosing
 from llmtrace.runtime.scope import live
-from llmtrace.scope import ToolScope, TurnScope
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.provenance import MOST_CHARACTERS, prints_of
+from llmtrace.agents.data_flow import MOST_CHARACTERS, prints_of
 
 
 @dataclass

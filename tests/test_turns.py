@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.agents.turn_stages import Inside, turn_timeline
 from llmtrace.core.stages import Reported, Stages, Timeline, split
-from llmtrace.turns import Inside, turn_timeline
 from tests.strategies import timelines
 
 MS = 1_000_000

@@ -16,9 +16,9 @@ import pytest
 from opentelemetry import trace as otel
 
 import llmtrace
+from llmtrace.agents.scopes import MOST_REQUESTS, MOST_TOOLS
 from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
-from llmtrace.scope import MOST_REQUESTS, MOST_TOOLS
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 from tests.sse_server import Server
 

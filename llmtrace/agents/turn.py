@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar, overload
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
+from llmtrace.agents.run_in_scope import inside, scoped
+from llmtrace.agents.scopes import TurnScope
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import TURN, Row
@@ -25,8 +27,6 @@ from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import active
 from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
-from llmtrace.scope import TurnScope
-from llmtrace.wrappers.agents.steps import inside, scoped
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -15,6 +15,8 @@ from typing import Any, Final, TypeVar, cast, overload
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
+from llmtrace.agents.run_in_scope import scoped
+from llmtrace.agents.scopes import ToolScope, ToolSeen, TurnScope
 from llmtrace.core.content import ARGUMENTS, RESULT, tool_content
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import outcome_of
@@ -26,7 +28,6 @@ from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import Runtime, active, enclosing
 from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
-from llmtrace.scope import ToolScope, ToolSeen, TurnScope
 from llmtrace.semconv.attributes import (
     EXECUTE_TOOL,
     PLAIN,
@@ -37,7 +38,6 @@ from llmtrace.semconv.attributes import (
     TOOL_TYPE,
 )
 from llmtrace.semconv.convert import reserved
-from llmtrace.wrappers.agents.steps import scoped
 
 F = TypeVar("F", bound=Callable[..., Any])
 

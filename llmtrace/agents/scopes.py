@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final
 
+from llmtrace.agents.data_flow import Prints, prints_of
+from llmtrace.agents.turn_stages import Inside, turn_timeline
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Clock, Recording
 from llmtrace.core.row import TURN, Row
 from llmtrace.core.tool_calls import Part, tool_figures
-from llmtrace.provenance import Prints, prints_of
 from llmtrace.runtime.scope import INHERITED, RequestSeen, Scope
-from llmtrace.turns import Inside, turn_timeline
 
 MOST_TOOLS: Final = 256
 MOST_REQUESTS: Final = 256
