@@ -5,7 +5,7 @@
 
 from llmtrace.browser.asgi import Middleware, page_span, script
 from llmtrace.browser.beacon import Beacon, read_beacon
-from llmtrace.browser.join import joined_row, with_beacon
+from llmtrace.browser.join_beacon import joined_row, with_beacon
 
 __all__ = [
     "Beacon",

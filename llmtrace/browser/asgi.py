@@ -21,7 +21,7 @@ from opentelemetry import trace as otel_trace
 from opentelemetry.context import Context
 
 from llmtrace.browser.beacon import MOST_BYTES, Beacon, read_beacon
-from llmtrace.browser.waiting import Waiting
+from llmtrace.browser.pending_rows import Waiting
 from llmtrace.core.browser_timing import ON_WIRE, flatten
 from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.span import Span

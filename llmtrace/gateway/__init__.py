@@ -8,8 +8,8 @@
 See docs/gateways.md.
 """
 
-from llmtrace.gateway.calls import cache_hit, upstream
 from llmtrace.gateway.middleware import Middleware
-from llmtrace.gateway.sockets import serving
+from llmtrace.gateway.upstream import cache_hit, upstream
+from llmtrace.gateway.websocket_requests import serving
 
 __all__ = ["Middleware", "cache_hit", "serving", "upstream"]

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
+from llmtrace.gateway.message_request import Served, carried
 from llmtrace.gateway.middleware import label
-from llmtrace.gateway.served import Served, carried
 from llmtrace.runtime.runtime import active
 
 _TIMING: Final = "server-timing"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.errors import ConfigError
-from llmtrace.gateway.visit import Visit
+from llmtrace.gateway.asgi_request import Visit
 from llmtrace.runtime.runtime import active
 
 Scope = MutableMapping[str, Any]

@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.sampling import (
 
 import llmtrace
 from llmtrace import gateway
-from llmtrace.browser import Middleware, script, waiting
+from llmtrace.browser import Middleware, pending_rows, script
 from llmtrace.browser.beacon import MOST_BYTES
 from llmtrace.core.browser_timing import ON_WIRE, unflatten
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
@@ -48,7 +48,7 @@ BEACON = {
 def _no_threads_stay() -> Iterator[None]:
     """End the threads that let rows go on in time."""
     yield
-    for one in list(waiting._all):
+    for one in list(pending_rows._all):
         one._worker.begin_close()
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.browser import Beacon
-from llmtrace.browser.waiting import Waiting
+from llmtrace.browser.pending_rows import Waiting
 from llmtrace.core.browser_timing import Browser
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.stages import Timeline

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.recording import HIDDEN, OTHER, PIECE, Recording
 from llmtrace.core.row import Row, from_dict
-from llmtrace.gateway.content import FirstContent
+from llmtrace.gateway.first_content import FirstContent
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.headers.server_timing import entries
 from llmtrace.instrumentation.headers.sse_comments import BEGIN, Comments

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.gateway.content import FirstContent, at_end_of_event, before_the_last
+from llmtrace.gateway.first_content import FirstContent, at_end_of_event, before_the_last
 
 
 def event(**data: object) -> bytes:

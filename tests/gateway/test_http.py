@@ -26,7 +26,7 @@ import llmtrace
 from llmtrace import gateway
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span
-from llmtrace.gateway.content import FirstContent
+from llmtrace.gateway.first_content import FirstContent
 from llmtrace.runtime.trace_context import HeaderPolicy
 from llmtrace.sim.server import ServerConfig, SimulatedServer, serve
 from llmtrace.testing import capture

@@ -17,7 +17,7 @@ import llmtrace
 from llmtrace import ConfigError, gateway
 from llmtrace.core.row import Row
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.gateway import visit
+from llmtrace.gateway import asgi_request
 from llmtrace.runtime import proxied_request as relays
 from llmtrace.runtime import runtime
 from llmtrace.testing import FakeClock, capture, fake_stream
@@ -211,7 +211,7 @@ def test_without_an_upstream_call_the_own_time_is_unknown(clock, spans):
 
 def test_a_figure_is_taken_back_that_turns_out_to_be_none(clock, spans, caplog, monkeypatch):
     """The header of a stream leaves before it is known whether an upstream call can be seen."""
-    monkeypatch.setattr(visit, "_hinted", False)
+    monkeypatch.setattr(asgi_request, "_hinted", False)
     app = through(streams(clock, 0.05, ROLE, 0.5, WORD, DONE))
     with caplog.at_level(logging.WARNING, "llmtrace"):
         answer = ask(app, LLMTRACE)
@@ -697,7 +697,7 @@ def test_callers_need_not_be_told(clock, spans):
 
 def test_a_fault_inside_leaves_the_answer_alone(clock, spans, monkeypatch, faulty):
     """Whatever breaks in here, bytes and order stay."""
-    monkeypatch.setattr(visit, "entries", lambda *_: 1 / 0)
+    monkeypatch.setattr(asgi_request, "entries", lambda *_: 1 / 0)
     answer = ask(through(streams(clock, recorded(clock, 0.1), ROLE, WORD, DONE)), LLMTRACE)
 
     assert answer.bodies == [ROLE, WORD, DONE, b""]
@@ -706,7 +706,7 @@ def test_a_fault_inside_leaves_the_answer_alone(clock, spans, monkeypatch, fault
 
 def test_a_fault_at_the_start_leaves_the_request_alone(clock, spans, monkeypatch, faulty):
     """Then it goes through unmeasured."""
-    monkeypatch.setattr(visit, "Served", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(asgi_request, "Served", lambda *_, **__: 1 / 0)
     answer = ask(through(whole(clock)), LLMTRACE)
 
     assert (answer.status, answer.body, answer.error) == (200, b"{}", None)

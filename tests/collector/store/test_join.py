@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from llmtrace.browser.asgi import page_span
 from llmtrace.browser.beacon import Beacon
-from llmtrace.browser.join import with_beacon
+from llmtrace.browser.join_beacon import with_beacon
 from llmtrace.core.recording import random_id
 from llmtrace.core.row import with_figures
 from llmtrace.core.span import Span

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import outcome_of
-from llmtrace.gateway.content import FirstContent, at_end_of_event, before_the_last
-from llmtrace.gateway.served import CARRIED, Served
-from llmtrace.gateway.telling import complete, more
+from llmtrace.gateway.first_content import FirstContent, at_end_of_event, before_the_last
+from llmtrace.gateway.message_request import CARRIED, Served
+from llmtrace.gateway.timing_header import complete, more
 from llmtrace.instrumentation.headers import gateway_time, propagation
 from llmtrace.instrumentation.headers.server_timing import Entry, entries, write
 from llmtrace.instrumentation.headers.sse_comments import line

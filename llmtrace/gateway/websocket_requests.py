@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from llmtrace.core.failopen import internal_error
+from llmtrace.gateway.message_request import Served, carried
 from llmtrace.gateway.middleware import check_name, label
-from llmtrace.gateway.served import Served, carried
 from llmtrace.runtime import proxied_request as relays
 from llmtrace.runtime.runtime import active
 

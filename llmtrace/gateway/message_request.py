@@ -16,8 +16,8 @@ from opentelemetry import context as otel_context
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import outcome_of, outcome_of_status
 from llmtrace.core.span import Span
-from llmtrace.gateway import trace
-from llmtrace.gateway.telling import cached, spent, told
+from llmtrace.gateway import parent_trace
+from llmtrace.gateway.timing_header import cached, spent, told
 from llmtrace.instrumentation.headers.server_timing import Entry, write
 from llmtrace.runtime import proxied_request as relays
 from llmtrace.runtime.proxied_request import Relay
@@ -63,8 +63,8 @@ class Served:
         self._span = span
         self._attributes = dict(attributes)
         self._started = runtime.wall()
-        self._server = trace.opened(runtime, carried, span, self._started)
-        self.relay.request_id = trace.request_id(
+        self._server = parent_trace.opened(runtime, carried, span, self._started)
+        self.relay.request_id = parent_trace.request_id(
             carried.get("x-request-id"), self._server.identity
         )
         self._ended = False
@@ -207,7 +207,7 @@ class Served:
             },
             error=error_type,
         )
-        trace.closed(self._runtime, self._server, finished)
+        parent_trace.closed(self._runtime, self._server, finished)
 
 
 def carried(*carriers: Any) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Final
 from weakref import WeakSet
 
 from llmtrace.browser.beacon import Beacon
-from llmtrace.browser.join import joined_row, with_beacon
+from llmtrace.browser.join_beacon import joined_row, with_beacon
 from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.row import Row
 from llmtrace.exporters.worker import Worker
