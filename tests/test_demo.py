@@ -19,7 +19,6 @@ import pytest
 from rich.console import Console
 
 import llmtrace
-from llmtrace import local_vllm
 from llmtrace.case import read_case
 from llmtrace.cli import main
 from llmtrace.core.stages import STAGES
@@ -30,6 +29,7 @@ from llmtrace.demo.story import linger, room_for_page
 from llmtrace.demo.target import Target
 from llmtrace.demo.trouble import FAULTS, calm, named
 from llmtrace.demo.workload import LONGEST_PROMPT, jobs
+from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
 from llmtrace.jsonl import read_rows
 from llmtrace.runtime import runtime

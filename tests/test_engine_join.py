@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llmtrace.core.row import with_figures
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.engine_join import ClientIds, client_ids, join, together
+from llmtrace.engines.join import ClientIds, client_ids, join, together
 from llmtrace.testing import make_row
 from tests.strategies import requests
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.engine_span import ENGINE_ID, ENGINE_SOURCE, read_engine_span, read_plugin_span
+from llmtrace.engines.spans import ENGINE_ID, ENGINE_SOURCE, read_engine_span, read_plugin_span
 
 LATENCIES = {
     "gen_ai.latency.time_in_queue": 0.040,

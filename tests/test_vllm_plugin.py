@@ -23,15 +23,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace import vllm_plugin
 from llmtrace.core import failopen
 from llmtrace.core.stages import Reported
-from llmtrace.engine_span import read_plugin_span
+from llmtrace.engines import vllm_plugin
+from llmtrace.engines.spans import read_plugin_span
+from llmtrace.engines.vllm_plugin import stat_logger
+from llmtrace.engines.vllm_plugin.finished import Engine, finished_request
+from llmtrace.engines.vllm_plugin.stat_logger import Reporter, not_for_spans, stat_logger_class
 from llmtrace.exporters.otlp.encode import encode_span
 from llmtrace.exporters.otlp.settings import read_settings
-from llmtrace.vllm_plugin import stat_logger
-from llmtrace.vllm_plugin.finished import Engine, finished_request
-from llmtrace.vllm_plugin.stat_logger import Reporter, not_for_spans, stat_logger_class
 from tests.export.receivers import http_receiver, silent_server
 from tests.export.test_wire import attributes_of
 

@@ -23,8 +23,8 @@ from llmtrace.demo.options import Phase
 from llmtrace.demo.target import Target
 from llmtrace.demo.trouble import Trouble
 from llmtrace.demo.workload import Job
+from llmtrace.engines.local_vllm.install import cache_folder
 from llmtrace.errors import ConfigError, missing_extra
-from llmtrace.local_vllm.install import cache_folder
 
 try:
     from llmtrace.case import Facts, Window, write_case

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from llmtrace import local_vllm
 from llmtrace.demo.workload import LONGEST_PROMPT
+from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
-from llmtrace.local_vllm.install import cache_folder
+from llmtrace.engines.local_vllm.install import cache_folder
 from tests.bench.peers_server import FIRST_S, serve
 
 ROOT: Final = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from llmtrace.core.span import Span
+from llmtrace.engines.vllm_plugin.stat_logger import SWITCH, Reporter
 from llmtrace.exporters.otlp.encode import Resources, encode
-from llmtrace.vllm_plugin.stat_logger import SWITCH, Reporter
 
 CALLS = 5_000
 ROUNDS = 9

@@ -23,7 +23,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from llmtrace.core.row import Row
-from llmtrace.engine_span import DECODE, PREFILL, QUEUE
+from llmtrace.engines.spans import DECODE, PREFILL, QUEUE
 from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace.testing import make_row
 from llmtrace_collector.collect import running

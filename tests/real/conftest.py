@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from llmtrace import local_vllm
+from llmtrace.engines import local_vllm
 
 from . import netns_run
 from .engine_spans import SpanReceiver, receiving

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from llmtrace import local_vllm
+from llmtrace.engines import local_vllm
 
 FLAGS: Final = ("--max-num-seqs", "8", "--max-num-batched-tokens", "2048",
                 "--no-enable-prefix-caching")  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from llmtrace.local_vllm.install import VERSION
+from llmtrace.engines.local_vllm.install import VERSION
 
 ROOT = Path(__file__).parents[2]
 

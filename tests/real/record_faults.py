@@ -32,10 +32,10 @@ import httpx
 import openai
 
 import llmtrace
-from llmtrace import local_vllm
 from llmtrace.case import Case, Event, Facts, Window, signals_from, write_case
 from llmtrace.columns import from_rows
 from llmtrace.core.row import Row
+from llmtrace.engines import local_vllm
 from llmtrace.testing import capture
 from llmtrace_collector.samples import of_targets
 from llmtrace_collector.scrape import Scraper, ScrapeSettings

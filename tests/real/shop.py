@@ -36,7 +36,7 @@ import pytest
 import llmtrace
 from llmtrace.budget import DEFAULT
 from llmtrace.core.row import Row
-from llmtrace.local_vllm import Server
+from llmtrace.engines.local_vllm import Server
 from llmtrace_dashboards.rules import as_yaml, rule_files
 from llmtrace_dashboards.windows import RuleSettings
 from tests.collector.collecting import process

@@ -24,8 +24,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import llmtrace
-from llmtrace import local_vllm
 from llmtrace.core.row import Row, from_dict
+from llmtrace.engines import local_vllm
 from llmtrace.exporters.otlp.sink import otlp_sink
 from tests.collector.collecting import process, wait_for
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from llmtrace.core.stages import STAGES
-from llmtrace.local_vllm import Server
+from llmtrace.engines.local_vllm import Server
 from llmtrace_dashboards.lint.expressions import chosen, expand, panels, targets, variables
 
 from . import drawing

@@ -8,7 +8,7 @@ import re
 import time
 import urllib.request
 
-from llmtrace import local_vllm
+from llmtrace.engines import local_vllm
 from llmtrace_collector.doctor import examine
 from llmtrace_collector.fetch import fetch, make_session
 from llmtrace_collector.profile import builtin_profiles

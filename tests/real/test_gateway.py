@@ -13,7 +13,7 @@ import llmtrace
 from llmtrace import gateway
 from llmtrace.core.row import Row, with_figures
 from llmtrace.core.span import Span
-from llmtrace.engine_span import read_engine_span
+from llmtrace.engines.spans import read_engine_span
 from llmtrace.runtime.trace_context import HeaderPolicy
 from llmtrace.testing import capture
 from tests.gateway.asgi import Spans

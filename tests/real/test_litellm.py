@@ -12,7 +12,7 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row, with_figures
 from llmtrace.core.stages import Reported
-from llmtrace.engine_span import read_engine_span
+from llmtrace.engines.spans import read_engine_span
 from llmtrace.testing import capture
 
 from . import proxies

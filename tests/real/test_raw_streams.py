@@ -12,8 +12,8 @@ import httpx
 import openai
 import pytest
 
-from llmtrace import local_vllm
 from llmtrace.core.row import Row
+from llmtrace.engines import local_vllm
 from llmtrace.testing import capture
 
 LIBRARIES = ("httpx", "aiohttp")

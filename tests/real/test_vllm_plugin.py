@@ -18,11 +18,11 @@ from typing import Any
 import openai
 import pytest
 
-from llmtrace import local_vllm
 from llmtrace.core.row import Row
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.engine_join import client_ids, join
-from llmtrace.engine_span import read_plugin_span
+from llmtrace.engines import local_vllm
+from llmtrace.engines.join import client_ids, join
+from llmtrace.engines.spans import read_plugin_span
 from llmtrace.testing import capture
 from tests.export.receivers import Answer, Receiver, http_receiver
 from tests.export.test_wire import attributes_of
@@ -241,9 +241,9 @@ stats.update_from_finished_request(
 logger.record(scheduler_stats=SchedulerStats(), iteration_stats=stats, engine_idx=0)
 logger.log()
 
-from llmtrace.engine_span import read_plugin_span
+from llmtrace.engines.spans import read_plugin_span
 from llmtrace.core.failopen import internal_errors
-from llmtrace.vllm_plugin.finished import Engine, finished_request
+from llmtrace.engines.vllm_plugin.finished import Engine, finished_request
 
 assert (logger._sink, internal_errors(), threading.active_count()) == (None, {}, 1)
 span = finished_request(

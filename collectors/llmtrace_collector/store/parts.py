@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from llmtrace.core.browser_timing import ON_WIRE, name_of
-from llmtrace.engine_span import (
+from llmtrace.engines.spans import (
     DECODE,
     ENGINE_ID,
     ENGINE_SOURCE,
@@ -23,9 +23,7 @@ from llmtrace.engine_span import (
     QUEUE,
     TTFT,
 )
-from llmtrace.engine_span import (
-    E2E as ENGINE_E2E,
-)
+from llmtrace.engines.spans import E2E as ENGINE_E2E
 from llmtrace.semconv.attributes import E2E, EXECUTE_TOOL, GATEWAY
 from llmtrace_collector.store.fields import FIELDS, all_ns, all_who, attribute, ns
 from llmtrace_collector.store.sql import Column, quoted, step

@@ -19,9 +19,9 @@ from llmtrace.core.recording import random_id
 from llmtrace.core.row import with_figures
 from llmtrace.core.span import Span
 from llmtrace.core.stages import STAGES, Reported, Timeline
-from llmtrace.engine_join import join as joined
-from llmtrace.engine_join import together
-from llmtrace.engine_span import read_engine_span, read_plugin_span
+from llmtrace.engines.join import join as joined
+from llmtrace.engines.join import together
+from llmtrace.engines.spans import read_engine_span, read_plugin_span
 from llmtrace.testing import make_row
 from llmtrace_collector.store import gather
 from tests.collector.store.sent import drawn, fetch, join, send

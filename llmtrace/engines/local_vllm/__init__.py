@@ -19,8 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from llmtrace.errors import SourceError
-from llmtrace.local_vllm.install import (
+from llmtrace.engines.local_vllm.install import (
     OFFLINE,
     PYTHON_VARIABLE,
     VERSION,
@@ -29,6 +28,7 @@ from llmtrace.local_vllm.install import (
     make_tiny_model,
     tail,
 )
+from llmtrace.errors import SourceError
 
 __all__ = ["DEFAULT_FLAGS", "Server", "find_python", "make_tiny_model", "start"]
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from llmtrace.core.recording import random_id
 from llmtrace.core.span import Span, Value
-from llmtrace.engine_join import client_ids
-from llmtrace.engine_span import (
+from llmtrace.engines.join import client_ids
+from llmtrace.engines.spans import (
     DECODE,
     E2E,
     ENGINE_ID,

@@ -13,7 +13,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     # Made when vLLM asks for it: the class has a base of vLLM's, which is nowhere else.
     if name == "StatLogger":
-        from llmtrace.vllm_plugin.stat_logger import stat_logger_class
+        from llmtrace.engines.vllm_plugin.stat_logger import stat_logger_class
 
         return stat_logger_class()
     msg = f"module {__name__!r} has no attribute {name!r}"

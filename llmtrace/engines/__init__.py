@@ -1,0 +1,1 @@
+"""Engines' own spans, the vLLM plugin and a local vLLM."""
