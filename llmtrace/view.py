@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.summary import Line, Summary
+from llmtrace.dataset.summary import Line, Summary
 
 ColumnName = Literal["name", "p50", "high", "interval", "share", "verdict", "known", "sources"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmtrace.budget import DEFAULT
-from llmtrace.case import (
+from llmtrace.dataset.case import (
     Case,
     Event,
     Facts,
@@ -19,7 +19,7 @@ from llmtrace.case import (
     signals_from,
     write_case,
 )
-from llmtrace.columns import from_dicts
+from llmtrace.dataset.columns import from_dicts
 from llmtrace.errors import ConfigError, DataError, SourceError
 
 ROW = {"start": 1_700_000_000 * 10**9, "e2e_s": 1.0, "replica": "vllm-0"}

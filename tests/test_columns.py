@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmtrace import column_files
-from llmtrace.column_files import read_columns, write_columns
-from llmtrace.column_sample import Sample
-from llmtrace.columns import (
+from llmtrace.core.row import Row
+from llmtrace.dataset import files
+from llmtrace.dataset.columns import (
     COUNTS,
     IDS,
     NUMBERS,
@@ -24,7 +23,8 @@ from llmtrace.columns import (
     from_rows,
     short,
 )
-from llmtrace.core.row import Row
+from llmtrace.dataset.files import read_columns, write_columns
+from llmtrace.dataset.sampling import Sample
 from llmtrace.errors import DataError, SourceError
 from tests.strategies import requests
 
@@ -188,7 +188,7 @@ def test_both_readers_read_the_same(tmp_path_factory, odd, data):
     path = lines(tmp_path_factory.mktemp("both") / "rows.jsonl", {"start": START}, *some)
     fast = read_columns(path)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(column_files, "_add_json_fast", lambda *_: False)
+        patched.setattr(files, "_add_json_fast", lambda *_: False)
         slow = read_columns(path)
 
     assert same(fast, slow)
@@ -198,7 +198,7 @@ def test_both_readers_read_the_same(tmp_path_factory, odd, data):
 def test_the_fast_reader_is_used_for_plain_rows(tmp_path, monkeypatch):
     """Not a line goes through the slow one."""
     path = lines(tmp_path / "rows.jsonl", *[{"start": START + i, "e2e_s": 1.0} for i in range(50)])
-    monkeypatch.setattr(column_files, "objects", lambda _: pytest.fail("line by line"))
+    monkeypatch.setattr(files, "objects", lambda _: pytest.fail("line by line"))
 
     assert read_columns(path).n == 50
 
@@ -296,7 +296,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
 
 def test_lines_are_whole_however_a_file_is_cut(tmp_path, monkeypatch):
     """Blocks end in the middle of lines, and no row is lost or torn."""
-    monkeypatch.setattr(column_files, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 100)
     path = lines(tmp_path / "rows.jsonl", *[{"start": START + i, "e2e_s": 1.0} for i in range(99)])
     seen = []
     columns = read_columns(path, lambda what, share: seen.append(share))
@@ -308,9 +308,9 @@ def test_lines_are_whole_however_a_file_is_cut(tmp_path, monkeypatch):
 
 def test_of_very_many_rows_a_sample_is_kept(tmp_path, monkeypatch):
     """Each standing for those left out, and what was kept out counted once."""
-    monkeypatch.setattr(column_files, "_BLOCK_BYTES", 2000)
-    monkeypatch.setattr(column_files, "_PIECE", 100)
-    monkeypatch.setattr(column_files, "Sample", lambda: Sample(1000))
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 2000)
+    monkeypatch.setattr(files, "_PIECE", 100)
+    monkeypatch.setattr(files, "Sample", lambda: Sample(1000))
     some = [{"start": START + 7 * i, "e2e_s": "x" if i % 10 == 0 else 1.0} for i in range(5000)]
     columns = read_columns(lines(tmp_path / "rows.jsonl", *some))
 

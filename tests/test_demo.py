@@ -19,9 +19,10 @@ import pytest
 from rich.console import Console
 
 import llmtrace
-from llmtrace.case import read_case
 from llmtrace.cli import main
 from llmtrace.core.stages import STAGES
+from llmtrace.dataset.case import read_case
+from llmtrace.dataset.jsonl import read_rows
 from llmtrace.demo.drive import share
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.progress import Progress
@@ -31,7 +32,6 @@ from llmtrace.demo.trouble import FAULTS, calm, named
 from llmtrace.demo.workload import LONGEST_PROMPT, jobs
 from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
-from llmtrace.jsonl import read_rows
 from llmtrace.runtime import runtime
 from llmtrace.sim.engine import EngineConfig
 from llmtrace.sim.faults import Faults

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llmtrace.dataset.jsonl import read_rows, write_rows
 from llmtrace.errors import DataError, SourceError
-from llmtrace.jsonl import read_rows, write_rows
 from llmtrace.testing import make_row
 from tests.strategies import rows
 

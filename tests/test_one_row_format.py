@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from llmtrace.case import Case, signals_from, write_case
 from llmtrace.cli import main
-from llmtrace.column_files import read_columns, write_columns
-from llmtrace.columns import Columns, from_rows
 from llmtrace.core.row import from_dict
 from llmtrace.core.stages import STAGES
+from llmtrace.dataset.case import Case, signals_from, write_case
+from llmtrace.dataset.columns import Columns, from_rows
+from llmtrace.dataset.files import read_columns, write_columns
+from llmtrace.dataset.jsonl import read_rows
 from llmtrace.errors import DataError, SourceError
-from llmtrace.jsonl import read_rows
 from tests.strategies import rows
 
 # Columns hold what has a start and a name; what else a row is made of is anything at all.

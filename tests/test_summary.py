@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from llmtrace.budget import Budget
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import STAGES, Network, Reported, Stages, Timeline
-from llmtrace.summary import mean_changes, summarise
+from llmtrace.dataset.summary import mean_changes, summarise
 from llmtrace.testing import make_row
 from tests.strategies import requests
 

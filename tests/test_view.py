@@ -12,7 +12,7 @@ from rich.console import Console
 
 from llmtrace.budget import DEFAULT, Budget
 from llmtrace.core.stages import STAGES
-from llmtrace.summary import summarise
+from llmtrace.dataset.summary import summarise
 from llmtrace.testing import make_row
 from llmtrace.view import (
     JOINED,

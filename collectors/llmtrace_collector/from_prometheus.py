@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.collector_client import Collector
-from llmtrace.case import Signals, Window, signals_from
+from llmtrace.dataset.case import Signals, Window, signals_from
 from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace_collector.profile import Profile, builtin_profiles
 from llmtrace_collector.samples import of_reading

@@ -13,8 +13,8 @@ from llmtrace.budget import DEFAULT, Budgets, read_budget, read_budgets
 from llmtrace.budget.check import as_text
 from llmtrace.budget.check import check as add_up
 from llmtrace.core.row import Row
+from llmtrace.dataset.jsonl import read_rows
 from llmtrace.errors import ConfigError, DataError, SourceError, explain_error, missing_extra
-from llmtrace.jsonl import read_rows
 
 
 def check(file: Path, out: TextIO) -> None:
@@ -51,7 +51,7 @@ def suggest(
     """
     try:
         from llmtrace.budget import suggest as suggestion
-        from llmtrace.columns import from_rows
+        from llmtrace.dataset.columns import from_rows
     except ImportError as error:
         raise missing_extra("llmtrace budget suggest", "triage", error.name or "") from error
     from llmtrace.budget.file import as_plain, as_yaml

@@ -13,12 +13,12 @@ from typing import Final, Literal
 import numpy as np
 
 from llmtrace.budget.model import Budget, Budgets
-from llmtrace.columns import from_rows
 from llmtrace.core.row import Row
 from llmtrace.core.stages import STAGES
+from llmtrace.dataset.columns import from_rows
+from llmtrace.dataset.summary import UNATTRIBUTED, Line, Summary, summarise
 from llmtrace.stats.quantiles import least_values
 from llmtrace.stats.significance import harrell_davis, share_bounds
-from llmtrace.summary import UNATTRIBUTED, Line, Summary, summarise
 
 State = Literal["within", "near", "over", "unclear", "no limit", "not reported"]
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from llmtrace.budget.check import FRONT
 from llmtrace.budget.model import Budget
-from llmtrace.columns import Columns
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import STAGES, StageName
+from llmtrace.dataset.columns import Columns
 from llmtrace.errors import DataError
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.quantiles import least_values

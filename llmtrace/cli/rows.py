@@ -52,8 +52,8 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
         SourceError: the file cannot be read.
         DataError: it holds no rows, or not this request.
     """
+    from llmtrace.dataset.jsonl import read_rows
     from llmtrace.exporters.console.sink import waterfall
-    from llmtrace.jsonl import read_rows
 
     rows = read_rows(path)
     if not rows:
@@ -110,8 +110,8 @@ def add_rows(commands: Commands) -> None:
 
 
 def _rows(options: argparse.Namespace) -> None:
-    from llmtrace.jsonl import write_rows
-    from llmtrace.langfuse_rows import read_rows
+    from llmtrace.dataset.jsonl import write_rows
+    from llmtrace.dataset.langfuse_import import read_rows
 
     end = options.end or datetime.now().astimezone()
     start = options.start or end - timedelta(hours=1)

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from llmtrace.budget import Budget
 from llmtrace.core.row import Row
+from llmtrace.dataset.summary import Summary, mean_changes, summarise
 from llmtrace.demo.target import Target
 from llmtrace.exporters.console.sink import waterfall
 from llmtrace.stats.quantiles import least_values
-from llmtrace.summary import Summary, mean_changes, summarise
 from llmtrace.view import (
     JOINED,
     ColumnName,

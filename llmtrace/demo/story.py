@@ -27,7 +27,7 @@ from llmtrace.engines.local_vllm.install import cache_folder
 from llmtrace.errors import ConfigError, missing_extra
 
 try:
-    from llmtrace.case import Facts, Window, write_case
+    from llmtrace.dataset.case import Facts, Window, write_case
     from llmtrace.triage.analyse import Settings, triage
     from llmtrace.triage.page import write_page
     from llmtrace.triage.result import NAMED, Result

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.case import Case, Window
-from llmtrace.columns import Columns, concatenate
+from llmtrace.dataset.case import Case, Window
+from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.errors import ConfigError
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.anatomy import anatomy

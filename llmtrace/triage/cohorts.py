@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.columns import Columns
+from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.stats.significance import binomial_tail, effective_count, false_discovery, quantile
 from llmtrace.triage.parts import Values, slow

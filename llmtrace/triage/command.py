@@ -17,8 +17,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from llmtrace.case import Case, Window, write_case
-from llmtrace.columns import WORDS
+from llmtrace.dataset.case import Case, Window, write_case
+from llmtrace.dataset.columns import WORDS
 from llmtrace.errors import ConfigError, DataError
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.analyse import Settings, triage

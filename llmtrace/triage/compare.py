@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.case import Window
-from llmtrace.columns import Columns
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.stats.significance import (
     clustered,

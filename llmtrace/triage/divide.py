@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from llmtrace.columns import Columns
+from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribute import Attribution, Requests, attribute, requests
 from llmtrace.triage.parts import Values, split, values
 from llmtrace.triage.result import Metric

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Columns
 from llmtrace.core.row import TURN
+from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.result import Estimate
 

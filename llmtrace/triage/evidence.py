@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
-from llmtrace.case import Event, Facts, Signals, Window
-from llmtrace.columns import Columns
 from llmtrace.core.row import TURN
+from llmtrace.dataset.case import Event, Facts, Signals, Window
+from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.samples import Moved, Series, gauges, moved, rates
 from llmtrace.triage.shifts import (

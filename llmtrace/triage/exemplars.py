@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Columns
+from llmtrace.dataset.columns import Columns
 from llmtrace.triage.parts import Values
 
 _SHOWN: Final = 3

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.case import Window
-from llmtrace.columns import Columns
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Columns
 from llmtrace.stats.significance import quantile
 from llmtrace.triage.result import Load
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Columns
 from llmtrace.core.row import OUTCOMES, TURN
+from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Mask
 from llmtrace.stats.significance import clustered, effective_count, more_than
 from llmtrace.triage.result import Outcomes

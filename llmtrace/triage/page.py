@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from llmtrace.case import Case, Window
+from llmtrace.dataset.case import Case, Window
 from llmtrace.errors import SourceError, explain_error
 from llmtrace.pages import document
 from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal, get_args
 
-from llmtrace.case import Window
+from llmtrace.dataset.case import Window
 
 Verdict = Literal[
     "no_change",  # the p95 did not move beyond chance

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.case import Signals, Window
+from llmtrace.dataset.case import Signals, Window
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.shifts import Shift, shift
 

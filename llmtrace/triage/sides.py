@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.case import Window
-from llmtrace.columns import Columns
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 
 _ENOUGH: Final = 40_000  # more of them make a p95 no surer than its own unrest

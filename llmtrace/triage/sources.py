@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from llmtrace.api_clients.collector_client import Collector
-from llmtrace.case import (
+from llmtrace.dataset.case import (
     Case,
     Signals,
     Window,
@@ -24,8 +24,8 @@ from llmtrace.case import (
     read_case,
     signals_from,
 )
-from llmtrace.column_files import read_columns
-from llmtrace.columns import Builder, Columns, Words, from_rows
+from llmtrace.dataset.columns import Builder, Columns, Words, from_rows
+from llmtrace.dataset.files import read_columns
 from llmtrace.errors import DataError
 
 Progress = Callable[[str, float], None]
@@ -137,7 +137,7 @@ def from_langfuse(window: Window, progress: Progress) -> Case:
         SourceError: the server does not answer, refuses, or says what cannot be read.
         DataError: no request began in the window.
     """
-    from llmtrace.langfuse_rows import read_rows
+    from llmtrace.dataset.langfuse_import import read_rows
 
     progress("reading Langfuse", 0.0)
     start, end = (datetime.fromtimestamp(t, UTC) for t in (window.start, window.end))

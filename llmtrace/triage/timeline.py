@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Columns
+from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.parts import values
 from llmtrace.triage.result import Metric

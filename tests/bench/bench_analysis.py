@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from llmtrace.case import Case, Window, no_signals
-from llmtrace.column_sample import Sample
-from llmtrace.columns import Builder, Columns, concatenate
+from llmtrace.dataset.case import Case, Window, no_signals
+from llmtrace.dataset.columns import Builder, Columns, concatenate
+from llmtrace.dataset.sampling import Sample
 from llmtrace.triage.analyse import Settings, triage
 
 START = 1_700_000_000.0

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from llmtrace.case import read_case
+from llmtrace.dataset.case import read_case
 from tests.bench.bench_triage import TOP, Answer, report, said_of
 
 RECORDED: Final = Path(__file__).parents[1] / "triage" / "recorded"

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.columns import Floats
+from llmtrace.dataset.columns import Floats
 from llmtrace.triage.spike import CERTAIN, Spike, bins_for, find_slow
 
 # How strongly requests remember the one before, and how often the search may be wrong then.

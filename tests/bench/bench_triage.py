@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from llmtrace.case import Case
 from llmtrace.core.stages import STAGES
+from llmtrace.dataset.case import Case
 from llmtrace.sim.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.analyse import Settings, triage

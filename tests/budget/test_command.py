@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmtrace.cli import main
-from llmtrace.jsonl import write_rows
+from llmtrace.dataset.jsonl import write_rows
 from tests.budget.test_report import QUEUED
 
 

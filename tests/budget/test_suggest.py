@@ -12,8 +12,8 @@ from llmtrace.budget import read_budget
 from llmtrace.budget.check import check
 from llmtrace.budget.file import as_yaml
 from llmtrace.budget.suggest import as_text, suggest
-from llmtrace.columns import from_dicts
 from llmtrace.core.stages import STAGES
+from llmtrace.dataset.columns import from_dicts
 from llmtrace.errors import DataError
 
 

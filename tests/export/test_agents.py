@@ -15,12 +15,12 @@ from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import TURN
 from llmtrace.core.span import Span
 from llmtrace.core.stages import Timeline
+from llmtrace.dataset.summary import summarise
 from llmtrace.exporters.genai_metrics.sink import GenAISink
 from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace.exporters.prometheus.agent_metrics import Agents
 from llmtrace.exporters.prometheus.aggregate import Aggregate
 from llmtrace.exporters.prometheus.sink import PrometheusSink
-from llmtrace.summary import summarise
 from llmtrace.testing import FakeClock, capture, fake_stream, make_row
 from tests.export.receivers import http_receiver
 from tests.export.test_genai import points

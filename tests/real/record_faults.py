@@ -32,9 +32,9 @@ import httpx
 import openai
 
 import llmtrace
-from llmtrace.case import Case, Event, Facts, Window, signals_from, write_case
-from llmtrace.columns import from_rows
 from llmtrace.core.row import Row
+from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from, write_case
+from llmtrace.dataset.columns import from_rows
 from llmtrace.engines import local_vllm
 from llmtrace.testing import capture
 from llmtrace_collector.samples import of_targets

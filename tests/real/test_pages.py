@@ -17,7 +17,7 @@ import pytest
 from llmtrace.budget import DEFAULT
 from llmtrace.budget.page import page as budget_page
 from llmtrace.budget.report import report
-from llmtrace.case import Event, Facts
+from llmtrace.dataset.case import Event, Facts
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.page import page as triage_page
 from llmtrace.triage.result import Point

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from llmtrace.case import Window, read_case, samples_of, write_case
 from llmtrace.cli import main
+from llmtrace.dataset.case import Window, read_case, samples_of, write_case
 from llmtrace.errors import DataError, SourceError
 from llmtrace_collector.from_prometheus import read_signals
 from llmtrace_collector.profile import builtin_profiles

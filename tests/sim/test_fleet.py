@@ -7,11 +7,11 @@ import functools
 import numpy as np
 import pytest
 
-from llmtrace.case import Case, read_case
 from llmtrace.cli import main
-from llmtrace.columns import Columns
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import STAGES
+from llmtrace.dataset.case import Case, read_case
+from llmtrace.dataset.columns import Columns
 from llmtrace.errors import ConfigError
 from llmtrace.sim import EngineConfig, Request
 from llmtrace.sim import simulate as one_engine

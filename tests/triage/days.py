@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmtrace.case import Case, Window, no_signals
-from llmtrace.columns import Builder, Columns, concatenate
+from llmtrace.dataset.case import Case, Window, no_signals
+from llmtrace.dataset.columns import Builder, Columns, concatenate
 
 START = 1_700_000_000.0
 TENANTS = 6

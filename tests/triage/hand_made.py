@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmtrace.case import Event, Window
+from llmtrace.dataset.case import Event, Window
 
 from .incidents import AFTER, BEFORE, REPLICAS, Incident, quiet
 

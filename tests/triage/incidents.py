@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from llmtrace.case import Event, Facts, Window, signals_from
-from llmtrace.columns import from_dicts
+from llmtrace.dataset.case import Event, Facts, Window, signals_from
+from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence import Evidence, gather
 from llmtrace.triage.parts import first_content

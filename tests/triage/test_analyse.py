@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmtrace.case import Case, Window, no_signals, read_case, write_case
-from llmtrace.columns import concatenate, empty, from_dicts
+from llmtrace.dataset.case import Case, Window, no_signals, read_case, write_case
+from llmtrace.dataset.columns import concatenate, empty, from_dicts
 from llmtrace.errors import ConfigError
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import as_json

@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 import jsonschema
 import pytest
 
-from llmtrace.case import Case, Window, read_case, samples_of, write_case
 from llmtrace.cli import main
+from llmtrace.dataset.case import Case, Window, read_case, samples_of, write_case
 from llmtrace.errors import ConfigError
 from llmtrace.triage.analyse import Settings
 from llmtrace.triage.command import CANNOT_TELL, MOVED, span, time_of, window

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmtrace.case import Case, Window, no_signals, write_case
 from llmtrace.cli import main
-from llmtrace.columns import from_dicts
+from llmtrace.dataset.case import Case, Window, no_signals, write_case
+from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import NAMED, Result
 from tests.triage.days import Kind, day

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.case import read_case
+from llmtrace.dataset.case import read_case
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import NAMED
 

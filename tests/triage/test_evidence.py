@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmtrace.case import Facts, no_signals, signals_from
-from llmtrace.columns import from_dicts
+from llmtrace.dataset.case import Facts, no_signals, signals_from
+from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence import gather
 from llmtrace.triage.samples import gauges, rates

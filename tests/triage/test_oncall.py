@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from llmtrace.case import Case, Window
+from llmtrace.dataset.case import Case, Window
 from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.oncall.alert import MOST_BYTES, Alert, read_alerts

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmtrace.case import read_case
 from llmtrace.core.stages import STAGES
+from llmtrace.dataset.case import read_case
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED, Result
 

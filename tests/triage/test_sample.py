@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from llmtrace.column_sample import Sample
+from llmtrace.dataset.sampling import Sample
 from llmtrace.triage.analyse import Settings, triage
 from tests.triage.days import Kind, day
 

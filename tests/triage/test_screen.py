@@ -10,7 +10,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from llmtrace.case import Case, Event, Facts
+from llmtrace.dataset.case import Case, Event, Facts
 from llmtrace.errors import SourceError
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.page import page, write_page

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from llmtrace.case import Case, Window, read_case, signals_from, write_case
 from llmtrace.cli import main, make_parser
 from llmtrace.cli.extras import collector_module
-from llmtrace.columns import from_dicts
+from llmtrace.dataset.case import Case, Window, read_case, signals_from, write_case
+from llmtrace.dataset.columns import from_dicts
 from llmtrace.errors import DataError
 from llmtrace.triage.command import MOVED
 from llmtrace.triage.sources import reader, with_replicas

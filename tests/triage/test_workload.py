@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from llmtrace.columns import Columns, concatenate, from_dicts
+from llmtrace.dataset.columns import Columns, concatenate, from_dicts
 from llmtrace.triage.workload import cells
 
 

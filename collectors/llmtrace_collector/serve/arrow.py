@@ -78,7 +78,7 @@ class _Pieces:
 def _rows() -> pa.Schema:
     import pyarrow as pa
 
-    from llmtrace.columns import COUNTS, FLAGS, IDS, SECONDS, WORDS
+    from llmtrace.dataset.columns import COUNTS, FLAGS, IDS, SECONDS, WORDS
 
     return pa.schema(
         [("start", pa.int64())]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from llmtrace.budget import Budget
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import STAGES
-from llmtrace.summary import Verdict
+from llmtrace.dataset.summary import Verdict
 from llmtrace_collector.serve.engines import EngineLine, GpuLine
 
 UNATTRIBUTED: Final = "unattributed"
@@ -49,7 +49,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveLine:
-    """One stage or metric now; as `llmtrace.summary.Line`, from counts instead of rows."""
+    """One stage or metric now; as `llmtrace.dataset.summary.Line`, from counts instead of rows."""
 
     name: str
     known: int

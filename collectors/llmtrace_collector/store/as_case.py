@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.case import Case, Window, facts_from, signals_from
-from llmtrace.column_files import add_table
-from llmtrace.columns import FLAGS, IDS, NUMBERS, SECONDS, WORDS, Builder
+from llmtrace.dataset.case import Case, Window, facts_from, signals_from
+from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, SECONDS, WORDS, Builder
+from llmtrace.dataset.files import add_table
 from llmtrace.errors import ConfigError, DataError, missing_extra
 from llmtrace_collector.store import read
 from llmtrace_collector.store.engine import Engine
@@ -144,7 +144,7 @@ def add_rows(
 
 
 def _columns(share: int) -> dict[str, str]:
-    """Return the expression of each of a row's fields, by the names of `llmtrace.columns`."""
+    """Return the expression of each of a row's fields, by the names of `llmtrace.dataset.columns`."""
     found = {"start": "toUnixTimestamp64Nano(start)"}
     # A source is a name of an enum.
     found |= {name: f"toString({name})" for name in (*IDS, *WORDS)}

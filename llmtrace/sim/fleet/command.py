@@ -41,7 +41,7 @@ def write_day(
         from llmtrace.sim.fleet.scenario import Scenario, simulate
     except ImportError as error:
         raise missing_extra("llmtrace simulate", "simulate", error.name or "numba") from error
-    from llmtrace.case import write_case
+    from llmtrace.dataset.case import write_case
 
     scenario = Scenario(seed=seed, faults=tuple(faults), shift=shift, drop=tuple(drop))
     print(f"simulating {scenario.name}; the first time, it is compiled for a minute", file=say)

@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.case import Case, Event, Facts, Signals, Window
-from llmtrace.columns import Builder, Columns, Words
 from llmtrace.core.row import OUTCOMES, TURN
 from llmtrace.core.stages import STAGES
+from llmtrace.dataset.case import Case, Event, Facts, Signals, Window
+from llmtrace.dataset.columns import Builder, Columns, Words
 from llmtrace.sim.fleet.day import WARM_UP_S
 from llmtrace.sim.fleet.fleet import TICK_S, Ran
 from llmtrace.sim.fleet.layout import BLOCK, Gateway, GatewayMeter, Meter, Outcome

@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 import numpy as np
 
-from llmtrace.case import Case, Window
-from llmtrace.columns import Columns
 from llmtrace.core.stages import Source
+from llmtrace.dataset.case import Case, Window
+from llmtrace.dataset.columns import Columns
 from llmtrace.errors import ConfigError
 from llmtrace.sim.fleet.day import Day
 from llmtrace.sim.fleet.deployment import draw

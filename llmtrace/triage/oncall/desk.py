@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.case import Case, Window
-from llmtrace.columns import WORDS
+from llmtrace.dataset.case import Case, Window
+from llmtrace.dataset.columns import WORDS
 from llmtrace.errors import LlmtraceError
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.oncall.alert import Alert

@@ -11,7 +11,7 @@ import pytest
 
 from llmtrace.budget import DEFAULT, Budget
 from llmtrace.core.stages import STAGES, Reported, Timeline
-from llmtrace.summary import summarise
+from llmtrace.dataset.summary import summarise
 from llmtrace.testing import make_row
 from llmtrace_collector.serve import figures
 from llmtrace_collector.serve.live import lines
@@ -75,7 +75,7 @@ def within(since_s, until_s=0, model=None):
 
 @pytest.mark.parametrize("seconds", [300, 600, 20])
 def test_stages_now_are_a_summary_of_the_rows(store, seconds):
-    """Count, percentiles, shares, verdicts and who told: as `llmtrace.summary` has them."""
+    """Count, percentiles, shares, verdicts and who told: as `llmtrace.dataset.summary` has them."""
     outcomes, counted = figures.counted(store, NOW - seconds * _S, NOW, DEFAULT)
     expected = summarise(within(seconds), DEFAULT)
 

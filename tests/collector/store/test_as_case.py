@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from llmtrace.case import Window
 from llmtrace.cli import main
-from llmtrace.columns import IDS, NUMBERS, WORDS, Builder, from_dicts, short
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import IDS, NUMBERS, WORDS, Builder, from_dicts, short
 from llmtrace.errors import ConfigError, DataError
 from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, open_store, read
 from llmtrace_collector.store.as_case import add_rows, read_case

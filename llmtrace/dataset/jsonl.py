@@ -57,7 +57,7 @@ def case_rows(folder: Path) -> Path:
 
 def _parquet(path: Path) -> list[Row]:
     try:
-        from llmtrace.column_files import read_columns
+        from llmtrace.dataset.files import read_columns
     except ImportError as error:
         raise missing_extra("reading rows.parquet", "triage", error.name or "numpy") from error
     flats = read_columns(path).to_dicts()

@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.column_sample import Sample
-from llmtrace.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
+from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
+from llmtrace.dataset.sampling import Sample
 from llmtrace.errors import DataError, SourceError, explain_error, missing_extra
 from llmtrace.stats.arrays import Floats
 

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.budget import Budget, read_budget
-from llmtrace.column_files import Progress, blocks, objects, read_columns, write_columns
-from llmtrace.columns import Columns, Words, short
+from llmtrace.dataset.columns import Columns, Words, short
+from llmtrace.dataset.files import Progress, blocks, objects, read_columns, write_columns
+from llmtrace.dataset.jsonl import CASE_ROWS, case_rows
 from llmtrace.errors import DataError, SourceError, explain_error
-from llmtrace.jsonl import CASE_ROWS, case_rows
 from llmtrace.stats.arrays import Floats, Mask
 
 METRICS: Final = ("ttft", "tpot", "e2e", "render")

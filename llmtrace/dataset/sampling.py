@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.columns import Columns, concatenate
+from llmtrace.dataset.columns import Columns, concatenate
 
 MOST: Final = 2_000_000  # about 1 GiB of columns
 

@@ -1,0 +1,1 @@
+"""Rows as columns, in files and in cases."""
