@@ -13,8 +13,7 @@ from rich.console import Console
 from llmtrace.budget import DEFAULT, Budget
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.summary import summarise
-from llmtrace.testing import make_row
-from llmtrace.view import (
+from llmtrace.display.summary_tables import (
     JOINED,
     changes_text,
     fill,
@@ -25,6 +24,7 @@ from llmtrace.view import (
     stage_table,
     sum_text,
 )
+from llmtrace.testing import make_row
 from tests.strategies import requests
 from tests.test_summary import MS, request
 

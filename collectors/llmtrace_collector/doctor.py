@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from llmtrace.display.summary_tables import console_for
 from llmtrace.errors import DataError, SourceError
-from llmtrace.view import console_for
 from llmtrace_collector.fetch import (
     FetchError,
     checked,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmtrace.palette import NEAR, NEUTRAL, OVER, WITHIN
+from llmtrace.display.colours import NEAR, NEUTRAL, OVER, WITHIN
 from llmtrace_dashboards.panel import Annotation, Step, Variable
 
 _REQUESTS: Final = "llmtrace_requests_total"

@@ -98,7 +98,7 @@ def report(file: Path, budget: Path | None, html: Path | None) -> None:
         from llmtrace.budget import view
         from llmtrace.budget.page import page
         from llmtrace.budget.report import reports
-        from llmtrace.view import console_for
+        from llmtrace.display.summary_tables import console_for
     except ImportError as error:
         raise missing_extra("llmtrace budget report", "triage", error.name or "") from error
     budgets = Budgets((DEFAULT,)) if budget is None else read_budgets(budget)

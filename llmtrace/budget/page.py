@@ -12,9 +12,9 @@ from typing import Final
 
 from llmtrace.budget.report import Held, Report
 from llmtrace.budget.view import eats
-from llmtrace.pages import document
-from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
-from llmtrace.view import ms, outcomes_text
+from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
+from llmtrace.display.html_page import document
+from llmtrace.display.summary_tables import ms, outcomes_text
 
 _STATES: Final = {
     "within": ("✓", "within", WITHIN),

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llmtrace.budget.report import Held, Report
-from llmtrace.view import ms, outcomes_text
+from llmtrace.display.summary_tables import ms, outcomes_text
 
 _STATES: Final = {
     "within": "✓ within",

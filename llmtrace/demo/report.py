@@ -11,9 +11,7 @@ from llmtrace.budget import Budget
 from llmtrace.core.row import Row
 from llmtrace.dataset.summary import Summary, mean_changes, summarise
 from llmtrace.demo.target import Target
-from llmtrace.exporters.console.sink import waterfall
-from llmtrace.stats.quantiles import least_values
-from llmtrace.view import (
+from llmtrace.display.summary_tables import (
     JOINED,
     ColumnName,
     changes_text,
@@ -24,6 +22,8 @@ from llmtrace.view import (
     stage_table,
     sum_text,
 )
+from llmtrace.exporters.console.sink import waterfall
+from llmtrace.stats.quantiles import least_values
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,13 +19,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from llmtrace.dataset.case import Case, Window, write_case
 from llmtrace.dataset.columns import WORDS
+from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.errors import ConfigError, DataError
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import Result, Verdict, as_json
 from llmtrace.triage.screen import screen
 from llmtrace.triage.sources import Read
-from llmtrace.view import date_and_zone
 
 _NEAR_S: Final = 30.0
 # Exit statuses beside those every command has: what a script wants to know.

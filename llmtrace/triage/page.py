@@ -15,9 +15,10 @@ from typing import Final
 from urllib.parse import quote
 
 from llmtrace.dataset.case import Case, Window
+from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
+from llmtrace.display.html_page import document
+from llmtrace.display.summary_tables import ms, time_span
 from llmtrace.errors import SourceError, explain_error
-from llmtrace.pages import document
-from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.result import (
     NAMED,
@@ -43,7 +44,6 @@ from llmtrace.triage.screen import (
     when,
 )
 from llmtrace.triage.timeline import Timeline, timeline
-from llmtrace.view import ms, time_span
 
 _VERDICT_COLOURS: Final = {
     "no_change": WITHIN,

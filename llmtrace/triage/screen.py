@@ -16,7 +16,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.palette import STAGE_COLOURS
+from llmtrace.display.colours import STAGE_COLOURS
+from llmtrace.display.summary_tables import date_and_zone, ms, time_span
 from llmtrace.triage.result import (
     NAMED,
     Bounds,
@@ -30,7 +31,6 @@ from llmtrace.triage.result import (
     Side,
     Status,
 )
-from llmtrace.view import date_and_zone, ms, time_span
 
 METRIC_NAMES: Final = {
     "ttft": "time to first token",

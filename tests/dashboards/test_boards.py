@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import main
 from llmtrace.core.stages import STAGES
+from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace.exporters.prometheus.sink import PrometheusSink
-from llmtrace.palette import STAGE_COLOURS
 from llmtrace_collector.signals import SIGNALS
 from llmtrace_dashboards import recorded
 from llmtrace_dashboards.boards import dashboards, text

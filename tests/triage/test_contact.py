@@ -254,7 +254,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 )
 def test_a_span_of_days_has_both_dates_and_the_zone(zone, name, said):
     """A window from one day's ten o'clock to another's is no window of nothing."""
-    from llmtrace.view import time_span
+    from llmtrace.display.summary_tables import time_span
 
     zone(name)
 
@@ -263,7 +263,7 @@ def test_a_span_of_days_has_both_dates_and_the_zone(zone, name, said):
 
 def test_a_span_of_today_has_no_date(zone):
     """And one of another day has it once."""
-    from llmtrace.view import time_span
+    from llmtrace.display.summary_tables import time_span
 
     zone("UTC0")
     assert time_span(BEGIN, BEGIN + 60, now=BEGIN) == "14:13:20 to 14:14:20 UTC"

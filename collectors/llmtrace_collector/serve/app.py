@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
-from llmtrace.palette import STAGE_COLOURS
+from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace_collector.receive.access import Secret
 from llmtrace_collector.serve.access import Guard
 from llmtrace_collector.serve.metrics import MetricsPage

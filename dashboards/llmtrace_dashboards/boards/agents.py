@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmtrace.palette import OUTCOME_COLOURS
+from llmtrace.display.colours import OUTCOME_COLOURS
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards.parts import heat, side_by_side
 from llmtrace_dashboards.choices import AGENT, BAD, MARKS, REGION, SERVICE, TOOL

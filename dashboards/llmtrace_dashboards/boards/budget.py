@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from llmtrace.palette import NEAR, NEUTRAL, OVER
+from llmtrace.display.colours import NEAR, NEUTRAL, OVER
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards.parts import (
     ANATOMY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from llmtrace.palette import NEUTRAL, OVER, STAGE_COLOURS
+from llmtrace.display.colours import NEUTRAL, OVER, STAGE_COLOURS
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards.parts import NO_GAPS, NO_REQUESTS, NOT_SUCCEEDED, OUTCOMES, heat
 from llmtrace_dashboards.choices import MARKS, REQUESTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmtrace.palette import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
+from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards.parts import NO_ENGINES, heat, side_by_side
 from llmtrace_dashboards.choices import ENGINE_MODEL, FULL, INSTANCE, MARKS

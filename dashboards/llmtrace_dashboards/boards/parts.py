@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from llmtrace.palette import OUTCOME_COLOURS, STAGE_COLOURS
+from llmtrace.display.colours import OUTCOME_COLOURS, STAGE_COLOURS
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.choices import BAD
 from llmtrace_dashboards.panel import Panel, Query

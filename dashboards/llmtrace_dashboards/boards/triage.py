@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from llmtrace.palette import NEUTRAL, OVER, STAGE_COLOURS, WITHIN
+from llmtrace.display.colours import NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards.parts import (
     NO_ENGINES,

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.http_client import opener
+from llmtrace.display.summary_tables import ms
 from llmtrace.errors import ConfigError, SourceError
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.result import NAMED, Result
@@ -26,7 +27,6 @@ from llmtrace.triage.screen import (
     unit,
     verdict_words,
 )
-from llmtrace.view import ms
 
 _TIMEOUT_S: Final = 10.0
 _MS: Final = 1000

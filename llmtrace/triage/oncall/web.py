@@ -21,14 +21,14 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
+from llmtrace.display.html_page import document
+from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.errors import DataError
-from llmtrace.pages import document
 from llmtrace.triage.oncall.alert import MOST_BYTES, read_alerts
 from llmtrace.triage.oncall.desk import Desk, Full
 from llmtrace.triage.oncall.reports import Reports
 from llmtrace.triage.result import NAMED
 from llmtrace.triage.screen import VERDICTS
-from llmtrace.view import date_and_zone
 
 _LISTED: Final = 100
 _BODY_S: Final = 30.0

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from llmtrace.api_clients.listen_address import host_of
 from llmtrace.core.stages import STAGES
-from llmtrace.palette import STAGE_COLOURS
+from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace_collector.config import Address
 from llmtrace_collector.serve.access import Guard, hosts_for
 from llmtrace_collector.serve.app import live_page, make_app

@@ -1,0 +1,1 @@
+"""Colours, page frame and tables that several programs share."""
