@@ -19,7 +19,7 @@ from typing import Any
 import anthropic
 
 import llmtrace
-from llmtrace.sim.server import serve
+from llmtrace.simulator.server import serve
 
 # Before Langfuse's SDK is imported, as `init` in an application's first lines would be.
 llmtrace.init("shop", exporters=["langfuse"])

@@ -33,9 +33,9 @@ from llmtrace.demo.workload import LONGEST_PROMPT, jobs
 from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
 from llmtrace.runtime import runtime
-from llmtrace.sim.engine import EngineConfig
-from llmtrace.sim.faults import Faults
-from llmtrace.sim.server import ServerConfig, serve
+from llmtrace.simulator.api.fault_header import Faults
+from llmtrace.simulator.engine.scheduler import EngineConfig
+from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace.testing import FakeClock, make_row
 from llmtrace.triage.result import CAUSES
 from tests.sse_server import serve as serve_script

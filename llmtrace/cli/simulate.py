@@ -42,7 +42,7 @@ def add_simulate(commands: Commands) -> None:
 
 
 def _simulate(options: argparse.Namespace) -> None:
-    from llmtrace.sim.fleet.command import list_faults, write_day
+    from llmtrace.simulator.fleet.command import list_faults, write_day
 
     if options.list:
         list_faults(sys.stdout)

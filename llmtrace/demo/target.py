@@ -18,7 +18,7 @@ from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from llmtrace.sim.server import SimulatedServer
+    from llmtrace.simulator.server import SimulatedServer
 
 SIMULATED: Final = "SIMULATED engine"
 REAL_VLLM: Final = "real vLLM"
@@ -76,9 +76,9 @@ def simulated() -> Iterator[Target]:
         ConfigError: a package of the `demo` extra is missing.
         SourceError: the engine did not start.
     """
-    from llmtrace.sim.engine import EngineConfig
-    from llmtrace.sim.incidents import slowed
-    from llmtrace.sim.server import ServerConfig, serve
+    from llmtrace.simulator.engine.incidents import slowed
+    from llmtrace.simulator.engine.scheduler import EngineConfig
+    from llmtrace.simulator.server import ServerConfig, serve
 
     slow = slowed(EngineConfig(), _SLOWER)
     config = ServerConfig(engine=slow, gateway_s=_GATEWAY_S, answer_tokens=_ANSWER_TOKENS)

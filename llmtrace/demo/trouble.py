@@ -12,8 +12,8 @@ from typing import Final
 
 from llmtrace.demo.workload import LONGEST_PROMPT, Job, lengthened
 from llmtrace.errors import ConfigError
-from llmtrace.sim.incidents import INCIDENTS, healthy, incident
-from llmtrace.sim.plan import ServerConfig
+from llmtrace.simulator.api.reply_plan import ServerConfig
+from llmtrace.simulator.engine.incidents import INCIDENTS, healthy, incident
 
 NONE: Final = "none"
 DEFAULT: Final = "gpu_throttle"

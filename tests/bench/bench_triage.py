@@ -24,7 +24,7 @@ import numpy as np
 
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import Case
-from llmtrace.sim.fleet.scenario import Scenario, Simulated, simulate
+from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED, NOT_SIMULATED

@@ -11,7 +11,7 @@ import pytest
 
 from llmtrace import cli
 from llmtrace.errors import SourceError
-from llmtrace.sim.server import ServerConfig, serve
+from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace_collector import doctor
 from llmtrace_collector.doctor import Report, examine
 

@@ -28,7 +28,7 @@ from llmtrace.core.row import Row
 from llmtrace.core.span import Span
 from llmtrace.gateway.first_content import FirstContent
 from llmtrace.runtime.trace_context import HeaderPolicy
-from llmtrace.sim.server import ServerConfig, SimulatedServer, serve
+from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve
 from llmtrace.testing import capture
 
 from .asgi import Spans

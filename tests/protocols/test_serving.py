@@ -35,7 +35,7 @@ from llmtrace.grpc import (
     server_interceptor,
 )
 from llmtrace.propagate import trace_headers
-from llmtrace.sim.server import SimulatedServer, serve
+from llmtrace.simulator.server import SimulatedServer, serve
 from llmtrace.testing import capture
 from tests.gateway.asgi import Spans
 from tests.gateway.serving import serving

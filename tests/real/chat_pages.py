@@ -25,7 +25,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from llmtrace.browser import Middleware
-from llmtrace.sim.server import serve as serve_engine
+from llmtrace.simulator.server import serve as serve_engine
 
 PAGE = (Path(__file__).parent / "chat.html").read_text(encoding="utf-8")
 

@@ -26,8 +26,8 @@ import pytest
 
 from llmtrace.budget import Budget
 from llmtrace.budget.file import as_yaml as budget_as_yaml
-from llmtrace.sim.incidents import incident
-from llmtrace.sim.server import ServerConfig, serve
+from llmtrace.simulator.engine.incidents import incident
+from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace_dashboards.rules import as_yaml, rule_files
 from llmtrace_dashboards.windows import RuleSettings, Window
 from tests.collector.collecting import process

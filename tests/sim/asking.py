@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
-from llmtrace.sim.engine import EngineConfig
-from llmtrace.sim.server import SimulatedServer
+from llmtrace.simulator.engine.scheduler import EngineConfig
+from llmtrace.simulator.server import SimulatedServer
 
 MODEL = "llmtrace-sim"
 FAST = EngineConfig(base_s=0.001, sequence_s=0.0, prefill_token_s=1e-5, jitter=0.0)

@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from llmtrace.sim.server import ServerConfig, SimulatedServer, serve
+from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve
 
 from .asking import FAST
 

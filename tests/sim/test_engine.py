@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmtrace.errors import ConfigError, DataError
-from llmtrace.sim.engine import (
+from llmtrace.simulator.engine.scheduler import (
     EngineConfig,
     EngineState,
     Figures,
@@ -287,7 +287,7 @@ def test_impossible_requests_are_refused(tokens: tuple[int, int]) -> None:
 def test_the_model_needs_no_server_packages() -> None:
     """Importing the engine imports neither the web framework nor the metrics client."""
     code = (
-        "import sys, llmtrace.sim.engine, llmtrace.sim.plan, llmtrace.sim.meters\n"
+        "import sys, llmtrace.simulator.engine.scheduler, llmtrace.simulator.api.reply_plan, llmtrace.simulator.engine.metrics\n"
         "print([n for n in ('starlette', 'uvicorn', 'prometheus_client') if n in sys.modules])"
     )
 

@@ -13,16 +13,16 @@ from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import Case, read_case
 from llmtrace.dataset.columns import Columns
 from llmtrace.errors import ConfigError
-from llmtrace.sim import EngineConfig, Request
-from llmtrace.sim import simulate as one_engine
-from llmtrace.sim.fleet.day import Day
-from llmtrace.sim.fleet.deployment import Deployment, Region, Route, draw
-from llmtrace.sim.fleet.faults import FAULTS
-from llmtrace.sim.fleet.fleet import run_requests
-from llmtrace.sim.fleet.kernel import WORK
-from llmtrace.sim.fleet.models import StepCost
-from llmtrace.sim.fleet.scenario import Scenario, Simulated, simulate
-from llmtrace.sim.fleet.shifts import SHIFTS
+from llmtrace.simulator import EngineConfig, Request
+from llmtrace.simulator import simulate as one_engine
+from llmtrace.simulator.fleet.deployment import Deployment, Region, Route, draw
+from llmtrace.simulator.fleet.event_loop import WORK
+from llmtrace.simulator.fleet.faults import FAULTS
+from llmtrace.simulator.fleet.plan import Day
+from llmtrace.simulator.fleet.run_fleet import run_requests
+from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
+from llmtrace.simulator.fleet.step_cost import StepCost
+from llmtrace.simulator.fleet.traffic_shifts import SHIFTS
 from llmtrace.triage.result import CAUSES, NOT_SIMULATED
 
 # Long enough to see what a fault does, short enough for CI.

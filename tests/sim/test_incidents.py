@@ -10,8 +10,8 @@ import pytest
 
 from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
-from llmtrace.sim.incidents import INCIDENTS, healthy, incident
-from llmtrace.sim.server import EngineConfig, ServerConfig, SimulatedServer, serve
+from llmtrace.simulator.engine.incidents import INCIDENTS, healthy, incident
+from llmtrace.simulator.server import EngineConfig, ServerConfig, SimulatedServer, serve
 from llmtrace.testing import capture
 
 CONFIG = healthy(ServerConfig(engine=EngineConfig(seed=3), answer_tokens=20, gateway_s=0.01))

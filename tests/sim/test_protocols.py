@@ -10,8 +10,8 @@ import httpx2
 import openai
 import pytest
 
-from llmtrace.sim.engine import EngineConfig
-from llmtrace.sim.server import ServerConfig, SimulatedServer, serve
+from llmtrace.simulator.engine.scheduler import EngineConfig
+from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve
 
 from .asking import (
     FIGURES,

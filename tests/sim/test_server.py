@@ -18,9 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from llmtrace.errors import ConfigError
-from llmtrace.sim.engine import EngineConfig, Request
-from llmtrace.sim.live import LiveEngine
-from llmtrace.sim.server import ServerConfig, SimulatedServer, serve
+from llmtrace.simulator.engine.realtime import LiveEngine
+from llmtrace.simulator.engine.scheduler import EngineConfig, Request
+from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve
 
 from .asking import (
     FAST,

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("numba", reason="the fleet simulator needs the extra `simulate`")
 
-from llmtrace.sim.fleet.scenario import Scenario
+from llmtrace.simulator.fleet.scenario import Scenario
 from llmtrace.triage.result import CAUSES, NOT_SIMULATED
 from tests.bench import bench_triage
 from tests.bench.bench_recordings import counted

@@ -12,7 +12,7 @@ from llmtrace.core.content import INPUT, OUTPUT, SYSTEM, ContentPolicy
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.semconv.convert import from_attributes, to_attributes
-from llmtrace.sim.server import serve
+from llmtrace.simulator.server import serve
 from tests.sse_server import Server
 
 from . import answers

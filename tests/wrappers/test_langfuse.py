@@ -22,7 +22,7 @@ from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.span_layout import laid_out
 from llmtrace.instrumentation import join_call, langfuse_sdk
 from llmtrace.runtime import runtime
-from llmtrace.sim.server import serve
+from llmtrace.simulator.server import serve
 from llmtrace.testing import capture
 
 TYPE = "langfuse.observation.type"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from llmtrace.sim.engine import (
+from llmtrace.simulator.engine.scheduler import (
     EngineConfig,
     EngineState,
     Request,

@@ -38,7 +38,7 @@ def write_day(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: is there already, and not empty; name a new folder")
     try:
-        from llmtrace.sim.fleet.scenario import Scenario, simulate
+        from llmtrace.simulator.fleet.scenario import Scenario, simulate
     except ImportError as error:
         raise missing_extra("llmtrace simulate", "simulate", error.name or "numba") from error
     from llmtrace.dataset.case import write_case
@@ -65,8 +65,8 @@ def write_day(
 def list_faults(out: TextIO) -> None:
     """Print the causes that can be injected, and what people may ask differently."""
     try:
-        from llmtrace.sim.fleet.faults import FAULTS
-        from llmtrace.sim.fleet.shifts import SHIFTS
+        from llmtrace.simulator.fleet.faults import FAULTS
+        from llmtrace.simulator.fleet.traffic_shifts import SHIFTS
     except ImportError as error:
         raise missing_extra("llmtrace simulate", "simulate", error.name or "numba") from error
     width = max(map(len, FAULTS))

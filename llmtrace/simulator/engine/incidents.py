@@ -3,7 +3,7 @@
 Each changes the mechanism in a server's configuration and nothing else; rows and both metrics
 pages follow. `server.change(incident(server.config, "gpu_throttle", 2))` begins one, and
 `server.change(before)` ends it. Causes that are made by clients (long prompts, slow renderers,
-pools) or need a fleet are not here: `llmtrace.sim.fleet` has all of them.
+pools) or need a fleet are not here: `llmtrace.simulator.fleet` has all of them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from llmtrace.errors import ConfigError
-from llmtrace.sim.model import EngineConfig
-from llmtrace.sim.plan import ServerConfig
+from llmtrace.simulator.api.reply_plan import ServerConfig
+from llmtrace.simulator.engine.state import EngineConfig
 
 MILD: Final = 1.0
 SEVERE: Final = 3.0

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from llmtrace.sim.answer import Piece
-from llmtrace.sim.body import Ask, Body, RefusedError
-from llmtrace.sim.engine import Figures, Token
+from llmtrace.simulator.api.request_body import Ask, Body, RefusedError
+from llmtrace.simulator.engine.scheduler import Figures, Token
+from llmtrace.simulator.engine.text import Piece
 
 Json = dict[str, object]
 Answer = AsyncIterator[tuple[Piece, Token]]

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from llmtrace.errors import ConfigError, SourceError, missing_extra
-from llmtrace.sim.engine import EngineConfig
-from llmtrace.sim.faults import Faults
-from llmtrace.sim.plan import ServerConfig
+from llmtrace.simulator.api.fault_header import Faults
+from llmtrace.simulator.api.reply_plan import ServerConfig
+from llmtrace.simulator.engine.scheduler import EngineConfig
 
 try:
     import uvicorn
 
-    from llmtrace.sim.app import Service, make_app, make_service
+    from llmtrace.simulator.api.asgi_app import Service, make_app, make_service
 except ImportError as error:
     raise missing_extra("the simulated engine's server", "demo", error.name or "") from error
 
@@ -80,7 +80,7 @@ class SimulatedServer:
         return self._service.config
 
     def change(self, config: ServerConfig) -> None:
-        """Go on under another configuration, such as one of `llmtrace.sim.incidents`.
+        """Go on under another configuration, such as one of `llmtrace.simulator.engine.incidents`.
 
         The model's name stays: clients ask for it.
 

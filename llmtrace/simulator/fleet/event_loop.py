@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from llmtrace.sim.fleet.layout import (
+from llmtrace.simulator.fleet.array_layout import (
     BLOCK,
     FIRST_COUNTER,
     Engine,

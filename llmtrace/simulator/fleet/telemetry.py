@@ -17,9 +17,9 @@ from llmtrace.core.row import OUTCOMES, TURN
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import Case, Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Builder, Columns, Words
-from llmtrace.sim.fleet.day import WARM_UP_S
-from llmtrace.sim.fleet.fleet import TICK_S, Ran
-from llmtrace.sim.fleet.layout import BLOCK, Gateway, GatewayMeter, Meter, Outcome
+from llmtrace.simulator.fleet.array_layout import BLOCK, Gateway, GatewayMeter, Meter, Outcome
+from llmtrace.simulator.fleet.plan import WARM_UP_S
+from llmtrace.simulator.fleet.run_fleet import TICK_S, Ran
 from llmtrace.stats.arrays import Floats
 
 _Ns = NDArray[np.int64]

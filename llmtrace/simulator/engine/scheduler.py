@@ -1,7 +1,7 @@
 """What does one engine do with the requests it is given, step by step?
 
 Pure functions over frozen data: a state and a time go in, the next state comes out. Nothing here
-sleeps or reads a clock: `simulate` runs it in virtual time, `llmtrace.sim.live` in real time.
+sleeps or reads a clock: `simulate` runs it in virtual time, `llmtrace.simulator.engine.realtime` in real time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from llmtrace.errors import DataError
-from llmtrace.sim.model import (
+from llmtrace.simulator.engine.state import (
     EngineConfig,
     EngineState,
     Figures,

@@ -8,10 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.sim.fleet.day import Day, Records
-from llmtrace.sim.fleet.deployment import Deployment
-from llmtrace.sim.fleet.faults import KV_BASE_S, KV_TOKEN_S
-from llmtrace.sim.fleet.kernel import (
+from llmtrace.simulator.fleet.array_layout import Engine, Gateway, GatewayMeter, Meter, Pool, Quota
+from llmtrace.simulator.fleet.deployment import Deployment
+from llmtrace.simulator.fleet.event_loop import (
     FATE,
     POOL,
     REPLICA,
@@ -21,8 +20,9 @@ from llmtrace.sim.fleet.kernel import (
     Samples,
     run,
 )
-from llmtrace.sim.fleet.layout import Engine, Gateway, GatewayMeter, Meter, Pool, Quota
-from llmtrace.sim.fleet.workload import Asked, ask
+from llmtrace.simulator.fleet.faults import KV_BASE_S, KV_TOKEN_S
+from llmtrace.simulator.fleet.plan import Day, Records
+from llmtrace.simulator.fleet.traffic import Asked, ask
 
 TICK_S: Final = 15.0
 _SIZES: Final = 24

@@ -27,12 +27,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmtrace.errors import DataError
-from llmtrace.sim.body import RefusedError, parse_body
-from llmtrace.sim.chat import CHAT, COMPLETIONS
-from llmtrace.sim.dialect import SERVER, Dialect, Reply
-from llmtrace.sim.engine import Figures, Request
-from llmtrace.sim.exposition import PrometheusMeter, tell_gpu
-from llmtrace.sim.faults import (
+from llmtrace.simulator.api.chat_api import CHAT, COMPLETIONS
+from llmtrace.simulator.api.fault_header import (
     HEADER,
     EngineFailedError,
     Faults,
@@ -40,12 +36,16 @@ from llmtrace.sim.faults import (
     StreamDroppedError,
     read_faults,
 )
-from llmtrace.sim.live import LiveEngine
-from llmtrace.sim.messages import MESSAGES
-from llmtrace.sim.meters import record_step
-from llmtrace.sim.plan import ServerConfig, plan_reply, unique
-from llmtrace.sim.responses import RESPONSES
-from llmtrace.sim.stream import read_figures, tell_stream
+from llmtrace.simulator.api.messages_api import MESSAGES
+from llmtrace.simulator.api.reply_plan import ServerConfig, plan_reply, unique
+from llmtrace.simulator.api.request_body import RefusedError, parse_body
+from llmtrace.simulator.api.responses_api import RESPONSES
+from llmtrace.simulator.api.stream import read_figures, tell_stream
+from llmtrace.simulator.api.wire_format import SERVER, Dialect, Reply
+from llmtrace.simulator.engine.metrics import record_step
+from llmtrace.simulator.engine.prometheus import PrometheusMeter, tell_gpu
+from llmtrace.simulator.engine.realtime import LiveEngine
+from llmtrace.simulator.engine.scheduler import Figures, Request
 
 _DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 

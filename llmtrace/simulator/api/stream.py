@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from llmtrace.sim.dialect import Answer, Dialect, Reply
-from llmtrace.sim.engine import Figures
-from llmtrace.sim.faults import Faults, StreamCutError, strike
-from llmtrace.sim.live import Inbox
+from llmtrace.simulator.api.fault_header import Faults, StreamCutError, strike
+from llmtrace.simulator.api.wire_format import Answer, Dialect, Reply
+from llmtrace.simulator.engine.realtime import Inbox
+from llmtrace.simulator.engine.scheduler import Figures
 
 _COMMENT = b": keep-alive\n\n"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable
 
-from llmtrace.sim.answer import Piece
-from llmtrace.sim.body import Ask, Body, messages_text, read_ask, text_of
-from llmtrace.sim.dialect import (
+from llmtrace.simulator.api.fault_header import EngineFailedError
+from llmtrace.simulator.api.request_body import Ask, Body, messages_text, read_ask, text_of
+from llmtrace.simulator.api.wire_format import (
     Answer,
     Dialect,
     Json,
@@ -23,8 +23,8 @@ from llmtrace.sim.dialect import (
     same_part,
     sse,
 )
-from llmtrace.sim.engine import Figures
-from llmtrace.sim.faults import EngineFailedError
+from llmtrace.simulator.engine.scheduler import Figures
+from llmtrace.simulator.engine.text import Piece
 
 Event = Callable[..., bytes]
 _DELTAS = {

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.sim.fleet.day import Arrays, Day
-from llmtrace.sim.fleet.faults import keep_cool, long_prompts, longer_outputs
+from llmtrace.simulator.fleet.faults import keep_cool, long_prompts, longer_outputs
+from llmtrace.simulator.fleet.plan import Arrays, Day
 
 
 def routes(day: Day) -> None:

@@ -1,6 +1,6 @@
 """How do the simulated engine's figures come out at /metrics?
 
-A registry of its own for every engine, filled with the families `llmtrace.sim.meters` lists.
+A registry of its own for every engine, filled with the families `llmtrace.simulator.engine.metrics` lists.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
-from llmtrace.sim.engine import EngineConfig, EngineState
-from llmtrace.sim.live import LiveEngine
-from llmtrace.sim.meters import FAMILIES, READINGS
+from llmtrace.simulator.engine.metrics import FAMILIES, READINGS
+from llmtrace.simulator.engine.realtime import LiveEngine
+from llmtrace.simulator.engine.scheduler import EngineConfig, EngineState
 
 _KINDS: Final = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 

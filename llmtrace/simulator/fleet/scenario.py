@@ -15,12 +15,12 @@ from llmtrace.core.stages import Source
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.errors import ConfigError
-from llmtrace.sim.fleet.day import Day
-from llmtrace.sim.fleet.deployment import draw
-from llmtrace.sim.fleet.faults import MILD, SEVERE, find
-from llmtrace.sim.fleet.fleet import run_day
-from llmtrace.sim.fleet.observe import observe
-from llmtrace.sim.fleet.shifts import SHIFTS
+from llmtrace.simulator.fleet.deployment import draw
+from llmtrace.simulator.fleet.faults import MILD, SEVERE, find
+from llmtrace.simulator.fleet.plan import Day
+from llmtrace.simulator.fleet.run_fleet import run_day
+from llmtrace.simulator.fleet.telemetry import observe
+from llmtrace.simulator.fleet.traffic_shifts import SHIFTS
 from llmtrace.stats.arrays import Floats
 
 EPOCH_S: Final = 1_790_000_000

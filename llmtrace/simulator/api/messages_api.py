@@ -8,11 +8,27 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 
-from llmtrace.sim.answer import Piece
-from llmtrace.sim.body import Ask, Body, RefusedError, messages_text, read_ask, text_of
-from llmtrace.sim.dialect import Answer, Dialect, Json, Reply, call_id, parts, same_part, sse
-from llmtrace.sim.engine import Figures
-from llmtrace.sim.faults import EngineFailedError
+from llmtrace.simulator.api.fault_header import EngineFailedError
+from llmtrace.simulator.api.request_body import (
+    Ask,
+    Body,
+    RefusedError,
+    messages_text,
+    read_ask,
+    text_of,
+)
+from llmtrace.simulator.api.wire_format import (
+    Answer,
+    Dialect,
+    Json,
+    Reply,
+    call_id,
+    parts,
+    same_part,
+    sse,
+)
+from llmtrace.simulator.engine.scheduler import Figures
+from llmtrace.simulator.engine.text import Piece
 
 _KINDS = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

@@ -5,7 +5,7 @@ continuous batching, paged KV cache with preemption, prefix cache, chunked prefi
 decoding, routing, retries, timeouts. Every cause that triage names can be injected, by changing
 the mechanism that it is about. Deterministic by seed; a million requests take half a minute.
 
-    from llmtrace.sim.fleet.scenario import Scenario, simulate
+    from llmtrace.simulator.fleet.scenario import Scenario, simulate
     simulated = simulate(Scenario(seed=7, faults=(("kv_exhaustion", 2),)))
     simulated.case       # rows, signals and facts, as they would have been seen
     simulated.truth      # what was done, and which metrics moved; no analysis may see it

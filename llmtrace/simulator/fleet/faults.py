@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.errors import ConfigError
-from llmtrace.sim.fleet.day import Arrays, Day
-from llmtrace.sim.fleet.layout import BLOCK, Engine, Gateway, Policy, Pool, Quota
+from llmtrace.simulator.fleet.array_layout import BLOCK, Engine, Gateway, Policy, Pool, Quota
+from llmtrace.simulator.fleet.plan import Arrays, Day
 
 Inject = Callable[[Day, float], None]
 _Mask = NDArray[np.bool_]

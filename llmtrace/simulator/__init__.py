@@ -6,6 +6,6 @@ and Anthropic's streaming APIs over real HTTP on loopback. Every answer says it 
 
 from __future__ import annotations
 
-from llmtrace.sim.engine import EngineConfig, Figures, Request, simulate
+from llmtrace.simulator.engine.scheduler import EngineConfig, Figures, Request, simulate
 
 __all__ = ["EngineConfig", "Figures", "Request", "simulate"]

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from llmtrace.core.stages import Source
-from llmtrace.sim.fleet.layout import BLOCK, Policy
-from llmtrace.sim.fleet.models import MODELS, StepCost
+from llmtrace.simulator.fleet.array_layout import BLOCK, Policy
+from llmtrace.simulator.fleet.step_cost import MODELS, StepCost
 
 NEEDS: Final = ("adapters", "agents", "kv_transfer", "prefixes", "silences", "spec", "wide")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.sim.fleet.day import Arrays, Day, Records
-from llmtrace.sim.fleet.deployment import Deployment
-from llmtrace.sim.fleet.kernel import WORK
+from llmtrace.simulator.fleet.deployment import Deployment
+from llmtrace.simulator.fleet.event_loop import WORK
+from llmtrace.simulator.fleet.plan import Arrays, Day, Records
 
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]

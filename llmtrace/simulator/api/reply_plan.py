@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from llmtrace.errors import ConfigError
-from llmtrace.sim.answer import count_tokens, natural_tokens, write_answer
-from llmtrace.sim.body import Ask, RefusedError
-from llmtrace.sim.dialect import Dialect, Reply
-from llmtrace.sim.engine import EngineConfig, Request
-from llmtrace.sim.faults import NO_FAULTS, Faults
+from llmtrace.simulator.api.fault_header import NO_FAULTS, Faults
+from llmtrace.simulator.api.request_body import Ask, RefusedError
+from llmtrace.simulator.api.wire_format import Dialect, Reply
+from llmtrace.simulator.engine.scheduler import EngineConfig, Request
+from llmtrace.simulator.engine.text import count_tokens, natural_tokens, write_answer
 
 # A chat template wraps every prompt; the engine has no template.
 _TEMPLATE_TOKENS = 8

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.errors import DataError
-from llmtrace.sim.fleet.day import Day
-from llmtrace.sim.fleet.deployment import App, Deployment, Region, Route
-from llmtrace.sim.fleet.fleet import run_requests
-from llmtrace.sim.fleet.kernel import WORK
-from llmtrace.sim.fleet.layout import Engine
-from llmtrace.sim.fleet.models import StepCost
+from llmtrace.simulator.fleet.array_layout import Engine
+from llmtrace.simulator.fleet.deployment import App, Deployment, Region, Route
+from llmtrace.simulator.fleet.event_loop import WORK
+from llmtrace.simulator.fleet.plan import Day
+from llmtrace.simulator.fleet.run_fleet import run_requests
+from llmtrace.simulator.fleet.step_cost import StepCost
 
 _Floats = NDArray[np.float64]
 

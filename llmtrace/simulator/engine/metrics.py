@@ -1,7 +1,7 @@
 """Which of vLLM's metrics does the simulated engine keep, and what moves each?
 
 Names, labels and buckets are those of vLLM 0.32; the help texts say that it is a simulation. The
-functions know a `Meter`, not Prometheus: `llmtrace.sim.server` brings the client library.
+functions know a `Meter`, not Prometheus: `llmtrace.simulator.server` brings the client library.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from llmtrace.sim.engine import EngineConfig, EngineState, Figures, Step, Token, kv_usage
+from llmtrace.simulator.engine.scheduler import (
+    EngineConfig,
+    EngineState,
+    Figures,
+    Step,
+    Token,
+    kv_usage,
+)
 
 _REQUEST: Final = (
     0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,

@@ -1,0 +1,1 @@
+"""The HTTP APIs that the simulated engine serves."""

@@ -1,0 +1,1 @@
+"""One simulated engine: its scheduler, its state and its metrics."""
