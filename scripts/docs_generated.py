@@ -24,7 +24,7 @@ from llmtrace.budget.file import as_plain
 from llmtrace.cli import make_parser
 from llmtrace.exporters.prometheus.sink import LABELS, PrometheusSink
 from llmtrace.semconv import docs
-from llmtrace.triage import runbooks
+from llmtrace.triage.report import runbooks
 from llmtrace_collector.config import PREFIX, Config
 from llmtrace_collector.profile import Profile, builtin_profiles, show_version
 from llmtrace_collector.serve.addresses import ADDRESSES

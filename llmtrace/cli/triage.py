@@ -119,7 +119,7 @@ def _triage(options: argparse.Namespace) -> int:
 
     read = reader(options, collector_module)
     if options.what == "serve":
-        from llmtrace.triage.oncall import serving
+        from llmtrace.triage.oncall import command as serving
 
         serving.serve(options, read)
         return 0

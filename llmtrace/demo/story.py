@@ -28,10 +28,10 @@ from llmtrace.errors import ConfigError, missing_extra
 
 try:
     from llmtrace.dataset.case import Facts, Window, write_case
-    from llmtrace.triage.analyse import Settings, triage
-    from llmtrace.triage.page import write_page
+    from llmtrace.triage.pipeline import Settings, triage
+    from llmtrace.triage.report.html import write_page
+    from llmtrace.triage.report.terminal import screen
     from llmtrace.triage.result import NAMED, Result
-    from llmtrace.triage.screen import screen
     from llmtrace.triage.sources import from_collector, with_replicas
 except ImportError as error:
     raise missing_extra("the demo's triage", "demo", error.name or "numpy") from error

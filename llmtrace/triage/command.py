@@ -22,9 +22,9 @@ from llmtrace.dataset.columns import WORDS
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.errors import ConfigError, DataError
 from llmtrace.stats.arrays import Mask
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.result import Result, Verdict, as_json
-from llmtrace.triage.screen import screen
 from llmtrace.triage.sources import Read
 
 _NEAR_S: Final = 30.0
@@ -148,7 +148,7 @@ def run(case: Case, asked: Asked, out: TextIO, progress: Steps) -> int:
     result = triage(case, asked.settings, progress.report)
     progress.done()
     if asked.html is not None:
-        from llmtrace.triage.page import write_page
+        from llmtrace.triage.report.html import write_page
 
         write_page(asked.html, result, case, asked.traces)
     show(result, asked, out)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.significance import more_than, quantile
-from llmtrace.triage.parts import Values
+from llmtrace.triage.attribution.components import Values
 
 TOO_COARSE: Final = 0.2  # what goes unseen above that is no "nothing moved"
 _FACTORS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 4.0, 9.0)

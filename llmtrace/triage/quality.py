@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.quantiles import least_values
-from llmtrace.triage.compare import Compared
-from llmtrace.triage.divide import Divided
-from llmtrace.triage.parts import Values
+from llmtrace.triage.attribution.components import Values
+from llmtrace.triage.attribution.divide_change import Divided
+from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.result import Quality
 
 _FEW: Final = 200

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.triage.attribute import NAMES, Attribution, Spread
+from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread
 from llmtrace.triage.power import TOO_COARSE
 from llmtrace.triage.result import Change, Load, Outcomes, Verdict
 

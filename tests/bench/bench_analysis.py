@@ -18,7 +18,7 @@ import numpy as np
 from llmtrace.dataset.case import Case, Window, no_signals
 from llmtrace.dataset.columns import Builder, Columns, concatenate
 from llmtrace.dataset.sampling import Sample
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.pipeline import Settings, triage
 
 START = 1_700_000_000.0
 DAY_S = 86_400.0

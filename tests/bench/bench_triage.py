@@ -26,7 +26,7 @@ from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import Case
 from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED, NOT_SIMULATED
 
 SEVERITIES: Final = (1.0, 2.0, 3.0)

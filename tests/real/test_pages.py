@@ -18,8 +18,8 @@ from llmtrace.budget import DEFAULT
 from llmtrace.budget.page import page as budget_page
 from llmtrace.budget.report import report
 from llmtrace.dataset.case import Event, Facts
-from llmtrace.triage.analyse import Settings, triage
-from llmtrace.triage.page import page as triage_page
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.html import page as triage_page
 from llmtrace.triage.result import Point
 from tests.budget.test_report import QUEUED
 from tests.triage.days import Kind, day

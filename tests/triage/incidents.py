@@ -14,9 +14,9 @@ import numpy as np
 
 from llmtrace.dataset.case import Event, Facts, Window, signals_from
 from llmtrace.dataset.columns import from_dicts
+from llmtrace.triage.attribution.components import first_content
 from llmtrace.triage.causes import causes
-from llmtrace.triage.evidence import Evidence, gather
-from llmtrace.triage.parts import first_content
+from llmtrace.triage.evidence.evidence import Evidence, gather
 from llmtrace.triage.result import Finding
 
 START = 1_700_000_000.0

@@ -13,7 +13,7 @@ import pytest
 from llmtrace.dataset.case import Case, Window, no_signals, read_case, write_case
 from llmtrace.dataset.columns import concatenate, empty, from_dicts
 from llmtrace.errors import ConfigError
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import as_json
 from tests.triage.days import START, Kind, day, requests
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmtrace.stats.significance import harrell_davis, quantile
-from llmtrace.triage.anatomy import anatomy
-from llmtrace.triage.attribute import NAMES, attribute, bootstrap, requests
-from llmtrace.triage.parts import PARTS
+from llmtrace.triage.attribution.anatomy import anatomy
+from llmtrace.triage.attribution.attribute import NAMES, attribute, bootstrap, requests
+from llmtrace.triage.attribution.components import PARTS
 
 Q = 0.95
 

@@ -15,7 +15,7 @@ import pytest
 from llmtrace.cli import main
 from llmtrace.dataset.case import Case, Window, no_signals, write_case
 from llmtrace.dataset.columns import from_dicts
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import NAMED, Result
 from tests.triage.days import Kind, day
 
@@ -273,7 +273,7 @@ def test_a_span_of_today_has_no_date(zone):
 @pytest.fixture
 def drawn_page(zone) -> str:
     """Return the page of two minutes, with a collector's address for traces."""
-    from llmtrace.triage.page import page
+    from llmtrace.triage.report.html import page
 
     zone("UTC0")
     before, after = list(drawn(300, BEGIN, 1, 0.3)), list(drawn(300, BEGIN + 100, 2, 0.3))

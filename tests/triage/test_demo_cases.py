@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmtrace.dataset.case import read_case
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import NAMED
 
 SAVED = sorted(path.parent for path in Path(__file__).parent.glob("demo/*/truth.json"))

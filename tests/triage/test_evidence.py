@@ -8,8 +8,8 @@ import pytest
 from llmtrace.dataset.case import Facts, no_signals, signals_from
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.causes import causes
-from llmtrace.triage.evidence import gather
-from llmtrace.triage.samples import gauges, rates
+from llmtrace.triage.evidence.evidence import gather
+from llmtrace.triage.evidence.signals import gauges, rates
 
 from .incidents import AFTER, BEFORE, quiet, settle
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmtrace.dataset.case import Case, Window, no_signals, signals_from
 from llmtrace.dataset.columns import NUMBERS, WORDS, from_dicts
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import as_json
 from tests.triage.days import START, Kind, day
 

@@ -24,13 +24,13 @@ from starlette.testclient import TestClient
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.errors import ConfigError, DataError, SourceError
-from llmtrace.triage.analyse import Settings, triage
 from llmtrace.triage.oncall.alert import MOST_BYTES, Alert, read_alerts
-from llmtrace.triage.oncall.desk import Desk, DeskSettings, Full, triage_alert
-from llmtrace.triage.oncall.reports import Reports
-from llmtrace.triage.oncall.serving import serve
-from llmtrace.triage.oncall.telling import Annotated, Webhook, summary
+from llmtrace.triage.oncall.alert_queue import Desk, DeskSettings, Full, triage_alert
+from llmtrace.triage.oncall.command import serve
+from llmtrace.triage.oncall.notify import Annotated, Webhook, summary
+from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.oncall.web import make_app
+from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.sources import reader
 from tests.triage.days import Kind, day
 

@@ -13,7 +13,7 @@ import pytest
 
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import read_case
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED, Result
 
 RECORDED = sorted(path.parent for path in Path(__file__).parent.glob("recorded/*/truth.json"))

@@ -12,9 +12,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from llmtrace.exporters.prometheus.sink import PrometheusSink
-from llmtrace.triage import runbooks
 from llmtrace.triage.causes import BEHIND, RULES
-from llmtrace.triage.causes.advice import REMEDIES
+from llmtrace.triage.causes.engine_flags import REMEDIES
+from llmtrace.triage.report import runbooks
 from llmtrace.triage.result import CAUSES
 from llmtrace_collector import expose
 from llmtrace_collector.signals import SIGNALS

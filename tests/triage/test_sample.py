@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmtrace.dataset.sampling import Sample
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.pipeline import Settings, triage
 from tests.triage.days import Kind, day
 
 

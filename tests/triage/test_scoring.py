@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.triage.result import Point
-from llmtrace.triage.scoring import (
+from llmtrace.triage.causes.scoring import (
     WEIGHTS,
     against,
     gate,
@@ -17,6 +16,7 @@ from llmtrace.triage.scoring import (
     support,
     with_points,
 )
+from llmtrace.triage.result import Point
 
 
 def test_points_are_those_of_the_table():

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from llmtrace.dataset.case import Case, Event, Facts
 from llmtrace.errors import SourceError
-from llmtrace.triage.analyse import Settings, triage
-from llmtrace.triage.page import page, write_page
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.html import page, write_page
+from llmtrace.triage.report.terminal import screen, signed
 from llmtrace.triage.result import VERDICTS, Finding, Point, Result
-from llmtrace.triage.screen import screen, signed
 from tests.triage.days import START, Kind, day
 
 HOSTILE = '<script>alert("x")</script>[bold]&amp;'

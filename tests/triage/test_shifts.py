@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.triage.shifts import Share, foreseen_p95, matched, shift
+from llmtrace.triage.evidence.changes import Share, foreseen_p95, matched, shift
 
 T = np.arange(400.0)
 

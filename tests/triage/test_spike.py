@@ -9,13 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmtrace.triage.spike import (
-    CERTAIN,
-    bins_for,
-    date_change,
-    find_failures,
-    find_slow,
-)
+from llmtrace.triage.windows.spike import CERTAIN, bins_for, date_change, find_failures, find_slow
 from tests.bench.bench_search import BARS, PLACES, false_alarms, finds
 
 HOURS = 2 * 3600.0

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.triage.causes import words
-from llmtrace.triage.causes.advice import flags
+from llmtrace.triage.causes import format_figures
+from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.result import Finding
 
 from . import hand_made
@@ -68,14 +68,14 @@ def test_the_text_of_a_finding(cause):
 )  # fmt: skip
 def test_durations_are_said_in_a_unit_that_fits(value, said):
     """Three digits are enough, and no unit is left out."""
-    assert words.seconds(value) == said
+    assert format_figures.seconds(value) == said
 
 
 def test_what_is_not_reported_is_said_so():
     """Never as a 0."""
-    for line in (words.durations("queue", None), words.amounts("tokens", None),
-                 words.gauge("waiting", None), words.ratio("hits", None),
-                 words.counted("preemptions", None)):  # fmt: skip
+    for line in (format_figures.durations("queue", None), format_figures.amounts("tokens", None),
+                 format_figures.gauge("waiting", None), format_figures.ratio("hits", None),
+                 format_figures.counted("preemptions", None)):  # fmt: skip
         assert line.endswith("not reported")
 
 

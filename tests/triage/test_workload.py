@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmtrace.dataset.columns import Columns, concatenate, from_dicts
-from llmtrace.triage.workload import cells
+from llmtrace.triage.attribution.workload_mix import cells
 
 
 def rows(n, seed=1, **fixed) -> Columns:

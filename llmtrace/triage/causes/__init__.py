@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from llmtrace.triage.causes import answers, caches, clients, load, machines, wires, work
-from llmtrace.triage.evidence import Evidence
-from llmtrace.triage.patterns import cache_fell_first
+from llmtrace.triage.causes import answers, caches, clients, hosts, load, network, workload
+from llmtrace.triage.causes.scoring import with_points
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.patterns import cache_fell_first
 from llmtrace.triage.result import NAMED, Finding, Point
-from llmtrace.triage.scoring import with_points
 
 Rule = Callable[[Evidence], Finding]
 
@@ -21,31 +21,31 @@ Rule = Callable[[Evidence], Finding]
 RULES: Final[Mapping[str, Rule]] = {
     rule.__name__: rule
     for rule in (
-        machines.engine_down,
-        wires.idle_timeout,
-        wires.rate_limit_retries,
-        wires.midstream_errors,
+        hosts.engine_down,
+        network.idle_timeout,
+        network.rate_limit_retries,
+        network.midstream_errors,
         clients.client_gate,
         clients.serial_tools,
         clients.slow_renderer,
-        wires.proxy_buffering,
+        network.proxy_buffering,
         answers.response_cache_misses,
         answers.not_streamed,
-        work.long_prompts,
-        work.longer_outputs,
-        machines.gpu_throttle,
+        workload.long_prompts,
+        workload.longer_outputs,
+        hosts.gpu_throttle,
         caches.low_spec_acceptance,
         caches.prefix_cache_collapse,
         load.kv_exhaustion,
-        machines.engine_paused,
-        machines.cold_start,
-        work.head_of_line,
+        hosts.engine_paused,
+        hosts.cold_start,
+        workload.head_of_line,
         caches.lora_slots,
         caches.kv_transfer,
         load.replica_imbalance,
-        machines.frontend_cpu,
-        wires.network_path,
-        wires.gateway_overhead,
+        hosts.frontend_cpu,
+        network.network_path,
+        network.gateway_overhead,
         load.queue_saturation,
         load.batch_size,
         clients.client_give_ups,

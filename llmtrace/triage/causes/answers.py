@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from llmtrace.stats.arrays import Mask
-from llmtrace.triage.causes import words as say
-from llmtrace.triage.evidence import METRICS, Evidence
+from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes.scoring import gate, judge, proof, required, support
+from llmtrace.triage.evidence.changes import Share
+from llmtrace.triage.evidence.evidence import METRICS, Evidence
+from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
-from llmtrace.triage.scoring import gate, judge, proof, required, support
-from llmtrace.triage.shifts import Share
-from llmtrace.triage.sides import Side
 
 _FELT = 0.05  # of requests: fewer cannot move a p95
 _AS_BEFORE = 0.25  # as a share of the median

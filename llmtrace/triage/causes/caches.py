@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from llmtrace.triage.causes import words as say
-from llmtrace.triage.causes.advice import flags
-from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.evidence.changes import Shift
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
-from llmtrace.triage.samples import Moved
-from llmtrace.triage.scoring import against, gate, judge, proof, required, support
-from llmtrace.triage.shifts import Shift
 
 _DROP = 0.08
 _FALLS_TO = 0.75

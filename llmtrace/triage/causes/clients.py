@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from llmtrace.stats.arrays import Mask
-from llmtrace.triage.causes import words as say
-from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
-from llmtrace.triage.scoring import against, gate, judge, proof, required, support
-from llmtrace.triage.sides import Side
 
 
 def slow_renderer(e: Evidence) -> Finding:

@@ -7,14 +7,14 @@ from functools import partial
 import numpy as np
 
 from llmtrace.stats.arrays import Mask
-from llmtrace.triage.causes import words as say
-from llmtrace.triage.causes.advice import flags
-from llmtrace.triage.evidence import Evidence
-from llmtrace.triage.patterns import restarted, starts
+from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.patterns import restarted, starts
+from llmtrace.triage.evidence.signals import Moved
+from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
-from llmtrace.triage.samples import Moved
-from llmtrace.triage.scoring import against, gate, judge, proof, required, support
-from llmtrace.triage.sides import Side
 
 _FULL_KV = 0.93
 _CALM_KV = 0.8

@@ -25,10 +25,10 @@ from llmtrace.display.html_page import document
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.errors import DataError
 from llmtrace.triage.oncall.alert import MOST_BYTES, read_alerts
-from llmtrace.triage.oncall.desk import Desk, Full
-from llmtrace.triage.oncall.reports import Reports
+from llmtrace.triage.oncall.alert_queue import Desk, Full
+from llmtrace.triage.oncall.report_store import Reports
+from llmtrace.triage.report.terminal import VERDICTS
 from llmtrace.triage.result import NAMED
-from llmtrace.triage.screen import VERDICTS
 
 _LISTED: Final = 100
 _BODY_S: Final = 30.0

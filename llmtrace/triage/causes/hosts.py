@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.causes import words as say
-from llmtrace.triage.causes.advice import flags
-from llmtrace.triage.evidence import Evidence
-from llmtrace.triage.patterns import (
+from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.evidence.changes import FEWEST
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.patterns import (
     Fresh,
     Silence,
     broken,
@@ -19,11 +21,9 @@ from llmtrace.triage.patterns import (
     silences,
     starts,
 )
+from llmtrace.triage.evidence.signals import Moved
+from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
-from llmtrace.triage.samples import Moved
-from llmtrace.triage.scoring import against, gate, judge, proof, required, support
-from llmtrace.triage.shifts import FEWEST
-from llmtrace.triage.sides import Side
 
 # NVML: idle, clocks set by somebody, sync boost and display clocks are no throttling.
 _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.stats.significance import binomial_tail, effective_count, false_discovery, quantile
-from llmtrace.triage.parts import Values, slow
+from llmtrace.triage.attribution.components import Values, slow
+from llmtrace.triage.attribution.workload_mix import Cells, Codes
 from llmtrace.triage.result import Cohort
-from llmtrace.triage.workload import Cells, Codes
 
 ATTRIBUTES: Final = (
     "replica", "region", "tenant", "route", "model", "version", "client", "gateway", "provider",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from llmtrace.triage.evidence import Ratio
-from llmtrace.triage.samples import Moved
-from llmtrace.triage.shifts import Shift
+from llmtrace.triage.evidence.changes import Shift
+from llmtrace.triage.evidence.evidence import Ratio
+from llmtrace.triage.evidence.signals import Moved
 
 _MS: Final = 1e-3
 

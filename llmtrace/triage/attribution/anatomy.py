@@ -10,7 +10,7 @@ import numpy as np
 
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import harrell_davis
-from llmtrace.triage.parts import PARTS
+from llmtrace.triage.attribution.components import PARTS
 
 
 def anatomy(

@@ -15,9 +15,9 @@ from urllib.parse import quote, urlsplit
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.api_clients.listen_address import is_loopback
 from llmtrace.errors import ConfigError, missing_extra
-from llmtrace.triage.oncall.desk import Desk
-from llmtrace.triage.oncall.reports import Reports
-from llmtrace.triage.oncall.telling import Annotated, Told, Webhook
+from llmtrace.triage.oncall.alert_queue import Desk
+from llmtrace.triage.oncall.notify import Annotated, Told, Webhook
+from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.sources import Read
 
 WEBHOOK_VARIABLE: Final = "LLMTRACE_TRIAGE_WEBHOOK"

@@ -15,10 +15,17 @@ import numpy as np
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.outcomes import failed_mask
-from llmtrace.triage.parts import METRICS, Values
+from llmtrace.triage.attribution.components import METRICS, Values
+from llmtrace.triage.comparison.outcomes import failed_mask
 from llmtrace.triage.result import Metric, Onset
-from llmtrace.triage.spike import CERTAIN, Spike, bins_for, date_change, find_failures, find_slow
+from llmtrace.triage.windows.spike import (
+    CERTAIN,
+    Spike,
+    bins_for,
+    date_change,
+    find_failures,
+    find_slow,
+)
 
 _LONGER: Final = 8.0  # times the incident that the window before may be long
 _HOUR_S: Final = 3600.0

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from llmtrace.triage.causes import words as say
-from llmtrace.triage.causes.advice import flags
-from llmtrace.triage.evidence import Evidence
-from llmtrace.triage.patterns import Overlap, long_from, overlap
+from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.patterns import Overlap, long_from, overlap
 from llmtrace.triage.result import Finding
-from llmtrace.triage.scoring import against, gate, judge, proof, required, support
 
 _MANY_LONG = 0.15  # of the prompts longer than 90 % were; 0.10 as ever
 

@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Final
 
 from llmtrace.dataset.columns import Columns
-from llmtrace.triage.attribute import Attribution, Requests, attribute, requests
-from llmtrace.triage.parts import Values, split, values
+from llmtrace.triage.attribution.attribute import Attribution, Requests, attribute, requests
+from llmtrace.triage.attribution.components import Values, split, values
+from llmtrace.triage.attribution.workload_mix import FEWEST, Cells, cells
 from llmtrace.triage.result import Metric
-from llmtrace.triage.workload import FEWEST, Cells, cells
 
 _LEAST_EFFECTIVE: Final = 100
 _MOST_STRETCHES: Final = 4

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from llmtrace.triage.causes import BEHIND, RULES
-from llmtrace.triage.causes.advice import of_cause
-from llmtrace.triage.scoring import CONFIRMED, LIKELY, POSSIBLE, RULED_OUT, WEIGHTS
+from llmtrace.triage.causes.engine_flags import of_cause
+from llmtrace.triage.causes.scoring import CONFIRMED, LIKELY, POSSIBLE, RULED_OUT, WEIGHTS
 
 INDEX: Final = "index.md"
 _HEADINGS: Final[Mapping[str, str]] = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from llmtrace.stats.arrays import Mask
-from llmtrace.triage.causes import words as say
-from llmtrace.triage.causes.advice import flags
-from llmtrace.triage.evidence import Evidence
-from llmtrace.triage.patterns import broken, refused_connections, restarted, starts
+from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes.engine_flags import flags
+from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.patterns import broken, refused_connections, restarted, starts
+from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
-from llmtrace.triage.scoring import against, gate, judge, proof, required, support
-from llmtrace.triage.sides import Side
 
 _PHASES = {
     "rtt": "round trip",

@@ -18,18 +18,18 @@ from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.errors import ConfigError
 from llmtrace.stats.quantiles import least_values
-from llmtrace.triage.anatomy import anatomy
-from llmtrace.triage.attribute import NAMES, Attribution, Spread, bootstrap
+from llmtrace.triage.attribution.anatomy import anatomy
+from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread, bootstrap
+from llmtrace.triage.attribution.cohorts import find_cohorts
+from llmtrace.triage.attribution.components import METRICS, PARTS, Values, first_content, values
+from llmtrace.triage.attribution.divide_change import Divided, divide, usual_parts
+from llmtrace.triage.attribution.exemplars import exemplars
+from llmtrace.triage.attribution.prefill_estimate import estimate_prefill, wants_estimate
+from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.causes import causes
-from llmtrace.triage.cohorts import find_cohorts
-from llmtrace.triage.compare import FEWEST, FLOOR_S, Compared, compare
-from llmtrace.triage.divide import Divided, divide, usual_parts
-from llmtrace.triage.estimate import estimate_prefill, wants_estimate
-from llmtrace.triage.evidence import gather
-from llmtrace.triage.exemplars import exemplars
-from llmtrace.triage.load import load_of
-from llmtrace.triage.outcomes import compare_outcomes
-from llmtrace.triage.parts import METRICS, PARTS, Values, first_content, values
+from llmtrace.triage.comparison.outcomes import compare_outcomes
+from llmtrace.triage.comparison.p95_change import FEWEST, FLOOR_S, Compared, compare
+from llmtrace.triage.evidence.evidence import gather
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import (
     NAMED,
@@ -45,7 +45,7 @@ from llmtrace.triage.result import (
     Verdict,
 )
 from llmtrace.triage.verdict import judge
-from llmtrace.triage.windows import FEW, choose, onset
+from llmtrace.triage.windows.choose import FEW, choose, onset
 
 Q: Final = 0.95
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import quantile
-from llmtrace.triage.parts import PARTS
-from llmtrace.triage.shapley import Index, Staged, staged, swap
-from llmtrace.triage.workload import Codes
+from llmtrace.triage.attribution.components import PARTS
+from llmtrace.triage.attribution.shapley import Index, Staged, staged, swap
+from llmtrace.triage.attribution.workload_mix import Codes
 
 NAMES: Final = ("mix", *PARTS, "co_occurrence")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.triage.evidence import Evidence
+from llmtrace.triage.evidence.evidence import Evidence
 
 Version = tuple[int, int]
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from llmtrace.dataset.columns import Columns
-from llmtrace.triage.parts import Values
+from llmtrace.triage.attribution.components import Values
 
 _SHOWN: Final = 3
 

@@ -19,8 +19,7 @@ from llmtrace.core.row import TURN
 from llmtrace.dataset.case import Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.samples import Moved, Series, gauges, moved, rates
-from llmtrace.triage.shifts import (
+from llmtrace.triage.evidence.changes import (
     FEWEST,
     Share,
     Shift,
@@ -29,7 +28,8 @@ from llmtrace.triage.shifts import (
     share,
     shift,
 )
-from llmtrace.triage.sides import Side
+from llmtrace.triage.evidence.signals import Moved, Series, gauges, moved, rates
+from llmtrace.triage.evidence.window_rows import Side
 
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "unattributed")

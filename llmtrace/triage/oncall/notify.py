@@ -18,8 +18,7 @@ from llmtrace.api_clients.http_client import opener
 from llmtrace.display.summary_tables import ms
 from llmtrace.errors import ConfigError, SourceError
 from llmtrace.triage.oncall.alert import Alert
-from llmtrace.triage.result import NAMED, Result
-from llmtrace.triage.screen import (
+from llmtrace.triage.report.terminal import (
     METRIC_NAMES,
     PART_NAMES,
     cohort_text,
@@ -27,6 +26,7 @@ from llmtrace.triage.screen import (
     unit,
     verdict_words,
 )
+from llmtrace.triage.result import NAMED, Result
 
 _TIMEOUT_S: Final = 10.0
 _MS: Final = 1000

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from llmtrace.dataset.case import Signals, Window
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.shifts import Shift, shift
+from llmtrace.triage.evidence.changes import Shift, shift
 
 # The collector's names of signals that the contract of a case names otherwise, and their factor.
 _ALIASES: Final[Mapping[str, tuple[str, float]]] = {

@@ -20,10 +20,10 @@ from llmtrace.stats.significance import (
     quantile_bounds,
     share_bounds,
 )
-from llmtrace.triage.parts import Values, slow
+from llmtrace.triage.attribution.components import Values, slow
 from llmtrace.triage.power import smallest_visible
 from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
-from llmtrace.triage.spike import date_change
+from llmtrace.triage.windows.spike import date_change
 
 FLOOR_S: Final[dict[Metric, float]] = {"ttft": 0.005, "tpot": 0.0005, "e2e": 0.01, "render": 0.005}
 FEWEST: Final = 10  # requests in a window; an interval of its p95 takes more

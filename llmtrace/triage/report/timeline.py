@@ -9,9 +9,9 @@ import numpy as np
 
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.parts import values
+from llmtrace.triage.attribution.components import values
 from llmtrace.triage.result import Metric
-from llmtrace.triage.spike import bins_for
+from llmtrace.triage.windows.spike import bins_for
 
 _FEWEST: Final = 5  # requests in a bin, or its percentiles say nothing
 

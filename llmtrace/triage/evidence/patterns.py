@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.evidence import Evidence
-from llmtrace.triage.shifts import FEWEST
-from llmtrace.triage.sides import Side
+from llmtrace.triage.evidence.changes import FEWEST
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.window_rows import Side
 
 _LONG_TO_MEDIAN: Final = 5.0
 _LONG_TO_P90: Final = 1.3

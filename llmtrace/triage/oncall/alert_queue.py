@@ -19,12 +19,12 @@ import numpy as np
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import WORDS
 from llmtrace.errors import LlmtraceError
-from llmtrace.triage.analyse import Settings, triage
+from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.oncall.alert import Alert
-from llmtrace.triage.oncall.reports import Reports
-from llmtrace.triage.oncall.telling import Told, as_report
-from llmtrace.triage.page import page
-from llmtrace.triage.parts import METRICS
+from llmtrace.triage.oncall.notify import Told, as_report
+from llmtrace.triage.oncall.report_store import Reports
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.html import page
 from llmtrace.triage.result import Result, as_json
 from llmtrace.triage.sources import Progress
 

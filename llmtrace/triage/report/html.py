@@ -20,18 +20,8 @@ from llmtrace.display.html_page import document
 from llmtrace.display.summary_tables import ms, time_span
 from llmtrace.errors import SourceError, explain_error
 from llmtrace.triage.causes import RULES
-from llmtrace.triage.result import (
-    NAMED,
-    Anatomy,
-    Cohort,
-    Contribution,
-    Finding,
-    Point,
-    Result,
-    Status,
-)
-from llmtrace.triage.runbooks import page as runbook
-from llmtrace.triage.screen import (
+from llmtrace.triage.report.runbooks import page as runbook
+from llmtrace.triage.report.terminal import (
     METRIC_NAMES,
     PART_NAMES,
     between,
@@ -43,7 +33,17 @@ from llmtrace.triage.screen import (
     verdict_words,
     when,
 )
-from llmtrace.triage.timeline import Timeline, timeline
+from llmtrace.triage.report.timeline import Timeline, timeline
+from llmtrace.triage.result import (
+    NAMED,
+    Anatomy,
+    Cohort,
+    Contribution,
+    Finding,
+    Point,
+    Result,
+    Status,
+)
 
 _VERDICT_COLOURS: Final = {
     "no_change": WITHIN,

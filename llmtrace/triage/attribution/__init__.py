@@ -1,0 +1,1 @@
+"""Which stage, workload and cohort a change of p95 comes from."""

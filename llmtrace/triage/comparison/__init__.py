@@ -1,0 +1,1 @@
+"""Two windows compared: p95 and outcomes."""

@@ -1,0 +1,1 @@
+"""Facts for and against each cause."""

@@ -1,0 +1,1 @@
+"""A result as a terminal screen, a page and a timeline."""

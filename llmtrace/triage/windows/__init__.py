@@ -1,0 +1,1 @@
+"""The windows before and after an incident, found or given."""
