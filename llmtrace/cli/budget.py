@@ -60,7 +60,7 @@ def add_budget(commands: Commands) -> None:
 
 
 def _budget(options: argparse.Namespace) -> None:
-    from llmtrace.budget import command
+    from llmtrace.budget_analysis import command
 
     if options.what == "check":
         command.check(options.file, sys.stdout)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 
 from llmtrace.budget import DEFAULT, Budget, read_budget
-from llmtrace.budget.check import FRONT, as_text, check
+from llmtrace.budget_analysis.check import FRONT, as_text, check
 from tests.budget.strategies import budgets
 
 

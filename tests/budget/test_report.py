@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from llmtrace.budget import DEFAULT, Budget, Budgets
-from llmtrace.budget.page import page
-from llmtrace.budget.report import report, reports
-from llmtrace.budget.view import heading, remarks, table
+from llmtrace.budget_analysis.html import page
+from llmtrace.budget_analysis.report import report, reports
+from llmtrace.budget_analysis.terminal import heading, remarks, table
 from llmtrace.core.stages import Network, Reported, Timeline
 from llmtrace.testing import make_row
 

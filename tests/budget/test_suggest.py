@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from llmtrace.budget import read_budget
-from llmtrace.budget.check import check
 from llmtrace.budget.file import as_yaml
-from llmtrace.budget.suggest import as_text, suggest
+from llmtrace.budget_analysis.check import check
+from llmtrace.budget_analysis.suggest import as_text, suggest
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.errors import DataError

@@ -15,8 +15,8 @@ from typing import Final
 import pytest
 
 from llmtrace.budget import DEFAULT
-from llmtrace.budget.page import page as budget_page
-from llmtrace.budget.report import report
+from llmtrace.budget_analysis.html import page as budget_page
+from llmtrace.budget_analysis.report import report
 from llmtrace.dataset.case import Event, Facts
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page as triage_page

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from llmtrace.budget.report import Held, Report
-from llmtrace.budget.view import eats
+from llmtrace.budget_analysis.report import Held, Report
+from llmtrace.budget_analysis.terminal import eats
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace.display.html_page import document
 from llmtrace.display.summary_tables import ms, outcomes_text

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.budget.check import FRONT
 from llmtrace.budget.model import Budget
+from llmtrace.budget_analysis.check import FRONT
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import STAGES, StageName
 from llmtrace.dataset.columns import Columns

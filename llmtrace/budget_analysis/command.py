@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TextIO
 
 from llmtrace.budget import DEFAULT, Budgets, read_budget, read_budgets
-from llmtrace.budget.check import as_text
-from llmtrace.budget.check import check as add_up
+from llmtrace.budget_analysis.check import as_text
+from llmtrace.budget_analysis.check import check as add_up
 from llmtrace.core.row import Row
 from llmtrace.dataset.jsonl import read_rows
 from llmtrace.errors import ConfigError, DataError, SourceError, explain_error, missing_extra
@@ -50,7 +50,7 @@ def suggest(
         SourceError, DataError: the rows cannot be read, or are too few.
     """
     try:
-        from llmtrace.budget import suggest as suggestion
+        from llmtrace.budget_analysis import suggest as suggestion
         from llmtrace.dataset.columns import from_rows
     except ImportError as error:
         raise missing_extra("llmtrace budget suggest", "triage", error.name or "") from error
@@ -95,9 +95,9 @@ def report(file: Path, budget: Path | None, html: Path | None) -> None:
         SourceError, DataError: the rows cannot be read.
     """
     try:
-        from llmtrace.budget import view
-        from llmtrace.budget.page import page
-        from llmtrace.budget.report import reports
+        from llmtrace.budget_analysis import terminal
+        from llmtrace.budget_analysis.html import page
+        from llmtrace.budget_analysis.report import reports
         from llmtrace.display.summary_tables import console_for
     except ImportError as error:
         raise missing_extra("llmtrace budget report", "triage", error.name or "") from error
@@ -108,12 +108,12 @@ def report(file: Path, budget: Path | None, html: Path | None) -> None:
     for number, one in enumerate(found):
         if number:
             console.print()
-        console.print(view.heading(one), style="bold")
+        console.print(terminal.heading(one), style="bold")
         if one.high_s is not None:
             console.print()
-            console.print(view.table(one, console.width))
+            console.print(terminal.table(one, console.width))
             console.print()
-            console.print(view.remarks(one, console.width))
+            console.print(terminal.remarks(one, console.width))
     if html is not None:
         _replace(html, page(found, file.name))
         console.print(f"\nPicture written to {html}", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.budget.report import Held, Report
+from llmtrace.budget_analysis.report import Held, Report
 from llmtrace.display.summary_tables import ms, outcomes_text
 
 _STATES: Final = {

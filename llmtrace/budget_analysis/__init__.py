@@ -1,0 +1,1 @@
+"""Requests compared with a budget, and budgets suggested from requests."""
