@@ -22,8 +22,8 @@ from llmtrace.budget import DEFAULT
 from llmtrace.core.row import Row
 from llmtrace.dataset.jsonl import read_rows
 from llmtrace.demo import target as targets
+from llmtrace.demo.final_report import print_report
 from llmtrace.demo.options import DemoOptions, plan
-from llmtrace.demo.report import print_report
 
 PICTURE: Final = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "demo.svg"
 _WIDTH: Final = 100

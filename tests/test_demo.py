@@ -23,13 +23,13 @@ from llmtrace.cli import main
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import read_case
 from llmtrace.dataset.jsonl import read_rows
-from llmtrace.demo.drive import share
+from llmtrace.demo.incident import linger, room_for_page
+from llmtrace.demo.injected_faults import FAULTS, calm, named
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.progress import Progress
-from llmtrace.demo.story import linger, room_for_page
+from llmtrace.demo.sample_app import share
+from llmtrace.demo.simulated_users import LONGEST_PROMPT, jobs
 from llmtrace.demo.target import Target
-from llmtrace.demo.trouble import FAULTS, calm, named
-from llmtrace.demo.workload import LONGEST_PROMPT, jobs
 from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
 from llmtrace.runtime import runtime

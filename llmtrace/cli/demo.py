@@ -73,17 +73,17 @@ def add_demo(commands: Commands) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    from llmtrace.demo import trouble
+    from llmtrace.demo import injected_faults
     from llmtrace.demo.options import DemoOptions
     from llmtrace.demo.run import run
 
     if options.list:
-        room = max(map(len, trouble.FAULTS))
-        for name, about in sorted(trouble.FAULTS.items()):
+        room = max(map(len, injected_faults.FAULTS))
+        for name, about in sorted(injected_faults.FAULTS.items()):
             print(f"{name:<{room}}  {about}")
         return
     elsewhere = options.vllm or options.endpoint is not None or options.requests is not None
-    fault = options.fault or (trouble.NONE if elsewhere else trouble.DEFAULT)
+    fault = options.fault or (injected_faults.NONE if elsewhere else injected_faults.DEFAULT)
     run(
         DemoOptions(
             endpoint=options.endpoint,
@@ -95,7 +95,7 @@ def _demo(options: argparse.Namespace) -> None:
             seconds=options.seconds,
             requests=options.requests,
             users=options.concurrency,
-            fault=None if fault == trouble.NONE else fault,
+            fault=None if fault == injected_faults.NONE else fault,
             severity=options.severity,
             html=options.html,
         )

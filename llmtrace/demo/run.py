@@ -16,23 +16,23 @@ from llmtrace.configure import read_environment
 from llmtrace.core.row import Row
 from llmtrace.dataset.jsonl import write_rows
 from llmtrace.demo import target as targets
+from llmtrace.demo.injected_faults import named
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.target import Target
-from llmtrace.demo.trouble import named
 from llmtrace.errors import ConfigError, SourceError, missing_extra
 
 try:
     from rich.console import Console
 
-    from llmtrace.demo.drive import drive
-    from llmtrace.demo.probe import probe
+    from llmtrace.demo.final_report import print_next_steps, print_report
+    from llmtrace.demo.preflight import probe
     from llmtrace.demo.progress import Progress
-    from llmtrace.demo.report import print_next_steps, print_report
+    from llmtrace.demo.sample_app import drive
 except ImportError as error:
     raise missing_extra("llmtrace demo", "demo", error.name or "") from error
 
 if TYPE_CHECKING:
-    from llmtrace.demo.story import Story
+    from llmtrace.demo.incident import Story
 
 
 def run(options: DemoOptions) -> None:
@@ -50,7 +50,7 @@ def run(options: DemoOptions) -> None:
     if trouble is None and options.html is not None:
         raise ConfigError("--html is for the page of a triage; name what goes wrong with --fault")
     if trouble is not None:
-        from llmtrace.demo.story import linger, room_for_page, told  # a triage needs numpy
+        from llmtrace.demo.incident import linger, room_for_page, told  # a triage needs numpy
 
     page = None if trouble is None else room_for_page(options.html)
     # What servers say is shown as it is: no markup in it, no colours guessed.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from llmtrace.demo.workload import LONGEST_PROMPT
+from llmtrace.demo.simulated_users import LONGEST_PROMPT
 from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
 

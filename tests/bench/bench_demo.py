@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from llmtrace.demo.trouble import FAULTS
+from llmtrace.demo.injected_faults import FAULTS
 
 BAR: Final = 0.95
 BAR_BUSY: Final = 0.9

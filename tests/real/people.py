@@ -14,7 +14,7 @@ from typing import Any, Final
 import openai
 
 import llmtrace
-from llmtrace.demo.workload import jobs
+from llmtrace.demo.simulated_users import jobs
 
 # Prompts of a rush: a byte is a token, and no two of them begin alike, so that none is cached.
 LONG: Final = 3_000

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import openai
 
-from llmtrace.demo.drive import make_client
+from llmtrace.demo.sample_app import make_client
 from llmtrace.demo.target import NO_KEY, Target
 from llmtrace.errors import SourceError
 

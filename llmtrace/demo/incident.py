@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.collector_client import Collector
-from llmtrace.demo import trouble as troubles
-from llmtrace.demo.collecting import Collecting, collecting
+from llmtrace.demo import injected_faults as troubles
+from llmtrace.demo.embedded_collector import Collecting, collecting
+from llmtrace.demo.injected_faults import Trouble
 from llmtrace.demo.options import Phase
+from llmtrace.demo.simulated_users import Job
 from llmtrace.demo.target import Target
-from llmtrace.demo.trouble import Trouble
-from llmtrace.demo.workload import Job
 from llmtrace.engines.local_vllm.install import cache_folder
 from llmtrace.errors import ConfigError, missing_extra
 

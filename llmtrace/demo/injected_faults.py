@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from llmtrace.demo.workload import LONGEST_PROMPT, Job, lengthened
+from llmtrace.demo.simulated_users import LONGEST_PROMPT, Job, lengthened
 from llmtrace.errors import ConfigError
 from llmtrace.simulator.api.reply_plan import ServerConfig
 from llmtrace.simulator.engine.incidents import INCIDENTS, healthy, incident

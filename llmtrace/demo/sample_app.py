@@ -16,8 +16,8 @@ import openai
 
 import llmtrace
 from llmtrace.demo.options import Phase
+from llmtrace.demo.simulated_users import Job, jobs
 from llmtrace.demo.target import Target
-from llmtrace.demo.workload import Job, jobs
 
 _TIMEOUT_S: Final = 120.0
 # A user reads and types between two requests, much faster here than in life.
