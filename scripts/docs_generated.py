@@ -25,11 +25,11 @@ from llmtrace.cli import make_parser
 from llmtrace.exporters.prometheus.sink import LABELS, PrometheusSink
 from llmtrace.semconv import docs
 from llmtrace.triage.report import runbooks
-from llmtrace_collector.config import PREFIX, Config
-from llmtrace_collector.profile import Profile, builtin_profiles, show_version
-from llmtrace_collector.serve.addresses import ADDRESSES
-from llmtrace_collector.settings import leaves, variable
-from llmtrace_collector.signals import SIGNALS
+from llmtrace_collector.config.fields import leaves, variable
+from llmtrace_collector.config.schema import PREFIX, Config
+from llmtrace_collector.serve.routes import ADDRESSES
+from llmtrace_collector.signals.definitions import SIGNALS
+from llmtrace_collector.signals.profile import Profile, builtin_profiles, show_version
 from llmtrace_dashboards.recorded import (
     ALLOWED,
     REMAINING,

@@ -19,9 +19,9 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from llmtrace_collector.page import PageReader
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.unify import Unifier
+from llmtrace_collector.signals.exposition_parser import PageReader
+from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 
 LINES: Final = 2_400
 TARGET: Final = 1_000  # pages a CPU-second

@@ -25,10 +25,10 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from llmtrace_collector.expose import TargetMetrics
-from llmtrace_collector.samples import of_targets
-from llmtrace_collector.scrape import Scraper, ScrapeSettings, TargetState
-from llmtrace_collector.targets import StaticTargets, Target
+from llmtrace_collector.metrics.target_metrics import TargetMetrics
+from llmtrace_collector.scrape.samples import of_targets
+from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings, TargetState
+from llmtrace_collector.scrape.targets import StaticTargets, Target
 from tests.bench.bench_pages import page
 
 READINGS: Final = 240

@@ -22,16 +22,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from llmtrace.budget import DEFAULT
 from llmtrace.exporters.prometheus.aggregate import Aggregate
-from llmtrace_collector.expose import TargetMetrics
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.scrape import TargetState
-from llmtrace_collector.serve import arrow, figures
+from llmtrace_collector.metrics.request_metrics import Tally
+from llmtrace_collector.metrics.target_metrics import TargetMetrics
+from llmtrace_collector.scrape.scraper import TargetState
+from llmtrace_collector.scrape.targets import Target
+from llmtrace_collector.serve import arrow, live_queries
+from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 from llmtrace_collector.store import read
-from llmtrace_collector.store.opening import open_store
-from llmtrace_collector.store.stored import ClickHouseStore
-from llmtrace_collector.tally import Tally
-from llmtrace_collector.targets import Target
-from llmtrace_collector.unify import Unifier
+from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.open_store import open_store
 
 ROWS: Final = 1_000_000
 ENGINES: Final = 100
@@ -100,9 +100,9 @@ def serve(store: ClickHouseStore, now: int) -> None:
     since = now - _HOUR_NS
     few = 50_000
     for name, work in (
-        ("live: five minutes", lambda: figures.counted(store, now - 300 * _NS, now, DEFAULT)),
-        ("live: the hour, a minute each", lambda: figures.minutes(store, now, DEFAULT)),
-        ("live: the slowest", lambda: figures.slowest(store, since, now, DEFAULT, 8)),
+        ("live: five minutes", lambda: live_queries.counted(store, now - 300 * _NS, now, DEFAULT)),
+        ("live: the hour, a minute each", lambda: live_queries.minutes(store, now, DEFAULT)),
+        ("live: the slowest", lambda: live_queries.slowest(store, since, now, DEFAULT, 8)),
         ("API: p50, p95, p99 of 11, a minute each",
          lambda: read.stage_percentiles(store, since, now)),
         ("API: coverage", lambda: read.coverage(store, since, now)),

@@ -26,8 +26,8 @@ from llmtrace.core.row import Row
 from llmtrace.engines.spans import DECODE, PREFILL, QUEUE
 from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace.testing import make_row
-from llmtrace_collector.collect import running
-from llmtrace_collector.config import load
+from llmtrace_collector.commands.collect import running
+from llmtrace_collector.config.schema import load
 from llmtrace_collector.serve.how_to_send import Places
 
 PATIENCE_S = 60.0

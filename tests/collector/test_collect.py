@@ -22,7 +22,7 @@ from llmtrace.api_clients.collector_client import Collector
 from llmtrace.cli import main
 from llmtrace.core.row import TURN, from_dict
 from llmtrace.core.stages import STAGES
-from llmtrace_collector.top import ask
+from llmtrace_collector.commands.top import ask
 
 from . import pages
 from .collecting import (

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector import config
-from llmtrace_collector.config import Address, Config, as_yaml, exposed, load
-from llmtrace_collector.settings import leaves, variable
-from llmtrace_collector.targets import FileTargets, HttpTargets, StaticTargets
+from llmtrace_collector.config import schema
+from llmtrace_collector.config.fields import leaves, variable
+from llmtrace_collector.config.schema import Address, Config, as_yaml, exposed, load
+from llmtrace_collector.scrape.targets import FileTargets, HttpTargets, StaticTargets
 
 TOKEN = "0123456789abcdef-secret"
 
@@ -180,7 +180,7 @@ def test_every_setting_has_words_and_a_variable_of_its_own():
     found = [(key, words) for key, _, words in leaves(Config)]
 
     assert all(words for _, words in found)
-    assert len({variable(config.PREFIX, key) for key, _ in found}) == len(found)
+    assert len({variable(schema.PREFIX, key) for key, _ in found}) == len(found)
 
 
 def test_a_certificate_and_its_key(written, tmp_path):
@@ -192,5 +192,5 @@ def test_a_certificate_and_its_key(written, tmp_path):
     )  # fmt: skip
     made = written("access: {certificate: cert.pem, key: key.pem}")
 
-    assert config.tls(made) is not None
-    assert config.tls(written("")) is None
+    assert schema.tls(made) is not None
+    assert schema.tls(written("")) is None

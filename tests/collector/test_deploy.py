@@ -14,9 +14,9 @@ import yaml
 from llmtrace.cli import make_parser
 from llmtrace.core.content import NAMES
 from llmtrace.errors import ConfigError
-from llmtrace_collector.config import PREFIX, Config, load
-from llmtrace_collector.settings import leaves, variable
-from llmtrace_collector.store.server import OLDEST
+from llmtrace_collector.config.fields import leaves, variable
+from llmtrace_collector.config.schema import PREFIX, Config, load
+from llmtrace_collector.store.clickhouse_server import OLDEST
 
 FILES = Path(__file__).parents[2] / "collectors"
 OTELCOL = sorted((FILES / "otelcol").glob("*.yaml"))

@@ -12,8 +12,8 @@ import pytest
 from llmtrace import cli
 from llmtrace.errors import SourceError
 from llmtrace.simulator.server import ServerConfig, serve
-from llmtrace_collector import doctor
-from llmtrace_collector.doctor import Report, examine
+from llmtrace_collector.commands import doctor
+from llmtrace_collector.commands.doctor import Report, examine
 
 from . import pages, web
 

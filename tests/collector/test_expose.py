@@ -10,13 +10,13 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from llmtrace_collector.expose import TargetMetrics
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.scrape import TargetState
-from llmtrace_collector.signals import SIGNALS
-from llmtrace_collector.targets import Target
-from llmtrace_collector.unify import Measured, Reading, Unifier
-from llmtrace_collector.window import windows
+from llmtrace_collector.metrics.target_metrics import TargetMetrics
+from llmtrace_collector.scrape.scraper import TargetState
+from llmtrace_collector.scrape.targets import Target
+from llmtrace_collector.signals.definitions import SIGNALS
+from llmtrace_collector.signals.interval import windows
+from llmtrace_collector.signals.normalise import Measured, Reading, Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 
 from . import pages
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from llmtrace.errors import SourceError
-from llmtrace_collector.gpu import REASONS, GpuReader
+from llmtrace_collector.scrape.gpu import REASONS, GpuReader
 
 
 class NVMLError(Exception):

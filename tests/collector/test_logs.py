@@ -6,7 +6,7 @@ import io
 import json
 import logging
 
-from llmtrace_collector.logs import logging_to
+from llmtrace_collector.commands.logs import logging_to
 
 logger = logging.getLogger("llmtrace.collector.test")
 

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from llmtrace import cli
 from llmtrace.errors import DataError
-from llmtrace_collector import tally
+from llmtrace_collector.metrics import request_metrics
 
 from .collecting import collecting, post, wait_for
 
@@ -85,7 +85,7 @@ def test_rows_that_cannot_be_read_are_a_problem_on_the_live_page(tmp_path, monke
     def broken(flat):
         raise DataError("not a row")
 
-    monkeypatch.setattr(tally, "from_dict", broken)
+    monkeypatch.setattr(request_metrics, "from_dict", broken)
     with collecting(tmp_path / "data", metrics_settle="0.2") as one:
         post(one.otlp, body_of(plain_span(0)))
         problems = wait_for(lambda: one.json("/api/v1/live")["collector"]["problems"], "a problem")

@@ -13,9 +13,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as stock
 
 from llmtrace.errors import DataError
-from llmtrace_collector.page import Limits, PageReader
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.unify import Unifier
+from llmtrace_collector.signals.exposition_parser import Limits, PageReader
+from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 
 from . import pages
 

@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.profile import (
+from llmtrace_collector.signals.definitions import SIGNALS
+from llmtrace_collector.signals.profile import (
     builtin_profiles,
     load_profiles,
     parse_profile,
     parse_version,
     show_version,
 )
-from llmtrace_collector.signals import SIGNALS
 
 GOOD = """
 engine: mine

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.recorder import Recorder
-from llmtrace_collector.samples import facts_of, of_targets
-from llmtrace_collector.scrape import TargetState
-from llmtrace_collector.signals import SIGNALS
+from llmtrace_collector.scrape.recorder import Recorder
+from llmtrace_collector.scrape.samples import facts_of, of_targets
+from llmtrace_collector.scrape.scraper import TargetState
+from llmtrace_collector.scrape.targets import Target
+from llmtrace_collector.signals.definitions import SIGNALS
+from llmtrace_collector.signals.interval import windows
+from llmtrace_collector.signals.normalise import Measured, Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 from llmtrace_collector.store import StoreError
-from llmtrace_collector.targets import Target
-from llmtrace_collector.unify import Measured, Unifier
-from llmtrace_collector.window import windows
 
 from . import pages
 

@@ -14,9 +14,9 @@ import grpc
 import pytest
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector import collect
-from llmtrace_collector.config import load
-from llmtrace_collector.reload import Reloader
+from llmtrace_collector.commands import collect
+from llmtrace_collector.commands.reload import Reloader
+from llmtrace_collector.config.schema import load
 
 from .collecting import as_otlp, some_rows
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.page import Limits
-from llmtrace_collector.scrape import Scraper, ScrapeSettings, TargetState
-from llmtrace_collector.targets import FileTargets, HttpTargets, StaticTargets, Target
+from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings, TargetState
+from llmtrace_collector.scrape.targets import FileTargets, HttpTargets, StaticTargets, Target
+from llmtrace_collector.signals.exposition_parser import Limits
 
 from . import pages, web
 

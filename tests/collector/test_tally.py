@@ -9,9 +9,9 @@ import pytest
 
 from llmtrace.exporters.prometheus.aggregate import Aggregate
 from llmtrace.testing import make_row
-from llmtrace_collector import tally as module
+from llmtrace_collector.metrics import request_metrics as module
+from llmtrace_collector.metrics.request_metrics import Tally
 from llmtrace_collector.store import StoreError
-from llmtrace_collector.tally import Tally
 
 START = 1_000_000_000_000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.fetch import checked, shown
-from llmtrace_collector.targets import FileTargets, Target, parse_groups
+from llmtrace_collector.scrape.fetch import checked, shown
+from llmtrace_collector.scrape.targets import FileTargets, Target, parse_groups
 
 
 def test_hosts_and_addresses():

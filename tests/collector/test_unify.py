@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.unify import Distribution, Reading, Unifier
+from llmtrace_collector.signals.normalise import Distribution, Reading, Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 
 from . import pages
 

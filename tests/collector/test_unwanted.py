@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from llmtrace_collector.unwanted import Unwanted
+from llmtrace_collector.receive.discard import Unwanted
 
 TOKEN = "0123456789abcdef-secret"
 

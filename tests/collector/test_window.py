@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from llmtrace.core.stages import Reported
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.unify import Reading, Unifier
-from llmtrace_collector.window import Window, windows
+from llmtrace_collector.signals.interval import Window, windows
+from llmtrace_collector.signals.normalise import Reading, Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 
 from . import pages
 

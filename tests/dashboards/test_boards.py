@@ -17,7 +17,7 @@ from llmtrace.cli import main
 from llmtrace.core.stages import STAGES
 from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace.exporters.prometheus.sink import PrometheusSink
-from llmtrace_collector.signals import SIGNALS
+from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_dashboards import recorded
 from llmtrace_dashboards.boards import dashboards, text
 from llmtrace_dashboards.exporting import files, write

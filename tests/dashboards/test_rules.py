@@ -23,9 +23,9 @@ from llmtrace.exporters.prometheus.buckets import LATENCY_S
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row
 from llmtrace.triage.command import window
-from llmtrace_collector.expose import TargetMetrics
+from llmtrace_collector.metrics.endpoint import Own
+from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.receive import Ingest, Intake, Spool, own_metrics
-from llmtrace_collector.serve.metrics import Own
 from llmtrace_dashboards.recorded import ALLOWED, REMAINING, bad_ratio, valid_count
 from llmtrace_dashboards.rules import as_yaml, rule_files
 from llmtrace_dashboards.windows import RuleSettings

@@ -26,11 +26,11 @@ from llmtrace.core.span import Span
 from llmtrace.core.stages import Network, Reported, Timeline
 from llmtrace.exporters.prometheus.buckets import LATENCY_S
 from llmtrace.exporters.prometheus.sink import PrometheusSink
-from llmtrace_collector.expose import TargetMetrics
-from llmtrace_collector.scrape import TargetState
-from llmtrace_collector.signals import SIGNALS
-from llmtrace_collector.targets import Target
-from llmtrace_collector.unify import Distribution, Measured, Reading, Unifier
+from llmtrace_collector.metrics.target_metrics import TargetMetrics
+from llmtrace_collector.scrape.scraper import TargetState
+from llmtrace_collector.scrape.targets import Target
+from llmtrace_collector.signals.definitions import SIGNALS
+from llmtrace_collector.signals.normalise import Distribution, Measured, Reading, Unifier
 from llmtrace_dashboards.recorded import ALLOWED, REMAINING, bad_rate, bad_ratio, valid_rate
 
 MS: Final = 1_000_000

@@ -37,9 +37,9 @@ from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from, writ
 from llmtrace.dataset.columns import from_rows
 from llmtrace.engines import local_vllm
 from llmtrace.testing import capture
-from llmtrace_collector.samples import of_targets
-from llmtrace_collector.scrape import Scraper, ScrapeSettings
-from llmtrace_collector.targets import StaticTargets, Target
+from llmtrace_collector.scrape.samples import of_targets
+from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings
+from llmtrace_collector.scrape.targets import StaticTargets, Target
 
 from .delays import DelayProxy, delayed_network
 from .proxies import free_port, haproxy, nginx

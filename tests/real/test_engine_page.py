@@ -9,11 +9,11 @@ import time
 import urllib.request
 
 from llmtrace.engines import local_vllm
-from llmtrace_collector.doctor import examine
-from llmtrace_collector.fetch import fetch, make_session
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.unify import Unifier
-from llmtrace_collector.window import windows
+from llmtrace_collector.commands.doctor import examine
+from llmtrace_collector.scrape.fetch import fetch, make_session
+from llmtrace_collector.signals.interval import windows
+from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 
 from .test_vllm_server import stream_chat
 

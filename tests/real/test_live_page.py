@@ -23,7 +23,7 @@ from starlette.routing import Mount, Route
 from llmtrace_collector.receive import HttpServer, ReceiveLimits
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.serve.app import make_app
-from llmtrace_collector.serve.live import SlowRow
+from llmtrace_collector.serve.live_model import SlowRow
 from tests.collector.serve.views import NOW, empty, view
 
 from . import chromium

@@ -16,10 +16,10 @@ import pytest
 from llmtrace.cli import main
 from llmtrace.dataset.case import Window, read_case, samples_of, write_case
 from llmtrace.errors import DataError, SourceError
-from llmtrace_collector.from_prometheus import read_signals
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.samples import of_reading
-from llmtrace_collector.unify import Unifier
+from llmtrace_collector.scrape.from_prometheus import read_signals
+from llmtrace_collector.scrape.samples import of_reading
+from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 from tests.collector import pages
 from tests.triage.days import day
 

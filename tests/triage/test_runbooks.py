@@ -16,8 +16,8 @@ from llmtrace.triage.causes import BEHIND, RULES
 from llmtrace.triage.causes.engine_flags import REMEDIES
 from llmtrace.triage.report import runbooks
 from llmtrace.triage.result import CAUSES
-from llmtrace_collector import expose
-from llmtrace_collector.signals import SIGNALS
+from llmtrace_collector.metrics import target_metrics
+from llmtrace_collector.signals.definitions import SIGNALS
 
 PAGES = Path(__file__).parents[2] / "docs" / "runbooks"
 SUFFIX = re.compile(r"(_bucket|_sum|_count)$")
@@ -57,7 +57,7 @@ def test_tables_speak_of_causes_that_exist():
 
 def test_queries_ask_for_metrics_that_exist():
     """Ours are those of the collector's table and of the SDK."""
-    told = Path(expose.__file__).read_text(encoding="utf-8")
+    told = Path(target_metrics.__file__).read_text(encoding="utf-8")
     assert all(f'"{name}"' in told for name in OTHERS)
     registry = CollectorRegistry()
     PrometheusSink(registry=registry)

@@ -4,14 +4,14 @@ Checked and appended to a spool, acknowledged, and stored from there: `Intake` t
 (HTTP) and `start_grpc` bring into a `Spool`, and `Ingest` empties that into a store.
 """
 
-from llmtrace_collector.receive.access import HttpAccess
+from llmtrace_collector.receive.admission import Intake
+from llmtrace_collector.receive.auth import HttpAccess
+from llmtrace_collector.receive.http_server import HttpServer
 from llmtrace_collector.receive.ingest import Ingest, IngestSettings
-from llmtrace_collector.receive.intake import Intake
 from llmtrace_collector.receive.limits import ReceiveLimits, SpoolLimits
-from llmtrace_collector.receive.listen import HttpServer
 from llmtrace_collector.receive.otlp_grpc import start_grpc
 from llmtrace_collector.receive.otlp_http import routes
-from llmtrace_collector.receive.own import own_metrics
+from llmtrace_collector.receive.receiver_metrics import own_metrics
 from llmtrace_collector.receive.spool import Spool
 
 __all__ = [

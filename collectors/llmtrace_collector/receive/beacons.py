@@ -20,7 +20,7 @@ from llmtrace.browser.beacon import read_beacon
 from llmtrace.errors import DataError
 from llmtrace.exporters.otlp.encode import encode_span
 from llmtrace.semconv.attributes import SCOPE
-from llmtrace_collector.receive.refusal import RefusedError
+from llmtrace_collector.receive.rejections import RefusedError
 
 SERVICE: Final = "browser"
 

@@ -22,10 +22,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.receive.access import Secret, check_token
-from llmtrace_collector.receive.intake import Intake
+from llmtrace_collector.receive.admission import Intake
+from llmtrace_collector.receive.auth import Secret, check_token
 from llmtrace_collector.receive.limits import ReceiveLimits
-from llmtrace_collector.receive.refusal import RefusedError
+from llmtrace_collector.receive.rejections import RefusedError
 
 SERVICE: Final = "opentelemetry.proto.collector.trace.v1.TraceService"
 _TAKEN: Final = ExportTraceServiceResponse().SerializeToString()

@@ -23,13 +23,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from llmtrace.browser.beacon import MOST_BYTES
-from llmtrace_collector.receive.access import HttpAccess, check_token
+from llmtrace_collector.receive.admission import Intake, Weight
+from llmtrace_collector.receive.auth import HttpAccess, check_token
 from llmtrace_collector.receive.beacons import Allowance, beacon_request
-from llmtrace_collector.receive.check import Checked
-from llmtrace_collector.receive.intake import Intake, Weight
 from llmtrace_collector.receive.limits import MIB
 from llmtrace_collector.receive.otlp_json import to_json
-from llmtrace_collector.receive.refusal import RefusedError
+from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.validate import Checked
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"

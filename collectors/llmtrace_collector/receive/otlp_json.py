@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToJson, ParseDict, ParseError
 from google.protobuf.message import Message
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from llmtrace_collector.receive.refusal import RefusedError
+from llmtrace_collector.receive.rejections import RefusedError
 
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _BAD: Final = (

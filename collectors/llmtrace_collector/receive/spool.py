@@ -24,10 +24,11 @@ from typing import Final, NamedTuple
 
 from llmtrace.errors import ConfigError
 from llmtrace_collector.receive.counters import Spooled
-from llmtrace_collector.receive.cursor import Cursor
 from llmtrace_collector.receive.limits import MIB, SpoolLimits
 from llmtrace_collector.receive.quarantine import Quarantine
-from llmtrace_collector.receive.records import (
+from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.spool_cursor import Cursor
+from llmtrace_collector.receive.spool_format import (
     HEAD_BYTES,
     Record,
     head,
@@ -35,7 +36,6 @@ from llmtrace_collector.receive.records import (
     next_mark,
     records,
 )
-from llmtrace_collector.receive.refusal import RefusedError
 
 logger = logging.getLogger("llmtrace.collector")
 

@@ -21,12 +21,12 @@ from starlette.routing import Mount, Route
 
 from llmtrace.errors import DataError, LlmtraceError
 from llmtrace_collector.receive import Intake
-from llmtrace_collector.receive.refusal import RefusedError
-from llmtrace_collector.serve import arrow, asking
-from llmtrace_collector.serve.addresses import ADDRESSES
-from llmtrace_collector.serve.asking import QuestionError
+from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.serve import arrow, query_params
 from llmtrace_collector.serve.events import read_events
-from llmtrace_collector.serve.looking import Looking
+from llmtrace_collector.serve.live_view import Looking
+from llmtrace_collector.serve.query_params import QuestionError
+from llmtrace_collector.serve.routes import ADDRESSES
 from llmtrace_collector.store import Store, StoreError, read
 from llmtrace_collector.store.question import Question, QuestionEndedError
 from llmtrace_collector.store.question import asking as asking_store
@@ -130,11 +130,11 @@ class Api:
 
     async def _rows(self, request: Request) -> Response:
         given = dict(request.query_params)
-        asking.known(given, _TIME | _FILTERS | {"limit", "after"})
-        when = asking.between(given, self._wall())
-        limit = asking.number(given, "limit", _DEFAULT_ROWS, _MOST_ROWS)
-        after = asking.cursor(given.get("after"))
-        filters = asking.texts(given, _FILTERS)
+        query_params.known(given, _TIME | _FILTERS | {"limit", "after"})
+        when = query_params.between(given, self._wall())
+        limit = query_params.number(given, "limit", _DEFAULT_ROWS, _MOST_ROWS)
+        after = query_params.cursor(given.get("after"))
+        filters = query_params.texts(given, _FILTERS)
 
         def ask() -> Iterator[Mapping[str, Any]]:
             return read.rows(
@@ -145,10 +145,10 @@ class Api:
 
     async def _signals(self, request: Request) -> Response:
         given = dict(request.query_params)
-        asking.known(given, _TIME | {"instance", "signal", "limit"})
-        when = asking.between(given, self._wall())
-        limit = asking.number(given, "limit", _MOST_SIGNALS, _MOST_SIGNALS)
-        named = asking.texts(given, frozenset({"instance", "signal"}))
+        query_params.known(given, _TIME | {"instance", "signal", "limit"})
+        when = query_params.between(given, self._wall())
+        limit = query_params.number(given, "limit", _MOST_SIGNALS, _MOST_SIGNALS)
+        named = query_params.texts(given, frozenset({"instance", "signal"}))
 
         def ask() -> Iterator[Mapping[str, Any]]:
             found = read.signals(self._store, when.start_ns, when.end_ns, **named)
@@ -157,16 +157,16 @@ class Api:
         return await self._stream(request, ask, "signals")
 
     async def _facts(self, request: Request) -> Response:
-        asking.known(request.query_params, frozenset({"at"}))
+        query_params.known(request.query_params, frozenset({"at"}))
         given = dict(request.query_params)
-        at = asking.moment(given.get("at"), "at", self._wall())
+        at = query_params.moment(given.get("at"), "at", self._wall())
         return JSONResponse(await self._ask(lambda: read.facts(self._store, at), request))
 
     async def _events(self, request: Request) -> Response:
         given = dict(request.query_params)
-        asking.known(given, _TIME | {"limit"})
-        when = asking.between(given, self._wall())
-        limit = asking.number(given, "limit", _MOST_LISTED, _MOST_LISTED)
+        query_params.known(given, _TIME | {"limit"})
+        when = query_params.between(given, self._wall())
+        limit = query_params.number(given, "limit", _MOST_LISTED, _MOST_LISTED)
         found = await self._ask(
             lambda: [*islice(read.events(self._store, when.start_ns, when.end_ns), limit)],
             request,
@@ -191,13 +191,13 @@ class Api:
 
     async def _stages(self, request: Request) -> Response:
         given = dict(request.query_params)
-        asking.known(given, _TIME | _FILTERS | {"step", "of"})
-        when = asking.between(given, self._wall())
-        step = asking.number(given, "step", 60, 86_400)
+        query_params.known(given, _TIME | _FILTERS | {"step", "of"})
+        when = query_params.between(given, self._wall())
+        step = query_params.number(given, "step", 60, 86_400)
         if (when.end_ns - when.start_ns) / 1e9 / step > _MOST_MINUTES:
             raise QuestionError(f"step: more than {_MOST_MINUTES} steps; take a larger one")
-        filters = asking.texts(given, _FILTERS)
-        of = asking.some(given, "of", read.MEASURED)
+        filters = query_params.texts(given, _FILTERS)
+        of = query_params.some(given, "of", read.MEASURED)
         found = await self._ask(
             lambda: read.stage_percentiles(
                 self._store, when.start_ns, when.end_ns, filters, step_s=step, of=of
@@ -207,8 +207,8 @@ class Api:
         return JSONResponse({"step_s": step, "points": found})
 
     async def _trace(self, request: Request) -> Response:
-        wanted = asking.trace_id(request.path_params["trace_id"])
-        asking.known(request.query_params, frozenset())
+        wanted = query_params.trace_id(request.path_params["trace_id"])
+        query_params.known(request.query_params, frozenset())
         found = await self._ask(lambda: read.trace(self._store, wanted), request)
         if not found["rows"] and not found["spans"]:
             return _error(404, f"no trace {wanted} is stored")
@@ -216,13 +216,13 @@ class Api:
 
     async def _slowest(self, request: Request) -> Response:
         given = dict(request.query_params)
-        asking.known(given, _TIME | _FILTERS | {"limit", "by"})
-        when = asking.between(given, self._wall())
-        limit = asking.number(given, "limit", 20, _MOST_SLOW)
+        query_params.known(given, _TIME | _FILTERS | {"limit", "by"})
+        when = query_params.between(given, self._wall())
+        limit = query_params.number(given, "limit", 20, _MOST_SLOW)
         by = given.get("by", "e2e")
         if by not in read.SLOWEST_BY:
             raise QuestionError(f"by: {by[:64]!r} is not one of {', '.join(read.SLOWEST_BY)}")
-        filters = asking.texts(given, _FILTERS)
+        filters = query_params.texts(given, _FILTERS)
         found = await self._ask(
             lambda: read.slowest(
                 self._store, when.start_ns, when.end_ns, filters, by=by, limit=limit
@@ -233,8 +233,8 @@ class Api:
 
     async def _coverage(self, request: Request) -> Response:
         given = dict(request.query_params)
-        asking.known(given, _TIME)
-        when = asking.between(given, self._wall())
+        query_params.known(given, _TIME)
+        when = query_params.between(given, self._wall())
         return JSONResponse(
             await self._ask(
                 lambda: read.coverage(self._store, when.start_ns, when.end_ns), request
@@ -243,11 +243,11 @@ class Api:
 
     async def _live(self, request: Request) -> Response:
         given = dict(request.query_params)
-        asking.known(given, frozenset({"budget"}))
+        query_params.known(given, frozenset({"budget"}))
         return JSONResponse((await self._looking.look(given.get("budget"))).as_json())
 
     async def _quarantined(self, request: Request) -> Response:
-        asking.known(request.query_params, frozenset())
+        query_params.known(request.query_params, frozenset())
         found = [] if self._intake is None else self._intake.quarantine.entries()
         return JSONResponse({"requests": [asdict(one) for one in found]})
 

@@ -23,9 +23,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from llmtrace.display.colours import STAGE_COLOURS
-from llmtrace_collector.receive.access import Secret
-from llmtrace_collector.serve.access import Guard
-from llmtrace_collector.serve.metrics import MetricsPage
+from llmtrace_collector.metrics.endpoint import MetricsPage
+from llmtrace_collector.receive.auth import Secret
+from llmtrace_collector.serve.auth import Guard
 
 # Nothing is told there: orchestrators have no token, and the page asks for one.
 FREE: Final = ("/", "/healthz", "/readyz")

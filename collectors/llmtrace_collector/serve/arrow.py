@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from llmtrace_collector.serve.asking import QuestionError
+from llmtrace_collector.serve.query_params import QuestionError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmtrace_collector.serve.asking import QuestionError
+from llmtrace_collector.serve.query_params import QuestionError
 from llmtrace_collector.store import Event
 
 _KEYS: Final = frozenset({"t", "kind", "text", "instance", "labels"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmtrace_collector.config import Address
+from llmtrace_collector.config.schema import Address
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Where do spans, rows and signals stay?"""
 
-from llmtrace_collector.store.opening import open_store
+from llmtrace_collector.store.open_store import open_store
 from llmtrace_collector.store.protocol import (
     BadBatch,
     Event,

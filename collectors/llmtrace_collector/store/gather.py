@@ -20,8 +20,8 @@ from collections.abc import Collection
 from typing import Final
 
 from llmtrace.core.row import TURN
-from llmtrace_collector.store.fields import TEXTS
-from llmtrace_collector.store.sql import quoted, step
+from llmtrace_collector.store.row_columns import TEXTS
+from llmtrace_collector.store.sql_builder import quoted, step
 
 # Parts of one trace up to which they are told apart by their place in it; an agent's long session
 # has some thousand. Above it, parts are joined by the ids they name alone.

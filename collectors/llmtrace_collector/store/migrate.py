@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from llmtrace.errors import ConfigError, SourceError
-from llmtrace_collector.store.engine import Engine, Settings
-from llmtrace_collector.store.opening import open_engine
-from llmtrace_collector.store.stored import ClickHouseStore
+from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.open_store import open_engine
+from llmtrace_collector.store.sql_engine import Engine, Settings
 
 
 @dataclass(frozen=True, slots=True)

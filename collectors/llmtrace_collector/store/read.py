@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import STAGES
-from llmtrace_collector.store.fields import FIELDS
 from llmtrace_collector.store.protocol import Readable
+from llmtrace_collector.store.row_columns import FIELDS
 
 _NS: Final = 1_000_000_000
 _MS: Final = 1_000

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace_collector.store import tables
-from llmtrace_collector.store.engine import Engine
+from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep
 
 # What goes first.

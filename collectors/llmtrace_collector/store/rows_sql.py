@@ -12,11 +12,11 @@ from typing import Final
 
 from llmtrace.core.browser_timing import IN_JSON, name_of
 from llmtrace.core.stages import STAGES
-from llmtrace_collector.store.fields import FIELDS, SOURCE, TEXTS
 from llmtrace_collector.store.gather import REQUESTS
-from llmtrace_collector.store.parts import KIND
-from llmtrace_collector.store.split_sql import split_sql
-from llmtrace_collector.store.sql import keep, quoted, replace, step
+from llmtrace_collector.store.row_columns import FIELDS, SOURCE, TEXTS
+from llmtrace_collector.store.span_facts import KIND
+from llmtrace_collector.store.sql_builder import keep, quoted, replace, step
+from llmtrace_collector.store.stage_split_sql import split_sql
 
 _RANKED: Final = (
     "engine_inband", "engine_span", "engine_plugin", "server_timing", "client", "kernel",

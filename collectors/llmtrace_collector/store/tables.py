@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.core.stages import STAGES
-from llmtrace_collector.store import gather, parts, spans
-from llmtrace_collector.store.fields import FIELDS, NS, SOURCE
-from llmtrace_collector.store.sql import quoted
+from llmtrace_collector.store import gather
+from llmtrace_collector.store import otlp_to_spans as spans
+from llmtrace_collector.store import span_facts as parts
+from llmtrace_collector.store.row_columns import FIELDS, NS, SOURCE
+from llmtrace_collector.store.sql_builder import quoted
 
 # Blocks whose tokens are remembered, in each table: what is inserted again is there already.
 REMEMBERED: Final = 1000

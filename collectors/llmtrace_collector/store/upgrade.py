@@ -15,7 +15,7 @@ from typing import Final
 
 from llmtrace.errors import ConfigError
 from llmtrace_collector.store import gather, tables
-from llmtrace_collector.store.engine import Engine
+from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep, Table
 
 # The number of the schema that the tables of this version make. 1 had no table for it.

@@ -14,10 +14,10 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from llmtrace_collector.receive import ReceiveLimits
-from llmtrace_collector.receive.check import check
 from llmtrace_collector.receive.otlp_json import from_json
-from llmtrace_collector.receive.refusal import RefusedError
+from llmtrace_collector.receive.rejections import RefusedError
 from llmtrace_collector.receive.spool import _varint as varint
+from llmtrace_collector.receive.validate import check
 from tests.collector.receive.parts import body, numbers, request, span
 
 LIMITS = ReceiveLimits()

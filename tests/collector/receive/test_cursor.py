@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from llmtrace_collector.receive.cursor import Cursor
+from llmtrace_collector.receive.spool_cursor import Cursor
 
 
 def opened(path, *, position=False):

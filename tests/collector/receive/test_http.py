@@ -22,7 +22,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from llmtrace.core.browser_timing import ON_WIRE, unflatten
 from llmtrace.semconv.attributes import SCOPE
 from llmtrace_collector.receive import HttpAccess, ReceiveLimits, SpoolLimits
-from llmtrace_collector.receive.inflate import ENCODINGS
+from llmtrace_collector.receive.decompress import ENCODINGS
 from tests.collector.receive.parts import body, receiving, request, span, spooled
 from tests.collector.receive.test_check import as_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace_collector.receive.records import MARK, head, length_at, next_mark, records
+from llmtrace_collector.receive.spool_format import MARK, head, length_at, next_mark, records
 
 PAYLOADS = st.lists(st.binary(max_size=60) | st.just(MARK * 3), max_size=6)
 

@@ -13,7 +13,7 @@ import pytest
 
 from llmtrace.errors import ConfigError
 from llmtrace_collector.receive import Spool, SpoolLimits
-from llmtrace_collector.receive.refusal import RefusedError
+from llmtrace_collector.receive.rejections import RefusedError
 from tests.collector.receive.parts import body, numbers, spooled
 
 MIB = 1 << 20

@@ -13,10 +13,10 @@ from starlette.testclient import TestClient
 from llmtrace.api_clients.listen_address import host_of
 from llmtrace.core.stages import STAGES
 from llmtrace.display.colours import STAGE_COLOURS
-from llmtrace_collector.config import Address
-from llmtrace_collector.serve.access import Guard, hosts_for
+from llmtrace_collector.config.schema import Address
+from llmtrace_collector.metrics.endpoint import Own
 from llmtrace_collector.serve.app import live_page, make_app
-from llmtrace_collector.serve.metrics import Own
+from llmtrace_collector.serve.auth import Guard, hosts_for
 
 TOKEN = "0123456789abcdef-secret"
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from llmtrace_collector.serve import asking
-from llmtrace_collector.serve.asking import Between, QuestionError
+from llmtrace_collector.serve import query_params
 from llmtrace_collector.serve.events import read_events
+from llmtrace_collector.serve.query_params import Between, QuestionError
 from llmtrace_collector.store import Event
 
 NOW = 1_795_000_000.0
@@ -19,15 +19,17 @@ def test_times_of_every_kind():
     """Unix seconds, ISO 8601, and how long ago; the last hour if nobody says."""
     end = round(NOW * S)
 
-    assert asking.between({}, NOW) == Between(end - 3600 * S, end)
-    assert asking.between({"start": "-15m"}, NOW) == Between(end - 900 * S, end)
-    assert asking.between({"start": "100", "end": "200.5"}, NOW) == Between(
+    assert query_params.between({}, NOW) == Between(end - 3600 * S, end)
+    assert query_params.between({"start": "-15m"}, NOW) == Between(end - 900 * S, end)
+    assert query_params.between({"start": "100", "end": "200.5"}, NOW) == Between(
         100 * S, 200_500_000_000
     )
-    iso = asking.between({"start": "2026-11-21T14:00:00+00:00", "end": "2026-11-21T15:00Z"}, NOW)
+    iso = query_params.between(
+        {"start": "2026-11-21T14:00:00+00:00", "end": "2026-11-21T15:00Z"}, NOW
+    )
     assert iso.end_ns - iso.start_ns == 3600 * S
-    assert asking.between({"end": "-1h"}, NOW) == Between(end - 7200 * S, end - 3600 * S)
-    assert asking.moment(None, "at", NOW) == end
+    assert query_params.between({"end": "-1h"}, NOW) == Between(end - 7200 * S, end - 3600 * S)
+    assert query_params.moment(None, "at", NOW) == end
 
 
 @pytest.mark.parametrize(
@@ -45,23 +47,23 @@ def test_times_of_every_kind():
 def test_times_that_are_none(given, words):
     """They say what would do."""
     with pytest.raises(QuestionError, match=words):
-        asking.between(given, NOW)
+        query_params.between(given, NOW)
 
 
 def test_a_parameter_that_means_nothing():
     """A misspelt filter would answer with everything."""
     with pytest.raises(QuestionError, match="no such parameter: modle; there are end, model"):
-        asking.known({"modle": "x"}, frozenset({"model", "end"}))
+        query_params.known({"modle": "x"}, frozenset({"model", "end"}))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "", "11", "²", "9" * 30])
 def test_numbers_that_are_none(text):
     """From 1 to the most."""
     with pytest.raises(QuestionError, match=r"limit: .* is not a whole number from 1 to 10"):
-        asking.number({"limit": text}, "limit", 5, 10)
+        query_params.number({"limit": text}, "limit", 5, 10)
 
-    assert asking.number({"limit": "10"}, "limit", 5, 10) == 10
-    assert asking.number({}, "limit", 5, 10) == 5
+    assert query_params.number({"limit": "10"}, "limit", 5, 10) == 10
+    assert query_params.number({}, "limit", 5, 10) == 5
 
 
 def test_ids_and_places():
@@ -69,21 +71,21 @@ def test_ids_and_places():
     trace, span = "0123456789ABCDEF" * 2, "0123456789abcdef"
     after = f"17:{trace.lower()}:{span}"
 
-    assert asking.trace_id(trace) == trace.lower()
-    assert asking.cursor(after) == (17, trace.lower(), span)
-    assert asking.cursor(None) is None
+    assert query_params.trace_id(trace) == trace.lower()
+    assert query_params.cursor(after) == (17, trace.lower(), span)
+    assert query_params.cursor(None) is None
     for wrong in ("", "abc", "x" * 32, trace + "0"):
         with pytest.raises(QuestionError):
-            asking.trace_id(wrong)
+            query_params.trace_id(wrong)
     with pytest.raises(QuestionError, match="after: write start:trace_id:span_id"):
-        asking.cursor("17:")
+        query_params.cursor("17:")
 
 
 def test_filters_are_short():
     """Longer than any value there is."""
-    assert asking.texts({"model": "m", "other": "x"}, frozenset({"model"})) == {"model": "m"}
+    assert query_params.texts({"model": "m", "other": "x"}, frozenset({"model"})) == {"model": "m"}
     with pytest.raises(QuestionError, match="model: longer than 256"):
-        asking.texts({"model": "m" * 257}, frozenset({"model"}))
+        query_params.texts({"model": "m" * 257}, frozenset({"model"}))
 
 
 def test_events_one_or_several():

@@ -13,8 +13,8 @@ from llmtrace.budget import DEFAULT, Budget
 from llmtrace.core.stages import STAGES, Reported, Timeline
 from llmtrace.dataset.summary import summarise
 from llmtrace.testing import make_row
-from llmtrace_collector.serve import figures
-from llmtrace_collector.serve.live import lines
+from llmtrace_collector.serve import live_queries
+from llmtrace_collector.serve.live_model import lines
 from llmtrace_collector.store import open_store, read
 from tests.collector.collecting import as_otlp
 from tests.collector.store.sent import delimited
@@ -76,7 +76,7 @@ def within(since_s, until_s=0, model=None):
 @pytest.mark.parametrize("seconds", [300, 600, 20])
 def test_stages_now_are_a_summary_of_the_rows(store, seconds):
     """Count, percentiles, shares, verdicts and who told: as `llmtrace.dataset.summary` has them."""
-    outcomes, counted = figures.counted(store, NOW - seconds * _S, NOW, DEFAULT)
+    outcomes, counted = live_queries.counted(store, NOW - seconds * _S, NOW, DEFAULT)
     expected = summarise(within(seconds), DEFAULT)
 
     assert outcomes == expected.outcomes
@@ -95,7 +95,7 @@ def test_stages_now_are_a_summary_of_the_rows(store, seconds):
 
 def test_each_minute_has_its_own(store):
     """A request belongs to the minute it was over in; what nobody told is `None`."""
-    found = figures.minutes(store, NOW, DEFAULT)
+    found = live_queries.minutes(store, NOW, DEFAULT)
 
     assert found.t == tuple(NOW // _S - 60 * back for back in range(10, 0, -1))
     for place, t in enumerate(found.t):
@@ -109,16 +109,16 @@ def test_each_minute_has_its_own(store):
 def test_a_budget_is_held_against_those_it_is_for(store):
     """By patterns of models, as everywhere."""
     budget = Budget(name="llama", total_s=1.0, model=("llama-*",))
-    outcomes, _ = figures.counted(store, NOW - 600 * _S, NOW, budget)
+    outcomes, _ = live_queries.counted(store, NOW - 600 * _S, NOW, budget)
 
     assert sum(outcomes.values()) == len(within(600, model="llama-3"))
     nobody = Budget(name="none", route=("chat", "a?[bc]"))
-    assert figures.counted(store, NOW - 600 * _S, NOW, nobody) == ({}, {})
+    assert live_queries.counted(store, NOW - 600 * _S, NOW, nobody) == ({}, {})
 
 
 def test_the_slowest(store):
     """Whatever became of them, longest first."""
-    found = figures.slowest(store, NOW - 600 * _S, NOW, DEFAULT, 5)
+    found = live_queries.slowest(store, NOW - 600 * _S, NOW, DEFAULT, 5)
     expected = sorted(within(600), key=lambda row: -row.e2e_ns)[:5]
 
     assert [one.trace_id for one in found] == [row.trace_id for row in expected]

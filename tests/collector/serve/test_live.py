@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from llmtrace.budget import DEFAULT, Budget
 from llmtrace.stats.quantiles import interval
-from llmtrace_collector.profile import builtin_profiles
-from llmtrace_collector.scrape import TargetState
-from llmtrace_collector.serve.engines import engine_lines, gpu_lines
-from llmtrace_collector.serve.live import Counted, at_most, lines, problems, verdict
-from llmtrace_collector.targets import Target
-from llmtrace_collector.unify import Unifier
-from llmtrace_collector.window import windows
+from llmtrace_collector.scrape.scraper import TargetState
+from llmtrace_collector.scrape.targets import Target
+from llmtrace_collector.serve.engine_status import engine_lines, gpu_lines
+from llmtrace_collector.serve.live_model import Counted, at_most, lines, problems, verdict
+from llmtrace_collector.signals.interval import windows
+from llmtrace_collector.signals.normalise import Unifier
+from llmtrace_collector.signals.profile import builtin_profiles
 from tests.collector import pages
 
 

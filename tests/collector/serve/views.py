@@ -6,8 +6,8 @@ import math
 from typing import Any, Final
 
 from llmtrace.budget import DEFAULT
-from llmtrace_collector.serve.engines import EngineLine, GpuLine
-from llmtrace_collector.serve.live import (
+from llmtrace_collector.serve.engine_status import EngineLine, GpuLine
+from llmtrace_collector.serve.live_model import (
     STAGE_NAMES,
     CollectorNow,
     Counted,

@@ -15,9 +15,9 @@ from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import IDS, NUMBERS, WORDS, Builder, from_dicts, short
 from llmtrace.errors import ConfigError, DataError
 from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, open_store, read
-from llmtrace_collector.store.as_case import add_rows, read_case
-from llmtrace_collector.store.server import Server
-from llmtrace_collector.store.stored import ClickHouseStore
+from llmtrace_collector.store.clickhouse_server import Server
+from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.export_case import add_rows, read_case
 from tests.collector.store.sent import drawn, join, send
 from tests.collector.store.shim import serving
 from tests.strategies import rows

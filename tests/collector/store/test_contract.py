@@ -12,9 +12,9 @@ import pytest
 
 from llmtrace.errors import DataError
 from llmtrace_collector.store import BadBatch, Event, Facts, SignalSample, open_store
-from llmtrace_collector.store.server import Server
-from llmtrace_collector.store.spans import INDEXED_LATER
-from llmtrace_collector.store.stored import ClickHouseStore
+from llmtrace_collector.store.clickhouse_server import Server
+from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.otlp_to_spans import INDEXED_LATER
 from tests.collector.store.sent import body_of, fetch, join, send
 from tests.collector.store.shim import serving
 from tests.collector.store.test_join import differences, plugin_span, row

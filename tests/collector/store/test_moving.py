@@ -11,10 +11,10 @@ import chdb
 import pytest
 
 from llmtrace.errors import ConfigError, SourceError
-from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, open_store, printed
+from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, ddl, open_store
+from llmtrace_collector.store.clickhouse_server import Server
+from llmtrace_collector.store.clickhouse_store import ClickHouseStore
 from llmtrace_collector.store.migrate import copy, migrate
-from llmtrace_collector.store.server import Server
-from llmtrace_collector.store.stored import ClickHouseStore
 from llmtrace_collector.store.tables import Keep
 from tests.collector.store.sent import body_of, fetch, join, send
 from tests.collector.store.shim import serving
@@ -183,15 +183,15 @@ def test_a_collector_fleet_needs_no_process_of_ours(tmp_path):
         parts = [plugin_span(one.response_id), engine_span(late)]
         for n, items in enumerate([[one, parts[1]], [parts[0], large], [late, large]]):
             store.insert_otlp(body_of(items), f"fleet-{n}")
-        for statement in printed.join_views():
+        for statement in ddl.join_views():
             store.engine.run(statement)
         deadline = time.monotonic() + 90
         while len(fetch(store, [])) < 3 and time.monotonic() < deadline:
-            for view in printed.JOIN_VIEWS:
+            for view in ddl.JOIN_VIEWS:
                 store.engine.run(f"SYSTEM REFRESH VIEW {view}")
                 store.engine.run(f"SYSTEM WAIT VIEW {view}")
         seen = fetch(store, ["told_by", "queue_source", "queue_ns"])
-        for view in reversed(printed.JOIN_VIEWS):
+        for view in reversed(ddl.JOIN_VIEWS):
             store.engine.run(f"DROP VIEW {view}")
 
         assert seen[one.span_id]["told_by"] == ["row", "plugin"]
@@ -204,8 +204,8 @@ def test_a_collector_fleet_needs_no_process_of_ours(tmp_path):
 def test_the_printed_schema_is_sql(cluster, tmp_path):
     """Every statement of it is one that ClickHouse reads; names that are none are refused."""
     connection = chdb.connect(str(tmp_path / "parse"))
-    text = printed.schema("spans", cluster)
-    statements = list(printed.statements("spans", cluster, Keep()))
+    text = ddl.schema("spans", cluster)
+    statements = list(ddl.statements("spans", cluster, Keep()))
 
     for statement in statements:
         escaped = statement.replace("\\", "\\\\").replace("\n", "\\n")
@@ -217,7 +217,7 @@ def test_the_printed_schema_is_sql(cluster, tmp_path):
             connection.query(statement, "Null")
     connection.close()
     with pytest.raises(ConfigError, match="--database"):
-        printed.schema("x; DROP TABLE y")
+        ddl.schema("x; DROP TABLE y")
 
 
 def test_a_store_is_for_one_process(folder):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmtrace.core.browser_timing import IN_JSON, flatten
 from llmtrace.core.stages import STAGES
 from llmtrace_collector.store import read
-from llmtrace_collector.store.fields import FIELDS
+from llmtrace_collector.store.row_columns import FIELDS
 from tests.collector.collecting import some_rows
 from tests.collector.store.sent import drawn, fetch, join, send
 from tests.strategies import rows

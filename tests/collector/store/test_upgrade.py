@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.store import Event, Facts, SignalSample, open_store, printed, upgrade
-from llmtrace_collector.store.opening import open_to_read
+from llmtrace_collector.store import Event, Facts, SignalSample, ddl, open_store, upgrade
+from llmtrace_collector.store.open_store import open_to_read
 from llmtrace_collector.store.tables import Keep
 from tests.collector.store.sent import fetch, join, send
 from tests.collector.store.test_join import differences, engine_span, plugin_span, row
@@ -96,7 +96,7 @@ def test_what_is_printed_for_an_older_server_upgrades_it_and_may_run_twice(new, 
     store = open_store(tmp_path / "any")
     store.close()
     folder = unpacked(STORED[0], tmp_path)
-    from llmtrace_collector.store.embedded import Embedded
+    from llmtrace_collector.store.clickhouse_embedded import Embedded
 
     engine = Embedded(folder)
     for _ in range(2):
@@ -147,4 +147,4 @@ def test_a_store_of_a_newer_schema_is_refused_with_both_numbers(tmp_path):
 def test_numbers_that_are_none_are_refused():
     """`--from` of something else."""
     with pytest.raises(ConfigError, match="--from 99"):
-        printed.schema(since=99)
+        ddl.schema(since=99)

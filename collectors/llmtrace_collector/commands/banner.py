@@ -1,0 +1,55 @@
+"""What does somebody see who starts a collector: what listens where, and how to point at it?"""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from llmtrace import __version__
+from llmtrace_collector.config.schema import Config
+from llmtrace_collector.scrape.fetch import shown
+from llmtrace_collector.serve.how_to_send import Places
+
+
+def lines(config: Config, places: Places) -> list[tuple[str, str, str]]:
+    """Return what is said: a name, what it is, and how it is used."""
+    said = []
+    if (at := places.otlp_http) is not None:
+        url = places.url(at)
+        said.append(("OTLP over HTTP", url, f"OTEL_EXPORTER_OTLP_ENDPOINT={url}"))
+    if (at := places.otlp_grpc) is not None:
+        url = places.url(at)
+        said.append(("OTLP over gRPC", url, f"vllm serve ... --otlp-traces-endpoint {url}"))
+    if (at := places.web) is not None:
+        url = places.url(at)
+        said.append(("live page", f"{url}/", f"llmtrace top --url {url}"))
+        said.append(("metrics", f"{url}/metrics", "for Prometheus"))
+    store = config.store.url
+    kept = f"spans {config.store.spans_days} days, rows {config.store.rows_days} days"
+    said.append(("data", str(config.data) if store is None else shown(store), kept))
+    scrape = config.scrape
+    listed = sum(map(len, scrape.targets))
+    lists = len(scrape.files) + len(scrape.http)
+    targets = [f"{listed} listed"] if listed else []
+    targets += [f"{lists} {'list' if lists == 1 else 'lists'}"] if lists else []
+    every = f"every {scrape.interval:g} s" if targets else "--target http://engine:8000/metrics"
+    said.append(("engines", " and ".join(targets) or "none", every))
+    said.append(("GPUs", f"{places.gpus} here" if places.gpus else "none here", ""))
+    names = ", ".join(budget.name for budget in config.budget)
+    said.append(("budget", names, "" if len(config.budget) > 1 else "--budget FILE for your own"))
+    return said
+
+
+def show(config: Config, places: Places, out: TextIO) -> None:
+    """Print it for people; programs that read JSON get none of it."""
+    if config.log.format == "json":
+        return
+    said = lines(config, places)
+    name_room = max(len(name) for name, _, _ in said)
+    what_room = max(len(what) for _, what, _ in said)
+    out.write(f"llmtrace collect {__version__}\n\n")
+    out.writelines(
+        f"  {name:<{name_room}}  {what:<{what_room}}  {use}".rstrip() + "\n"
+        for name, what, use in said
+    )
+    out.write("\nCtrl-C ends it in order, twice at once.\n\n")
+    out.flush()

@@ -1,0 +1,495 @@
+"""What runs when one runs `llmtrace collect`?
+
+One process: receivers into a spool, the spool into the store, engines' and GPUs' pages read, all
+of it served. What is acknowledged is on disk by then, so that ending at any moment loses none of
+it; an orderly end stores it as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+
+from llmtrace import __version__
+from llmtrace.core.failopen import internal_error
+from llmtrace.errors import ConfigError, LlmtraceError, SourceError
+from llmtrace.exporters.prometheus.sink import PrometheusSink
+from llmtrace_collector.commands import banner
+from llmtrace_collector.commands.logs import logging_to
+from llmtrace_collector.commands.reload import Reloader
+from llmtrace_collector.config.fields import Key
+from llmtrace_collector.config.schema import Address, Config, as_yaml, exposed, load, tls
+from llmtrace_collector.metrics.endpoint import Own, Samples
+from llmtrace_collector.metrics.request_metrics import Tally
+from llmtrace_collector.metrics.target_metrics import TargetMetrics
+from llmtrace_collector.receive import (
+    HttpAccess,
+    HttpServer,
+    Ingest,
+    Intake,
+    ReceiveLimits,
+    Spool,
+    own_metrics,
+    routes,
+    start_grpc,
+)
+from llmtrace_collector.receive.counters import Received
+from llmtrace_collector.receive.discard import Unwanted
+from llmtrace_collector.scrape.gpu import GpuReader
+from llmtrace_collector.scrape.recorder import Recorder
+from llmtrace_collector.scrape.scraper import Scraper
+from llmtrace_collector.serve.api import Api
+from llmtrace_collector.serve.app import make_app
+from llmtrace_collector.serve.auth import hosts_for
+from llmtrace_collector.serve.how_to_send import Places
+from llmtrace_collector.serve.live_view import Looking
+from llmtrace_collector.signals.profile import builtin_profiles, load_profiles
+from llmtrace_collector.store.clickhouse_store import ClickHouseStore
+from llmtrace_collector.store.open_store import open_store
+
+logger = logging.getLogger("llmtrace.collector")
+
+# Of the time there is for an orderly end, the share that storing what is spooled may take.
+_FOR_STORING: Final = 0.6
+_GRPC_GRACE_S: Final = 2.0
+_HURRIED: Final = 130
+_MAX_LABEL_SETS: Final = 500  # of all services together; it is a process of its own
+_SAME_WISH_S: Final = 0.3
+_WEB_CONNECTIONS: Final = 1_000
+_TRIM_EVERY_S: Final = 600.0
+
+
+def run(
+    file: Path | None,
+    flags: Mapping[Key, Any],
+    *,
+    check: bool = False,
+    print_config: bool = False,
+) -> None:
+    """Collect until a signal ends it: the command `llmtrace collect`.
+
+    Raises:
+        ConfigError: a setting is wrong, or a port, folder or certificate cannot be had.
+        SourceError: the store does not answer.
+    """
+    config = load(file, flags)
+    if print_config:
+        sys.stdout.write(as_yaml(config))
+        return
+    if check:
+        where = "the defaults" if file is None else str(file)
+        sys.stdout.write(f"{where}: nothing wrong\n")
+        return
+    with logging_to(None, config.log.format, config.log.level):
+        asyncio.run(collect(config, lambda: load(file, flags)))
+
+
+@dataclass(slots=True)
+class State:
+    """How far this process is; read by whoever asks whether it is ready."""
+
+    ready: bool = False
+    stopping: bool = False
+
+    def why_not(self, spool: Spool) -> str | None:
+        """Return why it should get nothing now, in words; `None` = it may."""
+        if self.stopping:
+            return "stopping"
+        if not self.ready:
+            return "starting"
+        if spool.disk_bytes >= spool.limits.disk_bytes:
+            return "the spool is full: the store does not take what came"
+        return None
+
+
+async def collect(config: Config, read: Callable[[], Config] | None = None) -> None:
+    """Run everything until SIGTERM or SIGINT, then end in order. A second signal ends it at once.
+
+    SIGHUP reads the settings anew; see `reload`.
+
+    Args:
+        config: the settings.
+        read: reads them anew.
+
+    Raises:
+        ConfigError: a port, folder or certificate cannot be had.
+        SourceError: the store does not answer.
+    """
+    for words in exposed(config):
+        logger.warning("%s", words)
+    stop, reloader = asyncio.Event(), Reloader(config, read)
+    with _signals(stop, reloader):
+        async with running(config, reloader) as places:
+            banner.show(config, places, sys.stderr)
+            logger.info("ready")
+            await stop.wait()
+            logger.info("stopping: what is spooled is stored first; once more ends at once")
+    logger.info("stopped")
+
+
+@asynccontextmanager
+async def running(config: Config, reloader: Reloader | None = None) -> AsyncIterator[Places]:
+    """Run everything while the block runs, and end it in order. Yield where it listens.
+
+    Args:
+        config: the settings.
+        reloader: of these settings; default: one that never changes them.
+
+    Raises:
+        ConfigError: a port, folder or certificate cannot be had.
+        SourceError: the store does not answer.
+    """
+    began = time.monotonic()
+    state = State()
+    reloader = reloader or Reloader(config)
+    _look_for_room(config)
+    _make_folder(config.data)
+    context_of = tls(config)
+    async with AsyncExitStack() as last:
+        store = await asyncio.to_thread(open_store, config.store_place, keep=config.store.keep())
+        last.callback(store.close)
+        limits = config.receive.limits()
+        spool = Spool(
+            config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes
+        )
+        last.push_async_callback(asyncio.to_thread, spool.close)
+        ingest = Ingest(spool, store)
+        intake = Intake(spool, limits)
+        gpus = last.enter_context(_gpus(config.scrape.gpu))
+        profiles = config.scrape.profiles
+        scraper = await last.enter_async_context(
+            Scraper(
+                config.scrape.sources(),
+                config.scrape.settings(),
+                builtin_profiles() if profiles is None else load_profiles(profiles),
+            )
+        )
+        machine = socket.gethostname()
+        recorder = Recorder(
+            store,
+            scraper.states,
+            None if gpus is None else gpus.read,
+            machine=machine,
+            interval_s=config.scrape.interval,
+        )
+        registry = CollectorRegistry()
+        sink = PrometheusSink(
+            thresholds_s=config.budget.thresholds_s(),
+            budget_seconds=config.budget.allocations_s(),
+            max_label_sets=_MAX_LABEL_SETS,
+            registry=registry,
+        )
+        last.callback(sink.close)
+        tally = Tally(
+            store, sink.write, settle_s=config.metrics.settle, without=config.metrics.without
+        )
+        registry.register(TargetMetrics(scraper.states, None if gpus is None else gpus.read))
+        registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
+        unwanted = Unwanted(reloader.send_token, limits.body_bytes)
+        registry.register(Own(lambda: _of_collector(began, recorder, tally, unwanted)))
+        looking = Looking(
+            store,
+            config.budget,
+            states=scraper.states,
+            local=None if gpus is None else gpus.read,
+            ingest=ingest,
+            spool=spool,
+            intake=intake,
+            machine=machine,
+            began=began,
+            unread=lambda: tally.unread,
+        )
+        places = looking.places
+        places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
+        web = _web(reloader, registry, Api(store, looking, intake=intake), state, spool)
+        if web is not None:
+            await web.start()
+            last.push_async_callback(web.stop)
+            places.web = _at(config.listen.web, web.port)
+        # From here on the order of ending matters: senders first, then what they sent.
+        last.push_async_callback(_drain, ingest, config)
+        ingest.start()
+        await _receive(reloader, intake, unwanted, places, last)
+
+        def follow(new: Config) -> None:
+            intake.limits = new.receive.limits()
+            spool.limits = new.spool.limits()
+            scraper.follow(new.scrape.sources())
+
+        reloader.applies(follow)
+        jobs = [recorder.run()]
+        if config.metrics.requests:
+            jobs.append(tally.run())
+        if config.store.disk_bytes is not None:
+            jobs.append(_keep_small(store, config.store.disk_bytes))
+        for job in jobs:
+            last.push_async_callback(_end, asyncio.create_task(job))
+        state.ready = True
+        last.callback(_mark_stopping, state)
+        yield places
+
+
+def _look_for_room(config: Config) -> None:
+    """Look whether one can listen where one is to, before anything slow begins.
+
+    Raises:
+        ConfigError: one cannot.
+    """
+    for name in ("web", "otlp_http", "otlp_grpc"):
+        at: Address | None = getattr(config.listen, name)
+        if at is None or at.port == 0:
+            continue
+        family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            try:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind((at.host, at.port))
+            except OSError as error:
+                raise ConfigError(
+                    f"listen.{name}: cannot listen on {at}: {error.strerror or error}; "
+                    f"is another collector running? Otherwise take another port"
+                ) from error
+
+
+def _make_folder(data: Path) -> None:
+    """Make the folder of the data, for nobody else to read.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"data: cannot make the folder {data}: {error.strerror or error}; "
+            f"give one this user may write to, by --data"
+        ) from error
+
+
+def _mark_stopping(state: State) -> None:
+    state.stopping = True
+
+
+async def _keep_small(store: ClickHouseStore, most_bytes: int) -> None:
+    """Drop the oldest days while the store is larger than it may be."""
+    while True:
+        try:
+            trimmed = await asyncio.to_thread(store.trim, most_bytes)
+        except LlmtraceError as error:
+            internal_error("collector.trim", error)
+        else:
+            if trimmed.dropped:
+                logger.info(
+                    "the store was too large: %d days of tables dropped, %d MiB freed",
+                    len(trimmed.dropped), trimmed.freed >> 20,
+                )  # fmt: skip
+        await asyncio.sleep(_TRIM_EVERY_S)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def _drain(ingest: Ingest, config: Config) -> None:
+    """Store what was acknowledged."""
+    stored = await asyncio.to_thread(ingest.stop, config.stop_after * _FOR_STORING)
+    if not stored:
+        logger.warning(
+            "the store did not take all in time; the rest is in %s for the next start",
+            config.data / "spool",
+        )
+
+
+@contextmanager
+def _gpus(wanted: str) -> Iterator[GpuReader | None]:
+    with ExitStack() as kept:
+        reader = None
+        if wanted != "off":
+            try:
+                reader = kept.enter_context(GpuReader())
+            except SourceError as error:
+                if wanted == "on":
+                    raise
+                logger.debug("%s", error)
+        yield reader
+
+
+def _at(wanted: Address | None, port: int) -> Address:
+    return Address(wanted.host if wanted else "127.0.0.1", port)
+
+
+def _web(
+    reloader: Reloader,
+    registry: CollectorRegistry,
+    api: Api,
+    state: State,
+    spool: Spool,
+) -> HttpServer | None:
+    config = reloader.config
+    at = config.listen.web
+    if at is None:
+        return None
+    hosts = hosts_for(at, config.access.hosts)
+    app = make_app(
+        registry,
+        api.mount(),
+        lambda: state.why_not(spool),
+        token=reloader.read_token,
+        hosts=None if hosts is None else frozenset(hosts),
+        quarantined=lambda: spool.quarantine.count,
+    )
+    server = HttpServer(
+        app,
+        at.host,
+        at.port,
+        ReceiveLimits(connections=_WEB_CONNECTIONS),
+        Received(),
+        certificate=config.access.certificate,
+        key=config.access.key,
+    )
+    reloader.applies(lambda new: server.take_certificate(new.access.certificate, new.access.key))
+    return server
+
+
+async def _receive(
+    reloader: Reloader,
+    intake: Intake,
+    unwanted: Unwanted,
+    places: Places,
+    last: AsyncExitStack,
+) -> None:
+    config = reloader.config
+    client_ca = config.receive.client_ca_file
+    if (at := config.listen.otlp_http) is not None:
+        access = HttpAccess(token=reloader.send_token, origins=frozenset(config.receive.origins))
+        server = HttpServer(
+            Starlette(routes=[*routes(intake, access), *unwanted.routes()]),
+            at.host,
+            at.port,
+            intake.limits,
+            intake.counted,
+            certificate=config.access.certificate,
+            key=config.access.key,
+            client_ca=client_ca,
+        )
+        await server.start()
+        last.push_async_callback(server.stop)
+        reloader.applies(
+            lambda new: server.take_certificate(new.access.certificate, new.access.key)
+        )
+        places.otlp_http = _at(at, server.port)
+    if (at := config.listen.otlp_grpc) is not None:
+        credentials = None
+        if config.access.certificate is not None and config.access.key is not None:
+            credentials = grpc.dynamic_ssl_server_credentials(
+                _grpc_certificates(config),
+                # Asked at each handshake: what is in effect then.
+                lambda: _grpc_certificates(reloader.config),
+                require_client_authentication=client_ca is not None,
+            )
+        grpc_server, port = await start_grpc(
+            intake, str(at), token=reloader.send_token, credentials=credentials
+        )
+        grpc_server.add_generic_rpc_handlers(unwanted.handlers())
+        last.push_async_callback(grpc_server.stop, _GRPC_GRACE_S)
+        places.otlp_grpc = _at(at, port)
+
+
+def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
+    """Return what gRPC's listener shows, and whom it trusts. Of settings that were checked."""
+    access, client_ca = config.access, config.receive.client_ca_file
+    assert access.key is not None  # noqa: S101 - the caller has looked
+    assert access.certificate is not None  # noqa: S101
+    return grpc.ssl_server_certificate_configuration(
+        [(access.key.read_bytes(), access.certificate.read_bytes())],
+        None if client_ca is None else client_ca.read_bytes(),
+    )
+
+
+def _of_collector(
+    began: float, recorder: Recorder, tally: Tally, unwanted: Unwanted
+) -> Iterator[tuple[str, str, str, Samples]]:
+    yield (
+        "llmtrace_collector_info", "Which collector this is.", "gauge",
+        [({"version": __version__}, 1)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_up_seconds", "Since this process began.", "gauge",
+        [({}, time.monotonic() - began)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_signals", "Samples of signals, by what became of them.", "counter",
+        [({"state": "stored"}, recorder.written), ({"state": "dropped"}, recorder.dropped)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_rows_counted", "Rows counted into the request metrics.", "counter",
+        [({}, tally.rows)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_rows_late",
+        "Rows that changed after they were counted, and stay counted as they were.", "counter",
+        [({}, tally.late)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_rows_unread", "Rows that could not be counted.", "counter",
+        [({}, tally.unread)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_unwanted_requests",
+        "OTLP requests of metrics and logs, which are taken and dropped.", "counter",
+        [({"kind": kind}, count) for kind, count in dict(unwanted.requests).items()],
+    )  # fmt: skip
+
+
+@contextmanager
+def _signals(stop: asyncio.Event, reloader: Reloader) -> Iterator[None]:
+    """Set the event at the first signal; leave at once at the second. SIGHUP reloads."""
+    loop = asyncio.get_running_loop()
+    heard_at = 0.0
+
+    def heard() -> None:
+        nonlocal heard_at
+        now = loop.time()
+        # Programs that run us often signal us and our whole group: one wish, heard twice.
+        if stop.is_set() and now - heard_at < _SAME_WISH_S:
+            return
+        heard_at = now
+        if stop.is_set():
+            # All that was acknowledged is in the spool: the next start finds it.
+            sys.stderr.write("llmtrace collect: ended at once\n")
+            sys.stderr.flush()
+            os._exit(_HURRIED)
+        stop.set()
+
+    wanted: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+    for one in wanted:
+        loop.add_signal_handler(one, heard)
+    reloading: set[asyncio.Task[bool]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(reloader.reload())
+        reloading.add(task)
+        task.add_done_callback(reloading.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        yield
+    finally:
+        for one in (*wanted, signal.SIGHUP):
+            loop.remove_signal_handler(one)

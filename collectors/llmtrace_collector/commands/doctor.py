@@ -1,0 +1,488 @@
+"""What does an engine or gateway report, what not, and which settings would mend that?
+
+One look at a server from outside: its page, its version, and (only if asked to) one request of one
+token. `examine` returns what was found; `show` makes a table of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import aiohttp
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from llmtrace.display.summary_tables import console_for
+from llmtrace.errors import DataError, SourceError
+from llmtrace_collector.scrape.fetch import (
+    FetchError,
+    checked,
+    fetch,
+    make_session,
+    read_json,
+    shown,
+)
+from llmtrace_collector.scrape.targets import Target, token_of
+from llmtrace_collector.signals.definitions import SIGNALS
+from llmtrace_collector.signals.exposition_parser import Limits
+from llmtrace_collector.signals.normalise import Distribution, Measured, Reading, Unifier
+from llmtrace_collector.signals.profile import (
+    Advice,
+    Profile,
+    builtin_profiles,
+    load_profiles,
+    parse_version,
+    show_version,
+)
+
+State = Literal["reported", "missing", "not here"]
+# `needed`: seen not to be set; `?`: cannot be seen from outside, or was not looked at.
+Setting = Literal["needed", "set", "?"]
+
+_ESSENTIAL: Final = frozenset(
+    {"running", "waiting", "kv_usage", "queue", "prefill", "decode", "ttft", "e2e"}
+)
+_SMALL: Final = 1 << 20
+_BASES: Final = {"", "/", "/v1", "/v1/"}
+_RESPONSES: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalFound:
+    """One signal: whether it is reported, its value now, and a word on it."""
+
+    signal: str
+    state: State
+    metric: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingFound:
+    """One setting: whether it is needed, and what for."""
+
+    setting: str
+    state: Setting
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a server is and reports.
+
+    Attributes:
+        url: of its page.
+        engines: what the page is of, by the titles of their profiles.
+        version: as the server tells, or as the names on its page bound it.
+        replicas: how many engines speak on the page, with their models.
+    """
+
+    url: str
+    engines: tuple[str, ...]
+    version: str
+    replicas: tuple[str, ...]
+    signals: tuple[SignalFound, ...]
+    settings: tuple[SettingFound, ...]
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Signals without which the stages of requests cannot be told, and that are not there."""
+        return tuple(
+            one.signal
+            for one in self.signals
+            if one.state == "missing" and one.signal in _ESSENTIAL
+        )
+
+
+def run(
+    url: str,
+    *,
+    token_file: Path | None,
+    timeout_s: float,
+    ask: bool,
+    profiles: Path | None,
+    as_json: bool,
+) -> None:
+    """Examine a server and print what was found: the command `llmtrace doctor`.
+
+    Raises:
+        SourceError: it cannot be read, is none that is known, or lacks what it should report.
+        ConfigError: the address is none, or a profile is none.
+    """
+    if (found := asyncio.run(_collector(url, timeout_s))) is not None:
+        _tell_collector(url, found, as_json=as_json)
+        return
+    known = builtin_profiles() if profiles is None else load_profiles(profiles)
+    report = asyncio.run(
+        examine(url, token_file=token_file, timeout_s=timeout_s, ask=ask, profiles=known)
+    )
+    console = console_for(sys.stdout)
+    if as_json:
+        console.out(json.dumps(asdict(report), indent=2), highlight=False)
+    else:
+        show(report, console)
+    if report.lacking:
+        raise SourceError(f"{report.url} does not report {', '.join(report.lacking)}")
+
+
+async def examine(
+    url: str,
+    *,
+    token_file: Path | None = None,
+    timeout_s: float = 10.0,
+    ask: bool = False,
+    profiles: Sequence[Profile] | None = None,
+) -> Report:
+    """Look at a server.
+
+    Args:
+        url: of it, of its `/v1`, or of its page.
+        token_file: holds a token it wants.
+        timeout_s: for each answer.
+        ask: whether to have the engine generate one token, to see what its answers carry.
+        profiles: what the server may be; default: all that are built in.
+
+    Raises:
+        SourceError: it cannot be read, or is none that is known.
+        ConfigError: the address is none.
+    """
+    target = Target(checked(url, "llmtrace doctor"), (), token_file)
+    server = _Server(target, token_of(target), timeout_s)
+    async with make_session() as session:
+        page, unifier, reading = await _page(session, server, profiles or builtin_profiles())
+        found = unifier.profiles
+        version = await _version(session, server, found)
+        answer = await _ask(session, server) if ask else None
+    bound = _at_least(reading) if version is None else version
+    return Report(
+        url=shown(page),
+        engines=tuple(profile.title for profile in found),
+        version=bound,
+        replicas=_replicas(reading),
+        signals=tuple(_signals(found, reading)),
+        settings=tuple(_settings(found, reading, version, answer)),
+    )
+
+
+async def _collector(url: str, timeout_s: float) -> Mapping[str, Any] | None:
+    """Return what a collector of ours says of itself; `None` = none is there, or not ready."""
+    parts = urlsplit(checked(url, "llmtrace doctor"))
+    if parts.path not in _BASES | {"/metrics", "/readyz"}:
+        return None
+    found = []
+    async with make_session() as session:
+        for path in ("/healthz", "/readyz"):
+            page = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+            try:
+                text = await fetch(session, page, timeout_s=timeout_s, size=_SMALL)
+                found.append(read_json(text, page))
+            except FetchError:
+                return None
+    alive, ready = found
+    is_ours = alive == {"status": "alive"} and isinstance(ready, Mapping) and "status" in ready
+    return ready if is_ours else None
+
+
+def _tell_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what a collector says of itself.
+
+    Raises:
+        SourceError: requests are in quarantine.
+    """
+    count = found.get("quarantined_requests", 0)
+    if as_json:
+        Console().out(json.dumps({"url": shown(url), **found}, indent=2), highlight=False)
+    else:
+        Console().out(f"{shown(url)}: llmtrace collector, {found.get('status')}", highlight=False)
+    if count:
+        raise SourceError(
+            f"{count} {'request is' if count == 1 else 'requests are'} in quarantine: the store "
+            "did not take them; `llmtrace quarantine` says why, and replays them"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    target: Target
+    token: str | None
+    timeout_s: float
+
+    @property
+    def base(self) -> str:
+        """The address without a path."""
+        parts = urlsplit(self.target.url)
+        return urlunsplit((parts.scheme, parts.netloc, "", "", ""))
+
+    async def get(self, session: aiohttp.ClientSession, url: str, size: int) -> str:
+        return await fetch(session, url, timeout_s=self.timeout_s, size=size, token=self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one answer of the engine carried."""
+
+    inband: bool
+    request_id: bool
+
+
+async def _page(
+    session: aiohttp.ClientSession, server: _Server, profiles: Sequence[Profile]
+) -> tuple[str, Unifier, Reading]:
+    url = server.target.url
+    if urlsplit(url).path in _BASES:
+        paths = dict.fromkeys(["/metrics", *(profile.path for profile in profiles)])
+        pages = [server.base + path for path in paths]
+    else:
+        pages = [url]
+    problems: list[str] = []
+    for page in pages:
+        try:
+            text = await server.get(session, page, Limits().size)
+            unifier = Unifier(profiles)
+            reading = unifier.read(text)
+        except FetchError as error:
+            problems.append(str(error))
+            if error.reason not in {"http", "page", "encoded"}:
+                raise  # nor will it answer at another path
+        except DataError as error:
+            problems.append(f"{shown(page)}: {error}")
+        else:
+            if reading.profiles:
+                return page, unifier, reading
+            problems.append(f"{shown(page)} is a page of nothing that is known here")
+    known = ", ".join(profile.title for profile in profiles)
+    raise SourceError(
+        f"{'; '.join(problems)}. Known are {known}. Some have no page until they are told to: "
+        f"SGLang --enable-metrics, llama.cpp --metrics, LiteLLM callbacks: [prometheus]"
+    )
+
+
+async def _version(
+    session: aiohttp.ClientSession, server: _Server, profiles: Sequence[Profile]
+) -> str | None:
+    for profile in profiles:
+        if profile.version is not None:
+            path, key = profile.version
+            try:
+                text = await server.get(session, server.base + path, _SMALL)
+                told = _told(read_json(text, server.base + path), key)
+            except FetchError:
+                continue  # old versions do not tell
+            if told is not None:
+                return told
+    return None
+
+
+def _told(content: object, key: str) -> str | None:
+    value = content.get(key) if isinstance(content, Mapping) else None
+    return value[:64] if isinstance(value, str) and value else None
+
+
+async def _ask(session: aiohttp.ClientSession, server: _Server) -> _Answer:
+    """Have the engine generate one token, and look at what comes with it."""
+    models = read_json(await server.get(session, f"{server.base}/v1/models", _SMALL), server.base)
+    try:
+        model = models["data"][0]["id"]
+    except (KeyError, IndexError, TypeError):
+        raise SourceError(f"{shown(server.base)}/v1/models lists no model to ask") from None
+    sent = f"llmtrace-doctor-{secrets.token_hex(8)}"
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    headers = {"X-Request-Id": sent}
+    if server.token:
+        headers["Authorization"] = f"Bearer {server.token}"
+    url = f"{server.base}/v1/chat/completions"
+    try:
+        async with (
+            asyncio.timeout(server.timeout_s),
+            session.post(url, json=body, headers=headers, allow_redirects=False) as answer,
+        ):
+            if answer.status != 200:  # noqa: PLR2004
+                raise SourceError(
+                    f"{shown(url)} answered {answer.status} to a request of one token"
+                )
+            text = bytearray()
+            async for chunk in answer.content.iter_any():
+                text += chunk
+                if len(text) > _RESPONSES:
+                    break
+            return _Answer(
+                inband=_carries_figures(text.decode("utf-8", errors="replace")),
+                request_id=answer.headers.get("x-request-id") == sent,
+            )
+    except TimeoutError:
+        raise SourceError(
+            f"{shown(url)} did not answer within {server.timeout_s:g} s (--timeout)"
+        ) from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise SourceError(f"{shown(url)}: {type(error).__name__}") from error
+
+
+def _carries_figures(text: str) -> bool:
+    """Say whether an event of a stream carries the engine's own figures."""
+    for line in text.splitlines():
+        if line.startswith("data:") and "queue_time_ms" in line:
+            try:
+                event = json.loads(line[5:])
+            except (ValueError, RecursionError):
+                continue
+            figures = event.get("metrics") if isinstance(event, Mapping) else None
+            if isinstance(figures, Mapping) and figures.get("queue_time_ms") is not None:
+                return True
+    return False
+
+
+def _at_least(reading: Reading) -> str:
+    """Bound a version by the names on its page."""
+    if reading.oldest is None:
+        return "not told"
+    if reading.newest is not None:
+        return f"{show_version(reading.oldest)} to {show_version(reading.newest)}, by its names"
+    return f"{show_version(reading.oldest)} or later, by its names"
+
+
+def _replicas(reading: Reading) -> tuple[str, ...]:
+    found = {}
+    for one in reading.measured:
+        labels = dict(one.labels)
+        words = [
+            f"{name} {labels[name]}" for name in ("model", "replica", "gpu") if name in labels
+        ]
+        if "replica" in labels or "gpu" in labels:
+            found[", ".join(words)] = True
+    return tuple(found)
+
+
+def _signals(profiles: Sequence[Profile], reading: Reading) -> list[SignalFound]:
+    measured: dict[str, list[Measured]] = {}
+    for one in reading.measured:
+        measured.setdefault(one.signal.name, []).append(one)
+    notes = {
+        name: family.note
+        for profile in profiles
+        for name, families in profile.signals.items()
+        for family in families[:1]
+        if family.note
+    }
+    found = [
+        SignalFound(
+            signal=name, state="reported", metric=SIGNALS[name].metric,
+            value=_value(series), note=notes.get(name, ""),
+        )
+        for name, series in measured.items()
+    ]  # fmt: skip
+    found += [
+        SignalFound(
+            signal=gone.signal,
+            state="missing" if gone.why is None else "not here",
+            metric=SIGNALS[gone.signal].metric,
+            value="",
+            note=gone.why or f"no {', '.join(gone.names)} on the page",
+        )
+        for gone in reading.missing
+        if gone.signal not in measured
+    ]
+    order = {name: place for place, name in enumerate(SIGNALS)}
+    return sorted(found, key=lambda one: order[one.signal])
+
+
+def _value(series: Sequence[Measured]) -> str:
+    """Show one value of all series of a signal."""
+    counted = [one.value for one in series if isinstance(one.value, Distribution)]
+    if counted:
+        number = sum(one.count for one in counted)
+        mean = f"{sum(one.sum for one in counted) / number:.4g}" if number else "-"
+        unit = " s" if series[0].signal.metric.endswith("_seconds") else ""
+        return f"mean {mean}{unit}, n {number:g}" if number else "n 0"
+    signal = series[0].signal
+    if signal.label is not None:
+        parts = [f"{dict(one.labels).get(signal.label, '')} {one.value:g}" for one in series]
+        return ", ".join(parts[:4]) + (", ..." if len(parts) > 4 else "")  # noqa: PLR2004
+    values = [one.value for one in series if isinstance(one.value, float)]
+    if signal.merge == "mean":
+        return f"{sum(values) / len(values):g}"
+    return f"{max(values) if signal.merge == 'max' else sum(values):g}"
+
+
+def _settings(
+    profiles: Sequence[Profile], reading: Reading, version: str | None, answer: _Answer | None
+) -> list[SettingFound]:
+    found = []
+    for profile in profiles:
+        for advice in profile.advice:
+            state, words = _setting(advice, reading, answer)
+            if state == "set" and advice.probe == "missing":
+                continue  # what it gives is there: nothing to say
+            late = _too_late(advice, version)
+            note = f"{advice.why}; {words}" if words else advice.why
+            note = f"{note}; {late}" if late else note
+            found.append(SettingFound(setting=advice.set, state=state, note=note))
+    return found
+
+
+def _setting(advice: Advice, reading: Reading, answer: _Answer | None) -> tuple[Setting, str]:
+    there = [one for one in reading.measured if one.signal.name == advice.signal]
+    if advice.probe == "missing":
+        return ("set", "") if there else ("needed", f"{advice.signal} is not reported")
+    if advice.probe == "buckets":
+        firsts = [one.value.bounds[0] for one in there if isinstance(one.value, Distribution)
+                  and one.value.bounds]  # fmt: skip
+        if not firsts:
+            return "?", f"{advice.signal} has no buckets"
+        wide = max(firsts) > (advice.finest_s or 0)
+        return ("needed" if wide else "set"), f"the first bucket ends at {max(firsts):g} s"
+    if advice.probe == "unseen":
+        return "?", "cannot be seen from here"
+    if answer is None:
+        return "?", "--ask finds out"
+    seen = answer.inband if advice.probe == "inband" else answer.request_id
+    return ("set", "") if seen else ("needed", "an answer did not carry it")
+
+
+def _too_late(advice: Advice, version: str | None) -> str:
+    if advice.since is None:
+        return ""
+    since = show_version(advice.since)
+    if version is None:
+        return f"from {since} on"
+    try:
+        return f"needs {since} at least" if parse_version(version) < advice.since else ""
+    except ValueError:
+        return f"from {since} on"
+
+
+def show(report: Report, console: Console) -> None:
+    """Print a report as one table."""
+    table = Table(title_justify="left", title=_title(report), box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("signal or setting", "is", "now", "note"):
+        table.add_column(column, overflow="fold")
+    for one in report.signals:
+        table.add_row(Text(one.signal), one.state, Text(one.value), Text(one.note))
+    table.add_section()
+    for setting in report.settings:
+        table.add_row(Text(setting.setting), setting.state, "", Text(setting.note))
+    console.print(table)
+
+
+def _title(report: Report) -> Text:
+    who = " and ".join(report.engines)
+    lines = [f"{report.url}: {who}, version {report.version}"]
+    if report.replicas:
+        lines.append(f"{len(report.replicas)} on this page: {'; '.join(report.replicas[:8])}")
+    return Text("\n".join(lines))

@@ -1,0 +1,576 @@
+"""What can be set of `llmtrace collect`, and what holds if nothing is?
+
+One YAML file, variables `LLMTRACE_COLLECT_*` over it, flags over those. All is checked here,
+before anything listens. Tokens and passwords come from files or the environment alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import yaml
+
+from llmtrace.api_clients.http_client import read_token
+from llmtrace.api_clients.listen_address import is_loopback
+from llmtrace.budget import DEFAULT, Budgets, read_budgets
+from llmtrace.budget.file import as_plain
+from llmtrace.errors import ConfigError
+from llmtrace_collector.config.fields import (
+    Given,
+    Key,
+    Where,
+    build,
+    each,
+    flag,
+    from_environment,
+    from_file,
+    number,
+    one_of,
+    path,
+    setting,
+    text,
+    variable,
+    whole,
+)
+from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
+from llmtrace_collector.scrape.fetch import checked, shown
+from llmtrace_collector.scrape.scraper import ScrapeSettings
+from llmtrace_collector.scrape.targets import (
+    FileTargets,
+    HttpTargets,
+    StaticTargets,
+    Target,
+    TargetSource,
+    parse_groups,
+)
+from llmtrace_collector.store.tables import Keep
+
+PREFIX: Final = "LLMTRACE_COLLECT"
+_SIZES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
+_DAY_S: Final = 86_400
+_SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": _DAY_S}
+_SPAN: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([smhd])\s*")
+_MOST_PORT: Final = 65_535
+_LEAST_TOKEN: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port to listen on; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        return is_loopback(self.host)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+_TAKEN: Final = ReceiveLimits()
+_KEPT: Final = SpoolLimits()
+_KEEP: Final = Keep()
+
+
+def _loopback(port: int) -> Address | None:
+    return Address("127.0.0.1", port)
+
+
+def address(value: Any, where: Where) -> Address | None:
+    """Read `host:port`, a port alone (on loopback), or off."""
+    if value is False or value == "off":
+        return None
+    said = str(value) if isinstance(value, int | str) and value is not True else ""
+    host, colon, port = said.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if colon else "127.0.0.1"
+    if port.isdecimal() and int(port) <= _MOST_PORT and host:
+        return Address(host, int(port))
+    raise where.wrong(f"{value!r} is not an address such as 127.0.0.1:4319, a port, or off")
+
+
+def size(value: Any, where: Where) -> int:
+    """Read bytes: a number, or 512MB, 20GiB (both in powers of 1024)."""
+    match = _SIZE.fullmatch(str(value)) if not isinstance(value, bool) else None
+    if match is None or (found := round(float(match[1]) * _SIZES[match[2].lower()])) <= 0:
+        raise where.wrong(f"{value!r} is not a size such as 512MB or 20GB")
+    return found
+
+
+def span(value: Any, where: Where) -> float:
+    """Read seconds: a number, or 30s, 15m, 6h, 7d."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        found = float(value)
+    else:
+        match = _SPAN.fullmatch(str(value))
+        found = float(match[1]) * _SPANS[match[2]] if match else 0.0
+    if not 0 < found < float("inf"):
+        raise where.wrong(f"{value!r} is not a time such as 15s, 6h or 30d")
+    return found
+
+
+def url(value: Any, where: Where) -> str:
+    """Read a web address."""
+    return checked(text(value, where), where.text)
+
+
+def store_url(value: Any, where: Where) -> str:
+    """Read where the store is; a password in it is refused: addresses get into logs."""
+    said = text(value, where)
+    parts = urlsplit(said)
+    if parts.password is not None:
+        raise where.wrong(
+            "a password does not belong in an address: set CLICKHOUSE_PASSWORD, or "
+            "CLICKHOUSE_PASSWORD_FILE to a file that holds it"
+        )
+    if parts.scheme in {"http", "https"}:
+        return checked(said, where.text)
+    if parts.scheme == "chdb":
+        return said
+    return str(path(said, where))
+
+
+def origin(value: Any, where: Where) -> str:
+    """Read the origin of web pages, as browsers name it."""
+    said = text(value, where)
+    if said != "*":
+        parts = urlsplit(checked(said, where.text))
+        if parts.path or parts.query or parts.username:
+            raise where.wrong(f"{said!r} is not an origin such as https://shop.example")
+    return said
+
+
+def token_file(value: Any, where: Where) -> Path:
+    """Read the path of a file with a token, and look whether there is one in it."""
+    found = path(value, where)
+    if len(read_token(found, where.text)) < _LEAST_TOKEN:
+        raise where.wrong(
+            f"{found} must hold {_LEAST_TOKEN} characters at least, such as "
+            "`openssl rand -hex 32` prints"
+        )
+    return found
+
+
+def file_there(value: Any, where: Where) -> Path:
+    """Read the path of a file that exists."""
+    found = path(value, where)
+    if not found.is_file():
+        raise where.wrong(f"there is no file {found}")
+    return found
+
+
+def folder_there(value: Any, where: Where) -> Path:
+    """Read the path of a folder that exists."""
+    found = path(value, where)
+    if not found.is_dir():
+        raise where.wrong(f"there is no folder {found}")
+    return found
+
+
+def target(value: Any, where: Where) -> tuple[Target, ...]:
+    """Read one target's address, or `{targets, labels, token_file}`."""
+    if isinstance(value, str):
+        return parse_groups([{"targets": [value]}], where.text)
+    if not isinstance(value, Mapping):
+        raise where.wrong(f"{value!r} is neither an address nor {{targets: [...], labels: ...}}")
+    if unknown := set(value) - {"targets", "labels", "token_file"}:
+        raise where.wrong(f"no such setting: {', '.join(map(str, sorted(unknown)))}")
+    named = value.get("token_file")
+    token = None if named is None else token_file(named, where.at(".token_file"))
+    group = {"targets": value.get("targets"), "labels": value.get("labels")}
+    return parse_groups([group], where.text, token)
+
+
+def budgets(value: Any, where: Where) -> Budgets:
+    """Read latency budgets: their file, or the mapping itself."""
+    try:
+        return read_budgets(value if isinstance(value, Mapping) else path(value, where))
+    except ConfigError as error:
+        raise where.wrong(str(error)) from error
+
+
+def data_folder() -> Path:
+    """Return where data are kept if nobody says."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "llmtrace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """Where it listens; `off` = not at all."""
+
+    web: Address | None = setting(
+        _loopback(4319), address, "the live page, `/metrics` and the read API"
+    )
+    otlp_http: Address | None = setting(
+        _loopback(4318), address, "OTLP over HTTP, and browsers' beacons"
+    )
+    otlp_grpc: Address | None = setting(_loopback(4317), address, "OTLP over gRPC")
+    open: bool = setting(
+        False,
+        flag,
+        "beyond this machine without a token, too: what is in front of it, as a container's "
+        "published ports, decides who reaches it",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receive:
+    """What is taken in."""
+
+    token_file: Path | None = setting(
+        None, token_file, "senders of OTLP must show the token in this file"
+    )
+    client_ca_file: Path | None = setting(
+        None, file_there, "PEM: senders of OTLP must show a certificate that it signed (mTLS)"
+    )
+    origins: tuple[str, ...] = setting(
+        (), each(origin), "web pages that may send beacons, by their origin; `*` = any"
+    )
+    body_bytes: int = setting(_TAKEN.body_bytes, size, "of one request as it comes")
+    inflated_bytes: int = setting(
+        _TAKEN.inflated_bytes, size, "of one request once it is decompressed"
+    )
+    expanded_bytes: int = setting(
+        _TAKEN.expanded_bytes,
+        size,
+        "of one request as it is stored, with a copy of its resource and scope in each span",
+    )
+    memory_bytes: int = setting(_TAKEN.memory_bytes, size, "of all requests under way")
+    connections: int = setting(
+        _TAKEN.connections, whole(1, 1_000_000, "a number of connections"), "open at once"
+    )
+    beacons_per_s: float = setting(
+        _TAKEN.beacons_per_s, number(0.1, 1e6, "a number"), "browsers' beacons, of all pages"
+    )
+
+    def limits(self) -> ReceiveLimits:
+        """Return them as receivers take them."""
+        return replace(
+            _TAKEN,
+            body_bytes=self.body_bytes,
+            inflated_bytes=self.inflated_bytes,
+            expanded_bytes=self.expanded_bytes,
+            memory_bytes=self.memory_bytes,
+            connections=self.connections,
+            beacons_per_s=self.beacons_per_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spooling:
+    """How what was acknowledged is kept until it is stored."""
+
+    sync: str = setting(
+        str(_KEPT.sync),
+        one_of(*SYNCS),
+        "when the disk must have it: `always` = before the acknowledgement, `interval` = once a "
+        "second, `never` = when the system pleases. Only a power failure tells them apart",
+    )
+    disk_bytes: int = setting(
+        _KEPT.disk_bytes, size, "what may wait for the store; above it senders are asked to wait"
+    )
+    free_bytes: int = setting(_KEPT.free_bytes, size, "to leave on the disk")
+    quarantine_bytes: int = setting(
+        _KEPT.quarantine_bytes, size, "of requests that cannot be stored; above it the oldest go"
+    )
+
+    def limits(self) -> SpoolLimits:
+        """Return them as the spool takes them."""
+        return replace(
+            _KEPT,
+            sync=cast("Sync", self.sync),
+            disk_bytes=self.disk_bytes,
+            free_bytes=self.free_bytes,
+            quarantine_bytes=self.quarantine_bytes,
+            segment_bytes=min(_KEPT.segment_bytes, self.disk_bytes),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """Where rows and spans stay, and for how long."""
+
+    url: str | None = setting(
+        None,
+        store_url,
+        "a ClickHouse server, `https://user@host:8443/database`; else a folder under `data`",
+    )
+    spans_days: int = setting(_KEEP.spans, whole(1, 36_500, "a number of days"), "spans are kept")
+    rows_days: int = setting(
+        _KEEP.rows, whole(1, 36_500, "a number of days"), "requests' rows are kept"
+    )
+    signals_days: int = setting(
+        _KEEP.signals, whole(1, 36_500, "a number of days"), "engines' signals are kept"
+    )
+
+    disk_bytes: int | None = setting(
+        None, size, "embedded: above it the oldest days go, spans first"
+    )
+
+    def keep(self) -> Keep:
+        """Return for how long what is kept."""
+        return replace(
+            _KEEP, spans=self.spans_days, rows=self.rows_days, signals=self.signals_days
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrape:
+    """Whose metrics pages are read."""
+
+    targets: tuple[tuple[Target, ...], ...] = setting(
+        (),
+        each(target),
+        "addresses of metrics pages, or `{targets: [...], labels: {...}, token_file: ...}`",
+    )
+    files: tuple[Path, ...] = setting((), each(path), "lists of targets, as Prometheus's file_sd")
+    http: tuple[str, ...] = setting((), each(url), "servers of such lists, as its http_sd")
+    interval: float = setting(15.0, span, "between two readings of one target")
+    timeout: float = setting(10.0, span, "for one reading")
+    profiles: Path | None = setting(
+        None, folder_there, "a folder with profiles, in place of the built-in ones"
+    )
+    gpu: str = setting(
+        "auto",
+        one_of("auto", "on", "off"),
+        "this machine's NVIDIA GPUs; `auto` = if any",
+    )
+
+    def sources(self) -> tuple[TargetSource, ...]:
+        """Return what knows the targets."""
+        listed = tuple(one for group in self.targets for one in group)
+        static = (StaticTargets(listed),) if listed else ()
+        files = tuple(FileTargets(one) for one in self.files)
+        return (*static, *files, *(HttpTargets(one) for one in self.http))
+
+    def settings(self) -> ScrapeSettings:
+        """Return how they are read."""
+        return ScrapeSettings(interval_s=self.interval, timeout_s=self.timeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """What `/metrics` says of requests."""
+
+    requests: bool = setting(
+        True, flag, "count stored rows, for applications that send spans and no metrics"
+    )
+    without: tuple[str, ...] = setting(
+        (), each(text), "services that Prometheus reads itself: their rows are not counted here"
+    )
+    settle: float = setting(
+        10.0, span, "how long a row may still change before it is counted, once and for all"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may read."""
+
+    token_file: Path | None = setting(
+        None, token_file, "readers of `/metrics` and the API must show the token in this file"
+    )
+    certificate: Path | None = setting(None, file_there, "PEM; with it every address speaks TLS")
+    key: Path | None = setting(None, file_there, "PEM, of the certificate")
+    hosts: tuple[str, ...] = setting(
+        (), each(text), "names this machine is called by, beside the ones it listens on"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What is said on stderr."""
+
+    format: str = setting("text", one_of("text", "json"), "one line an event: text, or JSON")
+    level: str = setting("info", one_of("debug", "info", "warning", "error"), "from this on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All that can be set."""
+
+    data: Path = setting(Path(), path, "folder of the spool and the embedded store")
+    budget: Budgets = setting(
+        Budgets((DEFAULT,)), budgets, "latency budgets, or their file: bucket bounds and verdicts"
+    )
+    listen: Listen = field(default_factory=Listen)
+    receive: Receive = field(default_factory=Receive)
+    spool: Spooling = field(default_factory=Spooling)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    scrape: Scrape = field(default_factory=Scrape)
+    metrics: Metrics = field(default_factory=Metrics)
+    access: Access = field(default_factory=Access)
+    log: Log = field(default_factory=Log)
+    stop_after: float = setting(
+        20.0, number(0.1, 3600, "a number of seconds"), "seconds for an orderly stop, at most"
+    )
+
+    @property
+    def store_place(self) -> str:
+        """Where the store is."""
+        return self.store.url or f"chdb://{self.data / 'store'}"
+
+
+def load(
+    file: Path | None = None,
+    flags: Mapping[Key, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """Return what holds, checked.
+
+    Args:
+        file: YAML.
+        flags: what the command line gives, by key.
+        environment: default: this process's own.
+
+    Raises:
+        ConfigError: something is wrong; says what, where and how to mend it.
+    """
+    variables = os.environ if environment is None else environment
+    here = Path.cwd()
+    said = {
+        key: Given(value, Where(f"--{'-'.join(key)}", here))
+        for key, value in (flags or {}).items()
+        if value is not None
+    }
+    config = build(
+        Config,
+        said,
+        from_environment(Config, PREFIX, variables),
+        {} if file is None else from_file(file.absolute()),
+        {("data",): Given(str(data_folder()), Where("data", here))},
+    )
+    check(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """Look whether the settings fit together.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    access, listen = config.access, config.listen
+    if (access.certificate is None) != (access.key is None):
+        raise ConfigError("access.certificate and access.key go together: give both, or neither")
+    if config.receive.client_ca_file is not None and access.certificate is None:
+        raise ConfigError("receive.client_ca_file needs access.certificate: TLS comes before mTLS")
+    tls(config)
+    config.scrape.settings()
+    config.receive.limits()
+    config.spool.limits()
+    for one in config.scrape.files:
+        FileTargets(one).read()
+    taken: dict[tuple[str, int], str] = {}
+    for name in ("web", "otlp_http", "otlp_grpc"):
+        at: Address | None = getattr(listen, name)
+        if at is None or at.port == 0:
+            continue
+        other = taken.setdefault((at.host, at.port), name)
+        if other != name:
+            raise ConfigError(f"listen.{other} and listen.{name} are both {at}; take two ports")
+    if not any((listen.web, listen.otlp_http, listen.otlp_grpc)):
+        raise ConfigError("listen: web, otlp_http and otlp_grpc are all off: nothing to do")
+    if not listen.open and (unguarded := exposed(config)):
+        raise ConfigError(
+            f"{'; '.join(unguarded)}. If something in front of it decides who reaches it, say so "
+            f"by `listen.open: true`, or by {variable(PREFIX, ('listen', 'open'))}=true"
+        )
+    if config.store.spans_days > config.store.rows_days:
+        raise ConfigError(
+            "store.spans_days is more than store.rows_days; rows are the smaller by far, "
+            "keep them at least as long"
+        )
+
+
+def tls(config: Config) -> ssl.SSLContext | None:
+    """Return what TLS is spoken with; `None` = none is.
+
+    Raises:
+        ConfigError: the certificate and the key are none, or not of each other.
+    """
+    certificate, key = config.access.certificate, config.access.key
+    if certificate is None or key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+        if config.receive.client_ca_file is not None:
+            context.load_verify_locations(config.receive.client_ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"access.certificate {certificate} and access.key {key}: "
+            f"not a PEM certificate and its key: {error}"
+        ) from error
+    return context
+
+
+def secret(file: Path | None) -> str | None:
+    """Return the token in a file; `None` = there is no file.
+
+    Raises:
+        ConfigError: it cannot be read any more.
+    """
+    return None if file is None else read_token(file, "token_file")
+
+
+def exposed(config: Config) -> Sequence[str]:
+    """Say what others can reach without a token."""
+    said = []
+    listen = config.listen
+    for name, at, guarded in (
+        ("web", listen.web, config.access.token_file),
+        ("otlp_http", listen.otlp_http, config.receive.token_file),
+        ("otlp_grpc", listen.otlp_grpc, config.receive.token_file),
+    ):
+        if at is not None and not at.is_loopback and guarded is None:
+            key = "access" if name == "web" else "receive"
+            said.append(f"listen.{name} is {at}: others can reach it, and may use it "
+                        f"unless {key}.token_file is set")  # fmt: skip
+    return said
+
+
+def as_yaml(config: Config) -> str:
+    """Write the settings as a file that would give them; without secrets."""
+    return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Address):
+        return str(value)
+    if isinstance(value, Target):
+        plain = {"targets": [shown(value.url)], "labels": dict(value.labels)}
+        return plain | ({"token_file": str(value.token_file)} if value.token_file else {})
+    if isinstance(value, Budgets):
+        return {"budgets": [as_plain(one) for one in value]}
+    if isinstance(value, StoreSettings):
+        # Its address was looked at for a password already; the user in it is needed.
+        return {one.name: _bare(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Listen):
+        places = {one.name: getattr(value, one.name) for one in fields(value)}
+        return {name: at if name == "open" else str(at or "off") for name, at in places.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, tuple):
+        nested = [part for one in value for part in (one if isinstance(one, tuple) else (one,))]
+        return [_plain(one) for one in nested]
+    if isinstance(value, Path):
+        return _bare(value)
+    return shown(value) if isinstance(value, str) and "://" in value else value
+
+
+def _bare(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value

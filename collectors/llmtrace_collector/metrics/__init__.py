@@ -1,0 +1,1 @@
+"""What the collector exposes to Prometheus."""

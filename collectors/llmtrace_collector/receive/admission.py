@@ -1,0 +1,172 @@
+"""What happens to a request, whichever way it came? Weighed, checked, kept, counted.
+
+One intake for all ways in, so that one bound holds for all of them together. It belongs to one
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from llmtrace_collector.receive.counters import Received
+from llmtrace_collector.receive.decompress import inflate
+from llmtrace_collector.receive.limits import MIB, ReceiveLimits
+from llmtrace_collector.receive.otlp_json import from_json
+from llmtrace_collector.receive.quarantine import Quarantine
+from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.spool import Spool
+from llmtrace_collector.receive.validate import Checked, check, check_request
+
+# Reading so many bytes takes some milliseconds, in which a loop can do nothing else.
+_LONG: Final = 1 * MIB
+# Not worth a thread's while, whatever it unfolds to.
+_SHORT: Final = 16 << 10
+_ANY: Final = 1 << 62
+_UNBOUNDED: Final = ReceiveLimits(attributes=_ANY, span_bytes=_ANY, expanded_bytes=_ANY)
+_UNPACKING: Final = 2  # at a time: what comes of them is only weighed afterwards
+
+
+@dataclass(slots=True)
+class Weight:
+    """What one request holds in memory so far, in bytes."""
+
+    held: int = 0
+
+
+class Intake:
+    """Takes requests into the spool.
+
+    Args:
+        spool: where they are kept.
+        limits: what is taken.
+        wall: unix nanoseconds.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        limits: ReceiveLimits | None = None,
+        *,
+        wall: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.limits = limits or ReceiveLimits()
+        self.counted = Received()
+        self.wall = wall
+        self._spool = spool
+        # One at a time: what a hostile body unfolds to in memory is held once.
+        self._alone = asyncio.Semaphore(1)
+        self._unpacking = asyncio.Semaphore(_UNPACKING)
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Requests that the store did not take."""
+        return self._spool.quarantine
+
+    @contextmanager
+    def weighing(self) -> Iterator[Weight]:
+        """Hold what a request weighs, until it is answered."""
+        weight = Weight()
+        try:
+            yield weight
+        finally:
+            self.counted.memory_bytes -= weight.held
+
+    def weigh(self, weight: Weight, size: int) -> None:
+        """Add to what a request holds.
+
+        Raises:
+            RefusedError: `overloaded`: all requests together would hold too much.
+        """
+        if self.counted.memory_bytes + size > self.limits.memory_bytes:
+            raise RefusedError("overloaded", "too much is under way; come back later")
+        weight.held += size
+        self.counted.memory_bytes += size
+
+    async def unpack(self, weight: Weight, body: bytes, encoding: str) -> bytes:
+        """Decompress a body, and hold what comes of it.
+
+        Raises:
+            RefusedError: it is not what it says, or too much.
+        """
+        most = self.limits.inflated_bytes
+        if len(body) <= _SHORT:
+            found = inflate(body, encoding, most)
+        else:
+            async with self._unpacking:
+                found = await asyncio.to_thread(inflate, body, encoding, most)
+        self.weigh(weight, len(found))
+        return found
+
+    async def take(self, way: str, body: bytes, *, json: bool = False) -> Checked:
+        """Keep a request.
+
+        Args:
+            way: it came: `http`, `grpc` or `beacon`.
+            body: decompressed.
+            json: whether it is JSON rather than protobuf.
+
+        Returns:
+            What of it was kept; the request may be acknowledged.
+
+        Raises:
+            RefusedError: nothing of it was kept.
+        """
+        if json:
+            if len(body) > self.limits.json_bytes:
+                raise RefusedError("too_large", f"more than {self.limits.json_bytes} B of JSON")
+            checked = await self._aside(self._check_json, body)
+        elif len(body) > _LONG:
+            checked = await self._aside(self._check, body)
+        else:
+            checked = self._check(body)
+        if checked.spans:
+            await self._spool.append(checked.payload, checked.spans, checked.expanded)
+        self.counted.requests[way] += 1
+        self.counted.spans[way] += checked.spans
+        self.counted.payload_bytes[way] += len(body)
+        self.counted.refused_spans.update(checked.refused)
+        return checked
+
+    async def replay(self) -> int:
+        """Put what is in quarantine into the spool again; return how many requests.
+
+        What still cannot be stored comes back.
+
+        Raises:
+            RefusedError: the spool has no room; the rest stays in quarantine.
+        """
+        quarantine = self._spool.quarantine
+        count = 0
+        for entry in quarantine.entries():
+            payload = quarantine.payload(entry.name)
+            if payload is None:
+                continue
+            try:
+                # What it would be refused for now was taken before.
+                found = await self._aside(lambda body: check(body, _UNBOUNDED), payload)
+            except RefusedError:
+                found = Checked(payload, entry.spans)
+            await self._spool.append(payload, entry.spans, found.expanded)
+            quarantine.remove(entry.name)
+            count += 1
+        return count
+
+    def refuse(self, way: str, error: RefusedError) -> None:
+        """Count a request that was not taken."""
+        self.counted.refused[way, error.reason] += 1
+
+    def _check(self, body: bytes) -> Checked:
+        return check(body, self.limits)
+
+    def _check_json(self, body: bytes) -> Checked:
+        request = from_json(body, self.limits.json_depth)
+        return check_request(request, request.SerializeToString(), self.limits)
+
+    async def _aside(self, work: Callable[[bytes], Checked], body: bytes) -> Checked:
+        async with self._alone:
+            return await asyncio.to_thread(work, body)

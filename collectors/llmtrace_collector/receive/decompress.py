@@ -1,0 +1,105 @@
+"""What was a body before it was compressed, if it is not a bomb?
+
+Never more is decompressed than is taken, whatever the body claims.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from llmtrace_collector.receive.rejections import RefusedError
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_DEFLATE: Final = zlib.MAX_WBITS
+
+Inflate = Callable[[bytes, int], bytes]
+
+
+def inflate(body: bytes, encoding: str, most: int) -> bytes:
+    """Decompress a body.
+
+    Args:
+        body: as it came.
+        encoding: the value of Content-Encoding.
+        most: bytes after decompression.
+
+    Raises:
+        RefusedError: `encoding`: not one of `ENCODINGS`; `bad_data`: it is not what it says;
+            `too_large`: it is more than `most`.
+    """
+    unpack = ENCODINGS.get(encoding.strip().lower())
+    if unpack is None:
+        known = ", ".join(ENCODINGS)
+        raise RefusedError("encoding", f"Content-Encoding must be one of: {known}")
+    found = unpack(body, most)
+    if len(found) > most:
+        raise RefusedError("too_large", f"more than {most} bytes after decompression")
+    return found
+
+
+def _identity(body: bytes, _: int) -> bytes:
+    return body
+
+
+def _zlib(body: bytes, most: int, kind: int) -> bytes:
+    out = bytearray()
+    while body:  # gzip files may stand one behind the other
+        unpacker = zlib.decompressobj(kind)
+        try:
+            out += unpacker.decompress(body, most + 1 - len(out))
+        except zlib.error:
+            raise RefusedError("bad_data", "the body is not compressed as it says") from None
+        if len(out) > most:
+            break
+        if not unpacker.eof:
+            raise RefusedError("bad_data", "the compressed body ends too early")
+        body = unpacker.unused_data
+    return bytes(out)
+
+
+def _gzip(body: bytes, most: int) -> bytes:
+    return _zlib(body, most, _GZIP)
+
+
+def _deflate(body: bytes, most: int) -> bytes:
+    return _zlib(body, most, _DEFLATE)
+
+
+def _zstd() -> Mapping[str, Inflate]:
+    """Return how zstd is read, if Python or a library can: Python from 3.14 on."""
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+    except ImportError:
+        return {}
+    library: Any = zstd
+
+    def unpack(body: bytes, most: int) -> bytes:
+        out = bytearray()
+        while body:
+            unpacker = library.ZstdDecompressor()
+            try:
+                out += unpacker.decompress(body, max_length=most + 1 - len(out))
+            except library.ZstdError:
+                raise RefusedError("bad_data", "the body is not compressed as it says") from None
+            if len(out) > most:
+                break
+            if not unpacker.eof:
+                raise RefusedError("bad_data", "the compressed body ends too early")
+            body = unpacker.unused_data
+        return bytes(out)
+
+    return {"zstd": unpack}
+
+
+ENCODINGS: Final[Mapping[str, Inflate]] = {
+    "identity": _identity,
+    "gzip": _gzip,
+    "deflate": _deflate,
+    **_zstd(),
+}

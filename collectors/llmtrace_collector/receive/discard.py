@@ -1,0 +1,99 @@
+"""What becomes of OTLP metrics and logs, which nothing here keeps?
+
+Applications send them to where they send spans, unless told otherwise. They are taken, counted and
+dropped: what our metrics say is worked out of the spans, and an exporter that is refused
+would warn its user of a loss that is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from llmtrace_collector.receive.auth import Secret, check_token
+from llmtrace_collector.receive.rejections import RefusedError
+
+_KINDS: Final = ("metrics", "logs")
+_SERVICES: Final = {
+    "metrics": "opentelemetry.proto.collector.metrics.v1.MetricsService",
+    "logs": "opentelemetry.proto.collector.logs.v1.LogsService",
+}
+# An empty message of either protocol: everything was taken.
+_TAKEN: Final = b""
+_BODY_S: Final = 30.0
+
+
+class Unwanted:
+    """Takes and drops.
+
+    Args:
+        token: senders must show it, as those of spans; `None` = none is needed.
+        most_bytes: of one request; what is larger is refused.
+
+    Attributes:
+        requests: dropped so far, by kind.
+    """
+
+    def __init__(self, token: Secret, most_bytes: int) -> None:
+        self.requests: Counter[str] = Counter()
+        self._token = token
+        self._most = most_bytes
+
+    def routes(self) -> list[Route]:
+        """Return the routes of OTLP over HTTP."""
+        return [Route(f"/v1/{kind}", self._dropping(kind), methods=["POST"]) for kind in _KINDS]
+
+    def _dropping(self, kind: str) -> Any:
+        async def drop(request: Request) -> Response:
+            try:
+                check_token(request.headers.get("authorization"), self._token)
+                size = 0
+                async with asyncio.timeout(_BODY_S):
+                    async for piece in request.stream():
+                        size += len(piece)
+                        if size > self._most:
+                            return Response(status_code=413, headers={"Connection": "close"})
+            except TimeoutError:
+                return Response(status_code=408, headers={"Connection": "close"})
+            except RefusedError as error:
+                challenge = {"WWW-Authenticate": "Bearer"}
+                return Response(error.words, error.answer.status, headers=challenge)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            self.requests[kind] += 1
+            asked = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if asked == "application/json":
+                return Response(b"{}", media_type=asked)
+            return Response(_TAKEN, media_type="application/x-protobuf")
+
+        return drop
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
+        """Return the handlers of OTLP over gRPC."""
+        return tuple(
+            grpc.method_handlers_generic_handler(
+                service,
+                {"Export": grpc.unary_unary_rpc_method_handler(self._dropping_grpc(kind))},
+            )
+            for kind, service in _SERVICES.items()
+        )
+
+    def _dropping_grpc(self, kind: str) -> Any:
+        async def drop(body: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            del body
+            shown = dict(context.invocation_metadata() or ()).get("authorization")
+            try:
+                check_token(None if shown is None else str(shown), self._token)
+            except RefusedError as error:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.words)
+            self.requests[kind] += 1
+            return _TAKEN
+
+        return drop

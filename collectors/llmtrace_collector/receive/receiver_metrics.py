@@ -1,0 +1,115 @@
+"""How is the receiver itself? Its counters, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from llmtrace_collector.receive.admission import Intake
+from llmtrace_collector.receive.ingest import Ingest
+from llmtrace_collector.receive.spool import Spool
+
+K = TypeVar("K")
+Samples = Iterable[tuple[Mapping[str, str], float]]
+
+
+def own_metrics(
+    intake: Intake, spool: Spool, ingest: Ingest
+) -> Iterator[tuple[str, str, str, Samples]]:
+    """Yield each metric's name (a counter's without `_total`), words, kind and samples."""
+    took = intake.counted
+    yield (
+        "llmtrace_receive_requests", "Requests taken and acknowledged, by way.", "counter",
+        [({"way": way}, n) for way, n in _now(took.requests)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_receive_spans", "Spans taken and acknowledged, by way.", "counter",
+        [({"way": way}, n) for way, n in _now(took.spans)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_receive_bytes", "Bytes taken, after decompression, by way.", "counter",
+        [({"way": way}, n) for way, n in _now(took.payload_bytes)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_receive_refused_requests", "Requests not taken, by why not.", "counter",
+        [({"way": way, "reason": why}, n) for (way, why), n in _now(took.refused)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_receive_refused_spans", "Spans left out of requests taken, by why.", "counter",
+        [({"reason": why}, n) for why, n in _now(took.refused_spans)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_receive_dropped_connections", "HTTP connections closed, by why.", "counter",
+        [({"reason": why}, n) for why, n in _now(took.dropped_connections)],
+    )  # fmt: skip
+    yield _one("llmtrace_receive_connections", "Open now, HTTP.", "gauge", took.connections)
+    yield _one(
+        "llmtrace_receive_memory_bytes", "Held by requests under way.", "gauge", took.memory_bytes
+    )
+    kept = spool.counted
+    yield _one("llmtrace_spool_bytes", "The spool's files now.", "gauge", spool.disk_bytes)
+    yield _one(
+        "llmtrace_spool_limit_bytes", "Above this senders are asked to wait.", "gauge",
+        spool.limits.disk_bytes,
+    )  # fmt: skip
+    yield _one("llmtrace_spool_backlog_bytes", "Not stored yet.", "gauge", spool.backlog_bytes)
+    yield _one("llmtrace_spool_records", "Requests written.", "counter", kept.records)
+    yield _one("llmtrace_spool_syncs", "Syncs of the disk.", "counter", kept.syncs)
+    yield (
+        "llmtrace_spool_errors", "What the disk did not do, by the error's name.", "counter",
+        [({"error": name}, n) for name, n in _now(kept.errors)],
+    )  # fmt: skip
+    yield _one(
+        "llmtrace_spool_torn_bytes", "Cut off what a killed process wrote last.", "counter",
+        kept.torn_bytes,
+    )  # fmt: skip
+    yield _one(
+        "llmtrace_spool_damaged_bytes", "Skipped, and put aside.", "counter", kept.damaged_bytes
+    )
+    stored = ingest.counted
+    yield _one("llmtrace_ingest_spans", "Spans stored.", "counter", stored.spans)
+    yield _one("llmtrace_ingest_batches", "Batches stored.", "counter", stored.batches)
+    yield _one("llmtrace_ingest_rows", "Rows the join wrote.", "counter", stored.rows)
+    yield _one(
+        "llmtrace_join_large_traces",
+        "Times a trace had too many parts to join them by their place in it.", "counter",
+        stored.large_traces,
+    )  # fmt: skip
+    yield (
+        "llmtrace_join_spans_without_row", "Spans of requests that make no row, by why.",
+        "counter", [({"reason": why}, n) for why, n in _now(stored.without_row)],
+    )  # fmt: skip
+    yield (
+        "llmtrace_ingest_quarantined", "Requests that cannot be stored, set aside, by why.",
+        "counter", [({"reason": why}, n) for why, n in _now(stored.quarantined)],
+    )  # fmt: skip
+    yield _one(
+        "llmtrace_quarantine_requests", "Set aside and still there.", "gauge",
+        spool.quarantine.count,
+    )  # fmt: skip
+    yield _one(
+        "llmtrace_quarantine_bytes", "Of the requests set aside.", "gauge", spool.quarantine.size
+    )
+    yield _one(
+        "llmtrace_quarantine_dropped", "Set aside, and deleted for lack of room.", "counter",
+        spool.quarantine.dropped,
+    )  # fmt: skip
+    yield (
+        "llmtrace_ingest_failures", "What did not succeed at once, by what.", "counter",
+        [({"step": what}, n) for what, n in _now(stored.failures)],
+    )  # fmt: skip
+    yield _one("llmtrace_ingest_insert_seconds", "Spent inserting.", "counter", stored.insert_s)
+    yield _one("llmtrace_ingest_join_seconds", "Spent joining.", "counter", stored.join_s)
+    yield _one(
+        "llmtrace_ingest_lag_seconds", "Since all that was taken was stored.", "gauge",
+        ingest.lag_s,
+    )  # fmt: skip
+
+
+def _one(name: str, words: str, kind: str, value: float) -> tuple[str, str, str, Samples]:
+    return name, words, kind, [({}, value)]
+
+
+def _now(counts: Mapping[K, int]) -> tuple[tuple[K, int], ...]:
+    # Another thread counts on: a copy is what can be gone through.
+    return tuple(dict(counts).items())

@@ -1,0 +1,151 @@
+"""Are these bytes an OTLP trace request, and which of its spans can be stored?
+
+Parsed by the generated messages, which are thrown away: what is stored are the sender's own bytes,
+unless a span has to be left out. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from llmtrace_collector.receive.limits import ReceiveLimits
+from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.receive.split import readable
+
+_TRACE_ID: Final = 16
+_SPAN_ID: Final = 8
+_NO_TRACE: Final = bytes(_TRACE_ID)
+_NO_SPAN: Final = bytes(_SPAN_ID)
+
+_WORDS: Final = {
+    "ids": "a trace id is 16 bytes, a span id 8, and neither all zero",
+    "text": "text that is not UTF-8, or a span that cannot be read",
+    "attributes": "more attributes than are taken (receive.attributes)",
+    "span_bytes": "a span larger than is taken (receive.span_bytes)",
+    "expanded_bytes": "with a copy of their resource and scope in each, as they are stored, these "
+    "spans are more than is taken (receive.expanded_bytes)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A request that can be stored.
+
+    Attributes:
+        payload: an `ExportTraceServiceRequest`.
+        spans: in it.
+        expanded: bytes of these spans, each with a copy of its resource and scope.
+        refused: spans that were left out, by why.
+    """
+
+    payload: bytes
+    spans: int
+    expanded: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def words(self) -> str:
+        """What the sender is told of the spans left out."""
+        return "; ".join(f"{count} refused: {_WORDS[why]}" for why, count in self.refused.items())
+
+
+def check(body: bytes, limits: ReceiveLimits) -> Checked:
+    """Read a request and say what of it can be stored.
+
+    Args:
+        body: `ExportTraceServiceRequest`, as bytes.
+        limits: what a span may be.
+
+    Raises:
+        RefusedError: `bad_data`: the bytes are no such request.
+    """
+    try:
+        request = ExportTraceServiceRequest.FromString(body)
+    except DecodeError:
+        return _without_bad_text(body, limits)
+    return check_request(request, body, limits)
+
+
+def _without_bad_text(body: bytes, limits: ReceiveLimits) -> Checked:
+    """Leave out the spans of a request whose text is not UTF-8, where nothing else is wrong."""
+    try:
+        kept, left_out = readable(body, _reads(Span), _reads(ExportTraceServiceRequest))
+    except ValueError:
+        kept, left_out = b"", 0
+    if not kept:
+        raise RefusedError("bad_data", "the body is not an OTLP trace request")
+    found = check_request(ExportTraceServiceRequest.FromString(kept), kept, limits)
+    return replace(found, refused=found.refused + Counter({"text": left_out}))
+
+
+def _reads(kind: type[Message]) -> Callable[[bytes], bool]:
+    def can_read(data: bytes) -> bool:
+        try:
+            kind.FromString(data)
+        except DecodeError:
+            return False
+        return True
+
+    return can_read
+
+
+def check_request(
+    request: ExportTraceServiceRequest, body: bytes, limits: ReceiveLimits
+) -> Checked:
+    """Say what of a request that was read can be stored; see `check`."""
+    if body and not request.resource_spans:
+        # Other bytes often pass for fields that nobody knows.
+        raise RefusedError("bad_data", "the body holds no resource spans")
+    spans = 0
+    wrong: list[tuple[ScopeSpans, int, str]] = []
+    most, most_bytes = limits.attributes, limits.span_bytes
+    sizes = len(body) > most_bytes
+    expanded = len(body)
+    for resource, scope in _scopes(request):
+        over = len(resource.resource.attributes) > most or len(scope.scope.attributes) > most
+        count = len(scope.spans)
+        spans += count
+        shared = resource.resource.ByteSize() + scope.scope.ByteSize()
+        # What is stored is a copy for each span: so many fit.
+        fits = (limits.expanded_bytes - expanded) // shared if shared else count
+        expanded += shared * min(count, max(0, fits))
+        # For every span there is: as few looks at it as will do, and no call of our own.
+        for place, span in enumerate(scope.spans):
+            trace_id, span_id = span.trace_id, span.span_id
+            if over:
+                why = "attributes"
+            elif (
+                len(trace_id) != _TRACE_ID
+                or len(span_id) != _SPAN_ID
+                or trace_id == _NO_TRACE
+                or span_id == _NO_SPAN
+            ):
+                why = "ids"
+            elif len(span.attributes) > most:
+                why = "attributes"
+            elif sizes and span.ByteSize() > most_bytes:
+                why = "span_bytes"
+            elif place >= fits:
+                why = "expanded_bytes"
+            else:
+                continue
+            wrong.append((scope, place, why))
+    if not wrong:
+        return Checked(body, spans, expanded)
+    for scope, place, _ in reversed(wrong):
+        del scope.spans[place]
+    refused = Counter(why for _, _, why in wrong)
+    return Checked(request.SerializeToString(), spans - len(wrong), expanded, refused)
+
+
+def _scopes(request: ExportTraceServiceRequest) -> Iterator[tuple[ResourceSpans, ScopeSpans]]:
+    for resource in request.resource_spans:
+        for scope in resource.scope_spans:
+            yield resource, scope

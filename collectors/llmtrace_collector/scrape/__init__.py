@@ -1,0 +1,1 @@
+"""Engines, gateways, GPUs and Prometheus, scraped."""

@@ -1,0 +1,231 @@
+"""What did engines, gateways and GPUs say in a stretch of time, if a Prometheus has kept it?
+
+The collector's own metrics where they are there, sample by sample as they were scraped. Where a
+Prometheus scrapes the engines themselves, their names are read by the same profiles the collector
+reads pages by. Anything with Prometheus's HTTP API will do: Thanos, Mimir, VictoriaMetrics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from llmtrace.api_clients.collector_client import Collector
+from llmtrace.dataset.case import Signals, Window, signals_from
+from llmtrace.errors import ConfigError, DataError, SourceError
+from llmtrace_collector.scrape.samples import of_reading
+from llmtrace_collector.signals.definitions import SIGNALS
+from llmtrace_collector.signals.normalise import CPU_USED, STARTED, Unifier
+from llmtrace_collector.signals.profile import Profile, builtin_profiles
+
+Progress = Callable[[str, float], None]
+Series = Mapping[str, Any]  # `metric`: its labels, `values`: pairs of time and text
+
+_OURS: Final = "llmtrace_(engine|gateway|gpu|target)_.+"
+_CHUNK_S: Final = 900.0  # of samples as they were scraped, a query
+_MOST_POINTS: Final = 720  # of an engine's own metrics
+_LEAST_STEP_S: Final = 1.0
+_USUAL_STEP_S: Final = 15.0
+_MOST_SAMPLES: Final = 5_000_000
+_NAMES_A_QUERY: Final = 20
+# What says of a series where it is from, and not what it is.
+_OF_PROMETHEUS: Final = frozenset({"__name__", "job", "instance", "exported_instance"})
+# Beside the table of signals, as the store has them.
+_MORE: Final = {
+    "llmtrace_target_up": "up",
+    "llmtrace_engine_frontend_mean_seconds": "frontend_time",
+}
+
+
+class Prometheus(Collector):
+    """A Prometheus, asked by its HTTP API."""
+
+    whom = "Prometheus"
+    usual = "http://127.0.0.1:9090"
+    mend = "say where it is by --prometheus"
+    token_option = "--prometheus-token-file"  # noqa: S105 - the name of an option
+
+    def ask(self, path: str, **parameters: object) -> list[Any]:
+        """Return the result of a query, or the values of a label.
+
+        Raises:
+            SourceError: it does not answer, or answers what no Prometheus does.
+        """
+        told = self.get(path, **parameters)
+        data = told.get("data") if isinstance(told, dict) else None
+        found = data.get("result") if isinstance(data, dict) else data
+        if not isinstance(found, list):
+            raise SourceError(f"{self.url} does not answer as a Prometheus does")
+        return found
+
+
+def read_signals(
+    url: str, token_file: Path | None, window: Window, progress: Progress
+) -> tuple[Signals, tuple[str, ...]]:
+    """Read the signals of a stretch of time.
+
+    Args:
+        url: of the Prometheus.
+        token_file: a file with the token it wants; `None` = it wants none.
+        window: which time.
+        progress: told how far it is.
+
+    Returns:
+        The signals, and what people must know of them.
+
+    Raises:
+        ConfigError: that is no address, or the file holds no token.
+        SourceError: it does not answer.
+        DataError: it has none of these metrics.
+    """
+    if urlsplit(url).query or urlsplit(url).fragment:
+        raise ConfigError(f"--prometheus {url!r}: write its address alone")
+    server = Prometheus(url, token_file)
+    span = {"start": f"{window.start:.3f}", "end": f"{window.end:.3f}"}
+    label = "label/__name__/values"
+    ours = _known(server.ask(label, **span, **{"match[]": f'{{__name__=~"{_OURS}"}}'}))
+    profiles = builtin_profiles()
+    if ours:
+        samples = _ours(server, ours, window, progress)
+    else:
+        names = [
+            name
+            for name in map(str, server.ask(label, **span))
+            if not name.endswith("_bucket") and any(one.wants(name) for one in profiles)
+        ]
+        if names:
+            names += [STARTED, CPU_USED]
+        else:
+            raise DataError(
+                f"{server.url} has no metrics of engines between {window.start:.0f} and "
+                f"{window.end:.0f} (unix seconds): neither llmtrace_engine_* nor an engine's own"
+            )
+        samples = _engines_own(server, names, profiles, window, progress)
+    signals, odd = signals_from(_bounded(samples))
+    progress("asking Prometheus", 1.0)
+    full = len(signals) >= _MOST_SAMPLES
+    return signals, (*odd, *([f"only the first {_MOST_SAMPLES} samples are read"] * full))
+
+
+def _bounded(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for _, sample in zip(range(_MOST_SAMPLES), samples, strict=False):
+        yield sample
+
+
+# --- the collector's metrics ---------------------------------------------------------------------
+
+
+def _known(names: Sequence[Any]) -> dict[str, str]:
+    """Return the signal of each metric that is one of ours: of a histogram, its sum and count."""
+    found = dict(_MORE)
+    for signal in SIGNALS.values():
+        for part in ("_sum", "_count") if signal.kind == "histogram" else ("",):
+            found[f"{signal.metric}{part}"] = f"{signal.name}{part}"
+    return {name: found[name] for name in map(str, names) if name in found}
+
+
+def _ours(
+    server: Prometheus, names: Mapping[str, str], window: Window, progress: Progress
+) -> Iterator[dict[str, Any]]:
+    """Yield the samples of our metrics as they were scraped."""
+    chunks = max(1, math.ceil(window.seconds / _CHUNK_S))
+    batches = [*_batches(sorted(names))]
+    for number in range(chunks):
+        since = window.start + number * _CHUNK_S
+        until = min(window.end, since + _CHUNK_S)
+        for place, batch in enumerate(batches):
+            progress("asking Prometheus", (number + place / len(batches)) / chunks)
+            range_ms = max(1, round(1000 * (until - since)))
+            expression = f'{{__name__=~"{"|".join(batch)}"}}[{range_ms}ms]'
+            for series in server.ask("query", query=expression, time=f"{until:.3f}"):
+                labels = _labels(series)
+                name = names.get(labels.get("__name__", ""))
+                if name is None:
+                    continue
+                own = {k: v for k, v in labels.items() if k not in _OF_PROMETHEUS}
+                for t, value in _values(series):
+                    if since <= t < until:  # both ends of a range may be in an answer
+                        yield {
+                            "t": t, "instance": _instance(labels), "signal": name,
+                            "value": value, "labels": own,
+                        }  # fmt: skip
+
+
+# --- engines' own metrics ------------------------------------------------------------------------
+
+
+def _engines_own(
+    server: Prometheus,
+    names: Sequence[str],
+    profiles: Sequence[Profile],
+    window: Window,
+    progress: Progress,
+) -> Iterator[dict[str, Any]]:
+    """Yield the signals of engines that a Prometheus scrapes itself, a step at a time."""
+    step = max(_LEAST_STEP_S, window.seconds / _MOST_POINTS)
+    if step < _USUAL_STEP_S < window.seconds / 40:
+        step = _USUAL_STEP_S
+    pages: dict[str, dict[float, list[str]]] = defaultdict(lambda: defaultdict(list))
+    batches = [*_batches(names)]
+    for place, batch in enumerate(batches):
+        progress("asking Prometheus", place / (len(batches) + 1))
+        found = server.ask(
+            "query_range",
+            query=f'{{__name__=~"{"|".join(batch)}"}}',
+            start=f"{window.start:.3f}",
+            end=f"{window.end:.3f}",
+            step=f"{step:.3f}",
+        )
+        for series in found:
+            labels = _labels(series)
+            own = {k: v for k, v in labels.items() if k not in _OF_PROMETHEUS}
+            line = f"{labels.get('__name__', '')}{{{','.join(_written(own))}}}"
+            for t, value in _values(series):
+                pages[_instance(labels)][t].append(f"{line} {value!r}\n")
+    for instance, by_time in pages.items():
+        unifier = Unifier(profiles)
+        for t in sorted(by_time):
+            reading = unifier.read("".join(by_time[t]))
+            for one in of_reading(reading, instance, {}, round(t * 1e9)):
+                yield {
+                    "t": t, "instance": instance, "signal": one.signal,
+                    "value": one.value, "labels": dict(one.labels),
+                }  # fmt: skip
+
+
+def _written(labels: Mapping[str, str]) -> Iterator[str]:
+    for name, value in labels.items():
+        text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        yield f'{name}="{text}"'
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for place in range(0, len(names), _NAMES_A_QUERY):
+        yield names[place : place + _NAMES_A_QUERY]
+
+
+def _labels(series: Any) -> dict[str, str]:
+    told = series.get("metric") if isinstance(series, dict) else None
+    return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+
+
+def _values(series: Series) -> Iterator[tuple[float, float]]:
+    for pair in series.get("values") or ():
+        try:
+            t, value = float(pair[0]), float(pair[1])
+        except (TypeError, ValueError, IndexError):
+            continue
+        if math.isfinite(t) and math.isfinite(value):
+            yield t, value
+
+
+def _instance(labels: Mapping[str, str]) -> str:
+    # Without honor_labels Prometheus keeps the engine's name under the other label.
+    return labels.get("exported_instance") or labels.get("instance", "")

@@ -1,0 +1,102 @@
+"""How do signals that were read get into the store, so that triage works without a Prometheus?
+
+Pure: what targets said last to samples. Gauges as they are, counters raw; of a histogram its sum
+and its count, from which the mean of any stretch of time can be had. Percentiles are of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from llmtrace_collector.scrape.scraper import TargetState
+from llmtrace_collector.signals.normalise import Distribution, Labels, Measured, Reading
+from llmtrace_collector.signals.profile import show_version
+from llmtrace_collector.store import Facts, SignalSample
+
+_MOST_LABEL_TEXT: Final = 200
+
+
+def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSample]:
+    """Yield samples of what each target said last; of one that is down, only that it is.
+
+    Args:
+        states: of all targets.
+        t_ns: unix nanoseconds, for all of them.
+    """
+    for state in states:
+        instance = state.target.instance
+        own = dict(state.target.labels)
+        if state.up is not None:
+            yield SignalSample(t_ns, instance, "up", float(state.up), own)
+        if state.reading is None:
+            continue
+        yield from of_reading(state.reading, instance, own, t_ns)
+        for window in state.windows:
+            if window.frontend_s is not None:
+                labels = {**own, **_short(window.labels)}
+                yield SignalSample(t_ns, instance, "frontend_time", window.frontend_s, labels)
+
+
+def of_reading(
+    reading: Reading, instance: str, own: Mapping[str, str], t_ns: int
+) -> Iterator[SignalSample]:
+    """Yield samples of what one page said, since when its process runs, and what CPU it used.
+
+    Args:
+        reading: of the page.
+        instance: whose it is.
+        own: labels of the target, for all samples.
+        t_ns: unix nanoseconds.
+    """
+    yield from _samples(reading.measured, instance, own, t_ns)
+    if reading.started is not None:
+        yield SignalSample(t_ns, instance, "started", reading.started, own)
+    if reading.cpu_s is not None and _is_engine(reading):
+        yield SignalSample(t_ns, instance, "api_cpu_seconds", reading.cpu_s, own)
+
+
+def of_machine(measured: Iterable[Measured], instance: str, t_ns: int) -> Iterator[SignalSample]:
+    """Yield samples of this machine's GPUs.
+
+    Args:
+        measured: as `GpuReader.read` gives them.
+        instance: what this machine is called.
+        t_ns: unix nanoseconds.
+    """
+    return _samples(measured, instance, {}, t_ns)
+
+
+def _samples(
+    measured: Iterable[Measured], instance: str, own: Mapping[str, str], t_ns: int
+) -> Iterator[SignalSample]:
+    for one in measured:
+        labels = {**own, **_short(one.labels)}
+        name, value = one.signal.name, one.value
+        if isinstance(value, Distribution):
+            yield SignalSample(t_ns, instance, f"{name}_sum", value.sum, labels)
+            yield SignalSample(t_ns, instance, f"{name}_count", value.count, labels)
+        else:
+            yield SignalSample(t_ns, instance, name, value, labels)
+
+
+def _short(labels: Labels) -> dict[str, str]:
+    return {name: value[:_MOST_LABEL_TEXT] for name, value in labels}
+
+
+def _is_engine(reading: Reading) -> bool:
+    return any(one.signal.room == "engine" for one in reading.measured)
+
+
+def facts_of(states: Sequence[TargetState], t_ns: int) -> Iterator[Facts]:
+    """Yield what is known of each engine that answers: what it is, its version, since when."""
+    for state in states:
+        reading = state.reading
+        if reading is None or not _is_engine(reading):
+            continue  # a GPU's page may be read under its engine's name, and is not what that is
+        known: dict[str, Any] = {"engine": reading.profiles[0]}
+        if reading.oldest is not None:
+            known["version_at_least"] = show_version(reading.oldest)
+        if reading.started is not None:
+            known["started"] = reading.started
+        yield Facts(t_ns, state.target.instance, known)

@@ -1,0 +1,294 @@
+"""What did each target say last, and how is it?
+
+One task a target, each at its own moment of the interval: who is slow or hangs delays nobody else.
+A failure keeps the target's last reading out of sight (it is no longer true) and is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+
+from llmtrace.core.failopen import internal_error
+from llmtrace.errors import ConfigError, DataError, LlmtraceError
+from llmtrace_collector.scrape.fetch import FetchError, fetch, make_session, shown
+from llmtrace_collector.scrape.targets import Target, TargetSource, token_of
+from llmtrace_collector.signals.exposition_parser import Limits
+from llmtrace_collector.signals.interval import Window, windows
+from llmtrace_collector.signals.normalise import Reading, Unifier
+from llmtrace_collector.signals.profile import Profile, ProfileKind, builtin_profiles
+
+logger = logging.getLogger("llmtrace.collector")
+
+# Parsing a page of this many characters for the first time takes tens of milliseconds.
+_LONG_PAGE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeSettings:
+    """How targets are read.
+
+    Attributes:
+        interval_s: between two readings of one target.
+        timeout_s: for one reading, whole.
+        refresh_s: between two looks at where targets are listed.
+        most_targets: read at all; the rest is left out, and counted.
+        large_pages: pages above 256 KiB in memory at once.
+        limits: how much of a page is read.
+    """
+
+    interval_s: float = 15.0
+    timeout_s: float = 10.0
+    refresh_s: float = 30.0
+    most_targets: int = 5_000
+    large_pages: int = 32
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        """Check them.
+
+        Raises:
+            ConfigError: one is out of range.
+        """
+        for name in ("interval_s", "timeout_s", "refresh_s", "most_targets", "large_pages"):
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise ConfigError(f"scrape.{name}: {value!r} must be a number above 0")
+        if self.timeout_s > self.interval_s:
+            raise ConfigError(
+                f"scrape.timeout_s: {self.timeout_s:g} is longer than interval_s, "
+                f"{self.interval_s:g}; readings would overtake each other"
+            )
+
+
+@dataclass(slots=True)
+class TargetState:
+    """What is known of one target.
+
+    Attributes:
+        reading: the last, if the target is up; `None` = not now.
+        windows: what its engines did between the last two readings, while it was up for both.
+        up: whether the last reading came; `None` = none was tried yet.
+        pages: read so far; `failures` = how often not, by reason.
+        problem: what went wrong last, in words; `None` while it is up.
+        took_s: the last reading, from asking to understanding.
+        read_at: when, in seconds of this machine's monotonic clock.
+        late: readings left out because the one before was not over.
+    """
+
+    target: Target
+    unifier: Unifier
+    reading: Reading | None = None
+    windows: tuple[Window, ...] = ()
+    up: bool | None = None
+    pages: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    problem: str | None = None
+    took_s: float | None = None
+    read_at: float | None = None
+    late: int = 0
+    told_missing: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def kind(self) -> ProfileKind | None:
+        """What it is, by its last page, also while it is down; `None` = no page was known yet."""
+        # Engines come first: what is an engine and a gateway is an engine.
+        return next((one.kind for one in self.unifier.profiles), None)
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """What of its pages was not read, by reason."""
+        return self.unifier.dropped
+
+
+class Scraper:
+    """Reads all targets, again and again, from `async with` to its end.
+
+    Attributes:
+        source_failures: how often a list of targets could not be had, by its name.
+        left_out: targets not read because there are too many.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[TargetSource],
+        settings: ScrapeSettings | None = None,
+        profiles: Sequence[Profile] | None = None,
+    ) -> None:
+        self.source_failures: Counter[str] = Counter()
+        self.left_out = 0
+        self._sources = tuple(sources)
+        self._settings = settings or ScrapeSettings()
+        self._profiles = tuple(profiles if profiles is not None else builtin_profiles())
+        self._states: dict[str, TargetState] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._listed: dict[str, Sequence[Target]] = {}
+        self._session: aiohttp.ClientSession | None = None
+        self._large = asyncio.Semaphore(self._settings.large_pages)
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = make_session()
+        self._refreshing = asyncio.create_task(self._keep_refreshing())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        tasks = [*self._tasks.values(), *([self._refreshing] if self._refreshing else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._session is not None:
+            await self._session.close()
+
+    def states(self) -> tuple[TargetState, ...]:
+        """Return every target's state, in the order of their addresses."""
+        return tuple(self._states[url] for url in sorted(self._states))
+
+    def follow(self, sources: Sequence[TargetSource]) -> None:
+        """Read the targets of other sources from now on, and at once."""
+        self._sources = tuple(sources)
+        # What one lists that stays is known until it can be asked again.
+        keys = {f"{place} {source.name}" for place, source in enumerate(self._sources)}
+        self._listed = {key: listed for key, listed in self._listed.items() if key in keys}
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            self._refreshing = asyncio.create_task(self._keep_refreshing())
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            try:
+                await self._refresh()
+            except Exception as error:  # noqa: BLE001 - one bad list must not end the reading
+                internal_error("collector.targets", error)
+            await asyncio.sleep(self._settings.refresh_s)
+
+    async def _refresh(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        await asyncio.gather(*(self._ask(place, one) for place, one in enumerate(self._sources)))
+        wanted = {target.url: target for listed in self._listed.values() for target in listed}
+        kept = dict(list(wanted.items())[: self._settings.most_targets])
+        if len(wanted) - len(kept) > self.left_out:
+            logger.warning(
+                "%d targets are listed and %d read; the others are left out (scrape.most_targets)",
+                len(wanted), len(kept),
+            )  # fmt: skip
+        self.left_out = len(wanted) - len(kept)
+        for url in set(self._states) - set(kept):
+            del self._states[url]
+            self._tasks.pop(url).cancel()
+        for url, target in kept.items():
+            state = self._states.get(url)
+            if state is None:
+                unifier = Unifier(self._profiles, self._settings.limits)
+                state = self._states[url] = TargetState(target, unifier)
+                self._tasks[url] = asyncio.create_task(self._watch(state))
+            state.target = target
+
+    async def _ask(self, place: int, source: TargetSource) -> None:
+        if self._session is None:
+            return
+        key = f"{place} {source.name}"
+        try:
+            self._listed[key] = await source.targets(self._session)
+        except LlmtraceError as error:
+            # What it listed before is still the best that is known.
+            self.source_failures[source.name] += 1
+            if self.source_failures[source.name] == 1:
+                logger.warning("targets of %s are not known now: %s", source.name, error)
+        except Exception as error:  # noqa: BLE001 - one bad list must not keep the others away
+            self.source_failures[source.name] += 1
+            internal_error("collector.targets", error)
+
+    async def _watch(self, state: TargetState) -> None:
+        loop = asyncio.get_running_loop()
+        interval = self._settings.interval_s
+        # Where in the interval is the address's own: targets do not all answer at once.
+        share = zlib.crc32(state.target.url.encode()) / (1 << 32)
+        due = loop.time() + share * interval
+        while True:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            try:
+                await self.read(state)
+            except Exception as error:  # noqa: BLE001 - one target must not end the others
+                internal_error("collector.scrape", error)
+            due += interval
+            while due < loop.time():
+                due += interval
+                state.late += 1
+
+    async def read(self, state: TargetState) -> None:
+        """Read one target now, and keep what it says in its state."""
+        if self._session is None:
+            return
+        begun = time.monotonic()
+        try:
+            token = token_of(state.target)
+            text = await fetch(
+                self._session,
+                state.target.url,
+                timeout_s=self._settings.timeout_s,
+                size=self._settings.limits.size,
+                token=token,
+                large=self._large,
+            )
+            if len(text) > _LONG_PAGE:
+                reading = await asyncio.to_thread(state.unifier.read, text)
+            else:
+                reading = state.unifier.read(text)
+        except FetchError as error:
+            self._failed(state, error.reason, str(error))
+        except DataError as error:
+            self._failed(state, "page", f"{shown(state.target.url)}: {error}")
+        else:
+            self._succeeded(state, reading)
+        state.took_s = time.monotonic() - begun
+
+    def _failed(self, state: TargetState, reason: str, words: str) -> None:
+        state.failures[reason] += 1
+        if state.up is not False or state.failures[reason] == 1:
+            logger.warning("a target is not read: %s", words)
+        state.up, state.problem, state.reading, state.windows = False, words, None, ()
+
+    def _succeeded(self, state: TargetState, reading: Reading) -> None:
+        if state.up is False:
+            logger.info("%s is read again", shown(state.target.url))
+        before = state.reading
+        state.windows = windows(before, reading) if before is not None else ()
+        state.reading, state.up, state.problem = reading, True, None
+        state.pages += 1
+        state.read_at = time.monotonic()
+        with suppress(Exception):  # a broken logging handler is no reason to stop
+            self._tell_missing(state, reading)
+
+    def _tell_missing(self, state: TargetState, reading: Reading) -> None:
+        if not reading.profiles:
+            if state.pages == 1:
+                logger.warning("%s: no profile knows this page", shown(state.target.url))
+            return
+        unexplained = {
+            (one.signal, ", ".join(one.names)) for one in reading.missing if not one.why
+        }
+        for signal, names in sorted(unexplained - state.told_missing):
+            logger.warning(
+                "%s: %s is not reported: no %s on the page of %s",
+                shown(state.target.url), signal, names, "/".join(reading.profiles),
+            )  # fmt: skip
+        state.told_missing |= unexplained

@@ -1,0 +1,195 @@
+"""Whose metrics pages are read?
+
+Listed, in files, or asked of a server: the last two in Prometheus's own formats (`file_sd`,
+`http_sd`), so that what feeds Prometheus feeds this too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import aiohttp
+import yaml
+
+from llmtrace.api_clients.http_client import read_token
+from llmtrace.errors import ConfigError, explain_error
+from llmtrace_collector.scrape.fetch import FetchError, checked, fetch, read_json, shown
+
+_MOST_BYTES: Final = 8 << 20
+_MOST_TEXT: Final = 500
+_HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_PATH: Final = "__metrics_path__"
+_SCHEME: Final = "__scheme__"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One page to read.
+
+    Attributes:
+        url: of the page.
+        labels: put on all that is read there, beside `instance`.
+        token_file: holds the token sent as `Authorization: Bearer`; read anew each time.
+    """
+
+    url: str
+    labels: tuple[tuple[str, str], ...] = ()
+    token_file: Path | None = None
+
+    @property
+    def instance(self) -> str:
+        """Host and port, as Prometheus calls a target."""
+        return shown(self.url).partition("://")[2].partition("/")[0]
+
+
+class TargetSource(Protocol):
+    """Something that knows targets."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in logs and counters."""
+
+    async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
+        """Return all targets there are now.
+
+        Raises:
+            LlmtraceError: they cannot be had now.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTargets:
+    """Targets that are listed."""
+
+    listed: tuple[Target, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "static"
+
+    async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
+        """Return them."""
+        del session
+        return self.listed
+
+
+@dataclass(frozen=True, slots=True)
+class FileTargets:
+    """Targets in a JSON or YAML file, as Prometheus's `file_sd_configs` reads it."""
+
+    path: Path
+    token_file: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return f"file {self.path}"
+
+    async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
+        """Read the file anew."""
+        del session
+        return self.read()
+
+    def read(self) -> tuple[Target, ...]:
+        """Return the targets in the file.
+
+        Raises:
+            ConfigError: it cannot be read, or does not list targets.
+        """
+        where = str(self.path)
+        try:
+            if self.path.stat().st_size > _MOST_BYTES:
+                raise ConfigError(f"{where}: larger than 8 MiB, which no list of targets is")
+            text = self.path.read_text(encoding="utf-8")
+            content = json.loads(text) if self.path.suffix == ".json" else yaml.safe_load(text)
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise ConfigError(f"{where}: cannot read targets: {explain_error(error)}") from error
+        return parse_groups(content, where, self.token_file)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpTargets:
+    """Targets that a server lists, as Prometheus's `http_sd_configs` asks for them."""
+
+    url: str
+    timeout_s: float = 10.0
+    token_file: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return shown(self.url)
+
+    async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
+        """Ask the server."""
+        text = await fetch(session, self.url, timeout_s=self.timeout_s, size=_MOST_BYTES)
+        return parse_groups(read_json(text, self.url), shown(self.url), self.token_file)
+
+
+def parse_groups(content: Any, where: str, token_file: Path | None = None) -> tuple[Target, ...]:
+    """Read targets from a list of `{"targets": [...], "labels": {...}}`.
+
+    A target is `host:port` or a whole address. The labels `__scheme__` and `__metrics_path__` say
+    where its page is (`http` and `/metrics` otherwise); others that begin with `__` are dropped.
+
+    Raises:
+        ConfigError: it is no such list; says where it is wrong.
+    """
+    if not isinstance(content, list):
+        raise ConfigError(
+            f'{where}: must be a list of {{"targets": ["host:port"], "labels": {{}}}}'
+        )
+    found: dict[str, Target] = {}
+    for place, group in enumerate(content):
+        at = f"{where}: [{place}]"
+        hosts = group.get("targets") if isinstance(group, Mapping) else None
+        if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+            raise ConfigError(f'{at}: "targets" must be a list of texts such as "host:8000"')
+        labels = group.get("labels") or {}
+        if not isinstance(labels, Mapping):
+            raise ConfigError(f'{at}: "labels" must map names to texts')
+        named = {
+            str(name): _value(value, f"{at}: labels.{name}") for name, value in labels.items()
+        }
+        kept = tuple(sorted((k, v) for k, v in named.items() if not k.startswith("__")))
+        for name, _ in kept:
+            if _LABEL.fullmatch(name) is None:
+                raise ConfigError(f"{at}: {name!r} is not the name of a label")
+        for host in hosts:
+            url = host
+            if "://" not in host:
+                if _HOST_PORT.fullmatch(host) is None:
+                    raise ConfigError(
+                        f"{at}: {host!r} is not an address such as engine:8000 or "
+                        "http://engine:8000/metrics"
+                    )
+                url = f"{named.get(_SCHEME, 'http')}://{host}{named.get(_PATH, '/metrics')}"
+            found.setdefault(url, Target(checked(url, at), kept, token_file))
+    return tuple(found.values())
+
+
+def _value(value: Any, where: str) -> str:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value)[:_MOST_TEXT]
+    raise ConfigError(f"{where}: must be a text, not {value!r}")
+
+
+def token_of(target: Target) -> str | None:
+    """Return the token for a target; `None` = it needs none.
+
+    Raises:
+        FetchError: its file cannot be read.
+    """
+    if target.token_file is None:
+        return None
+    try:
+        return read_token(target.token_file, "token_file")
+    except ConfigError as error:
+        raise FetchError("token", f"{shown(target.url)}: {error}") from error

@@ -1,0 +1,165 @@
+"""Which figures does the live page need of the store, and how are they asked for?
+
+Each in one query over a bounded stretch of time, so that looking costs the same however much is
+stored. A request belongs to the moment it was over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from llmtrace.budget import Budget, regex
+from llmtrace.core.row import TURN
+from llmtrace_collector.serve.live_model import NAMES, STAGE_NAMES, Counted, Minutes, SlowRow
+from llmtrace_collector.store import Store
+from llmtrace_collector.store.read import level
+
+_NS: Final = 1_000_000_000
+_MINUTE_S: Final = 60
+# Rows are found by when they began: one that took longer than this is not among "just over".
+_LONGEST_NS: Final = 30 * _MINUTE_S * _NS
+_FEW: Final = 2
+
+_COLUMNS: Final[Mapping[str, str]] = {
+    **{name: f"{name}_ns" for name in (*STAGE_NAMES, "ttft", "e2e")},
+    "tpot": "(tpot_s * 1e9)",
+}
+_OVER: Final = "(toUnixTimestamp64Nano(start) + e2e_ns)"
+
+
+def counted(
+    store: Store, start_ns: int, end_ns: int, budget: Budget
+) -> tuple[dict[str, int], dict[str, Counted]]:
+    """Count the requests that were over in a stretch of time.
+
+    Returns:
+        How many ended how; and each stage and metric over those that succeeded.
+    """
+    limits = budget.thresholds_s()
+    columns = ["count()"]
+    for name in NAMES:
+        value = _COLUMNS[name]
+        columns += [
+            f"count({value})",
+            f"quantilesExact({level(0.5)}, {level(budget.objective)})({value})",
+            f"countIf({value} <= {round(limits.get(name, 0) * _NS)})",
+            f"sum({value})",
+        ]
+        columns.append(_sources(name))
+    where, given = _where(start_ns, end_ns, budget)
+    found = store.query(
+        f"SELECT outcome, {', '.join(columns)} FROM requests FINAL WHERE {where} GROUP BY outcome",  # noqa: S608 - made of our own names
+        given,
+    )
+    outcomes = {str(row[0]): int(row[1]) for row in found}
+    done = next((row for row in found if row[0] == "success"), None)
+    if done is None:
+        return outcomes, {}
+    width = 5
+    told = {}
+    for place, name in enumerate(NAMES):
+        known, both, within, total, sources = done[2 + width * place : 2 + width * (place + 1)]
+        told[name] = Counted(
+            known=int(known),
+            p50_ns=float(both[0]) if known else None,
+            high_ns=float(both[1]) if known else None,
+            within=int(within) if name in limits else 0,
+            sum_ns=float(total or 0),
+            sources=tuple(str(source) for source in sources),
+        )
+    return outcomes, told
+
+
+def _sources(name: str) -> str:
+    if name in STAGE_NAMES[:-1]:
+        source = f"toString({name}_source)"
+        return f"topKIf({_FEW})({source}, {source} != '')"
+    return "[]"
+
+
+def minutes(store: Store, end_ns: int, budget: Budget, back: int = 60) -> Minutes:
+    """Return the quantile of each stage and metric, a minute each, of those that succeeded.
+
+    Args:
+        store: of the rows.
+        end_ns: unix nanoseconds.
+        budget: whose objective it is.
+        back: minutes before that.
+    """
+    columns = ", ".join(
+        f"quantileExact({level(budget.objective)})({_COLUMNS[name]})" for name in NAMES
+    )
+    some = ", ".join(f"count({_COLUMNS[name]})" for name in NAMES)
+    start_ns = (end_ns // (_MINUTE_S * _NS) - back) * _MINUTE_S * _NS
+    where, given = _where(start_ns, end_ns, budget)
+    found = store.query(
+        f"SELECT intDiv({_OVER}, {_MINUTE_S * _NS}) AS minute, [{some}], {columns} "  # noqa: S608
+        f"FROM requests FINAL WHERE {where} AND outcome = 'success' "
+        f"GROUP BY minute ORDER BY minute",
+        given,
+    )
+    high: dict[str, list[float | None]] = {name: [] for name in NAMES}
+    for row in found:
+        for name, known, value in zip(NAMES, row[1], row[2:], strict=True):
+            high[name].append(float(value) / _NS if known else None)
+    return Minutes(
+        t=tuple(int(row[0]) * _MINUTE_S for row in found),
+        high_s={name: tuple(values) for name, values in high.items()},
+    )
+
+
+def slowest(store: Store, start_ns: int, end_ns: int, budget: Budget, most: int) -> list[SlowRow]:
+    """Return the requests that took longest, whatever became of them."""
+    columns = ", ".join(f"{name}_ns" for name in STAGE_NAMES)
+    where, given = _where(start_ns, end_ns, budget)
+    found = store.query(
+        f"SELECT trace_id, request_id, toUnixTimestamp64Nano(start), service, model, route, "  # noqa: S608
+        f"toString(outcome), e2e_ns, ttft_ns, {columns} "
+        f"FROM requests FINAL WHERE {where} ORDER BY e2e_ns DESC LIMIT {most:d}",
+        given,
+    )
+    return [_slow(row) for row in found]
+
+
+def _slow(row: Sequence[Any]) -> SlowRow:
+    trace_id, request_id, start, service, model, route, outcome, e2e, ttft, *stages = row
+    return SlowRow(
+        trace_id=str(trace_id),
+        request_id=str(request_id),
+        start=int(start) / _NS,
+        service=str(service),
+        model=str(model) or None,
+        route=str(route) or None,
+        outcome=str(outcome),
+        e2e_s=int(e2e) / _NS,
+        ttft_s=None if ttft is None else int(ttft) / _NS,
+        stages={
+            name: int(ns) / _NS
+            for name, ns in zip(STAGE_NAMES, stages, strict=True)
+            if ns is not None
+        },
+    )
+
+
+def _where(start_ns: int, end_ns: int, budget: Budget) -> tuple[str, dict[str, object]]:
+    given: dict[str, object] = {
+        "earliest": start_ns - _LONGEST_NS, "since": start_ns, "until": end_ns, "turn": TURN,
+    }  # fmt: skip
+    words = (
+        "start >= fromUnixTimestamp64Nano({earliest:Int64})"
+        " AND start < fromUnixTimestamp64Nano({until:Int64})"
+        f" AND {_OVER} >= {{since:Int64}} AND {_OVER} < {{until:Int64}}"
+        " AND operation != {turn:String} AND e2e_ns IS NOT NULL"
+    )
+    for name in ("model", "route"):
+        patterns: Sequence[str] = getattr(budget, name)
+        if patterns:
+            given[name] = _pattern(patterns)
+            words += f" AND match({name}, {{{name}:String}})"
+    return words, given
+
+
+def _pattern(patterns: Sequence[str]) -> str:
+    """Write patterns such as `llama-*` as one regular expression."""
+    return "^(?:" + "|".join(map(regex, patterns)) + ")$"

@@ -1,0 +1,175 @@
+"""How is the live view put together, however many look at it?
+
+Once every two seconds at most: who asks in between gets what the last one got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from llmtrace import __version__
+from llmtrace.budget import Budget, Budgets
+from llmtrace_collector.receive import Ingest, Intake, Spool
+from llmtrace_collector.scrape.scraper import TargetState
+from llmtrace_collector.serve import live_queries
+from llmtrace_collector.serve.engine_status import engine_lines, gpu_lines
+from llmtrace_collector.serve.how_to_send import Places, how_to_send
+from llmtrace_collector.serve.live_model import (
+    CollectorNow,
+    Live,
+    Minutes,
+    SlowRow,
+    Window,
+    budget_told,
+    lines,
+    outcomes_in_order,
+    problems,
+)
+from llmtrace_collector.serve.query_params import QuestionError
+from llmtrace_collector.signals.normalise import Measured
+from llmtrace_collector.store import Store
+
+WINDOW_S: Final = 300
+_NS: Final = 1_000_000_000
+_FRESH_S: Final = 2.0
+# What a minute came to changes no more once the minute is over: no need to ask every two seconds.
+_HOUR_FRESH_S: Final = 10.0
+_HOUR_S: Final = 3_600
+_SLOWEST: Final = 8
+_BEHIND_S: Final = 30.0
+_MIB: Final = 1 << 20
+
+
+class Looking:
+    """Makes the live view.
+
+    Args:
+        store: of the rows.
+        budgets: those one may ask for; the first is the default.
+        states: what returns every target's state.
+        local: what returns the signals of this machine; called in a thread.
+        ingest, spool, intake: of the receiver.
+        machine: what this machine is called.
+        began: when this process did, by the monotonic clock.
+        wall: unix nanoseconds.
+
+    Attributes:
+        places: where the collector listens, once it does.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        budgets: Budgets,
+        *,
+        states: Callable[[], Sequence[TargetState]],
+        local: Callable[[], Sequence[Measured]] | None,
+        ingest: Ingest,
+        spool: Spool,
+        intake: Intake,
+        machine: str,
+        began: float,
+        unread: Callable[[], int] = lambda: 0,
+        wall: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.places = Places()
+        self._store = store
+        self._budgets = {budget.name: budget for budget in budgets}
+        self._states = states
+        self._local = local
+        self._ingest = ingest
+        self._spool = spool
+        self._intake = intake
+        self._machine = machine
+        self._began = began
+        self._unread = unread
+        self._wall = wall
+        self._asking = asyncio.Lock()
+        self._last: dict[str, tuple[float, Live]] = {}
+        self._hours: dict[str, tuple[float, Minutes, tuple[SlowRow, ...]]] = {}
+
+    async def look(self, name: str | None = None) -> Live:
+        """Return what there is to see now.
+
+        Args:
+            name: of the budget that everything is held against; default: the first.
+
+        Raises:
+            QuestionError: there is no such budget.
+            StoreError: the store does not answer.
+        """
+        budget = next(iter(self._budgets.values())) if name is None else self._budgets.get(name)
+        if budget is None:
+            raise QuestionError(f"no budget is called so; there are {', '.join(self._budgets)}")
+        async with self._asking:
+            at, last = self._last.get(budget.name, (0.0, None))
+            if last is None or time.monotonic() - at > _FRESH_S:
+                # Targets are the event loop's: copied here, looked at there.
+                last = await asyncio.to_thread(self._make, budget, tuple(self._states()))
+                self._last[budget.name] = time.monotonic(), last
+        return last
+
+    def _make(self, budget: Budget, states: Sequence[TargetState]) -> Live:
+        now = self._wall()
+        outcomes, counted = live_queries.counted(self._store, now - WINDOW_S * _NS, now, budget)
+        stages, metrics = lines(counted, budget)
+        minutes, slowest = self._hour(now, budget)
+        engines = engine_lines(states)
+        return Live(
+            now=now / _NS,
+            budget=budget_told(budget),
+            window=Window(
+                seconds=WINDOW_S,
+                requests=sum(outcomes.values()),
+                succeeded=outcomes.get("success", 0),
+                outcomes=outcomes_in_order(outcomes),
+            ),
+            stages=stages,
+            metrics=metrics,
+            minutes=minutes,
+            slowest=slowest,
+            engines=engines,
+            gpus=gpu_lines(states, self._local() if self._local else (), self._machine),
+            collector=CollectorNow(
+                version=__version__,
+                up_s=time.monotonic() - self._began,
+                notes=self._notes(),
+                problems=(
+                    *problems(
+                        engines, self._ingest.counted.problem, self._ingest.lag_s, _BEHIND_S
+                    ),
+                    *self._left_out(),
+                ),
+                how=how_to_send(self.places),
+            ),
+        )
+
+    def _hour(self, now: int, budget: Budget) -> tuple[Minutes, tuple[SlowRow, ...]]:
+        at, minutes, slowest = self._hours.get(budget.name, (0.0, Minutes(), ()))
+        if not minutes.t or time.monotonic() - at > _HOUR_FRESH_S:
+            minutes = live_queries.minutes(self._store, now, budget)
+            since = now - _HOUR_S * _NS
+            slowest = tuple(live_queries.slowest(self._store, since, now, budget, _SLOWEST))
+            self._hours[budget.name] = time.monotonic(), minutes, slowest
+        return minutes, slowest
+
+    def _left_out(self) -> Iterator[str]:
+        """Say what was acknowledged and is in no figure."""
+        if count := self._unread():
+            rows = "row cannot be read, and is" if count == 1 else "rows cannot be read, and are"
+            yield f"{count:,} stored {rows} in no metric"
+        if count := self._intake.quarantine.count:
+            requests = "request is" if count == 1 else "requests are"
+            yield f"{count:,} {requests} in quarantine: see `llmtrace quarantine`"
+
+    def _notes(self) -> tuple[str, ...]:
+        took, stored = self._intake.counted, self._ingest.counted
+        notes = [f"{took.spans.total():,} spans received, {stored.spans:,} stored"]
+        if backlog := self._spool.backlog_bytes:
+            notes.append(f"{backlog / _MIB:,.1f} MiB wait for the store")
+        if refused := took.refused.total() + took.refused_spans.total():
+            notes.append(f"{refused:,} refused")
+        return tuple(notes)

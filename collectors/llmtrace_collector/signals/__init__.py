@@ -1,0 +1,1 @@
+"""Engine metrics of every kind, normalised to one set of signals."""

@@ -1,0 +1,522 @@
+"""What does an engine's page say in the words every engine shares?
+
+A page and the profiles that know it give a `Reading`: unified signals in base units (seconds,
+ratios of 1, tokens), one series an engine replica, and what is missing with the reason why.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from llmtrace_collector.signals.definitions import SIGNALS, Signal
+from llmtrace_collector.signals.exposition_parser import Limits, PageReader, Series
+from llmtrace_collector.signals.profile import Family, Profile, Version, show_version
+
+STARTED: Final = "process_start_time_seconds"
+CPU_USED: Final = "process_cpu_seconds_total"
+_INFINITY: Final = float("inf")
+# Asking all profiles whether they know a page costs more than reading it.
+_PAGES_BETWEEN_LOOKS: Final = 100
+_MOST_TEXT: Final = 200  # characters of a label's value that are kept
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A histogram since its engine started.
+
+    Attributes:
+        bounds: upper bounds of the buckets, rising; the last is infinity where buckets are told.
+        counts: how many were at or below each bound.
+        sum: of all that was observed.
+        count: how many were observed.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    sum: float
+    count: float
+
+
+class Measured(NamedTuple):
+    """One unified series and its value.
+
+    Attributes:
+        labels: `engine` and what the profile puts together (`model`, `replica`, or a GPU's), then
+            the signal's own. Empty ones are left out.
+    """
+
+    signal: Signal
+    labels: Labels
+    value: float | Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A signal its profile knows and the page does not have.
+
+    Attributes:
+        names: what was looked for.
+        why: the condition or version that explains it; `None` = it should have been there.
+    """
+
+    engine: str
+    signal: str
+    names: tuple[str, ...]
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one page came to.
+
+    Attributes:
+        profiles: those that know this page; empty = nobody does.
+        started: when its process started, unix seconds by its own clock; `None` = not told.
+        cpu_s: CPU seconds that process has used since; `None` = not told.
+        oldest: the oldest version that has every name on the page; `newest` = the last.
+    """
+
+    profiles: tuple[str, ...] = ()
+    measured: tuple[Measured, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    started: float | None = None
+    cpu_s: float | None = None
+    oldest: Version | None = None
+    newest: Version | None = None
+
+
+@dataclass(slots=True)
+class _Group:
+    """The slots of a page that one unified series is made of."""
+
+    signal: Signal
+    labels: Labels
+    factor: float
+    values: list[int] = field(default_factory=list)
+    sums: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    buckets: dict[float, list[int]] = field(default_factory=dict)
+    bounds: tuple[float, ...] = ()
+    # Picks sum, count and the buckets in order, where there is one slot for each; else `None`.
+    pick: Callable[[list[float | None]], tuple[Any, ...]] | None = None
+
+    def finish(self) -> None:
+        """Fix the order of the buckets."""
+        self.bounds = tuple(sorted(self.buckets))
+        slots = [self.buckets[bound] for bound in self.bounds]
+        if all(len(one) == 1 for one in slots) and len(self.sums) == len(self.counts) == 1:
+            self.pick = itemgetter(self.sums[0], self.counts[0], *(one[0] for one in slots))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the slots of one layout become unified series."""
+
+    groups: tuple[_Group, ...]
+    missing: tuple[Missing, ...]
+    started: int | None
+    cpu: int | None
+    oldest: Version | None
+    newest: Version | None
+
+
+class Unifier:
+    """Turns the pages of one target, one after another, into readings.
+
+    Args:
+        profiles: those the target may be; which of them it is, the page tells.
+        limits: how much of a page is read.
+    """
+
+    def __init__(self, profiles: Sequence[Profile], limits: Limits | None = None) -> None:
+        self._candidates = tuple(profiles)
+        self._limits = limits or Limits()
+        self._profiles: tuple[Profile, ...] = ()
+        self._reader: PageReader | None = None
+        self._plan: _Plan | None = None
+        self._layout = -1
+        self._until_look = 0
+        self._dropped: dict[str, int] = defaultdict(int)
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """The profiles that know this target's pages, as far as pages were read."""
+        return self._profiles
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """How much of what was not read, by reason, over all pages."""
+        total = dict(self._dropped)
+        for reason, count in (self._reader.dropped if self._reader else {}).items():
+            total[reason] = total.get(reason, 0) + count
+        return total
+
+    def read(self, text: str) -> Reading:
+        """Return what a page comes to.
+
+        Raises:
+            DataError: it is no metrics page at all.
+        """
+        reading = self._read(text) if self._until_look > 0 else None
+        if reading is None or not reading.measured:
+            # A target may become another engine, or more of one, behind the same address.
+            known = recognise(self._candidates, text)
+            self._until_look = _PAGES_BETWEEN_LOOKS
+            if known != self._profiles or self._reader is None:
+                self._begin(known)
+                reading = None
+            reading = self._read(text) if reading is None else reading
+        self._until_look -= 1
+        return reading
+
+    def _read(self, text: str) -> Reading:
+        reader = self._reader
+        if reader is None or not self._profiles:
+            return Reading()
+        values = reader.read(text)
+        if self._plan is None or reader.layout != self._layout:
+            self._plan, self._layout = _plan(self._profiles, reader), reader.layout
+        return _reading(self._profiles, self._plan, values)
+
+    def _begin(self, known: tuple[Profile, ...]) -> None:
+        if self._reader is not None:
+            for reason, count in self._reader.dropped.items():
+                self._dropped[reason] += count
+        self._profiles, self._plan = known, None
+        self._reader = PageReader(_wanted(known), self._limits)
+
+
+def recognise(profiles: Sequence[Profile], text: str) -> tuple[Profile, ...]:
+    """Return the profiles that know a page, by the names on it."""
+    return tuple(one for one in profiles if _knows(one, text))
+
+
+def _knows(profile: Profile, text: str) -> bool:
+    heads = (profile.prefix, *profile.prefix_aliases)
+    strange = any(not name.startswith(profile.prefix) for name in profile.recognise)
+    if not strange and not any(head in text for head in heads):
+        return False  # most are not on a page, and this looks through it once
+    return any(
+        _on_page(text, name) for name in _spellings(profile, profile.recognise)
+    ) and not any(_on_page(text, name) for name in _spellings(profile, profile.unless))
+
+
+def _spellings(profile: Profile, names: Sequence[str]) -> list[str]:
+    aliased = [
+        alias + name[len(profile.prefix) :]
+        for alias in profile.prefix_aliases
+        for name in names
+        if name.startswith(profile.prefix)
+    ]
+    return [*names, *aliased]
+
+
+def _on_page(text: str, name: str) -> bool:
+    """Say whether a sample of this name begins a line."""
+    return name in text and any(
+        f"\n{start}" in text or text.startswith(start)
+        for start in (f"{name}{{", f"{name} ", f'{{"{name}"')
+    )
+
+
+def _wanted(profiles: tuple[Profile, ...]) -> Callable[[str], bool]:
+    known: dict[str, bool] = {STARTED: True, CPU_USED: True}
+    most = Limits().series
+
+    def wanted(name: str) -> bool:
+        found = known.get(name)
+        if found is None:
+            found = any(profile.wants(name) for profile in profiles)
+            if len(known) < most:
+                known[name] = found
+        return found
+
+    return wanted
+
+
+def _plan(profiles: tuple[Profile, ...], reader: PageReader) -> _Plan:
+    groups: list[_Group] = []
+    missing: list[Missing] = []
+    oldest = newest = None
+    taken_engine = False
+    for profile in profiles:
+        chosen = _choose(profile, reader, leave_engine=taken_engine)
+        groups += _groups(profile, chosen)
+        profile_oldest, profile_newest = _versions(profile, reader, chosen)
+        if oldest is None:
+            oldest, newest = profile_oldest, profile_newest
+        missing += _missing(profile, chosen, profile_oldest, skip_engine=taken_engine)
+        taken_engine = taken_engine or profile.kind == "engine"
+    names = [one.name for one in reader.series]
+    started, cpu = (names.index(one) if one in names else None for one in (STARTED, CPU_USED))
+    return _Plan(tuple(groups), tuple(missing), started, cpu, oldest, newest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    """A slot of the page that belongs to a family."""
+
+    slot: int
+    series: Series
+    part: str
+    family: Family
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A page as one profile sees it: its series by canonical name, tokens in a block of KV."""
+
+    profile: Profile
+    by_name: Mapping[str, Sequence[tuple[int, Series]]]
+    helps: Mapping[str, str]
+    block_size: float | None
+
+
+def _choose(profile: Profile, reader: PageReader, *, leave_engine: bool) -> dict[str, list[_Hit]]:
+    """Return the slots each signal is made of: of the first family that is there, and its kin.
+
+    `leave_engine` says that another profile on the page speaks for the engine already.
+    """
+    by_name: dict[str, list[tuple[int, Series]]] = defaultdict(list)
+    for slot, series in enumerate(reader.series):
+        if not any(label in series.labels for label in profile.skip_labels):
+            by_name[profile.canonical(series.name)].append((slot, series))
+    page = _Page(profile, by_name, reader.helps, _block_size(profile, by_name))
+    chosen: dict[str, list[_Hit]] = {}
+    for name, families in profile.signals.items():
+        signal = SIGNALS[name]
+        if leave_engine and signal.room == "engine":
+            continue
+        hits: list[_Hit] = []
+        for family in families:
+            if hits and not family.also:
+                break
+            hits += _hits(page, signal, family)
+        if hits:
+            chosen[name] = _lowest_rank(hits, profile.one_of)
+    return chosen
+
+
+def _hits(page: _Page, signal: Signal, family: Family) -> list[_Hit]:
+    if family.help is not None and not _help_has(page, family):
+        return []
+    if family.per_block and page.block_size is None:
+        return []
+    factor = family.factor * (page.block_size or 1.0 if family.per_block else 1.0)
+    parts = ("_bucket", "_sum", "_count") if signal.kind == "histogram" else ("",)
+    return [
+        _Hit(slot, series, part, family, factor)
+        for part in parts
+        for slot, series in page.by_name.get(family.name + part, ())
+        if all(series.labels.get(label) == value for label, value in family.where)
+    ]
+
+
+def _help_has(page: _Page, family: Family) -> bool:
+    # The HELP line of a counter has its name with or without `_total`, as its exporter pleases.
+    names = {family.name, family.name.removesuffix("_total")}
+    spelled = _spellings(page.profile, sorted(names))
+    return any((family.help or "") in page.helps[name] for name in spelled if name in page.helps)
+
+
+def _block_size(
+    profile: Profile, by_name: Mapping[str, Sequence[tuple[int, Series]]]
+) -> float | None:
+    if profile.block_size is None:
+        return None
+    name, label = profile.block_size
+    for _, series in by_name.get(name, ()):
+        text = series.labels.get(label, "")
+        if text.isdecimal() and int(text[:9]) > 0:
+            return float(text[:9])
+    return None
+
+
+def _lowest_rank(hits: list[_Hit], ranks: tuple[str, ...]) -> list[_Hit]:
+    """Keep, of series that differ in their rank alone, those of the lowest."""
+    if not ranks:
+        return hits
+    first: dict[object, tuple[object, _Hit]] = {}
+    for hit in hits:
+        rest = tuple(sorted((k, v) for k, v in hit.series.labels.items() if k not in ranks))
+        rank = tuple(_number(hit.series.labels.get(label, "")) for label in ranks)
+        key = (hit.series.name, rest)
+        if key not in first or rank < first[key][0]:  # type: ignore[operator]
+            first[key] = (rank, hit)
+    return [hit for _, hit in first.values()]
+
+
+def _number(text: str) -> tuple[int, str]:
+    return (int(text[:9]), "") if text[:9].isdecimal() else (-1, text)
+
+
+def _groups(profile: Profile, chosen: Mapping[str, list[_Hit]]) -> list[_Group]:
+    groups: dict[tuple[str, Labels], _Group] = {}
+    for name, hits in chosen.items():
+        signal = SIGNALS[name]
+        for hit in hits:
+            labels = _labels(profile, signal, hit)
+            key = (name, labels)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = _Group(signal, labels, hit.factor)
+            if hit.part == "_bucket":
+                bound = _bound(hit.series.labels.get("le", ""))
+                if bound is not None:
+                    group.buckets.setdefault(bound * hit.factor, []).append(hit.slot)
+            elif hit.part == "_sum":
+                group.sums.append(hit.slot)
+            elif hit.part == "_count":
+                group.counts.append(hit.slot)
+            else:
+                group.values.append(hit.slot)
+    for group in groups.values():
+        group.finish()
+    return list(groups.values())
+
+
+def _bound(text: str) -> float | None:
+    try:
+        bound = float(text)
+    except ValueError:
+        return None
+    return None if bound != bound else bound  # noqa: PLR0124 - NaN is no bound
+
+
+def _labels(profile: Profile, signal: Signal, hit: _Hit) -> Labels:
+    found = [("engine", profile.engine)]
+    for ours, theirs in profile.labels:
+        values = [hit.series.labels.get(label, "")[:_MOST_TEXT] for label in theirs]
+        there = [value for value in values if value]
+        if there:
+            # A replica is all of its parts; anything else has one name, under whichever label.
+            found.append((ours, "/".join(there) if ours == "replica" else there[0]))
+    if signal.label is not None:
+        family = hit.family
+        own = family.say or hit.series.labels.get(family.label or "", "")[:_MOST_TEXT]
+        if own:
+            found.append((signal.label, own))
+    return tuple(found)
+
+
+def _versions(
+    profile: Profile, reader: PageReader, chosen: Mapping[str, list[_Hit]]
+) -> tuple[Version | None, Version | None]:
+    """Tell from the names on the page which versions it may be of."""
+    names = {profile.canonical(series.name) for series in reader.series}
+    used = {hit.family for hits in chosen.values() for hit in hits}
+    oldest: Version | None = None
+    newest: Version | None = None
+    for _, _, family in profile.families():
+        there = family in used or (
+            family.help is None and any(family.name + part in names for part in ("", "_count"))
+        )
+        if there:
+            if family.since and (oldest is None or family.since > oldest):
+                oldest = family.since
+            if family.until and (newest is None or family.until < newest):
+                newest = family.until
+    if oldest and newest and newest < oldest:
+        newest = None
+    return oldest, newest
+
+
+def _missing(
+    profile: Profile,
+    chosen: Mapping[str, list[_Hit]],
+    oldest: Version | None,
+    *,
+    skip_engine: bool,
+) -> list[Missing]:
+    found = []
+    for name, families in profile.signals.items():
+        if name in chosen or (skip_engine and SIGNALS[name].room == "engine"):
+            continue
+        names = tuple(dict.fromkeys(family.name for family in families))
+        found.append(Missing(profile.engine, name, names, _why(families, oldest)))
+    found += [Missing(profile.engine, name, (), why) for name, why in profile.absent.items()]
+    return found
+
+
+def _why(families: Sequence[Family], oldest: Version | None) -> str | None:
+    """Explain why a signal is missing; `None` = nothing explains it.
+
+    Names on the page say which version it is of at least. What came later may well be missing.
+    """
+    untils = [family.until for family in families if family.until]
+    if oldest and len(untils) == len(families) and max(untils) < oldest:
+        return f"gone after {show_version(max(untils))}"
+    sinces = [family.since for family in families if family.since]
+    if oldest and len(sinces) == len(families) and min(sinces) > oldest:
+        return f"from {show_version(min(sinces))} on"
+    conditions = [family.when for family in families if family.when]
+    if len(conditions) == len(families):
+        return f"only when {conditions[0]}"
+    return None
+
+
+def _reading(profiles: tuple[Profile, ...], plan: _Plan, values: list[float | None]) -> Reading:
+    measured = []
+    partial = None in values
+    for group in plan.groups:
+        value = (
+            _distribution(group, values, partial=partial)
+            if group.signal.kind == "histogram"
+            else _merged(group, values)
+        )
+        if value is not None:
+            measured.append(Measured(group.signal, group.labels, value))
+    return Reading(
+        profiles=tuple(profile.engine for profile in profiles),
+        measured=tuple(measured),
+        missing=plan.missing,
+        started=values[plan.started] if plan.started is not None else None,
+        cpu_s=values[plan.cpu] if plan.cpu is not None else None,
+        oldest=plan.oldest,
+        newest=plan.newest,
+    )
+
+
+def _merged(group: _Group, values: list[float | None]) -> float | None:
+    """Make one number of a group's; one that is no number, as NaN, counts as missing."""
+    if len(group.values) == 1:
+        value = values[group.values[0]]
+        return None if value is None or value != value else value * group.factor  # noqa: PLR0124
+    there = [v for v in (values[slot] for slot in group.values) if v is not None and v == v]  # noqa: PLR0124
+    if not there:
+        return None
+    if group.signal.merge == "mean":
+        merged = sum(there) / len(there)
+    else:
+        merged = max(there) if group.signal.merge == "max" else sum(there)
+    return merged * group.factor
+
+
+def _distribution(
+    group: _Group, values: list[float | None], *, partial: bool
+) -> Distribution | None:
+    if group.pick is not None:
+        total, count, *rest = group.pick(values)
+        if total is None or count is None or (partial and None in rest):
+            return None
+        counts: tuple[float, ...] = tuple(rest)
+    else:
+        sums = [v for v in (values[slot] for slot in group.sums) if v is not None]
+        numbers = [v for v in (values[slot] for slot in group.counts) if v is not None]
+        if not sums or not numbers:
+            return None
+        total, count = sum(sums), sum(numbers)
+        counts = tuple(
+            sum(v for v in (values[slot] for slot in group.buckets[bound]) if v is not None)
+            for bound in group.bounds
+        )
+    if not (total == total and 0 <= count < _INFINITY):  # noqa: PLR0124 - NaN
+        return None
+    return Distribution(group.bounds, counts, total * group.factor, count)

@@ -1,0 +1,471 @@
+"""Where does each engine, gateway and GPU exporter keep which signal?
+
+One YAML file each, in `profiles/`; read here, and checked to the last key when it is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, get_args
+
+import yaml
+
+from llmtrace.errors import ConfigError, explain_error
+from llmtrace_collector.signals.definitions import SIGNALS, Signal
+
+Evidence = Literal[
+    "seen",  # on a page of a real process
+    "source",  # read in the project's source
+    "docs",  # documents, or programs that read it
+    "memory",  # not verified at all
+]
+ProfileKind = Literal["engine", "gateway", "gpu"]
+Probe = Literal[
+    "missing",  # told where the signal is missing
+    "buckets",  # told where the signal's first bucket is too wide
+    "inband",  # told where an answer carries no engine figures
+    "request_id",  # told where an answer's headers carry no request id
+    "unseen",  # cannot be seen from outside: always told
+]
+
+# What a page's value is multiplied by, for seconds, bytes, hertz, watts, joules and ratios.
+UNITS: Final[Mapping[str, float]] = {
+    "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "percent": 0.01, "MiB": 1048576.0, "MHz": 1e6, "mJ": 1e-3,
+    "mW": 1e-3,
+}  # fmt: skip
+
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+)*")
+_MOST_BYTES: Final = 1 << 20
+_PROFILE_KEYS: Final = (
+    "engine", "title", "kind", "checked", "path", "prefix", "prefix_aliases", "recognise",
+    "unless", "skip_labels", "labels", "one_of", "version", "block_size", "signals", "absent",
+    "advice",
+)  # fmt: skip
+_FAMILY_KEYS: Final = (
+    "name", "evidence", "since", "until", "unit", "where", "label", "say", "also", "help",
+    "per_block", "when", "note",
+)  # fmt: skip
+_ADVICE_KEYS: Final = ("set", "why", "since", "probe", "signal", "finest_s")
+
+Version = tuple[int, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One metric family that gives a signal.
+
+    Attributes:
+        since: first version that has it; `until` = the last. `None` = not known.
+        factor: what its values are multiplied by.
+        where: labels and the value each must have.
+        label: the label that gives the signal's own; `say` = a fixed value for it instead.
+        also: given beside the one before it, not instead of it.
+        help: words its HELP line must have: a name may change its unit and nothing else.
+        per_block: counts blocks of the KV cache, not tokens.
+        when: it is there only under this condition, so missing is no surprise.
+    """
+
+    name: str
+    evidence: Evidence
+    since: Version | None = None
+    until: Version | None = None
+    factor: float = 1.0
+    where: tuple[tuple[str, str], ...] = ()
+    label: str | None = None
+    say: str | None = None
+    also: bool = False
+    help: str | None = None
+    per_block: bool = False
+    when: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A setting an operator may want, and how one sees whether it is there."""
+
+    set: str
+    why: str
+    probe: Probe
+    since: Version | None = None
+    signal: str | None = None
+    finest_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """All that is known of one engine's, gateway's or exporter's page.
+
+    Attributes:
+        path: where the page is.
+        prefix_aliases: prefixes that stand for `prefix` where somebody else exports the metrics.
+        recognise: names of which one is enough; a name of `unless` says that it is not this one.
+        skip_labels: a series with one of these is somebody else's.
+        labels: ours, and the page's labels its value is put together from.
+        one_of: labels that tell apart series which say the same thing.
+        version: where the version is told: path, and key of the JSON there.
+        block_size: an info metric and its label that tell the tokens in a block.
+        absent: signals that cannot be had, and why.
+    """
+
+    engine: str
+    title: str
+    kind: ProfileKind
+    path: str
+    prefix: str
+    recognise: tuple[str, ...]
+    labels: tuple[tuple[str, tuple[str, ...]], ...]
+    signals: Mapping[str, tuple[Family, ...]]
+    checked: str | None = None
+    prefix_aliases: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    skip_labels: tuple[str, ...] = ()
+    one_of: tuple[str, ...] = ()
+    version: tuple[str, str] | None = None
+    block_size: tuple[str, str] | None = None
+    absent: Mapping[str, str]
+    advice: tuple[Advice, ...] = ()
+
+    def canonical(self, name: str) -> str:
+        """Return a page's name as this profile spells it."""
+        for alias in self.prefix_aliases:
+            if name.startswith(alias):
+                return self.prefix + name[len(alias) :]
+        return name
+
+    def wants(self, name: str) -> bool:
+        """Say whether a sample of this name is of any use to this profile."""
+        return self.canonical(name) in _sample_names(self)
+
+    def families(self) -> Iterator[tuple[Signal, int, Family]]:
+        """Yield every family with its signal and its place in the signal's list."""
+        for signal, families in self.signals.items():
+            for place, family in enumerate(families):
+                yield SIGNALS[signal], place, family
+
+
+@cache
+def _sample_names_of(engine: tuple[tuple[str, str], ...]) -> frozenset[str]:
+    names = set()
+    for kind, name in engine:
+        parts = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        names |= {name + part for part in parts}
+    return frozenset(names)
+
+
+def _sample_names(profile: Profile) -> frozenset[str]:
+    wanted = tuple((signal.kind, family.name) for signal, _, family in profile.families())
+    info = (("info", profile.block_size[0]),) if profile.block_size else ()
+    return _sample_names_of(wanted + info)
+
+
+def parse_version(text: str) -> Version:
+    """Read `0.10.2` (and what follows it, as in `0.10.2.dev3+cpu`) as numbers.
+
+    Raises:
+        ValueError: it does not begin with a number.
+
+    Example:
+        >>> parse_version("0.10.2rc1")
+        (0, 10, 2)
+    """
+    found = _VERSION.match(text.removeprefix("v"))
+    if found is None:
+        raise ValueError(f"{text!r} is not a version such as 0.32.0")
+    return tuple(int(part[:9]) for part in found[0].split("."))
+
+
+def show_version(version: Version | None) -> str:
+    """Write a version as its project does; `?` if it is not known."""
+    return ".".join(str(part) for part in version) if version else "?"
+
+
+def builtin_profiles() -> tuple[Profile, ...]:
+    """Return the profiles that come with the collector, engines first."""
+    return _builtin()
+
+
+@cache
+def _builtin() -> tuple[Profile, ...]:
+    folder = files("llmtrace_collector") / "profiles"
+    found = [
+        parse_profile(entry.read_text(encoding="utf-8"), f"profiles/{entry.name}")
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".yaml")
+    ]
+    return _in_order(found)
+
+
+def load_profiles(folder: Path) -> tuple[Profile, ...]:
+    """Return the built-in profiles and those of a folder; the folder's win by their name.
+
+    Raises:
+        ConfigError: a file is not a profile; says which, where in it, and what would do.
+    """
+    own = []
+    try:
+        paths = sorted(folder.glob("*.yaml"))
+        for path in paths:
+            if path.stat().st_size > _MOST_BYTES:
+                raise ConfigError(f"{path}: larger than 1 MiB, which no profile is")
+            own.append(parse_profile(path.read_text(encoding="utf-8"), str(path)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{folder}: cannot read the profiles there: {explain_error(error)}"
+        ) from error
+    if not own:
+        raise ConfigError(f"{folder}: no *.yaml in it; a profile is one YAML file")
+    replaced = {profile.engine for profile in own}
+    return _in_order([*own, *(one for one in builtin_profiles() if one.engine not in replaced)])
+
+
+def _in_order(profiles: Sequence[Profile]) -> tuple[Profile, ...]:
+    kinds = get_args(ProfileKind)
+    return tuple(sorted(profiles, key=lambda one: (kinds.index(one.kind), one.engine)))
+
+
+def parse_profile(text: str, where: str) -> Profile:
+    """Read one profile.
+
+    Args:
+        text: YAML.
+        where: what the file is called, for messages.
+
+    Raises:
+        ConfigError: it is not a profile; says which file and key, and what would do.
+    """
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not YAML: {error}") from error
+    read = _Reader(where)
+    top = read.mapping(content, "", _PROFILE_KEYS)
+    kind = read.one_of(top.get("kind"), "kind", get_args(ProfileKind))
+    profile = Profile(
+        engine=read.text(top.get("engine"), "engine"),
+        title=read.text(top.get("title"), "title"),
+        kind=kind,
+        path=_path(read, top.get("path"), "path"),
+        prefix=read.text(top.get("prefix"), "prefix"),
+        prefix_aliases=read.texts(top.get("prefix_aliases", []), "prefix_aliases"),
+        recognise=read.names(top.get("recognise"), "recognise"),
+        unless=read.texts(top.get("unless", []), "unless"),
+        skip_labels=read.texts(top.get("skip_labels", []), "skip_labels"),
+        labels=_labels(read, top.get("labels"), kind),
+        one_of=read.texts(top.get("one_of", []), "one_of"),
+        version=_pair(read, top.get("version"), "version", ("path", "key"), ("evidence",)),
+        block_size=_pair(read, top.get("block_size"), "block_size", ("name", "label"), ()),
+        checked=read.maybe_text(top.get("checked"), "checked"),
+        signals=_signals(read, top.get("signals")),
+        absent=_absent(read, top.get("absent", {})),
+        advice=_advice(read, top.get("advice", [])),
+    )
+    _check_whole(read, profile)
+    return profile
+
+
+class _Reader:
+    """Reads checked values out of what YAML gives, and says where one is wrong."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def wrong(self, key: str, words: str) -> ConfigError:
+        """Make the error for a key."""
+        return ConfigError(f"{self._where}: {key}: {words}" if key else f"{self._where}: {words}")
+
+    def mapping(self, value: Any, key: str, known: Sequence[str]) -> Mapping[str, Any]:
+        """Return a mapping of known keys alone."""
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, f"must be a mapping with the keys {', '.join(known)}")
+        for name in value:
+            if name not in known:
+                raise self.wrong(key, f"unknown key {name!r}; there are {', '.join(known)}")
+        return value
+
+    def listing(self, value: Any, key: str) -> list[Any]:
+        """Return a list."""
+        if not isinstance(value, list):
+            raise self.wrong(key, f"must be a list, not {value!r}")
+        return value
+
+    def text(self, value: Any, key: str) -> str:
+        """Return a text that is not empty."""
+        if not isinstance(value, str) or not value.strip():
+            raise self.wrong(key, f"must be a text, not {value!r}; quote it if it is one")
+        return value
+
+    def maybe_text(self, value: Any, key: str) -> str | None:
+        """Return a text, or `None` if there is none."""
+        return None if value is None else self.text(value, key)
+
+    def texts(self, value: Any, key: str) -> tuple[str, ...]:
+        """Return a list of texts."""
+        return tuple(self.text(one, key) for one in self.listing(value, key))
+
+    def names(self, value: Any, key: str) -> tuple[str, ...]:
+        """Return metric names, one at least."""
+        names = self.texts(value, key)
+        if not names:
+            raise self.wrong(key, "name at least one metric that only this page has")
+        return tuple(self.name(one, key) for one in names)
+
+    def name(self, value: Any, key: str) -> str:
+        """Return a metric's name."""
+        text = self.text(value, key)
+        if _NAME.fullmatch(text) is None:
+            raise self.wrong(key, f"{text!r} is not the name of a metric")
+        return text
+
+    def flag(self, value: Any, key: str) -> bool:
+        """Return true or false."""
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"must be true or false, not {value!r}")
+        return value
+
+    def version(self, value: Any, key: str) -> Version | None:
+        """Return a version, or `None` if there is none."""
+        if value is None:
+            return None
+        try:
+            return parse_version(self.text(value, key))
+        except ValueError as error:
+            raise self.wrong(key, str(error)) from error
+
+    def one_of(self, value: Any, key: str, choices: Sequence[T]) -> T:
+        """Return one of several values."""
+        for choice in choices:
+            if value == choice:
+                return choice
+        shown = ", ".join(str(choice) for choice in choices)
+        raise self.wrong(key, f"{value!r} is none of {shown}")
+
+
+def _path(read: _Reader, value: Any, key: str) -> str:
+    path = read.text(value, key)
+    if not path.startswith("/"):
+        raise read.wrong(key, f"{path!r} must start with /")
+    return path
+
+
+def _labels(read: _Reader, value: Any, kind: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    allowed = (
+        ("gpu", "uuid", "model", "host", "instance") if kind == "gpu" else ("model", "replica")
+    )
+    found = read.mapping(value, "labels", allowed)
+    return tuple(
+        (name, read.texts(found[name], f"labels.{name}")) for name in allowed if name in found
+    )
+
+
+def _pair(
+    read: _Reader, value: Any, key: str, needed: tuple[str, str], more: tuple[str, ...]
+) -> tuple[str, str] | None:
+    if value is None:
+        return None
+    found = read.mapping(value, key, (*needed, *more))
+    first, second = (read.text(found.get(name), f"{key}.{name}") for name in needed)
+    return first, second
+
+
+def _signals(read: _Reader, value: Any) -> Mapping[str, tuple[Family, ...]]:
+    found = read.mapping(value, "signals", tuple(SIGNALS))
+    return {
+        name: tuple(
+            _family(read, one, f"signals.{name}[{place}]", SIGNALS[name], first=place == 0)
+            for place, one in enumerate(read.listing(families, f"signals.{name}"))
+        )
+        for name, families in found.items()
+    }
+
+
+def _family(read: _Reader, value: Any, key: str, signal: Signal, *, first: bool) -> Family:
+    found = read.mapping(value, key, _FAMILY_KEYS)
+    where = found.get("where", {})
+    if not isinstance(where, Mapping):
+        raise read.wrong(f"{key}.where", "must map a label to the value it has")
+    unit = found.get("unit")
+    if unit is not None:
+        read.one_of(unit, f"{key}.unit", tuple(UNITS))
+    family = Family(
+        name=read.name(found.get("name"), f"{key}.name"),
+        evidence=read.one_of(found.get("evidence"), f"{key}.evidence", get_args(Evidence)),
+        since=read.version(found.get("since"), f"{key}.since"),
+        until=read.version(found.get("until"), f"{key}.until"),
+        factor=UNITS[unit] if unit is not None else 1.0,
+        where=tuple((str(k), read.text(v, f"{key}.where.{k}")) for k, v in where.items()),
+        label=read.maybe_text(found.get("label"), f"{key}.label"),
+        say=read.maybe_text(found.get("say"), f"{key}.say"),
+        also=read.flag(found.get("also", False), f"{key}.also"),
+        help=read.maybe_text(found.get("help"), f"{key}.help"),
+        per_block=read.flag(found.get("per_block", False), f"{key}.per_block"),
+        when=read.maybe_text(found.get("when"), f"{key}.when"),
+        note=read.maybe_text(found.get("note"), f"{key}.note"),
+    )
+    if family.also and first:
+        raise read.wrong(f"{key}.also", "there is none before it that it could be beside")
+    if family.since and family.until and family.since > family.until:
+        raise read.wrong(f"{key}.until", "is before since")
+    if (family.label is None and family.say is None) == (signal.label is not None):
+        if signal.label is None:
+            raise read.wrong(key, f"{signal.name} has no label of its own; drop label and say")
+        raise read.wrong(key, f"{signal.name} needs label (where its {signal.label} is) or say")
+    return family
+
+
+def _absent(read: _Reader, value: Any) -> Mapping[str, str]:
+    found = read.mapping(value, "absent", tuple(SIGNALS))
+    return {name: read.text(why, f"absent.{name}") for name, why in found.items()}
+
+
+def _advice(read: _Reader, value: Any) -> tuple[Advice, ...]:
+    made = []
+    for place, one in enumerate(read.listing(value, "advice")):
+        key = f"advice[{place}]"
+        found = read.mapping(one, key, _ADVICE_KEYS)
+        signal = found.get("signal")
+        if signal is not None:
+            read.one_of(signal, f"{key}.signal", tuple(SIGNALS))
+        finest = found.get("finest_s")
+        if finest is not None and (
+            isinstance(finest, bool) or not isinstance(finest, int | float)
+        ):
+            raise read.wrong(f"{key}.finest_s", f"must be seconds, not {finest!r}")
+        probe = read.one_of(found.get("probe"), f"{key}.probe", get_args(Probe))
+        if probe in {"missing", "buckets"} and signal is None:
+            raise read.wrong(key, f"probe {probe} needs the signal it looks at")
+        if probe == "buckets" and finest is None:
+            raise read.wrong(
+                key, "probe buckets needs finest_s, the widest first bucket that does"
+            )
+        made.append(
+            Advice(
+                set=read.text(found.get("set"), f"{key}.set"),
+                why=read.text(found.get("why"), f"{key}.why"),
+                probe=probe,
+                since=read.version(found.get("since"), f"{key}.since"),
+                signal=signal,
+                finest_s=finest,
+            )
+        )
+    return tuple(made)
+
+
+def _check_whole(read: _Reader, profile: Profile) -> None:
+    both = set(profile.signals) & set(profile.absent)
+    if both:
+        raise read.wrong("absent", f"{', '.join(sorted(both))} is among the signals too")
+    if not profile.signals:
+        raise read.wrong("signals", "a profile without a signal reads nothing")
+    if profile.block_size is None:
+        for signal, place, family in profile.families():
+            if family.per_block:
+                key = f"signals.{signal.name}[{place}].per_block"
+                raise read.wrong(key, "needs block_size, which tells the tokens in a block")

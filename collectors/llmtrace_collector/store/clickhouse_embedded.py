@@ -1,0 +1,201 @@
+"""How does the ClickHouse engine run inside this process?
+
+By chdb: one folder a process, and one process a folder. A connection is for one thread, and none
+survives a fork, so that each thread that asks gets its own, and a forked child gets an error.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakSet
+
+from llmtrace.errors import ConfigError, missing_extra
+from llmtrace_collector.store import question
+from llmtrace_collector.store.protocol import StoreError
+from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, literal
+
+try:
+    import chdb
+except ImportError as error:
+    raise missing_extra("the embedded store", "collector", "chdb") from error
+
+_QUOTE: Final = str.maketrans({"\\": "\\\\", "'": "\\'"})
+
+
+class Embedded:
+    """The engine over one folder.
+
+    Args:
+        folder: where it keeps everything; made if it is not there.
+        threads: most that one query uses; 0 = as many as there are cores.
+
+    Raises:
+        ConfigError: the folder cannot be used, or another process has it.
+    """
+
+    def __init__(self, folder: Path, *, threads: int = 0) -> None:
+        self.name = str(folder)
+        self._path = folder.resolve() / "clickhouse"
+        self._threads = threads
+        if "?" in str(self._path):
+            raise ConfigError(f"store {folder}: a folder with '?' in its name cannot be used")
+        self._process = os.getpid()
+        self._local = threading.local()
+        self._open: WeakSet[Any] = WeakSet()
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._under_way: dict[object, int] = {}
+        self._closed = False
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            self._schemas = self._path.parent / "schemas"
+            self._schemas.mkdir(exist_ok=True)
+            self._connection("write")
+        except OSError as error:
+            raise ConfigError(f"store {folder}: {error.strerror}: give another folder") from error
+        except StoreError as error:
+            raise ConfigError(
+                f"store {folder}: cannot be opened: one process at a time may have it, and one "
+                f"folder each process ({error})"
+            ) from error
+
+    def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
+        """Run a statement."""
+        with self._begun():
+            result: bytes = self._ask("write", sql, form, parameters)
+            return result
+
+    def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
+        """Run a query that changes nothing."""
+        given = question.settings()
+        if given:
+            listed = ", ".join(
+                f"{name} = '{value}'" if isinstance(value, str) else f"{name} = {value}"
+                for name, value in given.items()
+            )
+            sql = f"{sql} SETTINGS {listed}"
+        result: bytes = self._ask("read", sql, form, parameters)
+        return result
+
+    def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
+        """Insert bytes into a table; one insert at a time.
+
+        By way of a file: a streamed insert does not tell of what goes wrong behind a view, such as
+        a full disk.
+        """
+        with self._writing, self._begun():
+            connection = self._connection("insert")
+            given = {
+                "insert_deduplication_token": "",
+                "use_structure_from_insertion_table_in_table_functions": 1,
+                **settings,
+            }
+            file = self._path.parent / "inserting"
+            try:
+                for name, value in given.items():
+                    self._set(connection, name, value)
+                file.write_bytes(body)
+                source = f"file('{str(file).translate(_QUOTE)}', '{form}')"
+                connection.query(f"INSERT INTO {table} SELECT * FROM {source}", "Null")
+            except (RuntimeError, ValueError, OSError) as error:
+                # What a connection does after a broken insert is not written down anywhere.
+                self._drop("insert")
+                raise failure(str(error), inserting=True, what=f"insert into {table}") from None
+            finally:
+                file.unlink(missing_ok=True)
+
+    def schema(self, text: str, message: str) -> Settings:
+        """Write a Protobuf schema where the engine reads it."""
+        path = self._schemas / f"{message}-{zlib.crc32(text.encode()):08x}.proto"
+        if not path.exists():
+            # Given as text, a copy of it is left in the working directory, wherever that is.
+            written = path.with_suffix(f".{os.getpid()}")
+            written.write_text(text, encoding="utf-8")
+            written.replace(path)
+        return {"format_schema": f"{path}:{message}"}
+
+    def settled_ns(self, now_ns: int) -> int:
+        """Return the moment up to which nothing more will be inserted as of then."""
+        with self._lock:
+            return min(self._under_way.values(), default=min(now_ns, time.time_ns()))
+
+    def close(self) -> None:
+        """Close every connection; the engine stops with the last."""
+        with self._writing, self._lock:
+            self._closed = True
+            for connection in list(self._open):
+                connection.close()
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        """Let `began_ns` know of what is being written."""
+        mark = object()
+        with self._lock:
+            self._under_way[mark] = time.time_ns()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._under_way[mark]
+
+    def _ask(self, use: str, sql: str, form: str, parameters: Parameters | None) -> Any:
+        given = {name: literal(value) for name, value in (parameters or {}).items()}
+        connection = self._connection(use)
+        try:
+            return connection.query(sql, form, params=given).bytes()
+        except (RuntimeError, ValueError) as error:
+            raise failure(str(error), inserting=False, what="query") from None
+
+    def _connection(self, use: str) -> Any:
+        """Return this thread's connection for one use: reading can change nothing."""
+        if self._closed:
+            raise StoreError(f"store {self.name} is closed")
+        if os.getpid() != self._process:
+            raise StoreError("the store does not survive a fork: open it in the child")
+        found = getattr(self._local, use, None)
+        if found is None:
+            try:
+                found = chdb.connect(str(self._path))  # type: ignore[no-untyped-call]
+                self._prepare(found, use)
+            except (RuntimeError, ValueError) as error:
+                raise StoreError(str(error).replace("\n", " ")[:300]) from None
+            with self._lock:
+                self._open.add(found)
+            setattr(self._local, use, found)
+        return found
+
+    def _drop(self, use: str) -> None:
+        connection = getattr(self._local, use, None)
+        setattr(self._local, use, None)
+        if connection is not None:
+            connection.close()
+
+    def _prepare(self, connection: Any, use: str) -> None:
+        settings: dict[str, str | int] = {
+            "output_format_json_quote_64bit_integers": 0,
+        }
+        if self._threads:
+            settings["max_threads"] = self._threads
+        if use == "read":
+            settings["readonly"] = 2
+        else:
+            # The join is planned anew each time: these look for what it does not have.
+            settings |= {
+                "enable_join_runtime_filters": 0,
+                "query_plan_optimize_join_order_limit": 0,
+                "query_plan_merge_expressions": 0,
+            }
+        for name, value in settings.items():
+            self._set(connection, name, value)
+
+    @staticmethod
+    def _set(connection: Any, name: str, value: str | float) -> None:
+        written = f"'{value.translate(_QUOTE)}'" if isinstance(value, str) else value
+        connection.query(f"SET {name} = {written}", "Null")

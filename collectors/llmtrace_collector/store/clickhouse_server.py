@@ -1,0 +1,193 @@
+"""How does a ClickHouse server, or a cluster, do what the embedded engine does?
+
+Over HTTP, by clickhouse-connect. Others may write into the same tables: an OpenTelemetry Collector,
+another of ours. So what has only just arrived is left for the next run of the join.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import SplitResult, unquote
+
+from llmtrace.errors import ConfigError, missing_extra
+from llmtrace_collector.store import question
+from llmtrace_collector.store.protocol import StoreError
+from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, why_no_connection
+
+try:
+    import clickhouse_connect
+    from clickhouse_connect.driver.exceptions import Error as ClickHouseError
+except ImportError as error:
+    raise missing_extra("a ClickHouse server", "collector", "clickhouse-connect") from error
+
+# Every failure is an error of ours, said once and in plain words.
+for _name in ("clickhouse_connect", "urllib3.connectionpool"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+# Reading Protobuf by a schema that comes along, telling 0 from nothing in it, and leaving indexes to
+# merges came with these.
+OLDEST: Final = (25, 10)
+_PORTS: Final = {"http": 8123, "https": 8443}
+_NS: Final = 1_000_000_000
+_INSERTED_WITHIN_S: Final = 5.0
+_READING: Final = {"readonly": 2, "output_format_json_quote_64bit_integers": 0}
+
+
+class Server:
+    """One server, or the node of a cluster that we talk to.
+
+    Args:
+        url: `http(s)://[user@]host[:port][/database]`.
+        password: of the user. Never shown.
+        settle_s: for how long an insert of others may be under way.
+        make: whether the database is made if it is not there.
+
+    Raises:
+        ConfigError: the address is none, the user is not let in, or the server is too old.
+        StoreError: nobody answers.
+    """
+
+    def __init__(
+        self,
+        url: SplitResult,
+        *,
+        password: str = "",
+        settle_s: float = _INSERTED_WITHIN_S,
+        make: bool = True,
+    ) -> None:
+        if not url.hostname or url.password:
+            raise ConfigError(
+                "store: write http(s)://[user@]host:port/database; the password belongs in "
+                "CLICKHOUSE_PASSWORD or in the file that CLICKHOUSE_PASSWORD_FILE names"
+            )
+        self.database = url.path.strip("/") or "default"
+        self._where: dict[str, Any] = {
+            "host": url.hostname,
+            "port": url.port or _PORTS[url.scheme],
+            "secure": url.scheme == "https",
+            "username": unquote(url.username or "default"),
+            "password": password,
+        }
+        self.name = f"{url.scheme}://{url.hostname}:{self._where['port']}/{self.database}"
+        self._settle_s = settle_s
+        self._local = threading.local()
+        self._open: list[Any] = []
+        self._lock = threading.Lock()
+        self._under_way: dict[object, float] = {}
+        self._closed = False
+        self._process = os.getpid()
+        # There is no other database to connect to before ours is made; who only reads may have
+        # no right to any other.
+        first = self._connect("default" if make else self.database)
+        try:
+            version = tuple(int(part) for part in first.server_version.split(".")[:2])
+            if version < OLDEST:
+                raise ConfigError(
+                    f"store {self.name}: ClickHouse {first.server_version}; llmtrace needs "
+                    f"{OLDEST[0]}.{OLDEST[1]} or newer"
+                )
+            if make:
+                first.command(f"CREATE DATABASE IF NOT EXISTS `{self.database}`")
+        except ClickHouseError as error:
+            raise failure(str(error), inserting=False, what=f"store {self.name}") from None
+        finally:
+            first.close()
+
+    def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
+        """Run a statement."""
+        with self._begun(), self._failing("statement", inserting=False):
+            given = {} if form == "Null" else {"fmt": form}
+            told: bytes = self._client().raw_query(sql, dict(parameters or {}), **given)
+            return told
+
+    def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
+        """Run a query that changes nothing."""
+        with self._failing("query", inserting=False):
+            client = self._client()
+            held = client.server_settings.get("readonly")
+            # A user whose profile says `readonly = 1` can change nothing, and set nothing either.
+            bound = question.settings()
+            settings = {} if held is not None and held.value == "1" else {**_READING, **bound}
+            told: bytes = client.raw_query(
+                sql, dict(parameters or {}), settings=settings, fmt=form
+            )
+            return told
+
+    def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
+        """Insert bytes into a table."""
+        with self._begun(), self._failing(f"insert into {table}", inserting=True):
+            self._client().raw_insert(table, insert_block=body, fmt=form, settings=dict(settings))
+
+    def schema(self, text: str, message: str) -> Settings:
+        """Send a Protobuf schema along with what is to be read by it."""
+        return {
+            "format_schema_source": "string",
+            "format_schema": text,
+            "format_schema_message_name": message,
+        }
+
+    def settled_ns(self, now_ns: int) -> int:
+        """Return the moment up to which nothing more will be inserted, by the server's clock."""
+        del now_ns
+        with self._lock:
+            oldest = min(self._under_way.values(), default=time.monotonic())
+        age_s = max(self._settle_s, time.monotonic() - oldest)
+        now = int(self.read("SELECT toUnixTimestamp64Nano(now64(9))", "TSV"))
+        return now - round(age_s * _NS)
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            self._closed = True
+            clients, self._open = self._open, []
+        for client in clients:
+            client.close()
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        mark = object()
+        with self._lock:
+            self._under_way[mark] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._under_way[mark]
+
+    @contextmanager
+    def _failing(self, what: str, *, inserting: bool) -> Iterator[None]:
+        try:
+            yield
+        except ClickHouseError as error:
+            raise failure(str(error), inserting=inserting, what=what) from None
+
+    def _client(self) -> Any:
+        """Return this thread's client: one at a time may ask within a session."""
+        if self._closed:
+            raise StoreError(f"store {self.name} is closed")
+        found = getattr(self._local, "client", None)
+        if found is None or self._process != os.getpid():
+            found = self._local.client = self._connect(self.database)
+            self._process = os.getpid()
+            with self._lock:
+                self._open.append(found)
+        return found
+
+    def _connect(self, database: str) -> Any:
+        try:
+            return clickhouse_connect.get_client(
+                **self._where, database=database, client_name="llmtrace", compress=False
+            )
+        except ClickHouseError as error:
+            text = str(error)
+            if (why := why_no_connection(text)) is not None:
+                raise StoreError(f"store.url {self.name}: {why}") from None
+            wrong = "AUTHENTICATION_FAILED" in text or "Code: 516" in text
+            kind = ConfigError if wrong else StoreError
+            raise kind(f"store {self.name}: {text.splitlines()[0][:300]}") from None

@@ -1,0 +1,153 @@
+"""How does a store do what it promises, on any engine that speaks ClickHouse's SQL?"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from llmtrace_collector.store import otlp_to_spans, retention, upgrade
+from llmtrace_collector.store.join_sql import Joiner
+from llmtrace_collector.store.protocol import Event, Facts, JoinReport, SignalSample
+from llmtrace_collector.store.question import kill
+from llmtrace_collector.store.retention import Trimmed
+from llmtrace_collector.store.sql_engine import Engine, Settings
+from llmtrace_collector.store.tables import Keep
+
+_MS: Final = 1_000_000
+_DAY_NS: Final = 86_400_000_000_000
+_IN_S: Final = 1_000
+_INSERT_BYTES: Final = 2 << 30
+_OTLP: Final[Settings] = {
+    "input_format_protobuf_oneof_presence": 1,
+    # Or a batch that was stored in one table and not in the next would stay so.
+    "deduplicate_blocks_in_dependent_materialized_views": 1,
+    # Spans of many days in one batch are odd, and no reason to refuse it.
+    "max_partitions_per_insert_block": 0,
+    # Too much for one insert fails, instead of having the system end this process; what failed is
+    # divided, and what alone is too much is set aside.
+    "max_memory_usage": _INSERT_BYTES,
+    "exclude_materialize_skip_indexes_on_insert": ",".join(otlp_to_spans.INDEXED_LATER),
+}
+_EACH_ROW: Final = "JSONEachRow"
+
+
+class ClickHouseReader:
+    """A `Readable` on an engine: nothing is made, so that a user who may only read will do.
+
+    Args:
+        engine: what runs the SQL; closed with this.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def query(
+        self, sql: str, parameters: Mapping[str, object] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run a query that changes nothing and return its rows."""
+        told = self.engine.read(sql, "JSONCompactEachRow", parameters)
+        return [tuple(json.loads(line)) for line in told.splitlines()]
+
+    def end(self, question: str) -> None:
+        """End the running queries of a question, by its name."""
+        self.engine.run(kill(question))
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.engine.close()
+
+
+class ClickHouseStore(ClickHouseReader):
+    """A `Store` on an engine. Makes what tables are missing.
+
+    Args:
+        engine: what runs the SQL; closed with this.
+        keep: for how long what is kept.
+
+    Raises:
+        ConfigError: the engine cannot do what is needed, or its store is of a newer version.
+        StoreError: it does not answer.
+    """
+
+    def __init__(self, engine: Engine, keep: Keep | None = None) -> None:
+        super().__init__(engine)
+        self.keep = keep or Keep()
+        self._facts: dict[str, tuple[str, int]] = {}  # as last written, and on which day
+        self._lock = threading.Lock()
+        upgrade.open_schema(engine, self.keep)
+        retention.follow(engine, self.keep)
+        self._otlp = {**_OTLP, **engine.schema(otlp_to_spans.PROTO, otlp_to_spans.MESSAGE)}
+        self._joiner = Joiner(engine)
+
+    def insert_otlp(self, body: bytes, token: str) -> None:
+        """Store the spans of one batch, exactly once for each token."""
+        if body:
+            settings = {**self._otlp, "insert_deduplication_token": token}
+            self.engine.insert("otlp", "Protobuf", body, settings)
+
+    def insert_signals(self, samples: Sequence[SignalSample]) -> None:
+        """Store readings of signals."""
+        self._insert(
+            "signals",
+            [
+                {
+                    "t": _time(one.t_ns),
+                    "instance": one.instance,
+                    "signal": one.signal,
+                    "value": one.value,
+                    "labels": dict(one.labels),
+                }
+                for one in samples
+            ],
+        )
+
+    def insert_events(self, events: Sequence[Event]) -> None:
+        """Store events."""
+        self._insert(
+            "events",
+            [
+                {
+                    "t": _time(one.t_ns),
+                    "kind": one.kind,
+                    "text": one.text,
+                    "instance": one.instance,
+                    "labels": dict(one.labels),
+                }
+                for one in events
+            ],
+        )
+
+    def insert_facts(self, facts: Sequence[Facts]) -> None:
+        """Store facts that an engine did not have; once a day all, or they would grow too old."""
+        news, known = [], {}
+        with self._lock:
+            for one in facts:
+                text = json.dumps(dict(one.facts), sort_keys=True)
+                told = (text, one.t_ns // _DAY_NS)
+                if self._facts.get(one.instance) != told:
+                    known[one.instance] = told
+                    news.append({"t": _time(one.t_ns), "instance": one.instance, "facts": text})
+            self._insert("facts", news)
+            self._facts.update(known)
+
+    def _insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        if rows:
+            body = "\n".join(json.dumps(row, allow_nan=True) for row in rows).encode()
+            self.engine.insert(table, _EACH_ROW, body, {})
+
+    def join(self, now_ns: int) -> JoinReport:
+        """Write the rows of all requests of which parts arrived since the last call."""
+        with self._lock:
+            return self._joiner.join(now_ns)
+
+    def trim(self, most_bytes: int) -> Trimmed:
+        """Drop the oldest days until everything takes at most so many bytes on disk."""
+        return retention.trim(self.engine, most_bytes)
+
+
+def _time(t_ns: int) -> str:
+    """Write a moment as JSON has it for a column of milliseconds: a number there means seconds."""
+    seconds, ms = divmod(t_ns // _MS, _IN_S)
+    return f"{seconds}.{ms:03d}"

@@ -1,0 +1,178 @@
+"""How do rows get from a store into a triage, column by column, without a collector between?
+
+The store hands them out as Arrow, in slices of time. Of more rows than memory should hold, the
+store picks every second, third, ... trace itself, and those picked stand for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from llmtrace.dataset.case import Case, Window, facts_from, signals_from
+from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, SECONDS, WORDS, Builder
+from llmtrace.dataset.files import add_table
+from llmtrace.errors import ConfigError, DataError, missing_extra
+from llmtrace_collector.store import read
+from llmtrace_collector.store.open_store import open_to_read
+from llmtrace_collector.store.sql_engine import Engine
+
+_NS: Final = 1_000_000_000
+_MOST_ROWS: Final = 5_000_000
+_A_SLICE: Final = 250_000  # rows, about
+_MOST_SLICES: Final = 2_000
+# Where these say nothing they are 0 in the store, and left out of a row.
+_ZERO_IS_NONE: Final = frozenset({"held_before_s", "held_after_s"})
+_WITHIN: Final = (
+    "start >= fromUnixTimestamp64Nano({since:Int64})"
+    " AND start < fromUnixTimestamp64Nano({until:Int64})"
+)
+
+Filters = Mapping[str, Sequence[str]]
+Progress = Callable[[str, float], None]
+
+
+def read_case(
+    url: str, window: Window, progress: Progress, filters: Filters | None = None
+) -> Case:
+    """Read what a store has of a stretch of time.
+
+    Args:
+        url: as of `open_to_read`; a folder is one of a collector that does not run.
+        window: which time.
+        progress: told how far it is.
+        filters: by row field; the words a row may have.
+
+    Raises:
+        ConfigError: there is no such store, or a collector has it open.
+        StoreError: the store does not answer.
+        DataError: it has no rows of that time.
+    """
+    _look(url)
+    store = open_to_read(url)
+    try:
+        builder = Builder()
+        warnings = add_rows(store.engine, builder, window, progress, filters or {})
+        if not builder.n:
+            raise DataError(
+                f"store {store.engine.name} has no rows between {window.start:.0f} and "
+                f"{window.end:.0f} (unix seconds)" + (" that pass --where" if filters else "")
+            )
+        start, end = int(window.start * _NS), int(window.end * _NS)
+        progress("reading signals", 0.0)
+        signals, odd_signals = signals_from(read.signals(store, start, end))
+        progress("reading signals", 1.0)
+        told: dict[str, Any] = dict(read.facts(store, end))
+        told["events"] = [*read.events(store, start, end)]
+        facts, odd_facts = facts_from(told)
+    finally:
+        store.close()
+    rows = builder.done()
+    return Case(
+        rows=rows,
+        signals=signals,
+        facts=facts,
+        warnings=(*warnings, *rows.warnings, *odd_signals, *odd_facts),
+    )
+
+
+def _look(url: str) -> None:
+    """Raise if a folder holds no store: to open it would make one."""
+    path = url.removeprefix("chdb://")
+    if "://" in path:
+        return
+    folder = Path(path)
+    if not (folder / "clickhouse").is_dir():
+        raise ConfigError(
+            f"--store {url}: holds no store; a collector has its in the folder `store` of its data"
+        )
+
+
+def add_rows(
+    engine: Engine,
+    builder: Builder,
+    window: Window,
+    progress: Progress,
+    filters: Filters,
+    *,
+    most: int = _MOST_ROWS,
+) -> tuple[str, ...]:
+    """Add the rows of a window to a builder.
+
+    Args:
+        engine: of the store.
+        builder: what they are added to.
+        window: which time.
+        progress: told how far it is.
+        filters: by row field; the words a row may have.
+        most: of more rows than these only a share is read.
+
+    Returns:
+        What people must know of it.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise missing_extra("reading rows from a store", "triage", "pyarrow") from None
+
+    where, given = _where(filters)
+    start, end = int(window.start * _NS), int(window.end * _NS)
+
+    def ask(columns: Mapping[str, str], since: int, until: int, more: str = "") -> Any:
+        # By other names than the table's: there a name in WHERE would mean what is selected.
+        selected = ", ".join(f"{text} AS as_{name}" for name, text in columns.items())
+        sql = f"SELECT {selected} FROM requests FINAL WHERE {_WITHIN}{where}{more}"
+        told = engine.read(sql, "ArrowStream", {**given, "since": since, "until": until})
+        return pa.ipc.open_stream(told).read_all().rename_columns([*columns]) if told else None
+
+    counted = ask({"n": "count()"}, start, end)
+    total = 0 if counted is None else int(counted["n"][0].as_py())
+    share = -(-total // most)
+    more = f" AND cityHash64(trace_id) % {share} = 0" if share > 1 else ""
+    slices = min(_MOST_SLICES, max(1, -(-total // (max(share, 1) * _A_SLICE))))
+    columns = _columns(max(share, 1))
+    for number in range(slices if total else 0):
+        since, until = (start + (end - start) * n // slices for n in (number, number + 1))
+        table = ask(columns, since, until, more)
+        if table is not None and table.num_rows:
+            add_table(table, builder)
+        progress("reading rows", (number + 1) / slices)
+    if share > 1:
+        return (f"{total} rows: every {share}th trace is looked at, and stands for the others",)
+    return ()
+
+
+def _columns(share: int) -> dict[str, str]:
+    """Return the expression of each of a row's fields, by the names of `llmtrace.dataset.columns`."""
+    found = {"start": "toUnixTimestamp64Nano(start)"}
+    # A source is a name of an enum.
+    found |= {name: f"toString({name})" for name in (*IDS, *WORDS)}
+    for name in NUMBERS:
+        if name == "weight":
+            found[name] = f"weight * {share}"
+        elif name in _ZERO_IS_NONE:
+            found[name] = f"nullIf({name.removesuffix('_s')}_ns, 0) / 1e9"
+        elif name in _IN_NS:
+            found[name] = f"{name.removesuffix('_s')}_ns / 1e9"
+        elif name in FLAGS:
+            found[name] = f"toFloat64({name})"
+        else:
+            found[name] = name
+    return found
+
+
+# Durations that a table has as nanoseconds. The others are seconds there, too, or worked out.
+_IN_NS: Final = frozenset(SECONDS) - {
+    "ttft_arrival_s", "tpot_s", "retry_s",
+    "tool_wall_s", "tool_serial_s", "tool_critical_path_s", "tool_serial_loss_s",
+}  # fmt: skip
+
+
+def _where(filters: Filters) -> tuple[str, dict[str, object]]:
+    text, given = "", {}
+    for name, words in filters.items():
+        if name in read.FILTERS:  # what else there may be is filtered by whoever asked
+            text += f" AND {name} IN {{is_{name}:Array(String)}}"
+            given[f"is_{name}"] = [*words]
+    return text, dict[str, object](given)

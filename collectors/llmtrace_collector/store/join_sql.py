@@ -1,0 +1,148 @@
+"""Run the join: make rows of the parts that arrived, in whatever order they come.
+
+A row is worked out from all stored parts of its request each time, so that duplicates change
+nothing and a late part changes what it should; of the versions of a row the newest counts, and one
+made of fewer parts than the stored one is not written. What belongs together:
+
+    engine span, plugin record   the id in the answer, else the id that was sent (`engine_join`)
+    engine span                  else below the request in its trace
+    gateway span                 below the request in its trace
+    page's beacon                the same trace, over the outermost request (`browser.join`)
+
+`gather` finds it, and `rows_sql` makes a row of it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from llmtrace_collector.store import gather, rows_sql
+from llmtrace_collector.store.protocol import JoinReport
+from llmtrace_collector.store.sql_engine import Engine
+
+_NS: Final = 1_000_000_000
+# How far back is looked where it cannot be known how long the clock was wrong.
+_BACK_S: Final = 600
+# What a clock may lose against the time that passed, before it counts as set back.
+_LOSES_S: Final = 1.0
+
+
+class Joiner:
+    """Runs the join of one store, remembering how far it has come.
+
+    Args:
+        engine: of the store.
+        longest_s: how long a request may have taken; a longer one makes no row.
+        monotonic: seconds of this machine's clock.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        longest_s: int = gather.LONGEST_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._longest_s = longest_s
+        self._monotonic = monotonic
+        [(far, version)] = self._read("SELECT max(until_ns), max(version_ns) FROM joins")
+        self._far, self._version = int(far), int(version)
+        self._looked_s: float | None = None
+
+    def join(self, now_ns: int) -> JoinReport:
+        """Write the rows of all requests that parts which arrived since the last call may change."""
+        began = time.perf_counter()
+        until = self._engine.settled_ns(now_ns) // 1000 * 1000 - 1000
+        since = self._since(until)
+        looked_s = self._monotonic()
+        rows, large, without = 0, 0, {}
+        if since < until and self._look(since, until):
+            without = self._without_row()
+            self._fill("join_traces", gather.traces())
+            [(large,)] = self._read("SELECT countIf(large) FROM join_traces")
+            self._fill("join_around", gather.around(self._longest_s))
+            if int(large):
+                text = gather.around_large(self._longest_s)
+                self._engine.run(f"INSERT INTO join_around\n{text}")
+            rows = self._write()
+        self._far, self._looked_s = until, looked_s
+        seconds = time.perf_counter() - began
+        self._engine.run(
+            "INSERT INTO joins (until_ns, version_ns, seconds) VALUES"
+            f" ({until}, {self._version}, {seconds:.6f})"
+        )
+        return JoinReport(rows, until, seconds, large_traces=int(large), without_row=without)
+
+    def _since(self, until: int) -> int:
+        """Return after which moment parts are new, though the clock may have been set since."""
+        if self._looked_s is None:
+            passed_s = float(_BACK_S) if until < self._far else 0.0
+        else:
+            passed_s = self._monotonic() - self._looked_s + _LOSES_S
+        if until < self._far + round((passed_s - 2 * _LOSES_S) * _NS):
+            return min(self._far, until - round(passed_s * _NS))
+        return self._far
+
+    def _look(self, since: int, until: int) -> bool:
+        """Find what is fresh; return whether anything is."""
+        self._fill("join_fresh", gather.fresh(_moment(since), _moment(until)))
+        [(count, version)] = self._read(
+            "SELECT count(), (SELECT max(version_ns) FROM joins) FROM join_fresh"
+        )
+        self._version = max(self._version, int(version))
+        return int(count) > 0
+
+    def _without_row(self) -> dict[str, int]:
+        found = self._read(
+            f"SELECT {gather.without_row(self._longest_s)} AS reason, count() FROM join_fresh"
+            " WHERE reason != '' GROUP BY reason"
+        )
+        return {str(reason): int(count) for reason, count in found}
+
+    def _write(self) -> int:
+        kinds = self._kinds("join_around")
+        placed = bool(kinds & gather.PLACED)
+        if placed:
+            self._fill("join_above", gather.above())
+        self._fill("join_affected", gather.affected(placed=placed))
+        self._fill("join_named", gather.named(self._longest_s))
+        kinds |= self._kinds("join_named")
+        self._fill("join_found", gather.found(kinds))
+        known = (
+            {"gateway": "notEmpty(gateway_found)", "page": "notEmpty(page_found)"}
+            if placed
+            else {}
+        )
+        known |= {who: f"{who}_told" for who in gather.RECORDS if who in kinds}
+        told = ", ".join(("count()", *(f"countIf({one})" for one in known.values())))
+        [(rows, *counts)] = self._read(f"SELECT {told} FROM join_found")
+        if not int(rows):
+            return 0
+        found = [kind for kind, n in zip(known, counts, strict=True) if int(n)]
+        self._version += 1
+        columns = ", ".join(rows_sql.COLUMNS)
+        self._engine.run(
+            f"INSERT INTO requests ({columns}, version_ns)\n"
+            f"SELECT {columns}, toUInt64({self._version}) AS version_ns\n"
+            f"FROM (\n{rows_sql.select(found)}\n)"
+        )
+        return int(rows)
+
+    def _kinds(self, table: str) -> set[str]:
+        return {kind for (kind,) in self._read(f"SELECT DISTINCT toString(kind) FROM {table}")}
+
+    def _fill(self, table: str, query: str) -> None:
+        """Fill a table of one step, which this thread's connection alone sees."""
+        self._engine.run(f"CREATE OR REPLACE TEMPORARY TABLE {table} ENGINE = Memory AS\n{query}")
+
+    def _read(self, sql: str) -> list[list[Any]]:
+        told = self._engine.run(sql, form="JSONCompactEachRow")
+        return [json.loads(line) for line in told.splitlines()]
+
+
+def _moment(ns: int) -> str:
+    return f"fromUnixTimestamp64Nano({ns}, 'UTC')"

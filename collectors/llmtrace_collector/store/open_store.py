@@ -1,0 +1,110 @@
+"""Which store does a URL mean?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from llmtrace.errors import ConfigError, LlmtraceError
+from llmtrace_collector.store.clickhouse_store import ClickHouseReader, ClickHouseStore
+from llmtrace_collector.store.sql_engine import Engine
+from llmtrace_collector.store.tables import Keep
+from llmtrace_collector.store.upgrade import VERSION, version_of
+
+PASSWORD: Final = "CLICKHOUSE_PASSWORD"  # noqa: S105 - names of variables
+PASSWORD_FILE: Final = "CLICKHOUSE_PASSWORD_FILE"  # noqa: S105
+
+
+def open_store(
+    url: str | Path, *, keep: Keep | None = None, environ: Mapping[str, str] = os.environ
+) -> ClickHouseStore:
+    """Open a store, and make what it lacks.
+
+    Args:
+        url: `chdb:///path` or a folder: inside this process. `http(s)://[user@]host:port/database`:
+            a ClickHouse server; its password comes from the variable CLICKHOUSE_PASSWORD, or from
+            the file that CLICKHOUSE_PASSWORD_FILE names.
+        keep: for how long what is kept.
+        environ: where those variables are.
+
+    Raises:
+        ConfigError: there is no such store, or it cannot be had.
+        StoreError: the server does not answer.
+    """
+    return ClickHouseStore(open_engine(url, environ=environ), keep)
+
+
+def open_to_read(url: str | Path, *, environ: Mapping[str, str] = os.environ) -> ClickHouseReader:
+    """Open a store and make nothing in it: on a server, a user who may only read will do.
+
+    Arguments and errors as of `open_store`.
+    """
+    store = ClickHouseReader(open_engine(url, make=False, environ=environ))
+    try:
+        version = version_of(store.engine)
+        if version is None:
+            raise ConfigError(
+                f"store {store.engine.name}: holds no table `requests`; a collector makes it, or what "
+                "`llmtrace schema clickhouse` prints"
+            )
+        if version != VERSION:
+            raise ConfigError(
+                f"store {store.engine.name}: its schema is {version}, this version reads {VERSION}; "
+                "a collector of this version upgrades an older one when it starts, or what "
+                "`llmtrace schema clickhouse --from NUMBER` prints does"
+            )
+    except LlmtraceError:
+        store.close()
+        raise
+    return store
+
+
+def open_engine(
+    url: str | Path, *, make: bool = True, environ: Mapping[str, str] = os.environ
+) -> Engine:
+    """Open what runs the SQL of the store at a URL. Arguments and errors as of `open_store`.
+
+    Args:
+        url: of the store.
+        make: whether a server's database is made if it is not there.
+        environ: where a server's password is.
+    """
+    text = str(url)
+    parts = urlsplit(text)
+    if parts.scheme in {"http", "https"}:
+        from llmtrace_collector.store.clickhouse_server import Server
+
+        return Server(parts, password=_password(environ), make=make)
+    if parts.scheme == "chdb":
+        text = _path(parts)
+    elif "://" in text:
+        raise ConfigError(
+            f"store {parts.scheme}://…: give a folder, chdb:///path, or "
+            "http(s)://[user@]host:port/database"
+        )
+    if not text:
+        raise ConfigError("store: give a folder")
+    from llmtrace_collector.store.clickhouse_embedded import Embedded
+
+    return Embedded(Path(text))
+
+
+def _path(parts: SplitResult) -> str:
+    if parts.netloc:
+        raise ConfigError(
+            f"store chdb://{parts.netloc}…: three slashes before an absolute path, as chdb:///path"
+        )
+    return unquote(parts.path)
+
+
+def _password(environ: Mapping[str, str]) -> str:
+    name = environ.get(PASSWORD_FILE)
+    if not name:
+        return environ.get(PASSWORD, "")
+    try:
+        return Path(name).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{PASSWORD_FILE}: {name} cannot be read: {error}") from error

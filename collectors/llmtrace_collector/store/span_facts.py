@@ -1,0 +1,209 @@
+"""What does one span tell of a request, and which spans tell anything?
+
+A materialised view reads it off every span as it is stored, whoever stores it: a row of llmtrace's
+SDK, an engine's own span, a record of our plugin in vLLM, a gateway's span, a page's beacon, or a
+plain GenAI span of OpenTelemetry. Each becomes one line of `request_parts`, with the columns of a
+request; `join` puts together what belongs together. Nothing here may fail: a value that cannot be
+is unknown, or one bad span would cost its whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from llmtrace.core.browser_timing import ON_WIRE, name_of
+from llmtrace.engines.spans import (
+    DECODE,
+    ENGINE_ID,
+    ENGINE_SOURCE,
+    INFERENCE,
+    PLUGIN,
+    PREFILL,
+    QUEUE,
+    TTFT,
+)
+from llmtrace.engines.spans import E2E as ENGINE_E2E
+from llmtrace.semconv.attributes import E2E, EXECUTE_TOOL, GATEWAY
+from llmtrace_collector.store.row_columns import FIELDS, all_ns, all_who, attribute, ns
+from llmtrace_collector.store.sql_builder import Column, quoted, step
+
+KINDS: Final = ("row", "genai", "engine", "plugin", "gateway", "page")
+KIND: Final = "Enum8({})".format(
+    ", ".join(f"'{name}' = {number}" for number, name in enumerate(KINDS, 1))
+)
+_SELF: Final = next(line.name for line in GATEWAY if line.field == "own")
+_CALLS: Final = next(line.name for line in GATEWAY if line.field == "calls")
+_PAGE: Final = name_of("e2e_ns", ON_WIRE)
+_LATENCIES: Final = (QUEUE, PREFILL, DECODE)
+_FIGURES: Final = {
+    QUEUE: "engine_queue",
+    PREFILL: "engine_prefill",
+    DECODE: "engine_decode",
+    TTFT: "engine_ttft",
+    ENGINE_E2E: "engine_e2e",
+    INFERENCE: "engine_inference",
+}
+# What an engine reports is believed up to a day, as in `stages.reported`.
+_DAY_NS: Final = 86_400_000_000_000
+# Operations of OpenTelemetry's GenAI conventions that are no request for an answer.
+_NO_REQUEST: Final = (EXECUTE_TOOL, "invoke_agent", "create_agent", "embeddings", "rerank")
+_CLIENT: Final = "('Client', 'SPAN_KIND_CLIENT')"
+_FAILED: Final = "('Error', 'STATUS_CODE_ERROR')"
+
+IDS: Final = ("trace_id", "span_id", "parent_span_id")
+
+
+def _has(name: str) -> str:
+    return f"mapContains(SpanAttributes, '{name}')"
+
+
+_TELLING: Final = (
+    E2E, ENGINE_SOURCE, *_LATENCIES, _CALLS, _SELF, _PAGE, "gen_ai.operation.name", "gen_ai.system",
+)  # fmt: skip
+
+_KIND_OF: Final = f"""\
+multiIf(
+        {_has(E2E)}, 'row',
+        SpanAttributes['{ENGINE_SOURCE}'] = '{PLUGIN}', 'plugin',
+        {" OR ".join(map(_has, _LATENCIES))}, 'engine',
+        {_has(_CALLS)} OR {_has(_SELF)}, 'gateway',
+        {_has(_PAGE)}, 'page',
+        SpanKind IN {_CLIENT} AND SpanAttributes['gen_ai.operation.name'] NOT IN {_NO_REQUEST}, 'genai',
+        '')"""
+
+_ENGINE: Final = "tells IN ('engine', 'plugin')"
+
+
+def _figures() -> Iterator[Column]:
+    """What an engine reports of itself: durations, as far as they can be believed."""
+    for name, column in _FIGURES.items():
+        yield column, f"if({ns(name)} >= 0 AND {ns(name)} < {_DAY_NS}, {ns(name)}, NULL)"
+
+
+def _engine_ids() -> tuple[str, str]:
+    """What a client knows a request by that an engine calls by its own id: see `engine_join`."""
+    engine_id = attribute(ENGINE_ID)
+    completion = f"extract({engine_id}, '(?s)^(cmpl-.+)-[0-9]+$')"
+    response = f"extract({engine_id}, '(?s)^(resp_.+)_[0-9]+$')"
+    answered = (
+        f"multiIf(length({engine_id}) > 512, '', match({engine_id}, '(?s)^chatcmpl-.'), {engine_id},"
+        f" {completion} != '', {completion}, {response} != '', {response}, {engine_id})"
+    )
+    sent = (
+        f"multiIf(length({engine_id}) > 512, '', match({engine_id}, '(?s)^chatcmpl-.'),"
+        f" substring({engine_id}, 10), {completion} != '', substring({completion}, 6), '')"
+    )
+    return answered, sent
+
+
+# The engine's own time beside queue and work, as far as each kind of span tells it.
+_BESIDE: Final = """\
+if(tells = 'engine', engine_ttft - engine_queue - engine_prefill,
+       engine_e2e - engine_queue - engine_inference)"""
+
+
+def _either(value: str, *names: str) -> str:
+    """A text, or else the first of other attributes that says something."""
+    others = ", ".join(f"{attribute(name)} != '', left({attribute(name)}, 256)" for name in names)
+    return f"if({value} = '', multiIf({others}, ''), {value})"
+
+
+def _count(value: str) -> str:
+    return f"if({value} BETWEEN 0 AND {1 << 53}, {value}, NULL)"
+
+
+def _reads() -> dict[str, str]:
+    """The expression of each field, by its name, for every kind of part."""
+    reads = {field.name: field.read for field in FIELDS}
+    answered, sent = _engine_ids()
+    reads["response_id"] = f"if({_ENGINE}, {answered}, {reads['response_id']})"
+    reads["request_id"] = f"if({_ENGINE}, {sent}, {reads['request_id']})"
+    teller = "CAST(if(tells = 'engine', 'engine_span', 'engine_plugin'), 'String')"
+    for name, latency in (
+        ("reported_queue", "engine_queue"),
+        ("reported_prefill", "engine_prefill"),
+        ("reported_decode", "engine_decode"),
+        ("first_chunk_frontend", "engine_frontend"),
+    ):
+        told = reads[f"{name}_source"]
+        reads[f"{name}_ns"] = f"if({_ENGINE}, {latency}, {reads[f'{name}_ns']})"
+        reads[f"{name}_source"] = (
+            f"if({_ENGINE}, if({latency} IS NULL, '', {teller}), toString({told}))"
+        )
+    gateway = f"if(tells = 'gateway', {ns(_SELF)}, {reads['reported_gateway_ns']})"
+    reads["reported_gateway_ns"] = gateway
+    for field, older in (
+        ("prompt_tokens", "gen_ai.usage.prompt_tokens"),
+        ("output_tokens", "gen_ai.usage.completion_tokens"),
+    ):
+        plain = f"toInt64OrNull({attribute(older)})"
+        reads[field] = _count(
+            f"if(tells = 'genai', ifNull({reads[field]}, {plain}), {reads[field]})"
+        )
+    reads["cached_tokens"] = _count(reads["cached_tokens"])
+    reads["preemptions"] = _count(reads["preemptions"])
+    reads["provider"] = _either(reads["provider"], "gen_ai.system")
+    reads["model"] = _either(reads["model"], "gen_ai.response.model")
+    reads["request_id"] = (
+        f"if(tells = 'genai' AND {attribute('llmtrace.request_id')} = '', '', {reads['request_id']})"
+    )
+    reads["e2e_ns"] = (
+        f"if(tells = 'genai', toInt64(least(Duration, 1000000000000000000)), {reads['e2e_ns']})"
+    )
+    reads["outcome"] = (
+        f"if(tells = 'genai' AND StatusCode IN {_FAILED}, 'error', {reads['outcome']})"
+    )
+    reads["stream"] = (
+        f"if(tells = 'genai' AND {reads['ttft_ns']} IS NOT NULL, true, {reads['stream']})"
+    )
+    reads["unwatched"] = f"if(tells = 'genai', true, {reads['unwatched']})"
+    return reads
+
+
+def parts_select(traces: str) -> str:
+    """Return the query that reads the parts of requests off spans."""
+    telling = ", ".join(f"'{name}'" for name in _TELLING)
+    reads = _reads()
+    columns = ",\n    ".join(f"{reads[field.name]} AS {field.name}" for field in FIELDS)
+    # Each figure is read in one place: an insert takes longer to plan than to run.
+    read = f"""\
+    SELECT
+        TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,
+        StatusCode, {_KIND_OF} AS tells,
+        CAST(SpanAttributes, 'Map(String, String)') AS a
+    FROM {traces}
+    WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes))"""
+    read = step(read, ("ns", all_ns()), ("who", all_who()))
+    read = step(read, *_figures())
+    read = step(read, ("beside", _BESIDE), ("engine_frontend", "if(beside < 0, 0, beside)"))
+    return f"""\
+SELECT
+    CAST(tells, '{quoted(KIND)}') AS kind,
+    now64(6) AS arrived,
+    TraceId AS trace_id,
+    SpanId AS span_id,
+    ParentSpanId AS parent_span_id,
+    Timestamp AS start,
+    if(ServiceName = '', 'unknown_service', toString(ServiceName)) AS service,
+    {columns}
+FROM (
+{read}
+)
+WHERE tells != ''
+  AND (tells != 'plugin' OR {attribute(ENGINE_ID)} != '')
+  AND (tells != 'engine' OR coalesce(engine_queue, engine_prefill, engine_decode) IS NOT NULL)"""
+
+
+def parts_columns() -> str:
+    """Return the columns of `request_parts`."""
+    fields = ",\n    ".join(f"{field.name} {field.type}" for field in FIELDS)
+    return f"""\
+    kind {KIND},
+    arrived DateTime64(6, 'UTC') CODEC(Delta(8), ZSTD(1)),
+    trace_id String CODEC(ZSTD(1)),
+    span_id String CODEC(ZSTD(1)),
+    parent_span_id String CODEC(ZSTD(1)),
+    start DateTime64(9, 'UTC') CODEC(Delta(8), ZSTD(1)),
+    service LowCardinality(String),
+    {fields}"""
