@@ -30,7 +30,8 @@ from llmtrace_collector.config.schema import PREFIX, Config
 from llmtrace_collector.serve.routes import ADDRESSES
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.profile import Profile, builtin_profiles, show_version
-from llmtrace_dashboards.recorded import (
+from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.recording_series import (
     ALLOWED,
     REMAINING,
     bad_rate,
@@ -40,7 +41,6 @@ from llmtrace_dashboards.recorded import (
     valid_rate,
     valid_total,
 )
-from llmtrace_dashboards.windows import RuleSettings
 
 # Every public name is in one of these, or there is an error.
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {

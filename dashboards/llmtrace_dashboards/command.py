@@ -13,12 +13,12 @@ from llmtrace.api_clients.http_client import read_token
 from llmtrace.budget import DEFAULT, Budget, read_budgets
 from llmtrace.errors import DataError
 from llmtrace_dashboards.boards import dashboards
-from llmtrace_dashboards.exporting import Form, files, write
-from llmtrace_dashboards.importing.remote import Remote
-from llmtrace_dashboards.importing.run import Change, Wanted, carry_out, plan
+from llmtrace_dashboards.export_files import Form, files, write
+from llmtrace_dashboards.grafana_import.grafana_api import Remote
+from llmtrace_dashboards.grafana_import.sync import Change, Wanted, carry_out, plan
 from llmtrace_dashboards.lint import Finding, lint, read
-from llmtrace_dashboards.rules import rule_files
-from llmtrace_dashboards.windows import RuleSettings
+from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.recording_rules import rule_files
 
 
 def check(

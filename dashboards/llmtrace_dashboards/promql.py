@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from llmtrace_dashboards.recorded import bad_rate, valid_rate
+from llmtrace_dashboards.rules.recording_series import bad_rate, valid_rate
 
 RATE: Final = "$__rate_interval"
 RANGE: Final = "$__range"

@@ -27,8 +27,8 @@ from llmtrace.budget import DEFAULT
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row
 from llmtrace_dashboards.boards import dashboards
-from llmtrace_dashboards.lint.expressions import chosen, expand, panels, targets
-from llmtrace_dashboards.recorded import ALLOWED, bad_rate, bad_ratio, valid_rate
+from llmtrace_dashboards.lint.queries import chosen, expand, panels, targets
+from llmtrace_dashboards.rules.recording_series import ALLOWED, bad_rate, bad_ratio, valid_rate
 from tests.real.prometheus import missing, prometheus
 
 END: Final = 1_760_000_400  # a whole hour, long ago

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from llmtrace_dashboards.slo import bound
+from llmtrace_dashboards.rules.slo import bound
 from tests.real.conftest import do_without
 from tests.real.prometheus import PROMTOOL, missing
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from llmtrace.budget import Budget
-from llmtrace_dashboards.rules import as_yaml, rule_files
-from llmtrace_dashboards.windows import RuleSettings
+from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
 
 from .promtool import LABELS, Phase, outcome_of, requests
 

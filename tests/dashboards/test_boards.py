@@ -18,11 +18,10 @@ from llmtrace.core.stages import STAGES
 from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace_collector.signals.definitions import SIGNALS
-from llmtrace_dashboards import recorded
 from llmtrace_dashboards.boards import dashboards, text
-from llmtrace_dashboards.exporting import files, write
+from llmtrace_dashboards.export_files import files, write
 from llmtrace_dashboards.lint import lint
-from llmtrace_dashboards.lint.expressions import (
+from llmtrace_dashboards.lint.queries import (
     chosen,
     expand,
     panels,
@@ -31,6 +30,7 @@ from llmtrace_dashboards.lint.expressions import (
     targets,
     variables,
 )
+from llmtrace_dashboards.rules import recording_series
 
 ROOT = Path(__file__).parents[2]
 MADE = dashboards()
@@ -59,9 +59,9 @@ def exposed() -> set[str]:
 
 def recorded_names() -> set[str]:
     """Every series a dashboard may take from recording rules."""
-    ratios = {recorded.bad_ratio(window) for window in ("5m", "1h", "6h")}
-    rates = {recorded.bad_rate(), recorded.valid_rate()}
-    return {*ratios, *rates, recorded.ALLOWED, recorded.REMAINING}
+    ratios = {recording_series.bad_ratio(window) for window in ("5m", "1h", "6h")}
+    rates = {recording_series.bad_rate(), recording_series.valid_rate()}
+    return {*ratios, *rates, recording_series.ALLOWED, recording_series.REMAINING}
 
 
 @every

@@ -15,7 +15,7 @@ import pytest
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import main, make_parser
 from llmtrace.triage.command import window
-from llmtrace_dashboards.rules import rule_files
+from llmtrace_dashboards.rules.recording_rules import rule_files
 from tests.dashboards.grafana import TOKEN, Grafana, serving
 
 UIDS = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from llmtrace.cli import main
 from llmtrace_dashboards.lint import lint
-from llmtrace_dashboards.lint.expressions import expand, parse, selectors
+from llmtrace_dashboards.lint.queries import expand, parse, selectors
 from llmtrace_dashboards.lint.rules import OPTIONAL, RULES
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}

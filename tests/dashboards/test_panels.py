@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llmtrace.budget import Budget
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.rules import as_yaml, rule_files
-from llmtrace_dashboards.windows import RuleSettings
+from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
 
 from .promtool import LABELS, outcome_of, requests, series
 

@@ -26,9 +26,9 @@ from llmtrace.triage.command import window
 from llmtrace_collector.metrics.endpoint import Own
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.receive import Ingest, Intake, Spool, own_metrics
-from llmtrace_dashboards.recorded import ALLOWED, REMAINING, bad_ratio, valid_count
-from llmtrace_dashboards.rules import as_yaml, rule_files
-from llmtrace_dashboards.windows import RuleSettings
+from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
+from llmtrace_dashboards.rules.recording_series import ALLOWED, REMAINING, bad_ratio, valid_count
 from tests.collector import pages
 from tests.collector.receive.parts import MemoryStore
 from tests.collector.test_expose import state

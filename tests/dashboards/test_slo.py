@@ -17,10 +17,10 @@ from prometheus_client.utils import floatToGoString
 from llmtrace.budget import DEFAULT, Budget, Budgets
 from llmtrace.cli import main
 from llmtrace.errors import ConfigError
-from llmtrace_dashboards.slo import bound, matcher, plain, slos
-from llmtrace_dashboards.slo_command import made_from
-from llmtrace_dashboards.sloth import dns_name, openslo, sloth
-from llmtrace_dashboards.windows import LADDER, RuleSettings, Window, seconds
+from llmtrace_dashboards.rules.burn_rate import LADDER, RuleSettings, Window, seconds
+from llmtrace_dashboards.rules.command import made_from
+from llmtrace_dashboards.rules.slo import bound, matcher, plain, slos
+from llmtrace_dashboards.rules.sloth import dns_name, openslo, sloth
 
 SETTINGS = RuleSettings()
 GENERATED = Path(__file__).parents[2] / "dashboards" / "rules"

@@ -31,7 +31,13 @@ from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Distribution, Measured, Reading, Unifier
-from llmtrace_dashboards.recorded import ALLOWED, REMAINING, bad_rate, bad_ratio, valid_rate
+from llmtrace_dashboards.rules.recording_series import (
+    ALLOWED,
+    REMAINING,
+    bad_rate,
+    bad_ratio,
+    valid_rate,
+)
 
 MS: Final = 1_000_000
 END: Final = 1_790_000_400  # unix seconds

@@ -37,8 +37,8 @@ import llmtrace
 from llmtrace.budget import DEFAULT
 from llmtrace.core.row import Row
 from llmtrace.engines.local_vllm import Server
-from llmtrace_dashboards.rules import as_yaml, rule_files
-from llmtrace_dashboards.windows import RuleSettings
+from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
 from tests.collector.collecting import process
 from tests.collector.pages import DCGM
 

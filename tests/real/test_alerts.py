@@ -23,9 +23,9 @@ from llmtrace.budget import Budget, Budgets
 from llmtrace.core.stages import Timeline
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row
-from llmtrace_dashboards.recorded import REMAINING, bad_ratio, traffic
-from llmtrace_dashboards.rules import as_yaml, rule_files
-from llmtrace_dashboards.windows import RuleSettings, Window
+from llmtrace_dashboards.rules.burn_rate import RuleSettings, Window
+from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
+from llmtrace_dashboards.rules.recording_series import REMAINING, bad_ratio, traffic
 
 from .conftest import do_without
 from .prometheus import (

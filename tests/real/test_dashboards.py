@@ -19,7 +19,7 @@ import pytest
 
 from llmtrace.core.stages import STAGES
 from llmtrace.engines.local_vllm import Server
-from llmtrace_dashboards.lint.expressions import chosen, expand, panels, targets, variables
+from llmtrace_dashboards.lint.queries import chosen, expand, panels, targets, variables
 
 from . import drawing
 from .conftest import do_without

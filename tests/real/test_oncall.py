@@ -28,8 +28,8 @@ from llmtrace.budget import Budget
 from llmtrace.budget.file import as_yaml as budget_as_yaml
 from llmtrace.simulator.engine.incidents import incident
 from llmtrace.simulator.server import ServerConfig, serve
-from llmtrace_dashboards.rules import as_yaml, rule_files
-from llmtrace_dashboards.windows import RuleSettings, Window
+from llmtrace_dashboards.rules.burn_rate import RuleSettings, Window
+from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
 from tests.collector.collecting import process
 
 from .conftest import do_without

@@ -12,8 +12,8 @@ from llmtrace_dashboards.boards.client import CLIENT
 from llmtrace_dashboards.boards.engine import ENGINE
 from llmtrace_dashboards.boards.stages import STAGES
 from llmtrace_dashboards.boards.triage import TRIAGE
-from llmtrace_dashboards.grafana import as_json
-from llmtrace_dashboards.panel import Board
+from llmtrace_dashboards.grafana_json import as_json
+from llmtrace_dashboards.panels import Board
 
 BOARDS: Final[tuple[Board, ...]] = (BUDGET, STAGES, ENGINE, TRIAGE, AGENTS, CLIENT)
 

@@ -6,10 +6,10 @@ from typing import Final
 
 from llmtrace.display.colours import OUTCOME_COLOURS
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import heat, side_by_side
-from llmtrace_dashboards.choices import AGENT, BAD, MARKS, REGION, SERVICE, TOOL
-from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row
+from llmtrace_dashboards.boards.shared_panels import heat, side_by_side
+from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, TOOLS, TURNS, mean, quantile, total
+from llmtrace_dashboards.variables import AGENT, BAD, MARKS, REGION, SERVICE, TOOL
 
 _TURN: Final = "llmtrace_turn_duration_seconds"
 _LOSS: Final = "llmtrace_turn_tool_serial_loss_seconds"

@@ -7,7 +7,7 @@ from typing import Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import (
+from llmtrace_dashboards.boards.shared_panels import (
     ANATOMY,
     NO_BUDGET,
     NO_REQUESTS,
@@ -16,12 +16,12 @@ from llmtrace_dashboards.boards.parts import (
     STAGES_OVER_TIME,
     side_by_side,
 )
-from llmtrace_dashboards.choices import BAD, COMPARED, GOOD, LEFT, MARKS, REQUESTS, USED
-from llmtrace_dashboards.choices import BUDGET as BUDGET_CHOICE
-from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row
+from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, either, limit, named, quantile, within
-from llmtrace_dashboards.recorded import ALLOWED, REMAINING, bad_ratio
-from llmtrace_dashboards.windows import LADDER
+from llmtrace_dashboards.rules.burn_rate import LADDER
+from llmtrace_dashboards.rules.recording_series import ALLOWED, REMAINING, bad_ratio
+from llmtrace_dashboards.variables import BAD, COMPARED, GOOD, LEFT, MARKS, REQUESTS, USED
+from llmtrace_dashboards.variables import BUDGET as BUDGET_CHOICE
 
 _METRICS: Final = (
     ("llmtrace_e2e_seconds", "total", "whole request"),

@@ -7,10 +7,16 @@ from typing import Final
 
 from llmtrace.display.colours import NEUTRAL, OVER, STAGE_COLOURS
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import NO_GAPS, NO_REQUESTS, NOT_SUCCEEDED, OUTCOMES, heat
-from llmtrace_dashboards.choices import MARKS, REQUESTS
-from llmtrace_dashboards.panel import Board, Panel, Query, Row
+from llmtrace_dashboards.boards.shared_panels import (
+    NO_GAPS,
+    NO_REQUESTS,
+    NOT_SUCCEEDED,
+    OUTCOMES,
+    heat,
+)
+from llmtrace_dashboards.panels import Board, Panel, Query, Row
 from llmtrace_dashboards.promql import SUCCEEDED, change, quantile, total
+from llmtrace_dashboards.variables import MARKS, REQUESTS
 
 _STAGE: Final = "llmtrace_stage_duration_seconds"
 _GAP: Final = "llmtrace_inter_chunk_gap_seconds"

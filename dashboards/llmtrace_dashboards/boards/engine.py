@@ -6,10 +6,10 @@ from typing import Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import NO_ENGINES, heat, side_by_side
-from llmtrace_dashboards.choices import ENGINE_MODEL, FULL, INSTANCE, MARKS
-from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row
+from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, heat, side_by_side
+from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, INSTANCES, mean, quantile, total
+from llmtrace_dashboards.variables import ENGINE_MODEL, FULL, INSTANCE, MARKS
 
 _FRACTION: Final = "percentunit"
 _ENGINE: Final = "llmtrace_engine"

@@ -7,7 +7,7 @@ from typing import Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import (
+from llmtrace_dashboards.boards.shared_panels import (
     ANATOMY,
     NO_GAPS,
     NO_REQUESTS,
@@ -18,9 +18,9 @@ from llmtrace_dashboards.boards.parts import (
     heat,
     side_by_side,
 )
-from llmtrace_dashboards.choices import MARKS, REQUESTS
-from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row, Step, Variable
+from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row, Step, Variable
 from llmtrace_dashboards.promql import RANGE, SUCCEEDED, mean, quantile, total
+from llmtrace_dashboards.variables import MARKS, REQUESTS
 
 _STAGE: Final = "llmtrace_stage_duration_seconds"
 _FRACTION: Final = "percentunit"

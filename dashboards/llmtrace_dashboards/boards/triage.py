@@ -7,15 +7,14 @@ from typing import Final
 
 from llmtrace.display.colours import NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.boards.parts import (
+from llmtrace_dashboards.boards.shared_panels import (
     NO_ENGINES,
     NO_REQUESTS,
     NOT_SUCCEEDED,
     OUTCOMES,
     side_by_side,
 )
-from llmtrace_dashboards.choices import BEFORE, FULL, INSTANCE, MARKS, REQUESTS
-from llmtrace_dashboards.panel import Board, Column, Panel, Query, Row, Step
+from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row, Step
 from llmtrace_dashboards.promql import (
     INSTANCES,
     RANGE,
@@ -26,6 +25,7 @@ from llmtrace_dashboards.promql import (
     quantile,
     total,
 )
+from llmtrace_dashboards.variables import BEFORE, FULL, INSTANCE, MARKS, REQUESTS
 
 _E2E: Final = "llmtrace_e2e_seconds"
 _TTFT: Final = "llmtrace_ttft_seconds"

@@ -11,7 +11,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from llmtrace_dashboards.lint.expressions import (
+from llmtrace_dashboards.lint.finding import Severity
+from llmtrace_dashboards.lint.grafana_names import (
+    CUSTOM,
+    CUSTOM_UNIT,
+    GONE,
+    MATCHERS,
+    PROPERTIES,
+    TRANSFORMATIONS,
+    UNITS,
+)
+from llmtrace_dashboards.lint.queries import (
     Selected,
     chosen,
     expand,
@@ -20,16 +30,6 @@ from llmtrace_dashboards.lint.expressions import (
     selectors,
     targets,
     variables,
-)
-from llmtrace_dashboards.lint.finding import Severity
-from llmtrace_dashboards.lint.vocabulary import (
-    CUSTOM,
-    CUSTOM_UNIT,
-    GONE,
-    MATCHERS,
-    PROPERTIES,
-    TRANSFORMATIONS,
-    UNITS,
 )
 
 Json = Mapping[str, Any]

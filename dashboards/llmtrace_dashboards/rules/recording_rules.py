@@ -13,8 +13,9 @@ from typing import Any, Final
 import yaml
 
 from llmtrace.budget import Budget
-from llmtrace_dashboards.alerts import alerts
-from llmtrace_dashboards.recorded import (
+from llmtrace_dashboards.rules.alerts import alerts
+from llmtrace_dashboards.rules.burn_rate import RuleSettings, seconds
+from llmtrace_dashboards.rules.recording_series import (
     ALLOWED,
     DIMENSIONS,
     REMAINING,
@@ -26,8 +27,7 @@ from llmtrace_dashboards.recorded import (
     valid_rate,
     valid_total,
 )
-from llmtrace_dashboards.slo import Slo, counted, quoted, slos
-from llmtrace_dashboards.windows import RuleSettings, seconds
+from llmtrace_dashboards.rules.slo import Slo, counted, quoted, slos
 
 _SUM: Final = "sum by (budget, slo)"
 

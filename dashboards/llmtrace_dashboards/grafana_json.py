@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from llmtrace.errors import missing_extra
-from llmtrace_dashboards.panel import Annotation, Board, Column, Panel, Query, Row, Step, Variable
+from llmtrace_dashboards.panels import Annotation, Board, Column, Panel, Query, Row, Step, Variable
 
 try:
     with warnings.catch_warnings():

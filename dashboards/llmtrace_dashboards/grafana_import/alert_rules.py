@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from llmtrace_dashboards.sloth import dns_name
-from llmtrace_dashboards.windows import seconds
+from llmtrace_dashboards.rules.burn_rate import seconds
+from llmtrace_dashboards.rules.sloth import dns_name
 
 _GROUP: Final = "llmtrace"
 _EXPRESSIONS: Final = "__expr__"

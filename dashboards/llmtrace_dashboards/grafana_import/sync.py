@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 from llmtrace import __version__
 from llmtrace.errors import ConfigError
-from llmtrace_dashboards.importing.compare import difference, holds, marked, same
-from llmtrace_dashboards.importing.managed import rule_groups
-from llmtrace_dashboards.importing.remote import Remote
+from llmtrace_dashboards.grafana_import.alert_rules import rule_groups
+from llmtrace_dashboards.grafana_import.diff import difference, holds, marked, same
+from llmtrace_dashboards.grafana_import.grafana_api import Remote
 
 DATASOURCE_UID: Final = "llmtrace-prometheus"
 _MESSAGE: Final = f"llmtrace {__version__}"

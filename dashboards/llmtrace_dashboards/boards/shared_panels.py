@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from llmtrace.display.colours import OUTCOME_COLOURS, STAGE_COLOURS
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.choices import BAD
-from llmtrace_dashboards.panel import Panel, Query
+from llmtrace_dashboards.panels import Panel, Query
 from llmtrace_dashboards.promql import RANGE, REQUESTS
+from llmtrace_dashboards.variables import BAD
 
 NO_REQUESTS: Final = (
     "No requests in this time range. Is the collector's or the application's /metrics scraped?"

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from llmtrace_dashboards.slo import Slo
-from llmtrace_dashboards.windows import RuleSettings, Severity, Window
+from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity, Window
+from llmtrace_dashboards.rules.slo import Slo
 
 _NOT_IN_NAME: Final = re.compile(r"[^a-z0-9]+")
 _LONGEST_NAME: Final = 63

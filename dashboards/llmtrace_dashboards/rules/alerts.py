@@ -15,9 +15,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from llmtrace.exporters.prometheus.buckets import LATENCY_S
-from llmtrace_dashboards.recorded import bad_ratio, valid_count
-from llmtrace_dashboards.slo import Slo, bound, plain, quoted
-from llmtrace_dashboards.windows import RuleSettings, Severity, Window, seconds
+from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity, Window, seconds
+from llmtrace_dashboards.rules.recording_series import bad_ratio, valid_count
+from llmtrace_dashboards.rules.slo import Slo, bound, plain, quoted
 
 BUDGET_DASHBOARD: Final = "llmtrace-budget"
 ENGINE_DASHBOARD: Final = "llmtrace-engine"

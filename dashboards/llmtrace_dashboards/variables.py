@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, WITHIN
-from llmtrace_dashboards.panel import Annotation, Step, Variable
+from llmtrace_dashboards.panels import Annotation, Step, Variable
 
 _REQUESTS: Final = "llmtrace_requests_total"
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.errors import ConfigError, SourceError, explain_error
-from llmtrace_dashboards.rules import as_yaml, rule_files
-from llmtrace_dashboards.slo import slos
-from llmtrace_dashboards.sloth import openslo, sloth
-from llmtrace_dashboards.windows import RuleSettings
+from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
+from llmtrace_dashboards.rules.slo import slos
+from llmtrace_dashboards.rules.sloth import openslo, sloth
 
 What = Literal["rules", "sloth", "openslo"]
 

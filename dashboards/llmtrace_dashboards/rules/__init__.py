@@ -1,0 +1,1 @@
+"""Recording rules, alert rules and SLOs."""
