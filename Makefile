@@ -87,7 +87,7 @@ extras: $(VENV)/.ready          ## each extra alone in a clean environment, and 
 	$(BIN)/python scripts/extras.py
 
 matrix: $(VENV)/.ready          ## the wrappers against old and new SDK versions
-	$(BIN)/python tests/wrappers/matrix.py
+	$(BIN)/python tests/instrumentation/matrix.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

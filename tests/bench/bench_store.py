@@ -25,7 +25,7 @@ from llmtrace.core.stages import STAGES
 from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace_collector.store import open_store, read
 from tests.collector.store.sent import delimited
-from tests.export.samples import typical
+from tests.exporters.samples import typical
 
 NS = 10**9
 DAY_NS = 86_400 * NS

@@ -31,7 +31,7 @@ from llmtrace.exporters.genai_metrics.sink import GenAISink
 from llmtrace.exporters.otlp.sink import otlp_sink
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.exporters.sink import Sink
-from tests.export.samples import typical
+from tests.exporters.samples import typical
 
 ROUNDS = 5
 BATCH = 512

@@ -13,7 +13,7 @@ from llmtrace.dataset.jsonl import write_rows
 from llmtrace.exporters.console.sink import waterfall
 from llmtrace.semconv import docs
 from llmtrace.testing import make_row
-from tests.test_summary import request
+from tests.dataset.test_summary import request
 
 
 @pytest.fixture

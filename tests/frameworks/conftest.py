@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.wrappers.conftest import _server, faultless, faulty, mode, server
+from tests.instrumentation.conftest import _server, faultless, faulty, mode, server
 
 __all__ = ["_server", "faultless", "faulty", "instrumented", "mode", "server"]
 

@@ -11,10 +11,10 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
+from tests.instrumentation import answers
+from tests.instrumentation.raw import no_tls
+from tests.instrumentation.reading import eventually
 from tests.sse_server import Server
-from tests.wrappers import answers
-from tests.wrappers.raw import no_tls
-from tests.wrappers.reading import eventually
 
 langchain_openai = pytest.importorskip("langchain_openai")
 httpx = pytest.importorskip("httpx")

@@ -12,10 +12,10 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
+from tests.instrumentation import answers
+from tests.instrumentation.answers import delta, events
+from tests.instrumentation.reading import eventually, raised_by
 from tests.sse_server import Server
-from tests.wrappers import answers
-from tests.wrappers.answers import delta, events
-from tests.wrappers.reading import eventually, raised_by
 
 litellm = pytest.importorskip("litellm")
 

@@ -20,9 +20,9 @@ from websockets.sync.client import connect as connect_sync
 
 from llmtrace import websocket
 from llmtrace.grpc import aio_client_interceptors, client_interceptors
+from tests.instrumentation.raw import BODY, no_tls, url
+from tests.instrumentation.reading import CALLS, client, method
 from tests.sse_server import Server
-from tests.wrappers.raw import BODY, no_tls, url
-from tests.wrappers.reading import CALLS, client, method
 
 from .servers import BEFORE, SERVICE, script
 

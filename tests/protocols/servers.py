@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_websocket
 
+from tests.instrumentation import answers
 from tests.sse_server import Answer, Request, Script
-from tests.wrappers import answers
 
 WORDS: Final = ("one ", "two ", "three ")
 # How many messages with content come before an answer goes wrong.

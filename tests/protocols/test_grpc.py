@@ -21,7 +21,7 @@ from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
 from llmtrace.grpc import aio_client_interceptors, client_interceptors
 from llmtrace.testing import capture
-from tests.wrappers.reading import eventually, near, settled
+from tests.instrumentation.reading import eventually, near, settled
 
 from . import servers
 from .servers import SERVICE, WORDS

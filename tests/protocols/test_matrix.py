@@ -19,8 +19,8 @@ from llmtrace.core.row import Row
 from llmtrace.core.stages import STAGES
 from llmtrace.instrumentation.registry import MODULES
 from llmtrace.testing import capture
+from tests.instrumentation import answers
 from tests.sse_server import Server, serve
-from tests.wrappers import answers
 
 from . import clients, servers, table
 from .table import Cell

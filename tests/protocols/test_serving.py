@@ -39,7 +39,7 @@ from llmtrace.simulator.server import SimulatedServer, serve
 from llmtrace.testing import capture
 from tests.gateway.asgi import Spans
 from tests.gateway.serving import serving
-from tests.wrappers.reading import eventually
+from tests.instrumentation.reading import eventually
 
 GUARD_S = 0.05
 QUESTION: dict[str, Any] = {

@@ -39,8 +39,8 @@ from llmtrace.instrumentation.rpc import websocket_connection as connections
 from llmtrace.instrumentation.rpc import websocket_session
 from llmtrace.propagate import trace_headers
 from llmtrace.testing import capture
-from tests.wrappers.conftest import certificate
-from tests.wrappers.reading import near, settled
+from tests.instrumentation.conftest import certificate
+from tests.instrumentation.reading import near, settled
 
 from . import servers
 from .clients import told

@@ -21,7 +21,7 @@ from llmtrace.dataset.case import Event, Facts
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page as triage_page
 from llmtrace.triage.result import Point
-from tests.budget.test_report import QUEUED
+from tests.budget_analysis.test_report import QUEUED
 from tests.triage.days import Kind, day
 
 from . import chromium

@@ -24,8 +24,8 @@ from llmtrace.engines import local_vllm
 from llmtrace.engines.join import client_ids, join
 from llmtrace.engines.spans import read_plugin_span
 from llmtrace.testing import capture
-from tests.export.receivers import Answer, Receiver, http_receiver
-from tests.export.test_wire import attributes_of
+from tests.exporters.receivers import Answer, Receiver, http_receiver
+from tests.exporters.test_wire import attributes_of
 
 from .plugin_path import make_plugin_path
 from .test_vllm_stages import ASYNC, SYNC, ask_openai, exactly, record

@@ -18,7 +18,7 @@ from llmtrace.dataset.columns import from_dicts
 from llmtrace.errors import DataError
 from llmtrace.triage.command import MOVED
 from llmtrace.triage.sources import reader, with_replicas
-from tests.test_langfuse_rows import FROM, KEYS, TO, langfuse, observation
+from tests.dataset.test_langfuse_import import FROM, KEYS, TO, langfuse, observation
 from tests.triage.days import START, Kind, day
 
 QUICK = ("--bootstrap", "0")

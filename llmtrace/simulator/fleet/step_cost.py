@@ -84,7 +84,7 @@ MODELS: Final[Mapping[str, StepCost]] = {
         front_request_s=0.002, front_prompt_s=1.0e-6, front_token_s=30e-6,
     ),
     # vLLM 0.32 on two shared CPU cores with a model of 2.5 M parameters: `calibrate.fit` of
-    # tests/sim/measured_steps.jsonl.
+    # tests/simulator/measured_steps.jsonl.
     "cpu-tiny": StepCost(
         base_s=6.90e-3, prefill_token_s=34.9e-6, attention_s=70.9e-9, sequence_s=0.0,
         context_s=0.0, jitter=0.208,
