@@ -9,7 +9,7 @@ import openai
 from engine import endpoint
 
 import llmtrace
-from llmtrace.exporters.console.sink import waterfall
+from llmtrace.exporters.console import waterfall
 from llmtrace.testing import capture
 
 TOOL_S = 1.5

@@ -14,7 +14,7 @@ def endpoint() -> Iterator[tuple[str, str]]:
     if url is not None:
         yield url, os.environ.get("MODEL", "tiny")
         return
-    from llmtrace.simulator.server import serve
+    from llmtrace.simulator import serve
 
     print("(no OPENAI_BASE_URL: streaming from the embedded simulated engine)")
     with serve() as engine:

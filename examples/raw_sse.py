@@ -10,7 +10,7 @@ import httpx
 from engine import endpoint
 
 import llmtrace
-from llmtrace.exporters.console.sink import waterfall
+from llmtrace.exporters.console import waterfall
 from llmtrace.testing import capture
 
 

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# The next two are those of llmtrace/engines/local_vllm/install.py, which looks for what this script makes.
+# The next two are those of llmtrace/engines/local_vllm/install.py, which looks for what this
+# script makes.
 # It is not imported since this script runs before anything is installed. A test compares them.
 VERSION: Final = "0.32.0"
 INSTALLED_MARKER: Final = "llmtrace-installed.json"

@@ -1,66 +1,99 @@
-"""Do imports point one way?
+"""Is every module in exactly one ring, and does every import point inwards?
 
-    stages ← rows ← record ← runtime ← wrappers ← configure ← cli
-                      ↑
-                    export
-
-What is not in this drawing may lie anywhere, as long as nothing goes round in a circle.
+The tables are the architecture: a part is the first name below its package, and it imports itself
+and parts of earlier rows alone. Parts of one row do not import each other.
 """
 
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-PACKAGE: Final = Path(__file__).parent.parent / "llmtrace"
-COLLECTOR: Final = PACKAGE.parent / "collectors"
+ROOT: Final = Path(__file__).parent.parent
+PACKAGES: Final = {
+    "llmtrace": ROOT / "llmtrace",
+    "llmtrace_collector": ROOT / "collectors" / "llmtrace_collector",
+    "llmtrace_dashboards": ROOT / "dashboards" / "llmtrace_dashboards",
+}
 
-# Each may import itself and those before it, and none after it.
-CHAIN: Final = (
-    "stages", "rows", "record", "runtime", "wrappers", "configure", "cli", "__main__",
-)  # fmt: skip
-CORE: Final = (
-    "errors",
-    "failopen",
-    "stages",
-    "rows",
-    "record",
-    "spans",
-    "content",
-    "printable",
-    "rendering",
-    "refusals",
-    "relay",
-    "tools",
-    "tries",
-)
-# What an application imports: it pulls in nothing an application does not need.
-LIBRARY: Final = (
-    *CORE, "budget", "configure", "export", "gateway", "identity", "marks", "runtime", "scope",
-    "semconv", "semconv_table", "wrappers",
-)  # fmt: skip
-PROGRAMS: Final = ("__main__", "cli", "demo", "sim", "testing", "local_vllm")
+# Innermost first. "" is the package's own `__init__`.
+RINGS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "llmtrace": (
+        ("errors",),
+        ("stats", "api_clients"),
+        ("core",),
+        ("budget",),
+        ("semconv",),
+        ("exporters",),
+        ("runtime",),
+        ("instrumentation",),
+        ("agents",),
+        ("gateway", "browser"),
+        ("configure",),
+        ("marks", "propagate", "websocket", "grpc", "testing"),
+        ("",),
+        ("engines",),
+        ("dataset",),
+        ("display",),
+        ("simulator", "triage", "budget_analysis"),
+        ("demo",),
+        ("cli",),
+        ("__main__",),
+    ),
+    "llmtrace_collector": (
+        ("",),
+        ("signals",),
+        ("store",),
+        ("scrape",),
+        ("receive",),
+        ("metrics",),
+        ("config",),
+        ("serve",),
+        ("commands",),
+    ),
+    "llmtrace_dashboards": (
+        ("",),
+        ("rules",),
+        ("panels",),
+        ("promql", "variables", "grafana_json"),
+        ("boards",),
+        ("export_files", "grafana_import", "lint"),
+        ("command",),
+    ),
+}
+# The library: what an application imports. At import it needs none of what is heavy.
+LIBRARY: Final = {part for row in RINGS["llmtrace"][:13] for part in row}
+HEAVY: Final = {
+    "numpy", "pyarrow", "rich", "yaml", "openai", "anthropic", "langfuse", "httpx", "aiohttp",
+    "grpc", "websockets", "prometheus_client", "starlette", "uvicorn", "vllm",
+}  # fmt: skip
+# `llmtrace.__init__` gives its name and version to those it is made of.
+VERSION: Final = ("llmtrace", "")
 
 
+@cache
 def modules() -> dict[str, Path]:
-    """Return every module of the package by its name below `llmtrace`."""
+    """Return every module of the three packages by its dotted name."""
     found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        found[".".join(part for part in parts if part != "__init__")] = path
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join((package, *(name for name in parts if name != "__init__")))] = path
     return found
 
 
 MODULES: Final = modules()
 
 
-def imports(source: str, package: str, *, typing: bool = True) -> Iterator[str]:
+def imports(source: str, package: str, *, typing: bool = True) -> Iterator[tuple[str, ast.stmt]]:
     """Yield the absolute name of everything a module imports, wherever in it that is done.
 
     Args:
@@ -76,142 +109,147 @@ def imports(source: str, package: str, *, typing: bool = True) -> Iterator[str]:
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name, node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1]
             base = ".".join([*(above if node.level else []), *filter(None, [node.module])])
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            yield from ((f"{base}.{alias.name}", node) for alias in node.names)
 
 
-def read(module: str, *, typing: bool = True) -> list[str]:
-    """Return what a module of the package imports."""
+def read(module: str, *, typing: bool = True) -> list[tuple[str, ast.stmt]]:
+    """Return what a module imports, and where."""
     path = MODULES[module]
-    package = ".".join(("llmtrace", *path.relative_to(PACKAGE).parent.parts))
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     return list(imports(path.read_text(encoding="utf-8"), package, typing=typing))
 
 
 def within(name: str) -> str | None:
-    """Return the module of the package that an imported name is or is in; `None` = elsewhere."""
-    head, _, rest = name.partition(".")
-    if head != "llmtrace":
+    """Return the module of ours that an imported name is or is in; `None` = elsewhere."""
+    if name.partition(".")[0] not in PACKAGES:
         return None
-    while rest not in MODULES:
-        rest = rest.rpartition(".")[0]
-    return rest
+    while name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name
 
 
-def needed(module: str, *, typing: bool = True) -> set[str]:
-    """Return the modules of the package that a module imports."""
-    found = (within(name) for name in read(module, typing=typing))
-    return {name for name in found if name is not None} - {module}
+@cache
+def needed(module: str, *, typing: bool = True) -> frozenset[str]:
+    """Return the modules of ours that a module imports."""
+    found = (within(name) for name, _ in read(module, typing=typing))
+    return frozenset({name for name in found if name is not None} - {module})
 
 
-def part(module: str) -> str:
-    """Return the top-level part of the package a module belongs to."""
-    return module.partition(".")[0]
+def part(module: str) -> tuple[str, str]:
+    """Return the package and the part of it that a module belongs to."""
+    package, _, rest = module.partition(".")
+    return package, rest.partition(".")[0]
+
+
+def ring(module: str) -> int:
+    """Return the row of its package's table that a module is in.
+
+    Raises:
+        LookupError: it is in none.
+    """
+    package, name = part(module)
+    for number, row in enumerate(RINGS[package]):
+        if name in row:
+            return number
+    file = MODULES[module].relative_to(ROOT)
+    raise LookupError(f"{file} is in no ring: put it into a package of the table in {__file__}")
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("import llmtrace.core.row", "llmtrace.core.row"),
-        ("from llmtrace import rows", "llmtrace.core.row"),
+        ("import llmtrace.core", "llmtrace.core"),
+        ("from llmtrace import core", "llmtrace.core"),
         ("from llmtrace.core.row import Row", "llmtrace.core.row.Row"),
         ("from . import sink", "llmtrace.exporters.sink"),
         ("from .sink import Sink", "llmtrace.exporters.sink.Sink"),
-        ("from ..rows import Row", "llmtrace.core.row.Row"),
+        ("from ..core import row", "llmtrace.core.row"),
         ("def f():\n    import os.path", "os.path"),
     ],
 )
 def test_imports_are_found(source, expected):
     """This test sees imports of every form, also inside functions."""
-    assert list(imports(source, "llmtrace.exporters")) == [expected]
+    assert [name for name, _ in imports(source, "llmtrace.exporters")] == [expected]
 
 
-def test_what_is_only_for_type_checkers_can_be_told_apart():
-    """An import that never runs can be left out."""
+def test_imports_for_type_checkers_can_be_left_out():
+    """An import that never runs does not make a cycle."""
     source = "if TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
 
-    assert list(imports(source, "llmtrace", typing=False)) == ["b"]
+    assert [name for name, _ in imports(source, "llmtrace", typing=False)] == ["b"]
 
 
-def test_the_drawing_is_of_this_package():
-    """Every part that is drawn exists."""
-    assert {*CHAIN, *LIBRARY, *PROGRAMS, "export"} <= {part(module) for module in MODULES}
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_part_of_the_tables_exists(package):
+    """A part that is gone leaves its row."""
+    named = [name for row in RINGS[package] for name in row]
 
-
-@pytest.mark.parametrize("module", [name for name in MODULES if part(name) in CHAIN])
-def test_no_module_of_the_chain_imports_upwards(module):
-    """A module knows those below it, and nothing of those above."""
-    above = CHAIN[CHAIN.index(part(module)) + 1 :]
-
-    assert {name for name in needed(module) if part(name) in above} == set()
-
-
-@pytest.mark.parametrize("module", [name for name in MODULES if part(name) == "export"])
-def test_exporters_see_rows_and_not_how_they_are_made(module):
-    """An exporter knows nothing of the runtime, the wrappers or the set-up."""
-    ours = {part(name) for name in needed(module)}
-
-    assert ours & {"runtime", "wrappers", "configure", "marks", *PROGRAMS} == set()
-
-
-@pytest.mark.parametrize("module", CORE)
-def test_the_recording_core_needs_the_standard_library_alone(module):
-    """What makes rows of requests depends on Python, and on nothing else."""
-    others = {name for name in read(module) if within(name) not in CORE}
-
-    assert {part(name) for name in others} - {*sys.stdlib_module_names} == set()
-
-
-@pytest.mark.parametrize("module", [name for name in MODULES if part(name) in LIBRARY])
-def test_the_library_does_not_import_the_programs(module):
-    """What an application imports does without the command line, the demo and the simulator."""
-    assert {name for name in needed(module) if part(name) in PROGRAMS} == set()
-
-
-def test_the_collector_is_known_to_the_command_line_alone_and_by_name():
-    """`llmtrace` works without it; the command that needs it says what to install."""
-    knows = {
-        module
-        for module, path in MODULES.items()
-        if "llmtrace_collector" in path.read_text(encoding="utf-8")
-    }
-
-    assert knows == {"cli.extras"}
-
-
-@pytest.mark.parametrize(
-    "path", sorted((COLLECTOR / "llmtrace_collector").rglob("*.py")), ids=lambda path: path.stem
-)
-def test_the_collector_is_built_on_this_package_and_not_on_its_ends(path):
-    """It imports rows, stages and errors; neither the command line nor the demo nor tests."""
-    found = imports(path.read_text(encoding="utf-8"), "llmtrace_collector")
-    ours = {part(within(name) or "") for name in found if within(name) is not None}
-
-    assert ours & {"__main__", "cli", "demo", "testing", "runtime", "wrappers"} == set()
+    assert sorted(named) == sorted(
+        {part(module)[1] for module in MODULES if part(module)[0] == package}
+    )
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_nothing_here_imports_what_is_built_on_it(module):
-    """The package knows neither its tests nor the collectors nor the dashboards."""
-    outside = {part(name) for name in read(module)}
+def test_every_import_points_inwards(module):
+    """A module imports its own part and parts of earlier rows; never one of its own row."""
+    own = ring(module)
 
-    assert outside & {
-        "tests", "collectors", "llmtrace_collector", "dashboards", "llmtrace_dashboards",
-    } == set()  # fmt: skip
+    def allowed(other: str) -> bool:
+        if part(other) == part(module) or part(other) == VERSION:
+            return True
+        if part(other)[0] == part(module)[0]:
+            return ring(other) < own
+        # The collector and the dashboards are built on llmtrace, short of its programs.
+        return part(other)[0] == "llmtrace" and part(other)[1] not in {
+            "cli",
+            "demo",
+            "testing",
+            "__main__",
+        }
+
+    assert {other for other in needed(module) if not allowed(other)} == set()
 
 
-def test_nothing_goes_round_in_a_circle():
-    """No module imports, by way of others, itself."""
-    graph = {module: needed(module, typing=False) for module in MODULES if module}
+@pytest.mark.parametrize(
+    "module", [name for name in MODULES if part(name) == ("llmtrace", "core")]
+)
+def test_the_core_needs_the_standard_library_alone(module):
+    """What makes rows of requests depends on Python, on the errors, and on nothing else."""
+    outside = {name.partition(".")[0] for name, _ in read(module) if within(name) is None}
+
+    assert outside - {*sys.stdlib_module_names} == set()
+
+
+def test_importing_the_library_needs_nothing_heavy():
+    """What is heavy is imported by the function that needs it, where it runs."""
+    doors = [f"llmtrace.{name}" for name in sorted(LIBRARY) if name not in {"", "stats", "grpc"}]
+    code = f"import sys, {', '.join(doors)}\nprint(*sorted({HEAVY!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """There are no cycles of modules."""
+    graph = {module: needed(module, typing=False) for module in MODULES}
 
     assert list(TopologicalSorter(graph).static_order())  # raises CycleError if there is one
 
 
-def test_only_the_command_line_needs_the_command_line():
-    """The command is an end: nothing else calls it."""
-    ends = {"cli", "__main__"}
-    users = {module for module in MODULES if {part(name) for name in needed(module)} & ends}
+def test_the_collector_and_the_dashboards_are_named_by_the_command_line_alone():
+    """`llmtrace` works without them; the command that needs one says what to install."""
+    names = {
+        module
+        for module, path in MODULES.items()
+        if part(module)[0] == "llmtrace"
+        and any(
+            f"llmtrace_{name}" in path.read_text(encoding="utf-8")
+            for name in ("collector", "dashboards")
+        )
+    }
 
-    assert {module for module in users if part(module) != "cli"} == {"__main__"}
+    assert names == {"llmtrace.cli.extras"}

@@ -1,6 +1,6 @@
 """How does a row become span attributes, and come back?
 
-By the table in `semconv_table.py`. `python -m llmtrace.semconv.convert` prints it as docs/semconv.md.
+By the table in `attributes.py`, which `llmtrace semconv` prints as docs/semconv.md.
 """
 
 from __future__ import annotations
@@ -380,11 +380,3 @@ def _server(attributes: Mapping[str, Any]) -> str | None:
     if address is None or port is None:
         return None if address is None else str(address)
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-if __name__ == "__main__":
-    import sys
-
-    from llmtrace.semconv.docs import page
-
-    sys.stdout.write(page())

@@ -37,7 +37,7 @@ from llmtrace.semconv.attributes import (
 _HEAD: Final = f"""\
 # A row on the wire
 
-<!-- Printed by `python -m llmtrace.semconv.convert`; a test fails when it prints anything else. -->
+<!-- Printed by `llmtrace semconv`; a test fails when it prints anything else. -->
 
 A row is one OpenTelemetry span of kind CLIENT, named `{{operation}} {{model}}`, in the
 instrumentation scope `{SCOPE}`. Its ids and its start are the span's own, its `service` is the

@@ -554,8 +554,9 @@ def breaks(*_: Any, **__: Any) -> Any:
 
 
 HOOKS = [
-    (llm_requests, "_asked"), (llm_requests, "_parsed"), (llm_requests, "opened"), (llm_requests, "whole"), (llm_requests, "refused"),
-    (llm_requests, "is_stream"), (llm_requests, "View"), (llm_requests, "code"), (propagation, "outgoing"),
+    (llm_requests, "_asked"), (llm_requests, "_parsed"), (llm_requests, "opened"),
+    (llm_requests, "whole"), (llm_requests, "refused"), (llm_requests, "is_stream"),
+    (llm_requests, "View"), (llm_requests, "code"), (propagation, "outgoing"),
     (propagation, "answered"), (propagation, "retry_after"), (httpx_bodies, "watch"),
     (httpx_bodies, "watch_refusal"), (httpx_bodies, "Events"), (aiohttp_bodies, "watch"),
     (aiohttp_bodies, "Events"), (aiohttp_bodies, "watch_refusal"), (sse, "Parsed"),

@@ -4,7 +4,7 @@
 
 Asks a real vLLM on the CPU in a grid of prompt lengths and concurrencies, and writes what the
 engine itself told of every request (queue, prefill, decode), as JSON lines. The simulator's engine
-model is fitted to them (`llmtrace.simulator.fleet.calibrate`, docs/simulator.md).
+model is fitted to them (`tests.simulator.calibrate`, docs/simulator.md).
 """
 
 from __future__ import annotations

@@ -219,5 +219,5 @@ def test_servers(server, expected):
 
 
 def test_the_page_is_up_to_date():
-    """docs/semconv.md is what `python -m llmtrace.semconv.convert` prints."""
+    """docs/semconv.md is what `llmtrace semconv` prints."""
     assert page() == (DOCS / "semconv.md").read_text(encoding="utf-8")

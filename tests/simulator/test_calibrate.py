@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from llmtrace.errors import DataError
-from llmtrace.simulator.fleet.calibrate import Served, fit, read_served, replay
 from llmtrace.simulator.fleet.step_cost import MODELS, StepCost
+from tests.simulator.calibrate import Served, fit, read_served, replay
 
 TRUE = StepCost(
     base_s=0.006, prefill_token_s=120e-6, attention_s=0.0, sequence_s=600e-6, context_s=0.0,

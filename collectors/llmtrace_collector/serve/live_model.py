@@ -186,9 +186,9 @@ def _line(
 def verdict(known: int, within: int, objective: float) -> Verdict:
     """Say whether a quantile is within its limit, from how many values are.
 
-    The same as holding the limit against `llmtrace.stats.quantiles.interval`, without the values: the
-    limit is below the interval if fewer values are within it than chance would have, and above it
-    if more are.
+    The same as comparing the limit with `llmtrace.stats.quantiles.interval`, without the values:
+    the limit is below the interval if fewer values are within it than chance would have, and above
+    it if more are.
 
     Example:
         >>> [verdict(100, within, 0.95) for within in (80, 94, 100)]

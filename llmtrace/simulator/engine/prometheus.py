@@ -1,6 +1,6 @@
 """How do the simulated engine's figures come out at /metrics?
 
-A registry of its own for every engine, filled with the families `llmtrace.simulator.engine.metrics` lists.
+A registry of its own for every engine, filled with the families that `metrics` lists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What does one engine do with the requests it is given, step by step?
 
 Pure functions over frozen data: a state and a time go in, the next state comes out. Nothing here
-sleeps or reads a clock: `simulate` runs it in virtual time, `llmtrace.simulator.engine.realtime` in real time.
+sleeps or reads a clock: `simulate` runs it in virtual time, `realtime` in real time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which data describe a simulated engine: its size, its requests, what became of them?
 
-Frozen records without behaviour beyond derived figures; `llmtrace.simulator.engine.scheduler` moves them.
+Frozen records without behaviour beyond derived figures; `scheduler` moves them.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def within(since_s, until_s=0, model=None):
 
 @pytest.mark.parametrize("seconds", [300, 600, 20])
 def test_stages_now_are_a_summary_of_the_rows(store, seconds):
-    """Count, percentiles, shares, verdicts and who told: as `llmtrace.dataset.summary` has them."""
+    """Count, percentiles, shares, verdicts and sources, as `llmtrace.dataset.summary` has them."""
     outcomes, counted = live_queries.counted(store, NOW - seconds * _S, NOW, DEFAULT)
     expected = summarise(within(seconds), DEFAULT)
 

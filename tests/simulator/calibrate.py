@@ -113,7 +113,7 @@ def fit(served: Served, max_tokens: int) -> StepCost:
     tokens = np.maximum(served.output - 1, 1)
     meanwhile = _tokens_beside(scheduled, first, served.prompt, first, end) / tokens
     meanwhile_pairs = _tokens_beside(scheduled, first, pairs, first, end) / tokens
-    many = served.output > 5  # noqa: PLR2004 - the mean of a few tokens says little
+    many = served.output > 5
     ones = np.ones(len(tokens))
     running = _overlap(first, end, first, end)
     decodes = np.stack([ones, meanwhile, meanwhile_pairs, running], axis=1)
