@@ -50,8 +50,8 @@ _CAPTURE_VALUES: Final[Mapping[str, bool]] = {
     "span_and_event": True,
     "true": True,
 }
-_LEAST_LIMIT: Final = 1
-_MOST_LIMIT: Final = 1 << 20
+_MIN_LIMIT: Final = 1
+_MAX_LIMIT: Final = 1 << 20
 _SETTLE_TIMEOUT_S: Final = 1.0
 _SENT: Final = ("all", "own", "none")
 # A name, an IPv4 address or an IPv6 one without brackets.
@@ -281,8 +281,8 @@ def _content(redact: Any, limit: Any) -> ContentPolicy:
         msg = f"redact={redact!r} must be a function that takes a text and returns one"
         raise ConfigError(msg)
     whole = isinstance(limit, int) and not isinstance(limit, bool)
-    if not whole or not _LEAST_LIMIT <= limit <= _MOST_LIMIT:
-        msg = f"content_limit={limit!r}: give bytes, a whole number from 1 to {_MOST_LIMIT}"
+    if not whole or not _MIN_LIMIT <= limit <= _MAX_LIMIT:
+        msg = f"content_limit={limit!r}: give bytes, a whole number from 1 to {_MAX_LIMIT}"
         raise ConfigError(msg)
     return ContentPolicy(limit, redact)
 

@@ -30,7 +30,7 @@ from llmtrace.gateway.grpc_handlers import Methods
 from llmtrace.gateway.middleware import check_name
 from llmtrace.instrumentation.rpc import grpc_call, user_classifier
 from llmtrace.instrumentation.rpc.grpc_call import Calls
-from llmtrace.instrumentation.rpc.user_classifier import Told
+from llmtrace.instrumentation.rpc.user_classifier import Classification
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import entered
 
@@ -48,7 +48,7 @@ _ITS_OWN: Final = "/grpc."
 def client_interceptors(
     *,
     methods: Collection[str] | None = None,
-    classify: Callable[[Any], Told] | None = None,
+    classify: Callable[[Any], Classification] | None = None,
     done: Callable[[Any], bool] | None = None,
     model: str | None = None,
     route: str | None = None,
@@ -94,7 +94,7 @@ def client_interceptors(
 def aio_client_interceptors(
     *,
     methods: Collection[str] | None = None,
-    classify: Callable[[Any], Told] | None = None,
+    classify: Callable[[Any], Classification] | None = None,
     done: Callable[[Any], bool] | None = None,
     model: str | None = None,
     route: str | None = None,

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 from llmtrace.errors import ConfigError
 from llmtrace.instrumentation.rpc import openai_realtime, user_classifier
 from llmtrace.instrumentation.rpc import websocket_connection as connections
-from llmtrace.instrumentation.rpc.user_classifier import Told
+from llmtrace.instrumentation.rpc.user_classifier import Classification
 from llmtrace.instrumentation.rpc.websocket_session import Conversation, Protocol
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import active
@@ -42,7 +42,7 @@ def wrap(
     *,
     done: Callable[[Any], bool] | Literal["close"] | None = None,
     asks: Callable[[Any], bool] | None = None,
-    classify: Callable[[Any], Told] | None = None,
+    classify: Callable[[Any], Classification] | None = None,
     model: str | None = None,
     route: str | None = None,
     tenant: str | None = None,

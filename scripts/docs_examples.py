@@ -19,7 +19,7 @@ _EXAMPLE: Final = re.compile(
     r"^```python run\n(?P<code>.*?)^```\n(?:\n```text output\n(?P<output>.*?)^```\n)?",
     re.DOTALL | re.MULTILINE,
 )
-_LONGEST_S: Final = 120
+_MAX_S: Final = 120
 # An example must give the same in every environment.
 _SETTINGS: Final = ("LLMTRACE_", "OTEL_", "OPENAI_", "ANTHROPIC_")
 _RUNNER: Final = """
@@ -74,7 +74,7 @@ def _run(page: str, blocks: list[tuple[int, str]]) -> list[str]:
             capture_output=True,
             text=True,
             encoding="utf-8",
-            timeout=_LONGEST_S,
+            timeout=_MAX_S,
             check=False,
         )
         if done.returncode:

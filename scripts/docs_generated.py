@@ -59,7 +59,7 @@ _STARS: Final[Mapping[Any, str]] = {
     inspect.Parameter.VAR_KEYWORD: "**",
 }
 _WIDTH: Final = "80"
-_LONGEST_LINE: Final = 88
+_MAX_LINE: Final = 88
 _COMMON_LABELS: Final = frozenset(LABELS)
 
 
@@ -113,7 +113,7 @@ def _signature(name: str, thing: Any) -> str:
     returns = signature.return_annotation
     end = "" if returns is signature.empty else f" -> {returns}"
     line = f"{name}({', '.join(parts)}){end}"
-    if len(line) <= _LONGEST_LINE:
+    if len(line) <= _MAX_LINE:
         return line
     return f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){end}"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from llmtrace.core.attempts import LONGEST_S, Try
+from llmtrace.core.attempts import MAX_S, Attempt
 from llmtrace.core.browser_timing import Browser
 from llmtrace.core.recording import GAP_BOUNDS_NS
 from llmtrace.core.row import OUTCOMES, TURN, Row
@@ -14,19 +14,19 @@ from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, Timeline
 from llmtrace.semconv.convert import reserved
 
 # Eleven days: beyond that a double holds seconds to fewer than nine digits after the point.
-MOST_NS = 10**15
+MAX_NS = 10**15
 
 durations = st.one_of(
     st.integers(0, 10**9),
     st.integers(0, 200 * 10**9),
-    st.integers(0, MOST_NS),
+    st.integers(0, MAX_NS),
 )
 maybe = st.none() | durations
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 words = st.none() | text
 counts = st.none() | st.integers(0, 2**40)
 finite = st.floats(allow_nan=False, allow_infinity=False)
-seconds = st.none() | st.floats(-LONGEST_S, LONGEST_S, exclude_min=True, exclude_max=True)
+seconds = st.none() | st.floats(-MAX_S, MAX_S, exclude_min=True, exclude_max=True)
 
 reported = st.none() | st.builds(Reported, durations, st.sampled_from(SOURCES))
 
@@ -92,7 +92,7 @@ def hexes(size: int) -> st.SearchStrategy[str]:
 
 tries = st.lists(
     st.builds(
-        Try,
+        Attempt,
         start_ns=durations,
         duration_ns=durations,
         backoff_ns=durations,

@@ -31,7 +31,7 @@ _PROVIDER: Final = {
 # What Grafana's sidecar looks for, as its Helm chart sets it.
 _SIDECAR: Final = {"grafana_dashboard": "1"}
 _IN_FOLDER: Final = {"grafana_folder": "llmtrace"}
-_MOST_BYTES: Final = 1_000_000  # of a ConfigMap, which Kubernetes limits to 1 MiB
+_MAX_BYTES: Final = 1_000_000  # of a ConfigMap, which Kubernetes limits to 1 MiB
 
 
 def files(
@@ -63,7 +63,7 @@ def files(
 def _config_maps(written: Mapping[str, str], namespace: str) -> str:
     made = []
     for name, content in written.items():
-        if len(content.encode()) > _MOST_BYTES:
+        if len(content.encode()) > _MAX_BYTES:
             raise ConfigError(f"{name}: too large for a ConfigMap; use --form provisioning")
         made.append(
             {

@@ -16,18 +16,18 @@ from itertools import pairwise
 from typing import Any, Final
 
 # How much of a value is looked at. What lies beyond is not seen, and makes no dependency.
-MOST_CHARACTERS: Final = 16_384
-_MOST_LEAVES: Final = 1_024
-_MOST_WORDS: Final = 2_048
-_DEEPEST: Final = 8
+MAX_CHARACTERS: Final = 16_384
+_MAX_LEAVES: Final = 1_024
+_MAX_WORDS: Final = 2_048
+_MAX_DEPTH: Final = 8
 
 # Shorter texts and numbers turn up in two places by chance: "ok", "Paris", 2024, 0.5.
-_LEAST_LETTERS: Final = 8
-_LEAST_WITH_DIGITS: Final = 6
-_LEAST_DIGITS: Final = 4  # of a number with a fraction, such as a coordinate
-_LEAST_WHOLE: Final = 10_000
-_LEAST_RUN: Final = 16
-_LONGEST_BITS: Final = 1_024
+_MIN_LETTERS: Final = 8
+_MIN_WITH_DIGITS: Final = 6
+_MIN_DIGITS: Final = 4  # of a number with a fraction, such as a coordinate
+_MIN_WHOLE: Final = 10_000
+_MIN_RUN: Final = 16
+_MAX_BITS: Final = 1_024
 
 _WORD: Final = re.compile(r"[^\s\"'`,;()\[\]{}<>|]+")
 _FRACTION: Final = re.compile(r"-?\d*\.\d+")
@@ -39,7 +39,7 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Prints:
+class Fingerprints:
     """What a value leaves behind for a comparison.
 
     Attributes:
@@ -64,7 +64,7 @@ class Prints:
         """How much there is to keep."""
         return len(self.whole) + len(self.words) + len(self.runs) + len(self.objects)
 
-    def seen_in(self, other: Prints) -> set[int]:
+    def seen_in(self, other: Fingerprints) -> set[int]:
         """Return the prints by which this result shows in a later call's arguments.
 
         A text or number of the result shows if it is an argument, or words of one; words of the
@@ -88,12 +88,14 @@ class Prints:
         }
 
 
-def prints_of(value: Any) -> Prints:
+def prints_of(value: Any) -> Fingerprints:
     """Take the prints of a value: an argument, a result, or a list of them."""
     look = _Look()
     for text in look.texts(value):
         look.at(text)
-    return Prints(frozenset(look.whole), frozenset(look.words), frozenset(look.runs), look.objects)
+    return Fingerprints(
+        frozenset(look.whole), frozenset(look.words), frozenset(look.runs), look.objects
+    )
 
 
 class _Look:
@@ -102,8 +104,8 @@ class _Look:
     __slots__ = ("characters", "leaves", "objects", "runs", "whole", "words")
 
     def __init__(self) -> None:
-        self.characters = MOST_CHARACTERS
-        self.leaves = _MOST_LEAVES
+        self.characters = MAX_CHARACTERS
+        self.leaves = _MAX_LEAVES
         self.whole: set[int] = set()
         self.words: set[int] = set()
         self.runs: set[int] = set()
@@ -112,7 +114,7 @@ class _Look:
     def texts(self, value: Any, depth: int = 0) -> Iterator[str]:
         """Yield every text in a value, and notice its numbers and objects on the way."""
         self.leaves -= 1
-        if self.leaves < 0 or self.characters <= 0 or depth > _DEEPEST:
+        if self.leaves < 0 or self.characters <= 0 or depth > _MAX_DEPTH:
             return
         if isinstance(value, str):
             text = value[: self.characters]
@@ -157,15 +159,15 @@ class _Look:
         yield from self.texts({name: getattr(value, name, None) for name in slots}, depth)
 
     def _number(self, value: float) -> None:
-        if isinstance(value, int) and value.bit_length() > _LONGEST_BITS:
+        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
             return  # Python refuses to write the longest
         text = repr(value)
-        if abs(value) >= _LEAST_WHOLE if isinstance(value, int) else _tells(text):
+        if abs(value) >= _MIN_WHOLE if isinstance(value, int) else _tells(text):
             self.whole.add(hash(text))
 
     def at(self, text: str) -> None:
         """Take the prints of a text: as a whole, and of its words and short runs of them."""
-        words = [word.strip(_PUNCTUATION) for word in _WORD.findall(text)][:_MOST_WORDS]
+        words = [word.strip(_PUNCTUATION) for word in _WORD.findall(text)][:_MAX_WORDS]
         whole = " ".join(words)
         if _tells(whole):
             self.whole.add(hash(whole))
@@ -173,11 +175,11 @@ class _Look:
             if _tells_much(whole):
                 self.runs.add(hash(whole))
             return
-        telling = [word for word in {*words} if len(word) > _LEAST_DIGITS and _tells(word)]
+        telling = [word for word in {*words} if len(word) > _MIN_DIGITS and _tells(word)]
         pairs = map(" ".join, pairwise(words))
         triples = map(" ".join, zip(words, words[1:], words[2:], strict=False))
         self.words.update(map(hash, telling))
-        self.words.update(hash(run) for run in (*pairs, *triples) if len(run) >= _LEAST_LETTERS)
+        self.words.update(hash(run) for run in (*pairs, *triples) if len(run) >= _MIN_LETTERS)
         self.runs.update(hash(word) for word in telling if _tells_much(word))
         self.runs.update(map(hash, _runs(words)))
 
@@ -189,10 +191,10 @@ def _runs(words: list[str]) -> Iterator[str]:
     """
     end, length = 0, -1  # of the run from the word we are at, the spaces between included
     for start, word in enumerate(words):
-        while length < _LEAST_RUN and end < len(words):
+        while length < _MIN_RUN and end < len(words):
             length += len(words[end]) + 1
             end += 1
-        if length < _LEAST_RUN:
+        if length < _MIN_RUN:
             return
         yield " ".join(words[start:end])
         length -= len(word) + 1
@@ -200,18 +202,18 @@ def _runs(words: list[str]) -> Iterator[str]:
 
 def _tells(text: str) -> bool:
     """Say whether a text is unlikely to turn up in two places by chance."""
-    if len(text) >= _LEAST_LETTERS:
+    if len(text) >= _MIN_LETTERS:
         return True
-    if len(text) >= _LEAST_WITH_DIGITS:
+    if len(text) >= _MIN_WITH_DIGITS:
         return any(map(str.isdigit, text))
-    if len(text) > _LEAST_DIGITS and _FRACTION.fullmatch(text):
-        return sum(map(str.isdigit, text.lstrip("-0."))) >= _LEAST_DIGITS
+    if len(text) > _MIN_DIGITS and _FRACTION.fullmatch(text):
+        return sum(map(str.isdigit, text.lstrip("-0."))) >= _MIN_DIGITS
     return False
 
 
 def _tells_much(word: str) -> bool:
     """Say the same of a word inside two texts: a number, an address, an id, or a very long one."""
-    return len(word) >= _LEAST_RUN or (len(word) >= _LEAST_LETTERS and not word.isalpha())
+    return len(word) >= _MIN_RUN or (len(word) >= _MIN_LETTERS and not word.isalpha())
 
 
 def _parsed(text: str) -> Any:

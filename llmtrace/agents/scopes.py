@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final
 
-from llmtrace.agents.data_flow import Prints, prints_of
+from llmtrace.agents.data_flow import Fingerprints, prints_of
 from llmtrace.agents.turn_stages import Inside, turn_timeline
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Clock, Recording
@@ -19,9 +19,9 @@ from llmtrace.core.row import TURN, Row
 from llmtrace.core.tool_calls import Part, tool_figures
 from llmtrace.runtime.scope import INHERITED, RequestSeen, Scope
 
-MOST_TOOLS: Final = 256
-MOST_REQUESTS: Final = 256
-_MOST_PRINTS: Final = 65_536  # hashes kept at a time, over all calls of a round
+MAX_TOOLS: Final = 256
+MAX_REQUESTS: Final = 256
+_MAX_PRINTS: Final = 65_536  # hashes kept at a time, over all calls of a round
 _NS: Final = 1_000_000_000
 
 
@@ -45,8 +45,8 @@ class ToolSeen:
     needs_spans: tuple[str, ...] = ()
     end: int | None = None
     outcome: str | None = None
-    arguments: Prints | None = None
-    result: Prints | None = None
+    arguments: Fingerprints | None = None
+    result: Fingerprints | None = None
 
 
 class ToolScope(Scope):
@@ -112,7 +112,7 @@ class TurnScope(Scope):
         with self._lock:
             if depth == 1 and not turn:
                 self._next_round()
-            kept = len(self._requests) < MOST_REQUESTS
+            kept = len(self._requests) < MAX_REQUESTS
             named = recording.info.get("agent" if turn else "model")
             seen = RequestSeen(
                 kind="turn" if turn else "request",
@@ -127,14 +127,14 @@ class TurnScope(Scope):
         if kept:
             return seen
         # Without the lock, as all that is not our own: a log has locks, too.
-        internal_error("turn.requests", f"more than {MOST_REQUESTS} requests in a turn")
+        internal_error("turn.requests", f"more than {MAX_REQUESTS} requests in a turn")
         return None
 
     def _next_round(self) -> None:
         """Forget what only calls of one round are compared by: the model decides anew."""
         for call in self._tools:
             if call.round == self._round and call.arguments is not None:
-                if len(self._known) < _MOST_PRINTS:
+                if len(self._known) < _MAX_PRINTS:
                     self._known |= call.arguments.hashes
                 call.arguments = call.result = None
         self._round += 1
@@ -152,7 +152,7 @@ class TurnScope(Scope):
             depth: 1 in the turn itself.
         """
         own, prints = depth == 1, None
-        if own and self._begun < MOST_TOOLS and self._printed < _MOST_PRINTS:
+        if own and self._begun < MAX_TOOLS and self._printed < _MAX_PRINTS:
             prints = _look(arguments)  # takes a while
         with self._lock:
             needs = [] if prints is None else self._needs(prints)
@@ -163,7 +163,7 @@ class TurnScope(Scope):
                 if self._active == 0:
                     self._busy_since = now
                 self._active += 1
-            kept = len(self._tools) < MOST_TOOLS
+            kept = len(self._tools) < MAX_TOOLS
             seen = ToolSeen(
                 name,
                 number=next(self._numbers),
@@ -178,7 +178,7 @@ class TurnScope(Scope):
             if kept:
                 self._tools.append(seen)
         if not kept:
-            internal_error("turn.tools", f"more than {MOST_TOOLS} tool calls in a turn")
+            internal_error("turn.tools", f"more than {MAX_TOOLS} tool calls in a turn")
         return seen
 
     def tool_ends(self, seen: ToolSeen, outcome: str, result: Any) -> None:
@@ -193,7 +193,7 @@ class TurnScope(Scope):
                     self._busy += now - self._busy_since
         # Only what may still be compared is worth a look. It takes a while, so without the lock.
         compared = seen.arguments is not None and seen.round == self._round and not self.ended
-        if not compared or self._printed >= _MOST_PRINTS:
+        if not compared or self._printed >= _MAX_PRINTS:
             return
         prints = _look(result)
         with self._lock:
@@ -201,7 +201,7 @@ class TurnScope(Scope):
                 seen.result = prints
                 self._printed += prints.size
 
-    def _needs(self, arguments: Prints) -> list[ToolSeen]:
+    def _needs(self, arguments: Fingerprints) -> list[ToolSeen]:
         """Return the calls of this round whose results show in some arguments.
 
         What was known before a result was there does not show that it was needed: it had been
@@ -268,7 +268,7 @@ class TurnScope(Scope):
         )
 
 
-def _look(value: Any) -> Prints | None:
+def _look(value: Any) -> Fingerprints | None:
     """Take the prints of a value; `None` if that fails, as it may with an object of any kind."""
     try:
         return prints_of(value)

@@ -43,9 +43,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # A parameter of this name holds the id by which the model asked for the call.
 _CALL_ID: Final = "tool_call_id"
-_LONGEST_ID: Final = 128
+_MAX_ID: Final = 128
 # Items of a generator that later calls are compared with.
-_MOST_ITEMS: Final = 64
+_MAX_ITEMS: Final = 64
 Attribute = Scalar | tuple[str, ...]
 _NAMES: Final = {line.field: line.name for line in PLAIN}
 
@@ -176,7 +176,7 @@ class _Call:
         )
         call_id = arguments.get(_CALL_ID)
         if isinstance(call_id, str):
-            scope.attributes[TOOL_CALL_ID] = call_id[:_LONGEST_ID]
+            scope.attributes[TOOL_CALL_ID] = call_id[:_MAX_ID]
         self._content: dict[str, str] = {}
         self._record(ARGUMENTS, arguments)
         self._seen: list[tuple[TurnScope, ToolSeen]] = []
@@ -193,7 +193,7 @@ class _Call:
     def gave(self, item: Any) -> None:
         """Note one of the items that a generator gives: all of them are its result."""
         looked_at = self._seen or self._content
-        if looked_at and len(self._items) < _MOST_ITEMS:
+        if looked_at and len(self._items) < _MAX_ITEMS:
             self._items.append(item)
 
     def returned(self, value: Any) -> None:

@@ -23,9 +23,9 @@ from llmtrace.errors import ConfigError, SourceError
 
 DEFAULT_URL: Final = "http://127.0.0.1:4319"
 _TIMEOUT_S: Final = 60.0
-_MOST_BYTES: Final = 64 << 20  # of an answer that is read as a whole
-_MOST_LINE: Final = 1 << 20
-_MOST_SAID: Final = 512
+_MAX_BYTES: Final = 64 << 20  # of an answer that is read as a whole
+_MAX_LINE: Final = 1 << 20
+_MAX_SAID: Final = 512
 
 
 class Collector:
@@ -64,7 +64,7 @@ class Collector:
         """
         try:
             with self._open(path, parameters) as answer:
-                return json.loads(answer.read(_MOST_BYTES))
+                return json.loads(answer.read(_MAX_BYTES))
         except (ValueError, RecursionError) as error:
             raise SourceError(f"{self.url}/api/v1/{path}: what came is no JSON") from error
         except (OSError, http.client.HTTPException) as error:
@@ -78,7 +78,7 @@ class Collector:
         """
         try:
             with self._open(path, parameters) as answer:
-                while line := answer.readline(_MOST_LINE):
+                while line := answer.readline(_MAX_LINE):
                     value = json.loads(line)
                     if isinstance(value, dict):
                         yield value
@@ -95,7 +95,7 @@ class Collector:
         """
         try:
             with self._open(path, {}, json.dumps(content).encode()) as answer:
-                return json.loads(answer.read(_MOST_BYTES))
+                return json.loads(answer.read(_MAX_BYTES))
         except (ValueError, RecursionError) as error:
             raise SourceError(f"{self.url}/api/v1/{path}: what came is no JSON") from error
         except (OSError, http.client.HTTPException) as error:
@@ -122,7 +122,7 @@ class Collector:
     def _refused(self, error: urllib.error.HTTPError) -> str:
         if error.code == HTTPStatus.UNAUTHORIZED:
             return f"{self.url} wants a token; put it into a file and give {self.token_option}"
-        said = error.read(_MOST_SAID).decode("utf-8", "replace")
+        said = error.read(_MAX_SAID).decode("utf-8", "replace")
         with contextlib.suppress(ValueError, KeyError, TypeError):
             said = json.loads(said)["error"]
         return f"{self.url} answered {error.code}: {said}".rstrip(": ")

@@ -26,8 +26,8 @@ except ImportError as error:
     ) from error
 
 NOT_FOUND: Final = 404
-_LEAST_TOKEN: Final = 8
-_MOST_WORDS: Final = 300
+_MIN_TOKEN: Final = 8
+_MAX_WORDS: Final = 300
 _UNAUTHORIZED: Final = 401
 _FORBIDDEN: Final = 403
 _CONFLICT: Final = (409, 412)
@@ -89,10 +89,10 @@ class Grafana:
             )
         if parts.scheme not in {"http", "https"} or not host:
             raise ConfigError(f"{asker.url} {url!r}: write it as https://grafana.example.org")
-        if len(token) < _LEAST_TOKEN:
+        if len(token) < _MIN_TOKEN:
             # Tokens are taken out of what is shown, and a short one takes the words with it.
             raise ConfigError(
-                f"{asker.token_file}: the token has fewer than {_LEAST_TOKEN} characters, which "
+                f"{asker.token_file}: the token has fewer than {_MIN_TOKEN} characters, which "
                 "none of a service account has"
             )
         if ca_file is not None and not ca_file.is_file():
@@ -180,7 +180,7 @@ class Grafana:
     def _words(self, said: object) -> str:
         """Return what was said, on one line, not too long and without the token."""
         text = " ".join(str(said).split()).replace(self._token, "***")
-        return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]}…"
+        return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}…"
 
 
 def _message(error: GrafanaException) -> str:

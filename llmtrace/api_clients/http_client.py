@@ -10,8 +10,8 @@ from typing import Final
 
 from llmtrace.errors import ConfigError
 
-_MOST_TOKEN: Final = 4096
-_MOST_CAUSES: Final = 64
+_MAX_TOKEN: Final = 4096
+_MAX_CAUSES: Final = 64
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # what a header can hold, and no space
 
 
@@ -41,7 +41,7 @@ def read_token(path: Path, option: str = "--token-file") -> str:
         ConfigError: there is none in it.
     """
     try:
-        if path.stat().st_size > _MOST_TOKEN:
+        if path.stat().st_size > _MAX_TOKEN:
             raise ConfigError(f"{option} {path}: larger than 4 KiB, which no token is")
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
@@ -63,7 +63,7 @@ def unreachable(error: BaseException) -> str:
     """
     todo: list[object] = [error]
     for inner in todo:  # grows as causes are found
-        if len(todo) > _MOST_CAUSES or not isinstance(inner, BaseException):
+        if len(todo) > _MAX_CAUSES or not isinstance(inner, BaseException):
             continue
         if isinstance(inner, ssl.SSLCertVerificationError) and inner.verify_message:
             return inner.verify_message

@@ -20,8 +20,8 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 from opentelemetry.context import Context
 
-from llmtrace.browser.beacon import MOST_BYTES, Beacon, read_beacon
-from llmtrace.browser.pending_rows import Waiting
+from llmtrace.browser.beacon import MAX_BYTES, Beacon, read_beacon
+from llmtrace.browser.pending_rows import PendingRows
 from llmtrace.core.browser_timing import ON_WIRE, flatten
 from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.span import Span
@@ -51,7 +51,7 @@ const {fetch, EventSource, configure} = globalThis.llmtrace;
 configure({beacon: new URL("beacon", import.meta.url).href});
 export {fetch, EventSource, configure};
 """
-_MOST_SPANS_PER_S: Final = 50  # of beacons whose request this process does not know
+_MAX_SPANS_PER_S: Final = 50  # of beacons whose request this process does not know
 _DAY_S: Final = 86_400
 
 
@@ -110,9 +110,9 @@ class Middleware:
         self._app = app
         self._path = path
         self._origins = frozenset(origins)
-        self._waiting = Waiting(wait_s=wait_s, most=most)
+        self._waiting = PendingRows(wait_s=wait_s, most=most)
         self._joins = wait_s > 0
-        self._spans = _Allowance(_MOST_SPANS_PER_S)
+        self._spans = _Allowance(_MAX_SPANS_PER_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request below our path; pass on any other."""
@@ -179,7 +179,7 @@ class Middleware:
             return
         body = await _body(receive)
         if body is None:
-            await _respond(send, 413, f"a beacon has at most {MOST_BYTES} bytes", cors)
+            await _respond(send, 413, f"a beacon has at most {MAX_BYTES} bytes", cors)
             return
         try:
             self._taken(read_beacon(body))
@@ -316,7 +316,7 @@ async def _body(receive: Receive) -> bytes | None:
         if message["type"] == "http.disconnect":
             return b""
         body += bytes(message.get("body", b""))
-        if len(body) > MOST_BYTES:
+        if len(body) > MAX_BYTES:
             return None
         if not message.get("more_body", False):
             return body

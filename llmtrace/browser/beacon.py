@@ -15,7 +15,7 @@ from llmtrace.core.browser_timing import IN_BEACON, Browser, unflatten
 from llmtrace.core.row import OUTCOMES
 from llmtrace.errors import DataError
 
-MOST_BYTES: Final = 4096  # what the script sends is below 1.2 kB
+MAX_BYTES: Final = 4096  # what the script sends is below 1.2 kB
 
 _KINDS: Final = ("fetch", "eventsource", "whole")
 _TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")
@@ -48,8 +48,8 @@ def read_beacon(body: bytes) -> Beacon:
         DataError: it is too long, not JSON, or holds a value that cannot be; the message says
             which, and repeats nothing of it.
     """
-    if len(body) > MOST_BYTES:
-        msg = f"a beacon of {len(body)} bytes: at most {MOST_BYTES} are read"
+    if len(body) > MAX_BYTES:
+        msg = f"a beacon of {len(body)} bytes: at most {MAX_BYTES} are read"
         raise DataError(msg)
     try:
         flat = json.loads(body.decode(), parse_constant=_no_constant)

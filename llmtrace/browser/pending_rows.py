@@ -22,11 +22,11 @@ from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.row import Row
 from llmtrace.exporters.worker import Worker
 from llmtrace.runtime import proxied_request as relays
-from llmtrace.runtime.proxied_request import Relay
+from llmtrace.runtime.proxied_request import ProxiedRequest
 
 PassOn = Callable[[Row], None]
 
-_MOST_ROWS: Final = 64  # of one page's request; further ones go on at once
+_MAX_ROWS: Final = 64  # of one page's request; further ones go on at once
 _LOOK_EVERY_S: Final = 0.5
 # A slow page holds up the sending, so that its request runs on long after the row is finished.
 _RUNNING_TIMES: Final = 10
@@ -52,12 +52,12 @@ class Asked:
     until: float | None = None
     rows: list[tuple[Row, PassOn]] = field(default_factory=list)
     beacon: Beacon | None = None
-    relay: Relay | None = None
+    relay: ProxiedRequest | None = None
     gone: bool = False
     sampled: bool | None = True
 
 
-class Waiting:
+class PendingRows:
     """The rows of one process that wait for their pages' beacons.
 
     Args:
@@ -115,7 +115,7 @@ class Waiting:
         relay = relays.current.get()
         with self._lock:
             asked.relay = relay or asked.relay
-            kept = not asked.gone and len(asked.rows) < _MOST_ROWS
+            kept = not asked.gone and len(asked.rows) < _MAX_ROWS
             if kept:
                 asked.rows.append((row, pass_on))
                 if asked.running and asked.until is None:
@@ -204,7 +204,7 @@ def _pass_on(pairs: list[tuple[Row, PassOn]]) -> None:
             internal_error("browser", error)
 
 
-_all: WeakSet[Waiting] = WeakSet()
+_all: WeakSet[PendingRows] = WeakSet()
 
 
 def _release_everything() -> None:

@@ -22,7 +22,7 @@ _UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
 _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|s|m|)\s*")
 _QUANTILE: Final = re.compile(r"p([0-9]{1,2}(?:\.[0-9]+)?)")
 _PERCENT: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]+)?)\s*%")
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 
 
 def read_budget(given: str | Path | Mapping[str, Any]) -> Budget:
@@ -53,7 +53,7 @@ def read_budgets(given: str | Path | Mapping[str, Any]) -> Budgets:
         msg = f"budget: {given!r} is neither a mapping nor the path of a YAML or JSON file"
         raise ConfigError(msg) from None
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > _MAX_BYTES:
             msg = f"{path}: larger than 1 MiB, which no budget is"
             raise ConfigError(msg)
         text = path.read_text(encoding="utf-8")
@@ -182,11 +182,11 @@ def _objective(value: Any, where: str) -> float:
 
 
 # Below a nanosecond nothing is told apart; a budget above a century is a slip.
-_LEAST_S: Final = 1e-9
-_MOST_S: Final = 3.2e9
+_MIN_S: Final = 1e-9
+_MAX_S: Final = 3.2e9
 
 
-def _duration(value: Any, where: str, *, least: float = _LEAST_S) -> float | None:
+def _duration(value: Any, where: str, *, least: float = _MIN_S) -> float | None:
     """Read seconds from a number, or from text such as 250ms, 1.5s or 2m."""
     if value is None:
         return None
@@ -195,7 +195,7 @@ def _duration(value: Any, where: str, *, least: float = _LEAST_S) -> float | Non
         seconds = round(float(match[1]) * _UNITS[match[2]], 12)  # 700ms are 0.7 s, and no more
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = value
-    if seconds is None or not least <= seconds <= _MOST_S:
+    if seconds is None or not least <= seconds <= _MAX_S:
         msg = f"{where}: {value!r} is not a duration; write 250ms, 1.5s, or seconds as a number"
         raise ConfigError(msg)
     return float(seconds)

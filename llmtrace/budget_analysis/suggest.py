@@ -29,7 +29,7 @@ from llmtrace.stats.significance import harrell_davis
 UNATTRIBUTED: Final = "unattributed"
 _NAMES: Final = (*STAGES, UNATTRIBUTED)
 _DRAWS: Final = 400
-_MOST_DRAWN: Final = 4_000_000  # values sorted in all: seconds, not minutes
+_MAX_DRAWN: Final = 4_000_000  # values sorted in all: seconds, not minutes
 _STEPS: Final = 60
 _SHORT_S: Final = 0.1  # below it milliseconds are too coarse
 _FINE_S: Final = 1e-5  # then they are rounded to so much
@@ -212,7 +212,7 @@ def _draw(
     """
     dealt, goal = totals
     n = len(whole)
-    draws = max(min(_DRAWS, _MOST_DRAWN // n), 50)
+    draws = max(min(_DRAWS, _MAX_DRAWN // n), 50)
     chance = np.random.default_rng(seed)
     weights = harrell_davis(n, objective)
     inside = parts @ scale <= goal * (1 + 1e-9)

@@ -1,7 +1,7 @@
 """What did each HTTP attempt of one request come to?
 
-A request that was refused, or whose connection broke, may have been tried again. A `Try` is one
-attempt that is over; a row has them where there was more than one, or where one failed.
+A request that was rejected, or whose connection broke, may have been sent again. An `Attempt` is
+over; a row has them where there was more than one, or where one failed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 # Of more attempts the first ones are kept, and the last; `Row.attempts` counts all of them.
-MOST_TRIES: Final = 16
-_LONGEST_NAME: Final = 256
+MAX_TRIES: Final = 16
+_MAX_NAME: Final = 256
 _NS: Final = 1_000_000_000
 # What claims to have taken longer than a year is garbage.
-LONGEST_S: Final = 366 * 86_400
+MAX_S: Final = 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
+class Attempt:
     """One HTTP attempt; times in nanoseconds of the client's clock.
 
     Attributes:
@@ -46,18 +46,18 @@ class Try:
         return self.start_ns + self.duration_ns
 
 
-def keep(tries: list[Try], one: Try) -> None:
+def keep(tries: list[Attempt], one: Attempt) -> None:
     """Add one to those kept, within the bound."""
-    del tries[MOST_TRIES - 1 :]
+    del tries[MAX_TRIES - 1 :]
     tries.append(one)
 
 
-def as_plain(tries: Iterable[Try]) -> list[dict[str, Any]]:
+def as_plain(tries: Iterable[Attempt]) -> list[dict[str, Any]]:
     """Flatten to JSON-ready dictionaries: durations in seconds, unknown ones left out."""
     return [_plain(one) for one in tries]
 
 
-def _plain(one: Try) -> dict[str, Any]:
+def _plain(one: Attempt) -> dict[str, Any]:
     flat: dict[str, Any] = {"start_s": one.start_ns / _NS, "duration_s": one.duration_ns / _NS}
     if one.backoff_ns:
         flat["backoff_s"] = one.backoff_ns / _NS
@@ -70,8 +70,8 @@ def _plain(one: Try) -> dict[str, Any]:
     return flat
 
 
-def from_plain(flat: Sequence[Mapping[str, Any]] | None) -> tuple[Try, ...]:
-    """Rebuild what `as_plain` wrote; at most `MOST_TRIES` are read.
+def from_plain(flat: Sequence[Mapping[str, Any]] | None) -> tuple[Attempt, ...]:
+    """Rebuild what `as_plain` wrote; at most `MAX_TRIES` are read.
 
     Raises:
         TypeError: a value is of the wrong kind.
@@ -83,21 +83,21 @@ def from_plain(flat: Sequence[Mapping[str, Any]] | None) -> tuple[Try, ...]:
     if isinstance(flat, str | Mapping) or not isinstance(flat, Sequence):
         msg = f"tries is {flat!r}, not a list"
         raise TypeError(msg)
-    return tuple(_try(one) for one in flat[:MOST_TRIES])
+    return tuple(_try(one) for one in flat[:MAX_TRIES])
 
 
-def _try(flat: Any) -> Try:
+def _try(flat: Any) -> Attempt:
     if not isinstance(flat, Mapping):
         msg = f"tries holds {flat!r}, not an attempt"
         raise TypeError(msg)
     told = flat.get("retry_after_s")
     error_type = flat.get("error_type")
-    return Try(
+    return Attempt(
         start_ns=_ns(flat["start_s"]),
         duration_ns=_ns(flat["duration_s"]),
         backoff_ns=_ns(flat.get("backoff_s", 0)),
         status=_status(flat.get("status")),
-        error_type=None if error_type is None else str(error_type)[:_LONGEST_NAME],
+        error_type=None if error_type is None else str(error_type)[:_MAX_NAME],
         retry_after_ns=None if told is None else _ns(told),
     )
 
@@ -106,7 +106,7 @@ def _ns(seconds: Any) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         msg = f"tries holds {seconds!r}, not a number of seconds"
         raise TypeError(msg)
-    if not 0 <= seconds < LONGEST_S:
+    if not 0 <= seconds < MAX_S:
         msg = f"tries holds {seconds!r}, and no attempt takes that long"
         raise ValueError(msg)
     return round(seconds * _NS)

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, Final, NamedTuple
 
 _DAY_NS: Final = 86_400 * 1_000_000_000
-_MOST: Final = 1 << 53
+_MAX: Final = 1 << 53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def _number(name: str, value: Any, most: float) -> float:
 
 
 def _whole(name: str, value: Any) -> int:
-    number = _number(name, value, _MOST)
+    number = _number(name, value, _MAX)
     if number != int(number):
         msg = f"{name} is not a whole number"
         raise ValueError(msg)

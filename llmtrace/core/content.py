@@ -25,11 +25,11 @@ NAMES: Final = frozenset({SYSTEM, INPUT, OUTPUT, ARGUMENTS, RESULT})
 # So much more than will be recorded is given to the hook, so that it sees whole what lies across
 # the cut. A part of a secret longer than this could remain.
 _MARGIN: Final = 4_096
-_MOST_ITEMS: Final = 1_000
-_DEEPEST: Final = 8
+_MAX_ITEMS: Final = 1_000
+_MAX_DEPTH: Final = 8
 CUT: Final = "…[cut]"
-_MOST_PARTS: Final = 256
-_LONGEST_NAME: Final = 128
+_MAX_PARTS: Final = 256
+_MAX_NAME: Final = 128
 _CUT_SHORT: Final = "cut"  # on a part while it is collected: some of it was not
 # What a message or a part costs beside its text, so that their number is bounded, too.
 _COST: Final = 64
@@ -127,7 +127,7 @@ class Content:
 
     def instructed(self, parts: Sequence[dict[str, Any]]) -> None:
         """Note instructions that were given apart from the conversation."""
-        self._system = parts[:_MOST_PARTS]
+        self._system = parts[:_MAX_PARTS]
 
     def asked(self, messages: Sequence[Any], read: Callable[[Any], Message]) -> None:
         """Note a conversation; of a long one its end, which is what is new in it.
@@ -147,7 +147,7 @@ class Content:
                 self._skipped = len(messages) - number
                 break
             role, parts = read(message)
-            self._messages.append((role, parts[:_MOST_PARTS]))
+            self._messages.append((role, parts[:_MAX_PARTS]))
             room -= _COST + sum(len(_text(part)) for part in parts)
 
     # --- what is answered -----------------------------------------------------------------------
@@ -190,16 +190,16 @@ class Content:
         if part is None:
             return
         if isinstance(name, str):
-            part["name"] = name[:_LONGEST_NAME]
+            part["name"] = name[:_MAX_NAME]
         if isinstance(call_id, str):
-            part["id"] = call_id[:_LONGEST_NAME]
+            part["id"] = call_id[:_MAX_NAME]
         if isinstance(piece, str) and piece:
             self._add(part, piece)
 
     def _part(self, choice: int, key: object, new: dict[str, Any]) -> dict[str, Any] | None:
         parts = self._choices.get(choice, {})
         if key not in parts:
-            if sum(map(len, self._choices.values())) >= _MOST_PARTS:
+            if sum(map(len, self._choices.values())) >= _MAX_PARTS:
                 return None
             self._choices.setdefault(choice, parts)[key] = new
         return parts[key]
@@ -324,14 +324,14 @@ class _Copy:
 
     def __init__(self, characters: int) -> None:
         self._characters = characters
-        self._items = _MOST_ITEMS
+        self._items = _MAX_ITEMS
 
     def of(self, value: Any, depth: int) -> Any:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
             return self._text(value)
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return CUT
         if isinstance(value, Mapping):
             return self._mapping(value, depth)

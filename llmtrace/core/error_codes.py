@@ -15,9 +15,9 @@ from typing import Any, Final
 CONTEXT_OVERFLOW: Final = "context_length_exceeded"
 
 _CODE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{2,63}", re.ASCII)
-_MOST_CODES: Final = 64
-_LONGEST_MESSAGE: Final = 2_000
-_LONGEST_BODY: Final = 1 << 16
+_MAX_CODES: Final = 64
+_MAX_MESSAGE: Final = 2_000
+_MAX_BODY: Final = 1 << 16
 _seen: set[str] = set()
 
 # How servers that have no code for it say that prompt and answer do not fit: vLLM, Anthropic,
@@ -39,7 +39,7 @@ def code_in(body: Any) -> str | None:
     if not isinstance(inside, Mapping):
         return None
     message = inside.get("message")
-    if isinstance(message, str) and _OVERFLOW.search(message[:_LONGEST_MESSAGE]):
+    if isinstance(message, str) and _OVERFLOW.search(message[:_MAX_MESSAGE]):
         return CONTEXT_OVERFLOW
     # Anthropic's `type` is its code; OpenAI has both, and its `type` is a family.
     anthropic = body.get("type") == "error" and inside is not body
@@ -65,12 +65,12 @@ def code_of(error: BaseException) -> str | None:
 def _answered_to(error: BaseException) -> Any:
     """Return the body of the answer that an HTTP library's error is about, if it was read."""
     body = getattr(getattr(error, "response", None), "_content", None)
-    return json.loads(body) if isinstance(body, bytes) and len(body) <= _LONGEST_BODY else None
+    return json.loads(body) if isinstance(body, bytes) and len(body) <= _MAX_BODY else None
 
 
 def _known(code: str) -> str | None:
     if code not in _seen:
-        if len(_seen) >= _MOST_CODES:
+        if len(_seen) >= _MAX_CODES:
             return None
         _seen.add(code)
     return code

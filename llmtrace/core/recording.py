@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from llmtrace.core.attempts import MOST_TRIES, Try, keep
+from llmtrace.core.attempts import MAX_TRIES, Attempt, keep
 from llmtrace.core.content import Content
 from llmtrace.core.error_codes import code_of
 from llmtrace.core.failopen import internal_error
@@ -48,11 +48,11 @@ GAP_BOUNDS_NS: Final = tuple(
 )  # fmt: skip
 
 # Reports of the engine's time that are kept: one of each source there may be, and then some.
-_MOST_TOLD: Final = 16
+_MAX_TOLD: Final = 16
 
 
 @dataclass(slots=True)
-class Attempt:
+class LiveAttempt:
     """One HTTP attempt as it goes: monotonic nanoseconds, `None` until it happened."""
 
     started: int
@@ -144,9 +144,9 @@ class Recording:
         self.first_byte: int | None = None
         self.first_event: int | None = None
         self.firsts: list[int | None] = [None] * 5
-        self.attempts: list[Attempt] = []
+        self.attempts: list[LiveAttempt] = []
         self.attempts_forgotten = 0
-        self.tries: list[Try] = []  # attempts that are over
+        self.tries: list[Attempt] = []  # attempts that are over
         # From the start to the first attempt, less held and marked; None: no attempt was seen.
         self.client: int | None = None
         self.retry_network = self.retry_gateway = 0
@@ -259,12 +259,12 @@ class Recording:
 
     def tells(self, figures: EngineFigures) -> None:
         """Note what somebody tells of the engine's time. A server may repeat itself for ever."""
-        if not self.engine or (len(self.engine) < _MOST_TOLD and figures not in self.engine):
+        if not self.engine or (len(self.engine) < _MAX_TOLD and figures not in self.engine):
             self.engine.append(figures)
 
     # --- attempts -------------------------------------------------------------------------------
 
-    def attempt(self) -> Attempt:
+    def attempt(self) -> LiveAttempt:
         """Begin an HTTP attempt; a failed one before it is charged to whoever failed it."""
         now = self.clock()
         last = self.attempts[-1] if self.attempts else None
@@ -278,14 +278,14 @@ class Recording:
             self.client = _since(self.start + self.held + marked + retried, now)
             self.attempts.clear()
             self.attempts_forgotten = 0
-        attempt = Attempt(now)
+        attempt = LiveAttempt(now)
         self.attempts.append(attempt)
-        if len(self.attempts) > MOST_TRIES:
+        if len(self.attempts) > MAX_TRIES:
             del self.attempts[0]
             self.attempts_forgotten += 1
         return attempt
 
-    def _charge(self, failed: Attempt, now: int) -> None:
+    def _charge(self, failed: LiveAttempt, now: int) -> None:
         """Charge a failed attempt and its backoff to who answered, or to the network."""
         if failed.status is None:
             self.retry_network += now - failed.started
@@ -293,11 +293,11 @@ class Recording:
             self.retry_gateway += now - failed.started
         self._tried(failed, now)
 
-    def _tried(self, attempt: Attempt, now: int) -> None:
+    def _tried(self, attempt: LiveAttempt, now: int) -> None:
         """Keep what an attempt came to; the time since it failed was backoff."""
         ended = now if attempt.ended is None else min(now, attempt.ended)
         duration = max(0, ended - attempt.started)
-        one = Try(
+        one = Attempt(
             start_ns=max(0, attempt.started - self.start),
             duration_ns=duration,
             backoff_ns=max(0, now - attempt.started - duration),
@@ -515,7 +515,7 @@ class Recording:
         row.update(self.info)
         return Row.of(row)
 
-    def _last_failed(self, last: Attempt, outcome: Outcome) -> bool:
+    def _last_failed(self, last: LiveAttempt, outcome: Outcome) -> bool:
         """Say whether the request ended with its last attempt's failure, or in its backoff."""
         if self.ttft is not None or outcome == "success":
             return False

@@ -13,7 +13,7 @@ from functools import cached_property
 from sys import float_info
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
-from llmtrace.core.attempts import LONGEST_S, Try, as_plain, from_plain
+from llmtrace.core.attempts import MAX_S, Attempt, as_plain, from_plain
 from llmtrace.core.browser_timing import IN_JSON, Browser, flatten, unflatten
 from llmtrace.core.stages import (
     SOURCES,
@@ -98,7 +98,7 @@ class Row:
     http_status: int | None = None
     cache_hit: bool | None = None
     attempts: int = 1
-    tries: tuple[Try, ...] = ()
+    tries: tuple[Attempt, ...] = ()
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
@@ -331,7 +331,7 @@ _PLAIN: Final = {
     if (kind := str(f.type).removesuffix(" | None")) in _KINDS and not f.name.endswith("_ns")
 }
 _WANTED: Final[Mapping[Any, str]] = {str: "text", bool: "true or false", int: "a whole number"}
-_MOST: Final = float_info.max
+_MAX: Final = float_info.max
 
 
 def seconds(ns: int | None) -> float | None:
@@ -450,7 +450,7 @@ def _plain(flat: Mapping[str, Any], key: str) -> Any:
         wanted = _WANTED.get(kind, "a number")
         msg = f"{key} is {value!r}, not {wanted}"
         raise TypeError(msg)
-    if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
+    if isinstance(value, int | float) and not -_MAX <= value <= _MAX:
         msg = f"{key} is {value!r}, not a finite number"
         raise ValueError(msg)
     return bounded(key, value) if value is not None and key.endswith("_s") else value
@@ -480,7 +480,7 @@ def bounded(name: str, seconds: float) -> float:
     Raises:
         ValueError: it cannot.
     """
-    if not -LONGEST_S < seconds < LONGEST_S:
+    if not -MAX_S < seconds < MAX_S:
         msg = f"{name} is {seconds!r}, longer than any request"
         raise ValueError(msg)
     return seconds

@@ -58,7 +58,7 @@ class Reported:
 
 
 # What somebody reports is believed up to a day; beyond that it is garbage.
-_LONGEST_NS: Final = 86_400 * 1_000_000_000
+_MAX_NS: Final = 86_400 * 1_000_000_000
 _NUMBER: Final = (int, float)  # made once: `int | float` in a call is a new object each time
 
 
@@ -77,7 +77,7 @@ def reported(value: object, unit_ns: int, source: Source) -> Reported | None:
     """
     if isinstance(value, bool) or not isinstance(value, _NUMBER):
         return None
-    if not 0 <= value < _LONGEST_NS // unit_ns:
+    if not 0 <= value < _MAX_NS // unit_ns:
         return None
     return Reported(round(value * unit_ns), source)
 

@@ -221,11 +221,11 @@ def read_part(flat: Mapping[str, Any]) -> Part:
     )
 
 
-_MOST: Final = 1 << 53
+_MAX: Final = 1 << 53
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX:
         raise TypeError(f"a part holds {value!r} where a whole number belongs")
     return value
 
@@ -233,6 +233,6 @@ def _whole(value: Any) -> int:
 def _ns(seconds: Any) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"a part holds {seconds!r} where seconds belong")
-    if not 0 <= seconds < _MOST / _NS:
+    if not 0 <= seconds < _MAX / _NS:
         raise ValueError(f"a part holds {seconds!r} s, which no turn takes")
     return round(seconds * _NS)

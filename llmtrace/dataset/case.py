@@ -29,9 +29,9 @@ from llmtrace.stats.arrays import Floats, Mask
 METRICS: Final = ("ttft", "tpot", "e2e", "render")
 
 _SIGNALS: Final = ("signals.jsonl", "signals.jsonl.gz")
-_MOST_JSON: Final = 4 << 20
-_MOST_SIGNALS: Final = 20_000_000
-_MOST_LABELS: Final = 32
+_MAX_JSON: Final = 4 << 20
+_MAX_SIGNALS: Final = 20_000_000
+_MAX_LABELS: Final = 32
 _LATEST_S: Final = 9e9  # the year 2255: what is later is no unix time in seconds
 
 
@@ -136,8 +136,8 @@ def signals_from(samples: Iterable[Mapping[str, Any]]) -> tuple[Signals, tuple[s
         if not (_finite(t) and 0 < t <= _LATEST_S and _finite(value) and isinstance(signal, str)):
             kept_out["signal: no usable time, name or value"] += 1
             continue
-        if len(times) == _MOST_SIGNALS:
-            kept_out[f"signal: more than {_MOST_SIGNALS}, the rest"] += 1
+        if len(times) == _MAX_SIGNALS:
+            kept_out[f"signal: more than {_MAX_SIGNALS}, the rest"] += 1
             break
         times.append(float(t))
         values.append(float(value))
@@ -310,8 +310,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        if path.stat().st_size > _MOST_JSON:
-            raise DataError(f"{path}: larger than {_MOST_JSON >> 20} MiB")
+        if path.stat().st_size > _MAX_JSON:
+            raise DataError(f"{path}: larger than {_MAX_JSON >> 20} MiB")
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
@@ -352,7 +352,7 @@ def _plain_budget(budget: Budget) -> dict[str, Any]:
 def _labels(given: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(given, Mapping):
         return ()
-    found = ((short(str(k)), short(str(v))) for k, v in list(given.items())[:_MOST_LABELS])
+    found = ((short(str(k)), short(str(v))) for k, v in list(given.items())[:_MAX_LABELS])
     return tuple(sorted(found))
 
 

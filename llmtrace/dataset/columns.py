@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.attempts import LONGEST_S
+from llmtrace.core.attempts import MAX_S
 from llmtrace.core.row import Row
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import STAGES
@@ -44,9 +44,9 @@ WORDS: Final = (
 # Different in every row: bytes beside each other, not a dictionary of names.
 IDS: Final = ("request_id", "trace_id", "span_id")
 
-_MOST_COUNT: Final = 2.0**53
-_MOST_WEIGHT: Final = 1e9
-_MOST_NS: Final = 2**63 - 1
+_MAX_COUNT: Final = 2.0**53
+_MAX_WEIGHT: Final = 1e9
+_MAX_NS: Final = 2**63 - 1
 _WORD_LENGTH: Final = 256
 _ID_BYTES: Final = 64
 
@@ -335,10 +335,10 @@ def bounds(name: str) -> tuple[float, float]:
     if name in FLAGS:
         return 0.0, 1.0
     if name in COUNTS:
-        return 0.0, _MOST_COUNT
+        return 0.0, _MAX_COUNT
     if name == "weight":
-        return 1e-9, _MOST_WEIGHT
-    return 0.0, float(LONGEST_S)
+        return 1e-9, _MAX_WEIGHT
+    return 0.0, float(MAX_S)
 
 
 def short(word: str) -> str:
@@ -361,7 +361,7 @@ def _whole(value: object) -> int | None:
     """Read unix nanoseconds; a float that lost its last digits is still a time."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value) if 0 < value <= _MOST_NS - 1024 else None
+    return int(value) if 0 < value <= _MAX_NS - 1024 else None
 
 
 def _to_ns(seconds: float) -> int:

@@ -26,7 +26,7 @@ _FIELDS: Final = "core,basic,time,metadata,model,usage,trace_context"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # What a server adds to the metadata of a span, beside what was sent as such.
 _OF_SERVER: Final = ("attributes.", "resourceAttributes.", "scope.", "scopeAttributes.")
-_LONGEST_TEXT: Final = 200
+_MAX_TEXT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def _other(observation: Any, metadata: Mapping[str, Any]) -> Row | None:
     failed = getattr(observation.level, "value", observation.level) == "ERROR"
     resource = _resource(metadata)
     status = observation.status_message
-    told = {"langfuse.status_message": status and status[:_LONGEST_TEXT]} if failed else {}
+    told = {"langfuse.status_message": status and status[:_MAX_TEXT]} if failed else {}
     return Row(
         request_id=observation.id,
         trace_id=observation.trace_id or "",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from llmtrace.dataset.columns import Columns, concatenate
 
-MOST: Final = 2_000_000  # about 1 GiB of columns
+MAX: Final = 2_000_000  # about 1 GiB of columns
 
 
 class Sample:
@@ -24,7 +24,7 @@ class Sample:
     million rows, 0.02 percentage points.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX) -> None:
         self._most = most
         self._parts: list[Columns] = []
         self._kept = 0

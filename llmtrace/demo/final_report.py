@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from llmtrace.demo.options import Phase
 
 _WIDEST: Final = 120
-_LEAST_TO_COMPARE: Final = 10
+_MIN_TO_COMPARE: Final = 10
 
 
 def print_report(
@@ -118,7 +118,7 @@ def _comparison(done: Sequence[Row], phases: Sequence[Phase]) -> list[str]:
         [row for row in done if row.attributes.get("phase") == phase.name]
         for phase in (calm, rush)
     )
-    if min(len(before), len(after)) < _LEAST_TO_COMPARE:
+    if min(len(before), len(after)) < _MIN_TO_COMPARE:
         return []
     changes = changes_text(mean_changes(before, after))
     if calm.users == rush.users:

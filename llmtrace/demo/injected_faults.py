@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from llmtrace.demo.simulated_users import LONGEST_PROMPT, Job, lengthened
+from llmtrace.demo.simulated_users import MAX_PROMPT, Job, lengthened
 from llmtrace.errors import ConfigError
 from llmtrace.simulator.api.reply_plan import ServerConfig
 from llmtrace.simulator.engine.incidents import INCIDENTS, healthy, incident
@@ -72,7 +72,7 @@ def _slow_renderer(jobs: Iterator[Job], severity: float) -> Iterator[Job]:
 def _long_prompts(jobs: Iterator[Job], severity: float) -> Iterator[Job]:
     for number, job in enumerate(jobs):
         every = 5 - round(severity)
-        yield lengthened(job, LONGEST_PROMPT) if number % every == 0 else job
+        yield lengthened(job, MAX_PROMPT) if number % every == 0 else job
 
 
 _USERS: Final[Mapping[str, tuple[str, _Jobs]]] = {

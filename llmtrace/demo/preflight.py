@@ -19,8 +19,8 @@ from llmtrace.errors import SourceError
 
 _TIMEOUT_S: Final = 60.0
 _LIST_TIMEOUT_S: Final = 5.0
-_MOST_NAMES: Final = 5
-_MOST_CHARACTERS: Final = 300
+_MAX_NAMES: Final = 5
+_MAX_CHARACTERS: Final = 300
 
 
 async def probe(target: Target) -> Target:
@@ -102,8 +102,8 @@ async def _models(client: Any) -> str:
         names = [str(model.id) for model in listed.data]
     except Exception:  # noqa: BLE001 - it was only to help
         return ""
-    more = ", …" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    more = ", …" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def _words(error: openai.APIStatusError) -> str:
@@ -116,7 +116,7 @@ def _words(error: openai.APIStatusError) -> str:
 
 def _one_line(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 
 def _cause(error: BaseException) -> str:

@@ -39,7 +39,7 @@ _MIX: Final = {
     "conversation": (0.28, 1_500, 5_000, (40, 60, 100)),
     "document": (0.10, 8_000, 16_000, (60, 100, 140)),
 }
-LONGEST_PROMPT: Final = 16_000
+MAX_PROMPT: Final = 16_000
 _SLOW_RENDER_S: Final = 0.012
 _DECK: Final = 50
 
@@ -63,7 +63,7 @@ class Job:
     leaves_after: int | None = None
 
 
-def jobs(seed: int = 0, longest_prompt: int = LONGEST_PROMPT) -> Iterator[Job]:
+def jobs(seed: int = 0, longest_prompt: int = MAX_PROMPT) -> Iterator[Job]:
     """Yield jobs for ever.
 
     Every 8th reader draws each chunk on the screen for 12 ms, and every 30th leaves early.
@@ -73,7 +73,7 @@ def jobs(seed: int = 0, longest_prompt: int = LONGEST_PROMPT) -> Iterator[Job]:
         longest_prompt: characters that the endpoint's context holds; all prompts shrink with it.
     """
     draws = random.Random(seed)  # noqa: S311 - no secret
-    scale = min(1.0, longest_prompt / LONGEST_PROMPT)
+    scale = min(1.0, longest_prompt / MAX_PROMPT)
     # As from a deck of cards: by chance alone one phase would get twice the documents of another,
     # and a triage would rightly say that the work changed.
     deck = [route for route, (share, *_) in _MIX.items() for _ in range(round(share * _DECK))]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from llmtrace.demo.simulated_users import LONGEST_PROMPT
+from llmtrace.demo.simulated_users import MAX_PROMPT
 from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
 
@@ -58,7 +58,7 @@ class Target:
     notes: tuple[str, ...] = ()
     api_key: str = field(default=NO_KEY, repr=False)
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    longest_prompt: int = LONGEST_PROMPT
+    longest_prompt: int = MAX_PROMPT
     simulated: bool = False
     ours: bool = False
     engine: SimulatedServer | None = field(default=None, repr=False)

@@ -25,7 +25,7 @@ _STYLES: Final = {"✓": "green", "✗": "red", "?": "yellow"}
 _LEFT_OUT_FIRST: Final[tuple[ColumnName, ...]] = ("sources", "interval", "known")
 _GAP: Final = 2
 _UNLIMITED: Final = 10_000  # characters a line
-_LEAST_CHANGE: Final = 0.02
+_MIN_CHANGE: Final = 0.02
 JOINED: Final = "\xa0"  # a space at which no line breaks
 
 
@@ -231,7 +231,7 @@ def sum_text(summary: Summary) -> str:
 
 def changes_text(changes: Mapping[str, float]) -> str:
     """Say what each stage's mean gained or lost, the largest first, and what it comes to."""
-    least_s = _LEAST_CHANGE * sum(map(abs, changes.values()))
+    least_s = _MIN_CHANGE * sum(map(abs, changes.values()))
     told = {name: by for name, by in changes.items() if abs(by) > least_s}
     parts = sorted(told.items(), key=lambda item: -abs(item[1]))
     total = sum(changes.values())

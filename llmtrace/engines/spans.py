@@ -31,8 +31,8 @@ E2E: Final = "gen_ai.latency.e2e"
 NAMES: Final = {attribute.field: attribute.name for attribute in PLAIN}
 
 _NS: Final = 1_000_000_000
-_MOST: Final = 1 << 53
-_LONGEST_TEXT: Final = 512
+_MAX: Final = 1 << 53
+_MAX_TEXT: Final = 512
 
 
 def read_engine_span(attributes: Mapping[str, Any]) -> EngineFigures | None:
@@ -93,11 +93,11 @@ def _reported(
 
 def _count(attributes: Mapping[str, Any], name: str) -> int | None:
     value = attributes.get(name)
-    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX
     return value if known else None
 
 
 def _text(attributes: Mapping[str, Any], name: str) -> str | None:
     value = attributes.get(name)
-    known = isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT
+    known = isinstance(value, str) and 0 < len(value) <= _MAX_TEXT
     return value if known else None

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-from llmtrace.core.attempts import MOST_TRIES, Try
+from llmtrace.core.attempts import MAX_TRIES, Attempt
 from llmtrace.core.row import TURN, Row
 from llmtrace.core.span import Span, Value
 from llmtrace.semconv.attributes import ATTEMPT, ORDER
@@ -23,7 +23,7 @@ _HTTP_ERROR: Final = 400
 # What an attempt's span id is to that of its request: fixed, so that a row sent twice is one row.
 _IDS: Final = tuple(
     int.from_bytes(blake2b(f"llmtrace.attempt.{index}".encode(), digest_size=8).digest())
-    for index in range(MOST_TRIES)
+    for index in range(MAX_TRIES)
 )
 
 
@@ -82,11 +82,11 @@ def failure_text(outcome: str, error_type: str | None) -> str | None:
     return text if text is None or error_type is None else f"{text}: {error_type}"
 
 
-def attempts(row: Row) -> Iterator[tuple[int, Try]]:
+def attempts(row: Row) -> Iterator[tuple[int, Attempt]]:
     """Yield each attempt that a row tells of, with its number: 1 is the first."""
     last = len(row.tries)
     for number, one in enumerate(row.tries, 1):
-        forgotten = number == last == MOST_TRIES
+        forgotten = number == last == MAX_TRIES
         yield (max(number, row.attempts) if forgotten else number), one
 
 
@@ -119,7 +119,7 @@ def attempt_spans(row: Row) -> Iterator[Span]:
         )
 
 
-def error_of(one: Try) -> str | None:
+def error_of(one: Attempt) -> str | None:
     """Name what went wrong with an attempt, as OpenTelemetry does; `None` if nothing did."""
     if one.error_type is not None:
         return one.error_type

@@ -28,7 +28,7 @@ Message = MutableMapping[str, Any]
 _TRACEPARENT: Final = "traceparent"  # an entry by which browsers' agents find the trace
 _ACCEPT: Final = propagation.ACCEPT.lower()
 _READ: Final = frozenset(name.encode() for name in (*CARRIED, _ACCEPT))
-_LONGEST: Final = 8192
+_MAX_LENGTH: Final = 8192
 _NO_BODY: Final = frozenset({204, 304})
 _ERROR: Final = 400
 _SERVER_ERROR: Final = 500
@@ -242,7 +242,7 @@ def _read(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in raw:
         if name in _READ:
-            text = value[:_LONGEST].decode("latin-1")
+            text = value[:_MAX_LENGTH].decode("latin-1")
             key = name.decode()
             found[key] = f"{found[key]},{text}" if key in found else text
     return found

@@ -20,9 +20,9 @@ from llmtrace.gateway import parent_trace
 from llmtrace.gateway.timing_header import cached, spent, told
 from llmtrace.instrumentation.headers.server_timing import Entry, write
 from llmtrace.runtime import proxied_request as relays
-from llmtrace.runtime.proxied_request import Relay
+from llmtrace.runtime.proxied_request import ProxiedRequest
 from llmtrace.runtime.runtime import Runtime, current
-from llmtrace.runtime.trace_context import SpanIdentity
+from llmtrace.runtime.trace_context import TraceContext
 from llmtrace.semconv.attributes import GATEWAY, PLAIN
 
 # What the application may say of a request (`llmtrace.annotate`), as in a row.
@@ -30,7 +30,7 @@ _FIELDS: Final = {line.field: line.name for line in PLAIN}
 _NS: Final = 1_000_000_000
 # What of it says whose trace a question is part of, and how it is called.
 CARRIED: Final = ("traceparent", "tracestate", "baggage", "x-request-id")
-_LONGEST: Final = 8192
+_MAX_LENGTH: Final = 8192
 
 
 class Served:
@@ -57,7 +57,7 @@ class Served:
         span: str,
         attributes: Mapping[str, Any],
     ) -> None:
-        self.relay = Relay(runtime.clock, "")
+        self.relay = ProxiedRequest(runtime.clock, "")
         self._runtime = runtime
         self._name = name
         self._span = span
@@ -109,7 +109,7 @@ class Served:
         return told(self.relay, self._name, self.identity.span_id, self._own(sure), passed_on)
 
     @property
-    def identity(self) -> SpanIdentity:
+    def identity(self) -> TraceContext:
         """The ids of its span."""
         return self._server.identity
 
@@ -222,7 +222,7 @@ def carried(*carriers: Any) -> dict[str, str]:
         if not isinstance(carrier, Mapping):
             continue
         told = {
-            name: value[:_LONGEST]
+            name: value[:_MAX_LENGTH]
             for name in CARRIED
             if isinstance(value := carrier.get(name), str) and value
         }

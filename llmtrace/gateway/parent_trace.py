@@ -19,7 +19,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from llmtrace.core.span import Span
 from llmtrace.runtime.runtime import Runtime
 from llmtrace.runtime.scope import KEY
-from llmtrace.runtime.trace_context import SpanIdentity
+from llmtrace.runtime.trace_context import TraceContext
 
 _W3C: Final = TraceContextTextMapPropagator()
 # As it becomes the id of an upstream request, and a header again.
@@ -35,7 +35,7 @@ class Server:
         around: the server span that somebody opened around us; `None` = it is one of our own.
     """
 
-    identity: SpanIdentity
+    identity: TraceContext
     around: otel_trace.Span | None = None
 
 
@@ -52,7 +52,7 @@ def opened(runtime: Runtime, headers: Mapping[str, str], name: str, start: int) 
     ids = span.get_span_context()
     if _is_server_side(span, headers.get("traceparent", "")):
         return Server(
-            SpanIdentity(
+            TraceContext(
                 trace_id=f"{ids.trace_id:032x}",
                 span_id=f"{ids.span_id:016x}",
                 parent_span_id=None,
@@ -73,7 +73,7 @@ def closed(runtime: Runtime, server: Server, span: Span) -> None:
     server.around.set_attributes(own)
 
 
-def request_id(given: str | None, identity: SpanIdentity) -> str:
+def request_id(given: str | None, identity: TraceContext) -> str:
     """Return the caller's request id, if it is one, else one of ours."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given

@@ -15,7 +15,7 @@ from llmtrace.core.recording import Recording
 from llmtrace.core.stages import Reported, Source, Timeline, with_engine
 from llmtrace.instrumentation.headers import cache_hits, propagation
 from llmtrace.instrumentation.headers.server_timing import Entry
-from llmtrace.runtime.proxied_request import Relay, Spent
+from llmtrace.runtime.proxied_request import ProxiedRequest, SelfTime
 
 GATEWAY: Final = "gateway"
 
@@ -27,7 +27,11 @@ _ENGINE: Final = ("queue", "prefill", "decode")
 
 
 def told(
-    relay: Relay, name: str, hop: str, own: int | None, passed_on: Collection[str | None] = ()
+    relay: ProxiedRequest,
+    name: str,
+    hop: str,
+    own: int | None,
+    passed_on: Collection[str | None] = (),
 ) -> Iterator[Entry]:
     """Yield what there is to tell.
 
@@ -55,12 +59,12 @@ def told(
         yield Entry(stage, ns, None)
 
 
-def spent(relay: Relay, now: int) -> Spent:
+def spent(relay: ProxiedRequest, now: int) -> SelfTime:
     """Split the time up to the first content, or up to now, by all that is known of who is behind.
 
     Gateways and the engine behind took what they say, and cannot have done it in less.
     """
-    known = relay.so_far(now) if relay.spent is None else relay.spent
+    known = relay.elapsed(now) if relay.spent is None else relay.spent
     told_of = engine(relay)
     behind = told_of.get("queue", 0) + told_of.get("prefill", 0)
     if len(relay.calls) == 1:
@@ -68,7 +72,7 @@ def spent(relay: Relay, now: int) -> Spent:
     return known.knowing(behind)
 
 
-def complete(relay: Relay) -> bool:
+def complete(relay: ProxiedRequest) -> bool:
     """Say whether nothing that is still to come can add to what there is to tell."""
     if cached(relay):
         return True
@@ -79,14 +83,14 @@ def complete(relay: Relay) -> bool:
     )
 
 
-def cached(relay: Relay) -> bool | None:
+def cached(relay: ProxiedRequest) -> bool | None:
     """Say whether a cache answered: here, or at each upstream that was asked."""
     if relay.cache_hit is not None or not relay.calls:
         return relay.cache_hit
     return all(call.info.get("cache_hit") for call in relay.calls) or None
 
 
-def engine(relay: Relay) -> dict[str, int]:
+def engine(relay: ProxiedRequest) -> dict[str, int]:
     """Return the stages of the engine, in nanoseconds, as far as they are known of every call.
 
     Calls one after another add up. Of calls at the same time nothing can be said, unless only one

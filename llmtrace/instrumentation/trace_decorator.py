@@ -20,7 +20,7 @@ from llmtrace.instrumentation.llm_sdks import endpoints, responses
 from llmtrace.instrumentation.streams import generators, generic_chunks
 from llmtrace.instrumentation.streams.cancellation import cancelled
 from llmtrace.instrumentation.streams.context_managers import proxy
-from llmtrace.instrumentation.streams.proxy import StandIn, stand_in
+from llmtrace.instrumentation.streams.proxy import StreamProxy, stand_in
 from llmtrace.runtime.runtime import active, enclosing, entered
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -196,7 +196,7 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> An
 _STREAMS: Final = ("__aenter__", "__aiter__", "__anext__")
 
 
-class _Awaitable(StandIn):
+class _Awaitable(StreamProxy):
     """A stream proxy's like for what is to be awaited, and is no coroutine."""
 
     def __await__(self) -> Any:

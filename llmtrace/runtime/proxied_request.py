@@ -1,9 +1,9 @@
-"""How long did this process itself take over a request that it passes on to somebody else?
+"""The self time of this process for a request that it passes on as a gateway.
 
-A `Relay` is one such request, as a gateway sees it: its own time up to the first content it sends
-is what it did not spend waiting, be it on its upstream calls or on its caller. What it did while
-an answer was under way and had to be waited for even so has cost nobody anything. Pure but for the
-clock; the gateway's middleware makes one a request, and the calls recorded inside report to it.
+A `ProxiedRequest` is one such request: its self time up to the first content it sends is what it did
+not wait for its upstream calls or its client. Work done while a response was under way, and had to
+be waited for in any case, cost no time. Pure but for the clock; the gateway's middleware makes one a
+request, and the calls recorded inside report to it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from llmtrace.core.recording import Clock, Recording
 from llmtrace.core.span import Value
 from llmtrace.core.stages import StageName
 
-current: ContextVar[Relay | None] = ContextVar("llmtrace_relay", default=None)
+current: ContextVar[ProxiedRequest | None] = ContextVar("llmtrace_relay", default=None)
 
 # Who waits this long for what he asks for asks before it is there: a shorter wait is no more than
 # the reading of what had come already.
 _REAL_NS: Final = 1_000_000
 # A call that waits more often than this before anything is sent on, as one whose answer is read to
 # its end first, counts what lies between its later waits as waiting too.
-_MOST_WAITS: Final = 4096
+_MAX_WAITS: Final = 4096
 # Calls of one request beyond this are timed, and asked for nothing else.
-_MOST_CALLS: Final = 64
+_MAX_CALLS: Final = 64
 # What a process may do inside a call without waiting on its upstream.
 _OWN_MARKS: Final = frozenset({"gateway", "render"})
 
 
-class Waits:
+class WaitIntervals:
     """When one call waited, as intervals on the monotonic clock, in nanoseconds.
 
     What lies between two waits is in them, if the second was a real one: then the answer was under
@@ -57,7 +57,7 @@ class Waits:
         if since is None or at <= since:
             return
         under_way = at - since >= _REAL_NS and not apart
-        if self._closed and (under_way or len(self._closed) >= _MOST_WAITS):
+        if self._closed and (under_way or len(self._closed) >= _MAX_WAITS):
             since = self._closed.pop()[0]
         self._closed.append((since, at))
 
@@ -89,7 +89,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class SelfTime:
     """What a relay's time up to its first content went to, in nanoseconds.
 
     The three add up to that time exactly.
@@ -111,7 +111,7 @@ class Spent:
         """Receipt of the request to the first content sent."""
         return self.own + self.upstream + self.caller
 
-    def knowing(self, behind: int) -> Spent:
+    def knowing(self, behind: int) -> SelfTime:
         """Return the same, knowing how long the upstream worked before its first content.
 
         What is missing of that went on beside what the process did itself, and cost nobody
@@ -121,7 +121,7 @@ class Spent:
             behind: nanoseconds of the engine, and of gateways before it.
         """
         hidden = min(self.beside, max(0, behind - self.upstream))
-        return Spent(
+        return SelfTime(
             own=self.own - hidden,
             upstream=self.upstream + hidden,
             caller=self.caller,
@@ -129,7 +129,7 @@ class Spent:
         )
 
 
-class Relay:
+class ProxiedRequest:
     """One request on its way through this process.
 
     Args:
@@ -155,14 +155,14 @@ class Relay:
         self.clock = clock
         self.start = clock()
         self.request_id = request_id
-        self.receiving = Waits()
+        self.receiving = WaitIntervals()
         self.calls: list[Recording] = []
-        self.spent: Spent | None = None
+        self.spent: SelfTime | None = None
         self.cache_hit: bool | None = None
         self.cache_kind: str | None = None
         self.fields: dict[str, Any] = {}
         self.attributes: dict[str, Value] = {}
-        self.blind: list[Waits] = []
+        self.blind: list[WaitIntervals] = []
         self._ids = 0
 
     def next_request_id(self) -> str:
@@ -170,18 +170,18 @@ class Relay:
         self._ids += 1
         return self.request_id if self._ids == 1 else f"{self.request_id}-{self._ids}"
 
-    def upstream(self) -> Waits:
+    def upstream(self) -> WaitIntervals:
         """Return what to note the waits of an upstream call on that llmtrace cannot see."""
-        waits = Waits()
-        if self.spent is None and len(self.blind) < _MOST_WAITS:
+        waits = WaitIntervals()
+        if self.spent is None and len(self.blind) < _MAX_WAITS:
             self.blind.append(waits)
         return waits
 
     def calls_upstream(self, recording: Recording) -> None:
         """Watch the waits of a call that has just begun to be recorded, until content is sent."""
-        if self.spent is not None or len(self.calls) >= _MOST_WAITS:
+        if self.spent is not None or len(self.calls) >= _MAX_WAITS:
             return
-        recording.waits = waits = Waits()
+        recording.waits = waits = WaitIntervals()
         if recording.asked:
             waits.begin(recording.asked)
         recording.__class__ = _Watched
@@ -198,7 +198,7 @@ class Relay:
         """Whether any upstream call was seen; without, nobody can tell own time from waiting."""
         return bool(self.calls or self.blind)
 
-    def so_far(self, now: int) -> Spent:
+    def elapsed(self, now: int) -> SelfTime:
         """Split the time up to now."""
         waited = [part for waits in self.blind for part in waits.within(self.start, now)]
         under_way = []
@@ -210,20 +210,20 @@ class Relay:
         upstream = _covered(waited)
         waited += self.receiving.within(self.start, now)
         both = _covered(waited)
-        return Spent(
+        return SelfTime(
             own=max(0, now - self.start) - both,
             upstream=upstream,
             caller=both - upstream,
             beside=_covered([*waited, *under_way]) - both,
         )
 
-    def settle(self, now: int) -> Spent:
+    def settle(self, now: int) -> SelfTime:
         """Split the time up to the first content, which is sent now; only the first call does."""
         if self.spent is None:
-            self.spent = self.so_far(now)
+            self.spent = self.elapsed(now)
             for call in self.calls:
                 call.__class__ = Recording  # nobody needs to know any more when it waits
-            del self.calls[_MOST_CALLS:]
+            del self.calls[_MAX_CALLS:]
         return self.spent
 
 

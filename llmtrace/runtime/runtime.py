@@ -32,7 +32,7 @@ from llmtrace.exporters.span_layout import failure_text
 from llmtrace.runtime import foreign_tracer, scope
 from llmtrace.runtime import proxied_request as relays
 from llmtrace.runtime import trace_context as identities
-from llmtrace.runtime.trace_context import TO_ALL, HeaderPolicy, SpanIdentity
+from llmtrace.runtime.trace_context import TO_ALL, HeaderPolicy, TraceContext
 from llmtrace.semconv.attributes import PLAIN
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Runtime:
     def _emit_function(self, recording: Recording, row: Row) -> None:
         """Write the span of a decorated function that is no request."""
         name, fields, attributes = recording.labels or ("", {}, {})
-        identity: SpanIdentity = recording.span
+        identity: TraceContext = recording.span
         said = {_WIRE[key]: value for key, value in fields.items() if key in _WIRE}
         span = FinishedSpan(
             name=f"{WORKFLOW} {name}".strip(),
@@ -211,7 +211,7 @@ class Runtime:
 
     def _emit(self, recording: Recording, row: Row) -> None:
         _open.discard(recording)
-        identity: SpanIdentity = recording.span
+        identity: TraceContext = recording.span
         if identity.generation is not None:
             foreign_tracer.registered.ended(
                 identity.generation, recording.info, row.outcome, row.error_type
@@ -221,9 +221,9 @@ class Runtime:
         else:
             identity.later(row, partial(self._write, identity))
 
-    def _write(self, identity: SpanIdentity, row: Row) -> None:
+    def _write(self, identity: TraceContext, row: Row) -> None:
         if self.sample < 1 and identity.span is None:  # else the application's sampler decided
-            row = replace(row, weight=1 / max(self.sample, identities.LEAST_SHARE))
+            row = replace(row, weight=1 / max(self.sample, identities.MIN_SHARE))
         own = None if identity.span is None else self._provider
         for sink in self.sinks:
             try:
@@ -241,7 +241,7 @@ class Runtime:
 
     def open_span(
         self, name: str, kind: SpanKind, start: int, context: Context | None = None
-    ) -> SpanIdentity:
+    ) -> TraceContext:
         """Give a span its ids now, so that what runs inside `context` become its children.
 
         Args:
@@ -254,7 +254,7 @@ class Runtime:
             name, kind, start, self._tracer, share=self.sample, context=context
         )
 
-    def close_span(self, identity: SpanIdentity, span: FinishedSpan) -> None:
+    def close_span(self, identity: TraceContext, span: FinishedSpan) -> None:
         """End a span that `open_span` gave its ids, and write it. Never raises."""
         own = None if identity.span is None else self._provider
         if identity.span is not None and own is not None:

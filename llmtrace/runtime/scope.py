@@ -24,7 +24,7 @@ INHERITED: Final = ("user.id", "session.id", "gen_ai.conversation.id", "tag.tags
 # Row fields of a turn that hold for its requests.
 _HELD: Final = ("route", "tenant")
 
-_DEEPEST: Final = 16
+_MAX_DEPTH: Final = 16
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Scope:
     def turns(self) -> Iterator[tuple[Scope, int]]:
         """Yield the turns around what begins here, and how deep in each it lies."""
         scope: Scope | None = self
-        for depth in range(1, _DEEPEST):
+        for depth in range(1, _MAX_DEPTH):
             if scope is None:
                 return
             if scope.turn() is not None and not scope.ended:

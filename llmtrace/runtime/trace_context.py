@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llmtrace.core.span import SpanKind
 
 
-class SpanIdentity(NamedTuple):
+class TraceContext(NamedTuple):
     """The ids a request goes by, and the application's own span where it has a provider.
 
     Attributes:
@@ -99,7 +99,7 @@ def of_request(
     alone: bool = False,
     generation: Span | None = None,
     later: Later | None = None,
-) -> SpanIdentity:
+) -> TraceContext:
     """Give a request its ids, and note on it what it takes over from what is around it.
 
     Args:
@@ -109,13 +109,13 @@ def of_request(
         share: of requests whose spans are written out.
         alone: whether OpenTelemetry's current context is empty.
         generation: what Langfuse's own SDK records the same call as.
-        later: as of `SpanIdentity`.
+        later: as of `TraceContext`.
     """
     if alone and generation is None and around is None and tracer is None:
         ids = random_id(24)
         trace_id = ids[:32]
         sampled = in_sample(trace_id, share)
-        return SpanIdentity(trace_id, ids[32:], None, sampled, None, None, None, "", later)
+        return TraceContext(trace_id, ids[32:], None, sampled, None, None, None, "", later)
     outside = otel_trace.get_current_span() if generation is None else generation
     known = outside.get_span_context()
     parent, counted = _NOTHING, False
@@ -139,7 +139,7 @@ def of_request(
         foreign_tracer.registered.mark(recording.attributes)  # there is one for this call
     if tracer is None:
         trace_id = parent.trace_id or random_id(16)
-        return SpanIdentity(
+        return TraceContext(
             trace_id,
             random_id(8),
             parent.span_id,
@@ -155,8 +155,8 @@ def of_request(
 
 
 def child_of(
-    around: SpanIdentity, tracer: Tracer | None, info: Mapping[str, Any], start: int
-) -> SpanIdentity:
+    around: TraceContext, tracer: Tracer | None, info: Mapping[str, Any], start: int
+) -> TraceContext:
     """Give a call that has begun already a span of its own, inside the decorated function's.
 
     Args:
@@ -181,7 +181,7 @@ def of_span(
     *,
     share: float,
     context: Context | None,
-) -> SpanIdentity:
+) -> TraceContext:
     """Give a span that is no row its ids, and a context of its own.
 
     Args:
@@ -198,7 +198,7 @@ def of_span(
         span = tracer_provider.begin(tracer, name, kind, start, context)
         return _of_span(span, context, parent.span_id)
     trace_id = parent.trace_id or random_id(16)
-    identity = SpanIdentity(
+    identity = TraceContext(
         trace_id,
         random_id(8),
         parent.span_id,
@@ -208,7 +208,7 @@ def of_span(
     return identity._replace(context=inside(identity, context))
 
 
-def inside(identity: SpanIdentity, context: Context | None = None) -> Context:
+def inside(identity: TraceContext, context: Context | None = None) -> Context:
     """Return the context in which the span of these ids is the current one.
 
     Args:
@@ -228,7 +228,7 @@ def inside(identity: SpanIdentity, context: Context | None = None) -> Context:
 
 
 # A trace id cannot tell smaller shares apart; a share of 0 must not be divided by.
-LEAST_SHARE: Final = 1 / (1 << 56)
+MIN_SHARE: Final = 1 / (1 << 56)
 
 
 def in_sample(trace_id: str, share: float) -> bool:
@@ -245,21 +245,21 @@ def _below(ids: SpanContext) -> _Parent:
     )
 
 
-def _inside(outer: SpanIdentity) -> _Parent:
+def _inside(outer: TraceContext) -> _Parent:
     """Make a request that has begun the parent."""
     return _Parent(outer.trace_id, outer.span_id, outer.sampled, outer.tracestate, outer.context)
 
 
-def _opened_since(current: _Parent, outer: SpanIdentity) -> bool:
+def _opened_since(current: _Parent, outer: TraceContext) -> bool:
     """Say whether the current span was opened inside the request around, and not above it."""
     # Without a provider a request's span is never the current one: what is lies above it.
     return current.trace_id == outer.trace_id and current.span_id != outer.parent_span_id
 
 
-def _of_span(span: Span, context: Context | None, parent_span_id: str | None) -> SpanIdentity:
+def _of_span(span: Span, context: Context | None, parent_span_id: str | None) -> TraceContext:
     """Take the ids of a span of the application's own provider."""
     ids = span.get_span_context()
-    return SpanIdentity(
+    return TraceContext(
         f"{ids.trace_id:032x}",
         f"{ids.span_id:016x}",
         parent_span_id,

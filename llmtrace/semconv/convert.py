@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from llmtrace.core import content
-from llmtrace.core.attempts import MOST_TRIES, Try, as_plain, from_plain
+from llmtrace.core.attempts import MAX_TRIES, Attempt, as_plain, from_plain
 from llmtrace.core.browser_timing import ON_WIRE, flatten, unflatten
 from llmtrace.core.row import OUTCOMES, Row, bounded
 from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, StageName, Timeline
@@ -335,12 +335,12 @@ def _plain(value: Any) -> bool:
     return isinstance(value, str | bool | int | float)
 
 
-def _tries(written: Any) -> tuple[Try, ...]:
+def _tries(written: Any) -> tuple[Attempt, ...]:
     if written is None:
         return ()
     # Some stores flatten a list of one to its only element.
     listed = [written] if isinstance(written, str) else written
-    return from_plain([json.loads(one) for one in listed[:MOST_TRIES]])
+    return from_plain([json.loads(one) for one in listed[:MAX_TRIES]])
 
 
 def _first(reasons: Any) -> str | None:

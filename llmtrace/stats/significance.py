@@ -16,9 +16,9 @@ import numpy as np
 from llmtrace.stats.arrays import Floats, Mask
 
 _WIDTHS_S: Final = (15.0, 30.0, 60.0, 120.0, 300.0)
-_FEWEST_BINS: Final = 10
-_FEWEST_STRETCHES: Final = 4
-_LEAST_EXPECTED: Final = 0.25
+_MIN_BINS: Final = 10
+_MIN_STRETCHES: Final = 4
+_MIN_EXPECTED: Final = 0.25
 _TAIL: Final = 0.025
 _CLOSE: Final = 1e-12
 _STEPS: Final = 10_000
@@ -166,10 +166,10 @@ def clustered(
     later = t >= change if change is not None else np.zeros(len(t), bool)
     if later.any() and not later.all():
         expected = np.where(later, slow[later].mean(), slow[~later].mean())
-    most = max(_dispersion(t, slow, expected, width, _FEWEST_BINS) for width in _WIDTHS_S)
+    most = max(_dispersion(t, slow, expected, width, _MIN_BINS) for width in _WIDTHS_S)
     if window_s is not None:
         for width in (window_s, window_s / 2):
-            most = max(most, _dispersion(t, slow, expected, width, _FEWEST_STRETCHES))
+            most = max(most, _dispersion(t, slow, expected, width, _MIN_STRETCHES))
     return most
 
 
@@ -187,7 +187,7 @@ def _dispersion(t: Floats, slow: Mask, expected: Floats, width: float, fewest: i
     variance = np.bincount(place, expected * (1 - expected), minlength=bins)
     used = n > 0
     free = int(used.sum()) - 1
-    if free < fewest - 1 or n[used].mean() * p < _LEAST_EXPECTED:
+    if free < fewest - 1 or n[used].mean() * p < _MIN_EXPECTED:
         return 1.0
     used = variance > 0  # where all of a side are slow, or none, nothing varies
     chi = (k[used] - mean[used]) ** 2 / variance[used]

@@ -28,7 +28,7 @@ from llmtrace.triage.attribution.prefill_estimate import estimate_prefill, wants
 from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.causes import causes
 from llmtrace.triage.comparison.outcomes import compare_outcomes
-from llmtrace.triage.comparison.p95_change import FEWEST, FLOOR_S, Compared, compare
+from llmtrace.triage.comparison.p95_change import FLOOR_S, MIN_COUNT, Compared, compare
 from llmtrace.triage.evidence.evidence import gather
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import (
@@ -49,12 +49,12 @@ from llmtrace.triage.windows.choose import FEW, choose, onset
 
 Q: Final = 0.95
 
-_MOST_ROWS: Final = 200_000  # a window, looked at: beyond, every second, third, ... row
+_MAX_ROWS: Final = 200_000  # a window, looked at: beyond, every second, third, ... row
 # Chance of a false alarm, and the least share of the p95 that matters: where the caller chose the
 # windows, and where they were chosen among thousands.
 _GIVEN: Final = (0.01, 0.1)
 _FOUND: Final = (1e-6, 0.2)
-_MOST_DRAWS: Final = 10_000
+_MAX_DRAWS: Final = 10_000
 _LONGER_ANSWERS: Final = 2.0  # times the relative change of its parts
 
 
@@ -80,8 +80,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.metric is not None and self.metric not in METRICS:
             raise ConfigError(f"metric: {self.metric!r} is not one of {', '.join(METRICS)}")
-        if not 0 <= self.bootstrap <= _MOST_DRAWS:
-            raise ConfigError(f"bootstrap: {self.bootstrap!r} is not from 0 to {_MOST_DRAWS}")
+        if not 0 <= self.bootstrap <= _MAX_DRAWS:
+            raise ConfigError(f"bootstrap: {self.bootstrap!r} is not from 0 to {_MAX_DRAWS}")
         for name in ("before", "after"):
             window = getattr(self, name)
             if window is not None and not 0 < window.seconds < math.inf:
@@ -150,7 +150,7 @@ def triage(
     divided = {name: divide(sides, told[name], Q) for name in looked_into}
     mine = divided[about]
     spread = None
-    enough = min(len(told[about][0]), len(told[about][1])) >= FEWEST
+    enough = min(len(told[about][0]), len(told[about][1])) >= MIN_COUNT
     if settings.bootstrap and enough and mine.found is not None:
         spread = bootstrap(
             mine.before,
@@ -262,7 +262,7 @@ def _repeated(rows: Columns) -> NDArray[np.bool_]:
 
 def _thinned(rows: Columns) -> Columns:
     """Return every second, third, ... row of a window of very many, standing for the others."""
-    step = -(-len(rows) // _MOST_ROWS)
+    step = -(-len(rows) // _MAX_ROWS)
     if step <= 1:
         return rows
     kept = rows.take(slice(None, None, step))

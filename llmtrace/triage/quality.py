@@ -14,7 +14,7 @@ from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.result import Quality
 
 _FEW: Final = 200
-_LEAST_COVERAGE: Final = 0.8
+_MIN_COVERAGE: Final = 0.8
 _CLUSTERED: Final = 3.0
 _CENSORED: Final = 0.05
 _SHOWN: Final = 3
@@ -57,7 +57,7 @@ def quality_of(
     n = (len(both[0]), len(both[1]))
     if least_values(compared.quantile) <= min(n) < _FEW:
         said.append(f"few requests ({n[0]:,} before, {n[1]:,} after): wide intervals")
-    if coverage is not None and coverage < _LEAST_COVERAGE:
+    if coverage is not None and coverage < _MIN_COVERAGE:
         said.append(
             f"stages are known for {100 * coverage:.0f} % of the typical request's time: "
             "the rest stays one piece, unattributed"

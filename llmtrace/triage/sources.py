@@ -35,8 +35,8 @@ Read = Callable[[Window, Progress, Filters], Case]
 # Imports a module of the collector, which this package knows by name alone: name, what wants it.
 Bring = Callable[[str, str], Any]
 
-_MOST_ROWS: Final = 5_000_000
-_MOST_OBSERVATIONS: Final = 100_000
+_MAX_ROWS: Final = 5_000_000
+_MAX_OBSERVATIONS: Final = 100_000
 _TOLD_EVERY: Final = 2_000
 _AROUND_S: Final = 60.0
 
@@ -141,14 +141,14 @@ def from_langfuse(window: Window, progress: Progress) -> Case:
 
     progress("reading Langfuse", 0.0)
     start, end = (datetime.fromtimestamp(t, UTC) for t in (window.start, window.end))
-    found = read_rows(start, end, most=_MOST_OBSERVATIONS)
+    found = read_rows(start, end, most=_MAX_OBSERVATIONS)
     progress("reading Langfuse", 1.0)
     case = _rows_alone(from_rows(found.rows), "the Langfuse project")
     odd = []
     if found.skipped:
         odd.append(f"observations that are not over, or no requests: {found.skipped} kept out")
     if found.more:
-        odd.append(f"only {_MOST_OBSERVATIONS} observations were read: take a shorter --last")
+        odd.append(f"only {_MAX_OBSERVATIONS} observations were read: take a shorter --last")
     return replace(case, warnings=(*case.warnings, *odd))
 
 
@@ -183,7 +183,7 @@ def from_collector(
     }
     span = {"start": f"{window.start:.6f}", "end": f"{window.end:.6f}"}
     rows = _columns(
-        _told(collector.lines("rows", **span, **asked, limit=_MOST_ROWS), window, progress)
+        _told(collector.lines("rows", **span, **asked, limit=_MAX_ROWS), window, progress)
     )
     if not rows.n:
         raise DataError(
@@ -197,7 +197,7 @@ def from_collector(
     told["events"] = collector.get("events", **span)["events"]
     facts, odd_facts = facts_from(told)
     cut = []
-    if rows.n >= _MOST_ROWS:  # they come by time: what is missing is the latest
+    if rows.n >= _MAX_ROWS:  # they come by time: what is missing is the latest
         until = float(np.max(rows.start)) / 1e9
         cut.append(
             f"only the first {rows.n:,} rows were read, up to {until:.0f} (unix seconds): "

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.agents.data_flow import MOST_CHARACTERS, prints_of
+from llmtrace.agents.data_flow import MAX_CHARACTERS, prints_of
 
 
 @dataclass
@@ -157,7 +157,7 @@ def test_a_look_is_bounded():
     for value in (circular, wide, deep, long, "[" * 100_000, [long] * 1000):
         assert prints_of(value).size < 10_000
     assert not shows(long, [long[-20:]])
-    assert shows(long, [long[: MOST_CHARACTERS // 2][-20:]])
+    assert shows(long, [long[: MAX_CHARACTERS // 2][-20:]])
     assert shows(circular, ["the beginning of it"])
 
 

@@ -44,7 +44,7 @@ def play(spans, most):
         + [(start + lasted, 1, n) for n, (start, lasted) in enumerate(spans)]
     )
     running, seen = turn(clock), {}
-    with patch.object(scopes, "MOST_TOOLS", most):
+    with patch.object(scopes, "MAX_TOOLS", most):
         for at, ends, number in events:
             clock.advance((at - clock()) / 1e9)
             if ends:
@@ -78,7 +78,7 @@ def test_memory_does_not_grow_with_the_turn():
     reset_internal_errors()
     kept = [one for call in running._tools for one in (call.arguments, call.result) if one]
 
-    assert len(running._tools) == scopes.MOST_TOOLS
+    assert len(running._tools) == scopes.MAX_TOOLS
     assert sum(prints.size for prints in kept) < 100_000
 
 

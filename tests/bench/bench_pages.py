@@ -19,7 +19,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from llmtrace_collector.signals.exposition_parser import PageReader
+from llmtrace_collector.signals.exposition_parser import ExpositionParser
 from llmtrace_collector.signals.normalise import Unifier
 from llmtrace_collector.signals.profile import builtin_profiles
 
@@ -61,7 +61,7 @@ def stock(text: str) -> object:
 def main() -> int:
     """Measure, print, and return 1 if the target is missed."""
     texts = [page(step) for step in range(10)]
-    reader = PageReader(lambda _name: True)
+    reader = ExpositionParser(lambda _name: True)
     unifier = Unifier(builtin_profiles())
     pages = cycle(texts)
     for text in texts:  # a series is learnt once

@@ -42,7 +42,7 @@ from llmtrace_collector.receive import (
 from llmtrace_collector.store import open_store
 
 SENDERS = 4
-MOST_ROWS = 20  # of one request
+MAX_ROWS = 20  # of one request
 LIFE_S = (0.1, 2.0)
 _PAUSE_S = 0.02  # between two requests of a sender: it is the collector that is to be busy
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
@@ -116,7 +116,7 @@ async def send(url: str, sent: Sent, random_: random.Random, over: asyncio.Event
     timeout = aiohttp.ClientTimeout(total=10)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         while not over.is_set():
-            count = random_.randint(1, MOST_ROWS)
+            count = random_.randint(1, MAX_ROWS)
             first, sent.next = sent.next, sent.next + count
             numbers = range(first, first + count)
             [(body, _)] = encode(map(row, numbers), resources, 1 << 20)

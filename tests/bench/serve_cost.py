@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from llmtrace.budget import DEFAULT
 from llmtrace.exporters.prometheus.aggregate import Aggregate
-from llmtrace_collector.metrics.request_metrics import Tally
+from llmtrace_collector.metrics.request_metrics import RequestMetrics
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
@@ -117,7 +117,7 @@ def serve(store: ClickHouseStore, now: int) -> None:
 def count(store: ClickHouseStore, now: int) -> None:
     """Measure how fast rows are counted into metrics."""
     rows = [*islice(read.rows(store, now - _HOUR_NS, now), COUNTED)]
-    tally = Tally(store, Aggregate(thresholds_s=DEFAULT.thresholds_s()).add, settle_s=1.0)
+    tally = RequestMetrics(store, Aggregate(thresholds_s=DEFAULT.thresholds_s()).add, settle_s=1.0)
     began = time.process_time()
     for row in rows:
         tally._count(row, now)

@@ -28,7 +28,7 @@ from opentelemetry.sdk.trace.sampling import (
 import llmtrace
 from llmtrace import gateway
 from llmtrace.browser import Middleware, pending_rows, script
-from llmtrace.browser.beacon import MOST_BYTES
+from llmtrace.browser.beacon import MAX_BYTES
 from llmtrace.core.browser_timing import ON_WIRE, unflatten
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.span import Span
@@ -179,7 +179,7 @@ def test_head_and_other_names():
         (told(e2e_ms=-1), {}, 400),
         (b"\xff", {}, 400),
         (b"", {}, 400),
-        (b"x" * (MOST_BYTES + 1), {}, 413),
+        (b"x" * (MAX_BYTES + 1), {}, 413),
     ],
 )
 def test_beacons_are_taken_or_refused(body, headers, status):
@@ -223,7 +223,7 @@ def test_no_more_is_read_than_may_come():
     scope = {"type": "http", "method": "POST", "path": "/llmtrace/beacon", "headers": []}
     asyncio.run(Middleware(application)(scope, endless, send))
 
-    assert read == MOST_BYTES // 1000 + 1
+    assert read == MAX_BYTES // 1000 + 1
 
 
 @given(st.binary(max_size=300), st.binary(max_size=60))

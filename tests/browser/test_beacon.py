@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.browser import Beacon, read_beacon
-from llmtrace.browser.beacon import MOST_BYTES
+from llmtrace.browser.beacon import MAX_BYTES
 from llmtrace.core.browser_timing import IN_BEACON, IN_JSON, ON_WIRE, Browser, flatten, name_of
 from llmtrace.errors import DataError
 from llmtrace.semconv.attributes import BROWSER
@@ -84,10 +84,10 @@ def test_names_nobody_knows_are_ignored():
         b"{}",
         b"\xff",
         b'{"e2e_ms": NaN}',
-        b"[" * MOST_BYTES,
+        b"[" * MAX_BYTES,
         b'{"a":' * 700,
-        b"1" * MOST_BYTES,
-        b" " * (MOST_BYTES + 1),
+        b"1" * MAX_BYTES,
+        b" " * (MAX_BYTES + 1),
         beacon(e2e_ms=None),
         beacon(e2e_ms=-1),
         beacon(e2e_ms=True),
@@ -123,7 +123,7 @@ def test_what_is_no_beacon_is_refused(body):
     assert "script>" not in str(refused.value)
 
 
-@given(st.binary(max_size=2 * MOST_BYTES))
+@given(st.binary(max_size=2 * MAX_BYTES))
 def test_no_bytes_raise_anything_else(body):
     """Arbitrary bytes are read or refused."""
     with suppress(DataError):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.browser import Beacon
-from llmtrace.browser.pending_rows import Waiting
+from llmtrace.browser.pending_rows import PendingRows
 from llmtrace.core.browser_timing import Browser
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.stages import Timeline
@@ -43,7 +43,7 @@ class Pages:
     def __init__(self, **settings: float) -> None:
         self.now = 0.0
         self.gone: list = []
-        self.waiting = Waiting(
+        self.waiting = PendingRows(
             clock=lambda: self.now, wall=lambda: BEGAN, **{"wait_s": 10, **settings}
         )
         self.waiting._worker.begin_close()  # here, time passes only when told to
@@ -212,7 +212,7 @@ def test_a_sink_that_fails_costs_the_others_nothing():
 
 def test_time_passes_by_itself():
     """A thread lets rows go on that have waited long enough."""
-    waiting = Waiting(wait_s=0.05)
+    waiting = PendingRows(wait_s=0.05)
     gone = threading.Event()
     asked = waiting.begin(page(0))
     waiting.row(asked, ROW, lambda _row: gone.set())

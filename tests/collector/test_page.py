@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as stock
 
 from llmtrace.errors import DataError
-from llmtrace_collector.signals.exposition_parser import Limits, PageReader
+from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits
 from llmtrace_collector.signals.normalise import Unifier
 from llmtrace_collector.signals.profile import builtin_profiles
 
@@ -27,7 +27,7 @@ def everything(_name: str) -> bool:
     return True
 
 
-def read(reader: PageReader, text: str) -> Values:
+def read(reader: ExpositionParser, text: str) -> Values:
     """Return what a reader makes of a page, by name and labels."""
     found = reader.read(text)
     return {
@@ -49,7 +49,7 @@ def expected(text: str, parse: Callable = stock) -> Values:
 @pytest.mark.parametrize("name", pages.SCRAPES)
 def test_a_real_page_is_read_as_prometheus_client_reads_it(name):
     """The first time, when all is new, and the second, when all is known."""
-    text, reader = pages.scrape(name), PageReader(everything)
+    text, reader = pages.scrape(name), ExpositionParser(everything)
 
     first, second = read(reader, text), read(reader, text)
 
@@ -61,7 +61,7 @@ def test_a_real_page_is_read_as_prometheus_client_reads_it(name):
 
 def test_only_numbers_move_from_page_to_page():
     """A known page with other numbers makes no new series."""
-    reader = PageReader(everything)
+    reader = ExpositionParser(everything)
     read(reader, 'a{x="1"} 1\nb 2\n')
     layout = reader.layout
 
@@ -71,7 +71,7 @@ def test_only_numbers_move_from_page_to_page():
 
 def test_lines_that_change_places_are_found_again():
     """New families in the middle, others gone, and back: each value is its own series'."""
-    reader = PageReader(everything)
+    reader = ExpositionParser(everything)
     texts = [
         "".join(f"a{n} {n}\n" for n in range(40)),
         "z 5\n" + "a7 70\na3 30\n",
@@ -83,7 +83,7 @@ def test_lines_that_change_places_are_found_again():
 
 def test_what_nobody_asked_for_is_not_kept():
     """Only the series wanted are in memory."""
-    reader = PageReader(lambda name: name == "a")
+    reader = ExpositionParser(lambda name: name == "a")
 
     assert read(reader, 'a 1\nb{c="d"} 2\n') == {("a", ()): 1.0}
     assert read(reader, 'a 3\nb{c="d"} 2\n') == {("a", ()): 3.0}
@@ -111,7 +111,7 @@ def test_what_nobody_asked_for_is_not_kept():
 )
 def test_odd_lines_are_read_as_prometheus_client_reads_them(line):
     """Spaces, escapes and braces in labels, numbers of every form, timestamps."""
-    reader = PageReader(everything)
+    reader = ExpositionParser(everything)
 
     for _ in range(3):
         found = read(reader, f"{line}\nb 2\n")
@@ -122,7 +122,7 @@ def test_odd_lines_are_read_as_prometheus_client_reads_them(line):
 
 def test_pages_with_timestamps_are_left_to_the_real_parser():
     """The text before the last space is then not the series; nothing is taken for its value."""
-    reader = PageReader(everything)
+    reader = ExpositionParser(everything)
 
     assert read(reader, "a 5 1395066363000\n") == {("a", ()): 5.0}
     assert reader.stock
@@ -131,7 +131,7 @@ def test_pages_with_timestamps_are_left_to_the_real_parser():
 
 def test_exemplars_are_left_to_the_real_parser():
     """OpenMetrics with exemplars is read right, page after page."""
-    reader = PageReader(everything)
+    reader = ExpositionParser(everything)
     text = (
         "# TYPE a histogram\n"
         'a_bucket{le="1.0"} 5 # {trace_id="x"} 0.5 1395066363.1\n'
@@ -143,7 +143,7 @@ def test_exemplars_are_left_to_the_real_parser():
 
 def test_a_page_that_only_says_it_is_openmetrics():
     """What cannot be read at all is an error with words, not a crash."""
-    reader = PageReader(everything)
+    reader = ExpositionParser(everything)
 
     with pytest.raises(DataError, match="OpenMetrics"):
         reader.read('a 5 # {trace_id="x"} 1\n{{{ 3 4\n# EOF\n')
@@ -154,7 +154,7 @@ def test_a_page_that_only_says_it_is_openmetrics():
 
 def test_a_page_that_is_too_large_is_not_read():
     """The bound on the whole page."""
-    reader = PageReader(everything, Limits(size=10))
+    reader = ExpositionParser(everything, Limits(size=10))
 
     with pytest.raises(DataError, match="larger than 10"):
         reader.read("a 1\n" * 10)
@@ -174,7 +174,7 @@ def test_a_page_that_is_too_large_is_not_read():
 )
 def test_what_is_over_a_bound_is_dropped_and_counted(limits, text, kept, dropped):
     """Lines, their length, series, labels, and what is no line of metrics."""
-    reader = PageReader(everything, limits)
+    reader = ExpositionParser(everything, limits)
 
     assert len(read(reader, text)) == kept
     assert reader.dropped == dropped
@@ -182,7 +182,7 @@ def test_what_is_over_a_bound_is_dropped_and_counted(limits, text, kept, dropped
 
 def test_labels_that_change_with_every_page_fill_no_memory():
     """Series that went make room for those that came, and not at every page."""
-    reader = PageReader(everything, Limits(series=50))
+    reader = ExpositionParser(everything, Limits(series=50))
     for page in range(200):
         read(reader, "".join(f'a{{id="{page}-{n}"}} 1\n' for n in range(10)))
 
@@ -197,7 +197,7 @@ def test_a_hostile_page_takes_no_time():
     lines = ['a{x="' + "\\\\" * 4000 + f'{n}"}} 1' for n in range(150)] + [
         "a{" + ",".join(f'l{n}="v"' for n in range(1500)) + "} 1"
     ] * 100
-    reader = PageReader(everything, Limits(series=200))
+    reader = ExpositionParser(everything, Limits(series=200))
     started = time.process_time()
 
     for _ in range(2):
@@ -214,7 +214,7 @@ _TEXT = st.text(alphabet=st.sampled_from('ab_:{}="\\,# \t\n01.e+-NaIf\u00e9\x00'
 @example(['a{x="1"} 1', 'a{x="1"} 1 2', 'a{x="1"} 1 # {b="c"} 1\n# EOF'])
 def test_no_text_breaks_the_reader(texts):
     """Any text, page after page, is read or refused with a DataError."""
-    reader = PageReader(everything, Limits(series=20, line=100))
+    reader = ExpositionParser(everything, Limits(series=20, line=100))
     for text in texts:
         try:
             values = reader.read(text)
@@ -272,7 +272,7 @@ def _line(name: str, labels: dict[str, str], value: float) -> str:
 @given(st.lists(_PAGE, min_size=1, max_size=4))
 def test_every_proper_page_is_read_as_prometheus_client_reads_it(written):
     """Whatever the names, labels and numbers, on every page of a target."""
-    reader = PageReader(everything)
+    reader = ExpositionParser(everything)
     for page in written:
         text = "".join(_line(*line) + "\n" for line in page)
 
@@ -284,7 +284,7 @@ def test_every_proper_page_is_read_as_prometheus_client_reads_it(written):
 
 def test_text_format_that_ends_like_openmetrics_is_read_as_text():
     """Exemplars, TYPE lines of the text format, and `# EOF`."""
-    reader = PageReader(everything)
+    reader = ExpositionParser(everything)
     page = (
         "# TYPE a gauge\na 3.0\n# TYPE b_total counter\n"
         'b_total{x="1"} 10.0 # {trace_id="a"} 1 1.0\n# EOF\n'
@@ -295,7 +295,7 @@ def test_text_format_that_ends_like_openmetrics_is_read_as_text():
 
 def test_names_in_quotes_are_read():
     """As Prometheus 3 writes them."""
-    reader = PageReader(lambda name: name == "vllm:running")
+    reader = ExpositionParser(lambda name: name == "vllm:running")
     for value in (3.0, 4.0):
         page = f'{{"vllm:running",engine="0"}} {value}\n{{"other.name"}} 1\n'
         assert read(reader, page) == {("vllm:running", (("engine", "0"),)): value}

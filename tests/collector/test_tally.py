@@ -10,7 +10,7 @@ import pytest
 from llmtrace.exporters.prometheus.aggregate import Aggregate
 from llmtrace.testing import make_row
 from llmtrace_collector.metrics import request_metrics as module
-from llmtrace_collector.metrics.request_metrics import Tally
+from llmtrace_collector.metrics.request_metrics import RequestMetrics
 from llmtrace_collector.store import StoreError
 
 START = 1_000_000_000_000
@@ -72,7 +72,7 @@ def versions(monkeypatch):
 def counting(versions, **settings):
     """Return a tally, its aggregate and its clock; everything is joined at once."""
     aggregate = Aggregate()
-    made = Tally(None, aggregate.add, settle_s=10.0, monotonic=versions.clock, **settings)
+    made = RequestMetrics(None, aggregate.add, settle_s=10.0, monotonic=versions.clock, **settings)
     return made, aggregate, versions.clock
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.core.attempts import MOST_TRIES, Try, as_plain, from_plain, keep
+from llmtrace.core.attempts import MAX_TRIES, Attempt, as_plain, from_plain, keep
 from llmtrace.core.row import from_dict
 from llmtrace.errors import DataError
 from llmtrace.testing import make_row
@@ -22,7 +22,7 @@ attempts = st.lists(
         st.integers(0, 10**10),
         st.integers(0, 10**10),
     ),
-    max_size=MOST_TRIES + 3,
+    max_size=MAX_TRIES + 3,
 )
 
 
@@ -57,8 +57,8 @@ def test_attempts_lie_side_by_side_within_the_request(failed, last, outcome):
         at = one.end_ns + one.backoff_ns
     assert at <= row.e2e_ns
     assert row.attempts == max(1, len(failed) + (last is not None))
-    assert len(row.tries) <= MOST_TRIES
-    if row.attempts <= MOST_TRIES and outcome == "error":
+    assert len(row.tries) <= MAX_TRIES
+    if row.attempts <= MAX_TRIES and outcome == "error":
         spent = sum(
             one.duration_ns + one.backoff_ns
             for one in row.tries
@@ -80,12 +80,14 @@ def test_what_each_attempt_came_to():
     request.recording.end("success")
 
     assert request.row.tries == (
-        Try(
+        Attempt(
             start_ns=3 * MS, duration_ns=20 * MS, backoff_ns=200 * MS, status=429,
             retry_after_ns=150 * MS,
         ),
-        Try(start_ns=223 * MS, duration_ns=10 * MS, backoff_ns=40 * MS, error_type="ConnectError"),
-        Try(start_ns=273 * MS, duration_ns=60 * MS, status=200),
+        Attempt(
+            start_ns=223 * MS, duration_ns=10 * MS, backoff_ns=40 * MS, error_type="ConnectError"
+        ),
+        Attempt(start_ns=273 * MS, duration_ns=60 * MS, status=200),
     )  # fmt: skip
 
 
@@ -107,7 +109,7 @@ def test_given_up_while_waiting_to_try_again():
 
     assert request.row.timeline.retry_gateway == 120 * MS
     assert request.row.tries == (
-        Try(start_ns=0, duration_ns=20 * MS, backoff_ns=100 * MS, status=429),
+        Attempt(start_ns=0, duration_ns=20 * MS, backoff_ns=100 * MS, status=429),
     )
 
 
@@ -125,11 +127,11 @@ def test_attempts_of_a_call_that_went_well_are_forgotten_but_for_their_failures(
 
 def test_the_first_attempts_are_kept_and_the_last():
     """Of many attempts enough are kept to see how it began and ended."""
-    kept: list[Try] = []
+    kept: list[Attempt] = []
     for number in range(100):
-        keep(kept, Try(start_ns=number, duration_ns=1))
+        keep(kept, Attempt(start_ns=number, duration_ns=1))
 
-    assert [one.start_ns for one in kept] == [*range(MOST_TRIES - 1), 99]
+    assert [one.start_ns for one in kept] == [*range(MAX_TRIES - 1), 99]
 
 
 # --- to plain data and back ---------------------------------------------------------------------
@@ -143,7 +145,7 @@ def test_they_come_back(given_tries):
 
 def test_how_they_are_written():
     """Durations in seconds; what is not known is left out."""
-    one = Try(start_ns=0, duration_ns=250 * MS, status=503, retry_after_ns=2_000 * MS)
+    one = Attempt(start_ns=0, duration_ns=250 * MS, status=503, retry_after_ns=2_000 * MS)
 
     assert as_plain([one]) == [
         {"start_s": 0.0, "duration_s": 0.25, "status": 503, "retry_after_s": 2.0}
@@ -170,7 +172,7 @@ def test_what_cannot_be_attempts_is_refused(written):
 
 def test_only_so_many_are_read():
     """A row from elsewhere cannot hold more than one made here."""
-    assert len(from_plain([GOOD] * 1000)) == MOST_TRIES
+    assert len(from_plain([GOOD] * 1000)) == MAX_TRIES
     [one] = from_plain([GOOD | {"status": 200.0, "error_type": "x" * 5000}])
     assert one.status == 200
     assert len(one.error_type or "") == 256

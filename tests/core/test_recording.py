@@ -17,7 +17,7 @@ from llmtrace.core.recording import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOO
 from llmtrace.core.row import OUTCOMES, Row, from_dict
 from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import areads, reads
+from llmtrace.instrumentation.streams.timed_reads import atimed_reads, reads
 from llmtrace.testing import capture
 from tests.recordings import INFO, MS, Request
 
@@ -285,7 +285,7 @@ def test_a_broken_clock_does_not_touch_an_async_stream(ticks, content):
 
     async def consume() -> list[str]:
         classify = lambda _, chunk: TEXT if chunk else NOTHING  # noqa: E731
-        return [chunk async for chunk in areads(recording, read, classify)]
+        return [chunk async for chunk in atimed_reads(recording, read, classify)]
 
     assert asyncio.run(consume()) == content
     check(rows)

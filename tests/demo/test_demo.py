@@ -28,7 +28,7 @@ from llmtrace.demo.injected_faults import FAULTS, calm, named
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.progress import Progress
 from llmtrace.demo.sample_app import share
-from llmtrace.demo.simulated_users import LONGEST_PROMPT, jobs
+from llmtrace.demo.simulated_users import MAX_PROMPT, jobs
 from llmtrace.demo.target import Target
 from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
@@ -515,7 +515,7 @@ def test_the_work_is_the_same_all_along():
     assert [routes[:200].count("document"), routes[200:].count("document")] == [20, 15]
 
 
-@pytest.mark.parametrize("longest", [LONGEST_PROMPT, 3_200])
+@pytest.mark.parametrize("longest", [MAX_PROMPT, 3_200])
 def test_prompts_fit_the_endpoint(longest):
     """Short ones and long ones, none longer than the endpoint takes, each with an answer limit."""
     some = list(itertools.islice(jobs(longest_prompt=longest), 300))

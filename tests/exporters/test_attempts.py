@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from llmtrace.core.attempts import MOST_TRIES, Try
+from llmtrace.core.attempts import MAX_TRIES, Attempt
 from llmtrace.exporters import tracer_provider
 from llmtrace.exporters.otlp.encode import encode_row
 from llmtrace.exporters.span_layout import attempt_spans
@@ -17,11 +17,11 @@ from llmtrace.semconv.convert import is_row
 from tests.exporters.samples import MS, SPAN, START, TRACE, typical
 
 TRIES = (
-    Try(
+    Attempt(
         start_ns=0, duration_ns=50 * MS, backoff_ns=200 * MS, status=429, retry_after_ns=150 * MS
     ),
-    Try(start_ns=250 * MS, duration_ns=10 * MS, error_type="httpx.ConnectError"),
-    Try(start_ns=260 * MS, duration_ns=2_000 * MS, status=200),
+    Attempt(start_ns=250 * MS, duration_ns=10 * MS, error_type="httpx.ConnectError"),
+    Attempt(start_ns=260 * MS, duration_ns=2_000 * MS, status=200),
 )  # fmt: skip
 EXPECTED = {
     "attempt 1": {
@@ -60,7 +60,7 @@ def test_a_row_sent_twice_has_the_same_attempts():
 
 def test_the_last_of_many_has_its_own_number():
     """Where attempts in between were forgotten, the last still says the how manieth it was."""
-    many = typical(tries=TRIES[:1] * MOST_TRIES, attempts=40)
+    many = typical(tries=TRIES[:1] * MAX_TRIES, attempts=40)
 
     assert [span.name for span in attempt_spans(many)][-2:] == ["attempt 15", "attempt 40"]
 

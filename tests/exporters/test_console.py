@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.core.attempts import Try
+from llmtrace.core.attempts import Attempt
 from llmtrace.core.stages import STAGES, Timeline
 from llmtrace.exporters.console.sink import console_sink, line, waterfall
 from tests.exporters.samples import MS, TRACE, typical, unsplit
@@ -96,9 +96,9 @@ def test_waterfall(row, expected):
 def test_waterfall_of_retries():
     """Each attempt has a line below the stages: when it ran, what came of it, and the wait."""
     tries = (
-        Try(start_ns=0, duration_ns=600 * MS, backoff_ns=600 * MS, status=429,
+        Attempt(start_ns=0, duration_ns=600 * MS, backoff_ns=600 * MS, status=429,
             retry_after_ns=500 * MS),
-        Try(start_ns=1_200 * MS, duration_ns=1_200 * MS, status=200),
+        Attempt(start_ns=1_200 * MS, duration_ns=1_200 * MS, status=200),
     )  # fmt: skip
     drawn = waterfall(typical(tries=tries), 80).split("\n")[-3:-1]
 

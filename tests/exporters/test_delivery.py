@@ -7,7 +7,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from llmtrace.core.failopen import internal_errors
-from llmtrace.exporters.otlp.retry import Undelivered, deliver
+from llmtrace.exporters.otlp.retry import RetryExhausted, deliver
 
 
 class Tries:
@@ -44,7 +44,7 @@ class Tries:
 
 def passing(wait_s=None):
     """Make a refusal that may pass."""
-    return Undelivered("later", retryable=True, wait_s=wait_s)
+    return RetryExhausted("later", retryable=True, wait_s=wait_s)
 
 
 def test_accepted_at_once():
@@ -73,8 +73,8 @@ def test_the_server_says_how_long_to_wait():
 
 def test_a_refusal_for_good_is_not_retried():
     """What sending again cannot mend is given up at once."""
-    tries = Tries(Undelivered("no", retryable=False))
-    with pytest.raises(Undelivered, match="no"):
+    tries = Tries(RetryExhausted("no", retryable=False))
+    with pytest.raises(RetryExhausted, match="no"):
         tries.deliver()
 
     assert tries.sent == 1
@@ -83,12 +83,12 @@ def test_a_refusal_for_good_is_not_retried():
 def test_giving_up():
     """After the time allowed no further attempt is made, however the server asks."""
     tries = Tries(*[passing() for _ in range(99)])
-    with pytest.raises(Undelivered):
+    with pytest.raises(RetryExhausted):
         tries.deliver(give_up_after_s=3.6)
     assert tries.waits == [0.5, 1, 2]
 
     patient = Tries(passing(3600.0))
-    with pytest.raises(Undelivered):
+    with pytest.raises(RetryExhausted):
         patient.deliver()
     assert patient.waits == []
 
@@ -96,7 +96,7 @@ def test_giving_up():
 def test_no_more_waiting_once_closing():
     """When there is no time to pause, the last refusal stands."""
     tries = Tries(passing())
-    with pytest.raises(Undelivered):
+    with pytest.raises(RetryExhausted):
         tries.deliver(pause=lambda _: False)
 
     assert tries.sent == 1

@@ -19,7 +19,7 @@ from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.exporters.samples import MS, START, typical, unsplit
 from tests.strategies import requests
 
-MOST = 1 << 20
+MAX = 1 << 20
 FAILED = {
     "error": "the request failed",
     "timeout": "the request timed out",
@@ -222,7 +222,7 @@ def test_negative_integers():
     assert (attributes["n"], attributes["m"]) == (-1, -(2**63))
 
 
-def requests_of(rows, most_bytes=MOST):
+def requests_of(rows, most_bytes=MAX):
     """Decode the requests that rows become, and how many rows each says it has."""
     return [
         (ExportTraceServiceRequest.FromString(body), count)
@@ -312,7 +312,7 @@ HOP = spans.Span(
 def test_a_span_that_is_no_row():
     """It is sent as it stands, under its own service, in the same request as rows."""
     row = typical()
-    [(body, count)] = encode([row, HOP], Resources(), MOST)
+    [(body, count)] = encode([row, HOP], Resources(), MAX)
     sent = ExportTraceServiceRequest.FromString(body)
     services = {
         attributes_of(each.resource)["service.name"]: each.scope_spans[0].spans

@@ -31,7 +31,7 @@ from llmtrace.testing import FakeClock
 from .stored import held
 
 # What a recording may hold, whatever was read.
-MOST_BYTES = 24 * 1024
+MAX_BYTES = 24 * 1024
 # So often the same is sent, and again, to see what piles up: nothing but what numbers grow by.
 TIMES = 40
 GROWTH_BYTES = 256
@@ -66,7 +66,7 @@ def steady(one: Recording, feed: Callable[[], object]) -> None:
     for _ in range(TIMES):
         feed()
 
-    assert held(one) < MOST_BYTES
+    assert held(one) < MAX_BYTES
     assert held(one) - before < GROWTH_BYTES
 
 
@@ -268,7 +268,7 @@ def test_any_headers(raw, ok):
     one, rows = recording()
     steady(one, lambda: propagation.answered(one, raw, ok=ok))
     one.end("success")
-    assert len(propagation._read_as) <= propagation._MOST_NAMES
+    assert len(propagation._read_as) <= propagation._MAX_NAMES
     sound(rows)
 
 
@@ -279,7 +279,7 @@ def test_many_headers(raw):
     propagation.answered(one, raw, ok=True)
     one.end("success")
 
-    assert held(one) < MOST_BYTES
+    assert held(one) < MAX_BYTES
     sound(rows)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llmtrace.core.recording import Recording
 from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.instrumentation.headers.propagation import answered, incoming, outgoing
-from llmtrace.runtime.trace_context import HeaderPolicy, SpanIdentity
+from llmtrace.runtime.trace_context import HeaderPolicy, TraceContext
 from llmtrace.testing import capture
 
 MS = 1_000_000
@@ -27,7 +27,7 @@ def recording() -> Recording:
 def make_recording() -> Recording:
     """Make a recording with ids, for tests whose examples each need one of their own."""
     made = Recording(lambda _, __: None, {"request_id": f"lt-{SPAN}"})
-    made.span = SpanIdentity(TRACE, SPAN, None, sampled=True)
+    made.span = TraceContext(TRACE, SPAN, None, sampled=True)
     return made
 
 
@@ -49,7 +49,7 @@ def test_both_join_keys_are_sent(recording):
 
 def test_what_is_not_sampled_says_so(recording):
     """The server is told that nobody keeps this trace."""
-    recording.span = SpanIdentity(TRACE, SPAN, None, sampled=False)
+    recording.span = TraceContext(TRACE, SPAN, None, sampled=False)
 
     assert outgoing(recording, {})["traceparent"] == f"00-{TRACE}-{SPAN}-00"
 
@@ -117,7 +117,7 @@ def test_who_gets_headers_can_be_chosen(recording, sent, host, names):
 )
 def test_a_traceparent_of_the_rows_own_parent_is_replaced(recording, trace, parent, replaced):
     """The row lies between its parent and the server; what was set by hand stays."""
-    recording.span = SpanIdentity(TRACE, SPAN, "1" * 16, sampled=True)
+    recording.span = TraceContext(TRACE, SPAN, "1" * 16, sampled=True)
     added = outgoing(recording, {"traceparent": f"00-{trace}-{parent}-01"})
 
     assert added.get("traceparent") == (f"00-{TRACE}-{SPAN}-01" if replaced else None)
@@ -125,7 +125,7 @@ def test_a_traceparent_of_the_rows_own_parent_is_replaced(recording, trace, pare
 
 def test_what_others_say_of_the_trace_is_passed_on(recording):
     """A trace that came with a `tracestate` goes on with it, unless the caller sets its own."""
-    recording.span = SpanIdentity(TRACE, SPAN, None, sampled=True, tracestate="vendor=1")
+    recording.span = TraceContext(TRACE, SPAN, None, sampled=True, tracestate="vendor=1")
 
     assert outgoing(recording, {})["tracestate"] == "vendor=1"
     assert "tracestate" not in outgoing(recording, {"tracestate": "mine=2"})

@@ -7,7 +7,7 @@ from typing import Any
 
 import llmtrace
 from llmtrace.core.failopen import internal_errors
-from llmtrace.core.recording import Attempt
+from llmtrace.core.recording import LiveAttempt
 from llmtrace.instrumentation.http import phases
 from llmtrace.testing import capture
 from tests.sse_server import Server
@@ -46,7 +46,7 @@ def test_asking_a_proxy_for_a_tunnel_is_not_sending_the_request() -> None:
         def __init__(self, method: bytes) -> None:
             self.method = method
 
-    attempt = Attempt(started=0)
+    attempt = LiveAttempt(started=0)
     now = 0
 
     def clock() -> int:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.core.recording import GAP_BOUNDS_NS, TEXT, Recording
-from llmtrace.instrumentation.streams.timed_reads import areads, reads
+from llmtrace.instrumentation.streams.timed_reads import atimed_reads, reads
 
 # Waits around one bound, one after the other, and those that are far from any.
 AROUND = st.builds(
@@ -51,7 +51,7 @@ def counted(waits: list[int], how: str) -> Recording:
             raise StopAsyncIteration from None
 
     async def all_of_it() -> None:
-        async for _ in areads(recording, aread, classify):
+        async for _ in atimed_reads(recording, aread, classify):
             pass
 
     if how == "sync":

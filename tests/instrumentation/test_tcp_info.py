@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.core.recording import Attempt
+from llmtrace.core.recording import LiveAttempt
 from llmtrace.core.stages import Reported
 from llmtrace.instrumentation.http import tcp_info
 
@@ -108,7 +108,7 @@ def test_what_the_kernel_says(sock, expected):
 @linux
 def test_the_kernels_round_trip_wins():
     """The kernel's shortest round trip is better than the one handshake that was seen."""
-    attempt = Attempt(started=0, connect=9 * MS)
+    attempt = LiveAttempt(started=0, connect=9 * MS)
     tcp_info.look(attempt, Socket(250))
 
     assert attempt.rtt == Reported(250_000, "kernel")
@@ -116,7 +116,7 @@ def test_the_kernels_round_trip_wins():
 
 def test_a_handshake_stands_in():
     """Where the kernel cannot tell, a TCP handshake is one round trip."""
-    attempt = Attempt(started=0, connect=9 * MS)
+    attempt = LiveAttempt(started=0, connect=9 * MS)
     tcp_info.look(attempt, None)
 
     assert attempt.rtt == Reported(9 * MS, "client")
@@ -125,7 +125,7 @@ def test_a_handshake_stands_in():
 @pytest.mark.parametrize("connect", [None, 0])
 def test_a_pooled_connection_has_no_handshake(connect):
     """No handshake was made, or none was seen: the round trip is unknown, and not 0."""
-    attempt = Attempt(started=0, connect=connect)
+    attempt = LiveAttempt(started=0, connect=connect)
     tcp_info.look(attempt, None)
 
     assert attempt.rtt is None
@@ -134,7 +134,7 @@ def test_a_pooled_connection_has_no_handshake(connect):
 @linux
 def test_a_send_that_returned_late():
     """Sending ended when the kernel last sent, give or take a tick, not when the thread ran."""
-    attempt = Attempt(started=0, send_started=10 * MS, send=80 * MS, answered=100 * MS)
+    attempt = LiveAttempt(started=0, send_started=10 * MS, send=80 * MS, answered=100 * MS)
     tcp_info.look(attempt, Socket(250, sent_ms_ago=85))
 
     assert attempt.send == 9 * MS
@@ -149,7 +149,7 @@ def test_a_send_that_returned_late():
 )
 def test_a_send_only_ever_gets_shorter(send, started, answered, ago):
     """Whatever the kernel says, sending took no more than was seen, and not less than nothing."""
-    attempt = Attempt(started=0, send_started=started, send=send, answered=answered)
+    attempt = LiveAttempt(started=0, send_started=started, send=send, answered=answered)
     tcp_info.look(attempt, Socket(250, sent_ms_ago=ago))
 
     assert attempt.send is not None
@@ -160,7 +160,7 @@ def test_a_send_only_ever_gets_shorter(send, started, answered, ago):
 @pytest.mark.parametrize("given_", [{"send": 5 * MS}, {"send_started": 5 * MS}, {}])
 def test_a_send_nobody_saw_stays_unknown(given_):
     """Without both its start and its length, a send is left as it is."""
-    attempt = Attempt(started=0, answered=100 * MS, **given_)
+    attempt = LiveAttempt(started=0, answered=100 * MS, **given_)
     tcp_info.look(attempt, Socket(250, sent_ms_ago=90))
 
     assert attempt.send == given_.get("send")

@@ -16,7 +16,7 @@ import pytest
 from opentelemetry import trace as otel
 
 import llmtrace
-from llmtrace.agents.scopes import MOST_REQUESTS, MOST_TOOLS
+from llmtrace.agents.scopes import MAX_REQUESTS, MAX_TOOLS
 from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
@@ -232,26 +232,26 @@ def test_more_tools_than_are_kept(clock: FakeClock, faulty: None) -> None:
     """All are counted, to the nanosecond; chains are looked for among the first, and that said."""
     [run] = tools(clock, "run", seconds=0.5)
     with watched(clock=clock) as (rows, spans), llmtrace.turn("many"):
-        for _ in range(MOST_TOOLS + 10):
+        for _ in range(MAX_TOOLS + 10):
             run()
             clock.advance(0.1)
     turn = turn_of(rows)
 
-    assert (turn.tool_calls, turn.tool_wall_s) == (MOST_TOOLS + 10, (MOST_TOOLS + 10) / 2)
+    assert (turn.tool_calls, turn.tool_wall_s) == (MAX_TOOLS + 10, (MAX_TOOLS + 10) / 2)
     assert turn.tool_serial_s == turn.tool_wall_s
-    assert len(turn.parts) == MOST_TOOLS
-    assert len(spans.all) == MOST_TOOLS + 10
+    assert len(turn.parts) == MAX_TOOLS
+    assert len(spans.all) == MAX_TOOLS + 10
     assert internal_errors() == {"turn.tools": 10}
 
 
 def test_more_requests_than_are_kept(clock: FakeClock, faulty: None) -> None:
     """Those beyond are rows all the same; in the turn their time is its own, and that is said."""
     with watched(clock=clock) as (rows, _), llmtrace.turn("many"):
-        for _ in range(MOST_REQUESTS + 3):
+        for _ in range(MAX_REQUESTS + 3):
             ask(clock, 0.01)
 
-    assert len(rows) == MOST_REQUESTS + 4
-    assert len(turn_of(rows).parts) == MOST_REQUESTS
+    assert len(rows) == MAX_REQUESTS + 4
+    assert len(turn_of(rows).parts) == MAX_REQUESTS
     assert internal_errors() == {"turn.requests": 3}
 
 

@@ -464,7 +464,7 @@ def test_messages_in_fragments(how: str) -> None:
 
 def test_a_fragmented_message_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not kept to be read; the next one is."""
-    monkeypatch.setattr(websocket_session, "_LONGEST", 1000)
+    monkeypatch.setattr(websocket_session, "_MAX_LENGTH", 1000)
 
     async def answers(connection: ServerConnection, _question: str) -> None:
         await connection.send(["x" * 700, "y" * 340])

@@ -49,10 +49,10 @@ _FAINT: Final = """(() => {
     const style = getComputedStyle(one), drawn = one instanceof SVGElement;
     const [a, b] = [light(rgb(drawn ? style.fill : style.color)), light(under(one))];
     const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
-    if (contrast < LEAST) found.push(walk.currentNode.data + " " + contrast.toFixed(2));
+    if (contrast < MIN) found.push(walk.currentNode.data + " " + contrast.toFixed(2));
   }
   return found;
-})()""".replace("LEAST", str(CONTRAST))
+})()""".replace("MIN", str(CONTRAST))
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ _US = 1_000
 
 
 @dataclass
-class Told:
+class Classification:
     """What the plugin sent, and a switch: while `hang` is set, nobody answers it."""
 
     receiver: Receiver
@@ -70,7 +70,7 @@ class Told:
 
 
 @contextmanager
-def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, Told]]:
+def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, Classification]]:
     """Run a vLLM with the plugin installed and on; yield it and what it tells."""
     path, over = make_plugin_path(folder), threading.Event()
 
@@ -80,7 +80,7 @@ def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, 
         return Answer()
 
     with http_receiver(answer) as receiver:
-        told = Told(receiver)
+        told = Classification(receiver)
         variables = {
             "PYTHONPATH": str(path),
             "LLMTRACE_VLLM_PLUGIN": "1",
@@ -96,13 +96,13 @@ def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, 
 @pytest.fixture(scope="module")
 def one(
     vllm_python: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[local_vllm.Server, Told]]:
+) -> Iterator[tuple[local_vllm.Server, Classification]]:
     """Run a vLLM with one API server and the plugin."""
     with telling(tmp_path_factory.mktemp("plugin")) as both:
         yield both
 
 
-def agree(rows: Sequence[Row], told: Told) -> None:
+def agree(rows: Sequence[Row], told: Classification) -> None:
     """Check that each row has one record, which says what the engine says in band."""
     told.wait_for(rows)
     for row in rows:

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 import llmtrace
 from llmtrace.core.recording import TEXT, Recording
 from llmtrace.runtime import proxied_request as relays
-from llmtrace.runtime.proxied_request import Relay, Spent, Waits
+from llmtrace.runtime.proxied_request import ProxiedRequest, SelfTime, WaitIntervals
 from llmtrace.testing import FakeClock, capture
 
 US = 1_000
 
 
-def spent(own: int = 0, upstream: int = 0, caller: int = 0, beside: int = 0) -> Spent:
+def spent(own: int = 0, upstream: int = 0, caller: int = 0, beside: int = 0) -> SelfTime:
     """Return what was spent, given in microseconds."""
-    return Spent(own=own * US, upstream=upstream * US, caller=caller * US, beside=beside * US)
+    return SelfTime(own=own * US, upstream=upstream * US, caller=caller * US, beside=beside * US)
 
 
 class Bench:
@@ -25,7 +25,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.clock = FakeClock(1_000_000_000)
-        self.relay = Relay(self.clock, "order-7")
+        self.relay = ProxiedRequest(self.clock, "order-7")
 
     def passes(self, us: int) -> None:
         """Let time pass."""
@@ -37,7 +37,7 @@ class Bench:
         self.relay.calls_upstream(call)
         return call
 
-    def settle(self) -> Spent:
+    def settle(self) -> SelfTime:
         """Send the first content."""
         return self.relay.settle(self.clock())
 
@@ -378,7 +378,7 @@ def test_reads_before_the_content_are_told_apart(reads):
 
 def test_memory_does_not_grow_with_the_reads():
     """A whole answer read before anything is sent is kept in bounds, and loses little."""
-    waits = Waits()
+    waits = WaitIntervals()
     for read in range(10_000):
         waits.begin(10 * read)
         waits.end(10 * read + 9)
@@ -395,7 +395,7 @@ def test_upstream_calls_go_by_the_requests_own_id():
     """The first call has the caller's id, by which all sides are joined; later ones their own."""
     clock = FakeClock(1)
     with capture(clock=clock) as rows:
-        token = relays.current.set(Relay(clock, "order-7"))
+        token = relays.current.set(ProxiedRequest(clock, "order-7"))
         try:
             for _ in range(3):
                 list(llmtrace.wrap(iter(["a"])))

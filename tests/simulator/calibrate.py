@@ -25,10 +25,10 @@ from llmtrace.simulator.fleet.step_cost import StepCost
 
 _Floats = NDArray[np.float64]
 
-_FEWEST: Final = 30
+_MIN_COUNT: Final = 30
 _ROUNDS: Final = 8
 _TRIM: Final = 3.0
-_MOST_JITTER: Final = 0.3
+_MAX_JITTER: Final = 0.3
 _UNLIMITED: Final = 1e9
 _IDLE_PERCENT: Final = 5
 _SIDE_BY_SIDE: Final = 16
@@ -96,8 +96,8 @@ def fit(served: Served, max_tokens: int) -> StepCost:
     Raises:
         DataError: too few requests.
     """
-    if len(served.start) < _FEWEST:
-        raise DataError(f"{len(served.start)} requests are too few to fit; wanted {_FEWEST}")
+    if len(served.start) < _MIN_COUNT:
+        raise DataError(f"{len(served.start)} requests are too few to fit; wanted {_MIN_COUNT}")
     scheduled = served.start + served.front_s + served.queue_s
     first = scheduled + served.prefill_s
     end = first + served.decode_s
@@ -128,7 +128,7 @@ def fit(served: Served, max_tokens: int) -> StepCost:
         attention_s=attention,
         sequence_s=sequence,
         context_s=0.0,
-        jitter=min(_MOST_JITTER, left),
+        jitter=min(_MAX_JITTER, left),
         front_request_s=front,
         front_prompt_s=0.0,
         front_token_s=0.0,

@@ -24,8 +24,8 @@ from starlette.testclient import TestClient
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.errors import ConfigError, DataError, SourceError
-from llmtrace.triage.oncall.alert import MOST_BYTES, Alert, read_alerts
-from llmtrace.triage.oncall.alert_queue import Desk, DeskSettings, Full, triage_alert
+from llmtrace.triage.oncall.alert import MAX_BYTES, Alert, read_alerts
+from llmtrace.triage.oncall.alert_queue import AlertQueue, DeskSettings, Full, triage_alert
 from llmtrace.triage.oncall.command import serve
 from llmtrace.triage.oncall.notify import Annotated, Webhook, summary
 from llmtrace.triage.oncall.report_store import Reports
@@ -100,7 +100,7 @@ def test_the_same_firing_has_the_same_id():
         (b'{"alerts": [{}]}', "startsAt"),
         (b'{"alerts": [{"startsAt": "soon"}]}', "startsAt"),
         (b"[" * 100_000, "no JSON"),
-        (b" " * (MOST_BYTES + 1), "more than"),
+        (b" " * (MAX_BYTES + 1), "more than"),
     ],
 )
 def test_what_is_no_notification_is_refused(body, words):
@@ -131,7 +131,7 @@ def test_nothing_a_sender_sends_raises_anything_else(alerts, noise):
 # --- the desk ------------------------------------------------------------------------------------
 
 
-class Told:
+class Notifier:
     """Keeps what it is told, or fails."""
 
     def __init__(self, *, fails: bool = False) -> None:
@@ -146,11 +146,11 @@ class Told:
 
 
 @contextmanager
-def working(load: Any, folder: Path, *tell: Told, **settings: Any) -> Iterator[Desk]:
+def working(load: Any, folder: Path, *tell: Notifier, **settings: Any) -> Iterator[AlertQueue]:
     """Run a desk; end it afterwards."""
     reports = Reports(folder)
     reports.ready()
-    desk = Desk(
+    desk = AlertQueue(
         load,
         reports,
         tell,
@@ -179,7 +179,7 @@ def test_an_alert_becomes_a_report_and_is_told(slow, at, tmp_path):
         asked.append(window)
         return Case(rows=slow.rows, signals=slow.signals)
 
-    broken, chat = Told(fails=True), Told()
+    broken, chat = Notifier(fails=True), Notifier()
     alerts = read_alerts(notification(firing(at, model="m", severity="page")))
     with working(load, tmp_path, broken, chat) as desk:
         assert desk.take(alerts) == 1
@@ -484,7 +484,7 @@ def test_over_http(slow, at, tmp_path):
         assert wrong.status_code == 415
         bare.headers["Content-Type"] = "application/json"
         assert bare.post("/alerts", content=b"{}").status_code == 400
-        assert bare.post("/alerts", content=b" " * (MOST_BYTES + 1)).status_code == 413
+        assert bare.post("/alerts", content=b" " * (MAX_BYTES + 1)).status_code == 413
         assert bare.post("/alerts", content=notification(firing(at))).json() == {"taken": 1}
         until(lambda: desk.counts["triaged"])
         index = bare.get("/").text

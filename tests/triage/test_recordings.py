@@ -17,7 +17,7 @@ from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED, Result
 
 RECORDED = sorted(path.parent for path in Path(__file__).parent.glob("recorded/*/truth.json"))
-FEWEST = 72  # below that a p95 has no interval
+MIN_COUNT = 72  # below that a p95 has no interval
 SURE = ("confirmed", "likely")
 WORKLOAD = ("workload", "new_workload", "mixed")
 
@@ -63,7 +63,7 @@ def test_a_recording_is_whole(folder):
     assert case.warnings == ()
     assert np.array_equal(total, np.rint(number["e2e_s"] * 1e9).astype(np.int64))
     for window in (case.before, case.after):
-        assert case.rows.within(window.start, window.end).n >= FEWEST
+        assert case.rows.within(window.start, window.end).n >= MIN_COUNT
     assert {"running", "waiting", "kv_usage"} <= set(case.signals.signal.names)
     assert {*truth["causes"], *truth["accept"]} <= set(CAUSES)
     assert not {"truth", "causes"} & json.loads((folder / "case.json").read_text()).keys()

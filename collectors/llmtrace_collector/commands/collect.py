@@ -34,7 +34,7 @@ from llmtrace_collector.commands.reload import Reloader
 from llmtrace_collector.config.fields import Key
 from llmtrace_collector.config.schema import Address, Config, as_yaml, exposed, load, tls
 from llmtrace_collector.metrics.endpoint import Own, Samples
-from llmtrace_collector.metrics.request_metrics import Tally
+from llmtrace_collector.metrics.request_metrics import RequestMetrics
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.receive import (
     HttpAccess,
@@ -194,7 +194,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
             registry=registry,
         )
         last.callback(sink.close)
-        tally = Tally(
+        tally = RequestMetrics(
             store, sink.write, settle_s=config.metrics.settle, without=config.metrics.without
         )
         registry.register(TargetMetrics(scraper.states, None if gpus is None else gpus.read))
@@ -423,7 +423,7 @@ def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
 
 
 def _of_collector(
-    began: float, recorder: Recorder, tally: Tally, unwanted: Unwanted
+    began: float, recorder: Recorder, tally: RequestMetrics, unwanted: Unwanted
 ) -> Iterator[tuple[str, str, str, Samples]]:
     yield (
         "llmtrace_collector_info", "Which collector this is.", "gauge",

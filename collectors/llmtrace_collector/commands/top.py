@@ -25,7 +25,7 @@ _GAP: Final = 2
 _WIDEST: Final = 140
 _WIDE: Final = 96
 _WIDER: Final = 120
-_LONGEST_WORDS: Final = 28
+_MAX_WORDS: Final = 28
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _SPARK_MINUTES: Final = 30
 _VERDICTS: Final = {
@@ -244,13 +244,13 @@ def _engine(one: Mapping[str, Any]) -> Mapping[str, Text]:
         name += f" #{one['replica']}"
     state = Text("not read yet", "dim")
     if one["up"] is False:
-        state = Text(f"✗ {one['problem'] or 'not reached'}"[:_LONGEST_WORDS], "red")
+        state = Text(f"✗ {one['problem'] or 'not reached'}"[:_MAX_WORDS], "red")
     elif one["up"]:
         state = Text(f"✓ {one['engine'] or 'no known page'}", "green")
     return {
         "engine": Text(name),
         "is": state,
-        "model": Text((one["model"] or "-")[:_LONGEST_WORDS]),
+        "model": Text((one["model"] or "-")[:_MAX_WORDS]),
         ">running": Text(_whole(one["running"])),
         ">waiting": Text(_whole(one["waiting"])),
         ">KV": Text(_share(one["kv_usage"])),

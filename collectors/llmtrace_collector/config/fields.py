@@ -19,7 +19,7 @@ from llmtrace.errors import ConfigError, explain_error
 T = TypeVar("T")
 Key = tuple[str, ...]
 
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def from_file(file: Path) -> dict[Key, Given]:
         ConfigError: it cannot be read, or is no mapping.
     """
     try:
-        if file.stat().st_size > _MOST_BYTES:
+        if file.stat().st_size > _MAX_BYTES:
             raise ConfigError(f"{file}: larger than 1 MiB, which no configuration is")
         written = file.read_text(encoding="utf-8")
         content = yaml.safe_load(written)

@@ -58,8 +58,8 @@ _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([kmgt]?)(?:i?b)?\s*", re
 _DAY_S: Final = 86_400
 _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": _DAY_S}
 _SPAN: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([smhd])\s*")
-_MOST_PORT: Final = 65_535
-_LEAST_TOKEN: Final = 16
+_MAX_PORT: Final = 65_535
+_MIN_TOKEN: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def address(value: Any, where: Where) -> Address | None:
     said = str(value) if isinstance(value, int | str) and value is not True else ""
     host, colon, port = said.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if colon else "127.0.0.1"
-    if port.isdecimal() and int(port) <= _MOST_PORT and host:
+    if port.isdecimal() and int(port) <= _MAX_PORT and host:
         return Address(host, int(port))
     raise where.wrong(f"{value!r} is not an address such as 127.0.0.1:4319, a port, or off")
 
@@ -154,9 +154,9 @@ def origin(value: Any, where: Where) -> str:
 def token_file(value: Any, where: Where) -> Path:
     """Read the path of a file with a token, and look whether there is one in it."""
     found = path(value, where)
-    if len(read_token(found, where.text)) < _LEAST_TOKEN:
+    if len(read_token(found, where.text)) < _MIN_TOKEN:
         raise where.wrong(
-            f"{found} must hold {_LEAST_TOKEN} characters at least, such as "
+            f"{found} must hold {_MIN_TOKEN} characters at least, such as "
             "`openssl rand -hex 32` prints"
         )
     return found

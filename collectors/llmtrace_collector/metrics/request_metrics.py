@@ -24,7 +24,7 @@ from llmtrace_collector.store import Store, read
 _REMEMBERED_S: Final = 3_600.0
 _REMEMBERED: Final = 1_000_000
 # Sampled rows stand for others; one that claims to stand for more than this is not believed.
-_MOST_WEIGHT: Final = 1_000
+_MAX_WEIGHT: Final = 1_000
 _COUNTED: Final = (
     "outcome", "e2e_s", "ttft_s", "tpot_s", "output_tokens",
     *(f"{stage}_s" for stage in STAGE_LABELS),
@@ -32,7 +32,7 @@ _COUNTED: Final = (
 Key = tuple[str, str]
 
 
-class Tally:
+class RequestMetrics:
     """Counts settled rows of requests and turns, from `run` until it is cancelled.
 
     Args:
@@ -117,7 +117,7 @@ class Tally:
             return
         if row.service in self._without:
             return
-        for _ in range(min(max(1, round(row.weight)), _MOST_WEIGHT)):
+        for _ in range(min(max(1, round(row.weight)), _MAX_WEIGHT)):
             self._add(row)
         self.rows += 1
 

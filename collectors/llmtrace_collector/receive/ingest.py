@@ -34,8 +34,8 @@ logger = logging.getLogger("llmtrace.collector")
 # Of few spans nearly all of an insert or a join is planning the query, so that they come the less
 # often the longer they take: a 25th of a core each. Where there is much to do they come sooner.
 _REST: Final = 24
-_MOST_REST_S: Final = 5.0  # between two inserts
-_MOST_JOIN_REST_S: Final = 15.0
+_MAX_REST_S: Final = 5.0  # between two inserts
+_MAX_JOIN_REST_S: Final = 15.0
 # What is stored while a join runs may only be seen by the next.
 _JOINS: Final = 2
 # How often a batch is tried before it is divided, a part of it before that is divided further, and
@@ -154,7 +154,7 @@ class Ingest:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            rest_s = min(_REST * self._insert_took, _MOST_REST_S)
+            rest_s = min(_REST * self._insert_took, _MAX_REST_S)
             wait_s = max(self._settings.interval_s, rest_s)
             self._spool.wait(wait_s, self._settings.batch_bytes, self._stopping.is_set)
             self.drain(leave=self._settings.batch_bytes)
@@ -318,7 +318,7 @@ class Ingest:
                 self.counted.problem = None
         ended = self._monotonic()
         pause = self._settings.join_s * (1 if self._joins_due > 0 else _IDLE)
-        rest_s = min(_REST * (ended - started), _MOST_JOIN_REST_S)
+        rest_s = min(_REST * (ended - started), _MAX_JOIN_REST_S)
         self._join_at = ended + max(pause, rest_s)
         self.counted.join_s += ended - started
 

@@ -22,7 +22,7 @@ from starlette.datastructures import Headers
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from llmtrace.browser.beacon import MOST_BYTES
+from llmtrace.browser.beacon import MAX_BYTES
 from llmtrace_collector.receive.admission import Intake, Weight
 from llmtrace_collector.receive.auth import HttpAccess, check_token
 from llmtrace_collector.receive.beacons import Allowance, beacon_request
@@ -165,7 +165,7 @@ class _Beacons:
         self._allowance = allowance
 
     async def __call__(self, headers: Headers, receive: Receive, weight: Weight) -> _Reply:
-        body = await _read(headers, receive, self._intake, weight, MOST_BYTES)
+        body = await _read(headers, receive, self._intake, weight, MAX_BYTES)
         if not self._allowance.one():
             raise RefusedError("overloaded", "too many beacons")
         request = beacon_request(body, self._intake.wall(), self._access.beacon_service)

@@ -19,7 +19,7 @@ _HEADS: Final = {MARK: _HEAD, _MARKS + b"r": Struct("<4sII")}
 _LENGTH: Final = Struct("<4sI")  # how every head begins
 _CHECK: Final = Struct("<I")
 HEAD_BYTES: Final = _HEAD.size + _CHECK.size
-_LEAST: Final = min(kind.size for kind in _HEADS.values()) + _CHECK.size
+_MIN: Final = min(kind.size for kind in _HEADS.values()) + _CHECK.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def length_at(data: bytes, at: int) -> int | None:
     Its head alone is needed, and is not checked.
     """
     kind = _HEADS.get(data[at : at + len(MARK)])
-    if kind is None or len(data) - at < _LEAST:
+    if kind is None or len(data) - at < _MIN:
         return None
     return kind.size + _CHECK.size + int(_LENGTH.unpack_from(data, at)[1])
 

@@ -27,10 +27,10 @@ Series = Mapping[str, Any]  # `metric`: its labels, `values`: pairs of time and 
 
 _OURS: Final = "llmtrace_(engine|gateway|gpu|target)_.+"
 _CHUNK_S: Final = 900.0  # of samples as they were scraped, a query
-_MOST_POINTS: Final = 720  # of an engine's own metrics
-_LEAST_STEP_S: Final = 1.0
+_MAX_POINTS: Final = 720  # of an engine's own metrics
+_MIN_STEP_S: Final = 1.0
 _USUAL_STEP_S: Final = 15.0
-_MOST_SAMPLES: Final = 5_000_000
+_MAX_SAMPLES: Final = 5_000_000
 _NAMES_A_QUERY: Final = 20
 # What says of a series where it is from, and not what it is.
 _OF_PROMETHEUS: Final = frozenset({"__name__", "job", "instance", "exported_instance"})
@@ -107,12 +107,12 @@ def read_signals(
         samples = _engines_own(server, names, profiles, window, progress)
     signals, odd = signals_from(_bounded(samples))
     progress("asking Prometheus", 1.0)
-    full = len(signals) >= _MOST_SAMPLES
-    return signals, (*odd, *([f"only the first {_MOST_SAMPLES} samples are read"] * full))
+    full = len(signals) >= _MAX_SAMPLES
+    return signals, (*odd, *([f"only the first {_MAX_SAMPLES} samples are read"] * full))
 
 
 def _bounded(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for _, sample in zip(range(_MOST_SAMPLES), samples, strict=False):
+    for _, sample in zip(range(_MAX_SAMPLES), samples, strict=False):
         yield sample
 
 
@@ -166,7 +166,7 @@ def _engines_own(
     progress: Progress,
 ) -> Iterator[dict[str, Any]]:
     """Yield the signals of engines that a Prometheus scrapes itself, a step at a time."""
-    step = max(_LEAST_STEP_S, window.seconds / _MOST_POINTS)
+    step = max(_MIN_STEP_S, window.seconds / _MAX_POINTS)
     if step < _USUAL_STEP_S < window.seconds / 40:
         step = _USUAL_STEP_S
     pages: dict[str, dict[float, list[str]]] = defaultdict(lambda: defaultdict(list))

@@ -40,7 +40,7 @@ _POLICIES: Final[Mapping[str, str]] = {
     "NVML_PERF_POLICY_RELIABILITY": "reliability",
 }
 _XID_WAIT_MS: Final = 1_000
-_MOST_XIDS: Final = 256  # numbers counted apart; a driver knows some hundred
+_MAX_XIDS: Final = 256  # numbers counted apart; a driver knows some hundred
 
 
 class GpuReader:
@@ -232,7 +232,7 @@ class GpuReader:
             uuid = self._try("nvmlDeviceGetUUID", event.device)
             labels = watched.get(uuid.decode() if isinstance(uuid, bytes) else uuid or "")
             key = (labels or (("engine", "nvml"),), str(event.eventData))
-            if key in self._xids or len(self._xids) < _MOST_XIDS:
+            if key in self._xids or len(self._xids) < _MAX_XIDS:
                 self._xids[key] += 1
         self._try("nvmlEventSetFree", events)
 

@@ -14,7 +14,7 @@ from llmtrace_collector.signals.normalise import Distribution, Labels, Measured,
 from llmtrace_collector.signals.profile import show_version
 from llmtrace_collector.store import Facts, SignalSample
 
-_MOST_LABEL_TEXT: Final = 200
+_MAX_LABEL_TEXT: Final = 200
 
 
 def of_targets(states: Sequence[TargetState], t_ns: int) -> Iterator[SignalSample]:
@@ -81,7 +81,7 @@ def _samples(
 
 
 def _short(labels: Labels) -> dict[str, str]:
-    return {name: value[:_MOST_LABEL_TEXT] for name, value in labels}
+    return {name: value[:_MAX_LABEL_TEXT] for name, value in labels}
 
 
 def _is_engine(reading: Reading) -> bool:

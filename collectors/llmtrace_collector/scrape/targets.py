@@ -20,8 +20,8 @@ from llmtrace.api_clients.http_client import read_token
 from llmtrace.errors import ConfigError, explain_error
 from llmtrace_collector.scrape.fetch import FetchError, checked, fetch, read_json, shown
 
-_MOST_BYTES: Final = 8 << 20
-_MOST_TEXT: Final = 500
+_MAX_BYTES: Final = 8 << 20
+_MAX_TEXT: Final = 500
 _HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _PATH: Final = "__metrics_path__"
@@ -105,7 +105,7 @@ class FileTargets:
         """
         where = str(self.path)
         try:
-            if self.path.stat().st_size > _MOST_BYTES:
+            if self.path.stat().st_size > _MAX_BYTES:
                 raise ConfigError(f"{where}: larger than 8 MiB, which no list of targets is")
             text = self.path.read_text(encoding="utf-8")
             content = json.loads(text) if self.path.suffix == ".json" else yaml.safe_load(text)
@@ -129,7 +129,7 @@ class HttpTargets:
 
     async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
         """Ask the server."""
-        text = await fetch(session, self.url, timeout_s=self.timeout_s, size=_MOST_BYTES)
+        text = await fetch(session, self.url, timeout_s=self.timeout_s, size=_MAX_BYTES)
         return parse_groups(read_json(text, self.url), shown(self.url), self.token_file)
 
 
@@ -177,7 +177,7 @@ def parse_groups(content: Any, where: str, token_file: Path | None = None) -> tu
 
 def _value(value: Any, where: str) -> str:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value)[:_MOST_TEXT]
+        return str(value)[:_MAX_TEXT]
     raise ConfigError(f"{where}: must be a text, not {value!r}")
 
 

@@ -39,20 +39,20 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 _TIME: Final = frozenset({"start", "end"})
 _FILTERS: Final = frozenset(read.FILTERS)
-_MOST_ROWS: Final = 5_000_000
+_MAX_ROWS: Final = 5_000_000
 _DEFAULT_ROWS: Final = 10_000
-_MOST_SIGNALS: Final = 20_000_000
-_MOST_LISTED: Final = 10_000
-_MOST_SLOW: Final = 1_000
-_MOST_MINUTES: Final = 60 * 24 * 31
+_MAX_SIGNALS: Final = 20_000_000
+_MAX_LISTED: Final = 10_000
+_MAX_SLOW: Final = 1_000
+_MAX_MINUTES: Final = 60 * 24 * 31
 # Rows handed on at a time: large enough that threads cost little, small enough to begin soon.
 _AT_ONCE: Final = 1_000
 _QUERIES: Final = 4
 _PATIENCE_S: Final = 10.0
 # One question, or a piece of a long answer; and how often its asker is looked for.
-_LONGEST_S: Final = 30.0
+_MAX_S: Final = 30.0
 _LOOK_S: Final = 0.5
-_MOST_BODY: Final = 1 << 20
+_MAX_BODY: Final = 1 << 20
 
 
 class Api:
@@ -132,7 +132,7 @@ class Api:
         given = dict(request.query_params)
         query_params.known(given, _TIME | _FILTERS | {"limit", "after"})
         when = query_params.between(given, self._wall())
-        limit = query_params.number(given, "limit", _DEFAULT_ROWS, _MOST_ROWS)
+        limit = query_params.number(given, "limit", _DEFAULT_ROWS, _MAX_ROWS)
         after = query_params.cursor(given.get("after"))
         filters = query_params.texts(given, _FILTERS)
 
@@ -147,7 +147,7 @@ class Api:
         given = dict(request.query_params)
         query_params.known(given, _TIME | {"instance", "signal", "limit"})
         when = query_params.between(given, self._wall())
-        limit = query_params.number(given, "limit", _MOST_SIGNALS, _MOST_SIGNALS)
+        limit = query_params.number(given, "limit", _MAX_SIGNALS, _MAX_SIGNALS)
         named = query_params.texts(given, frozenset({"instance", "signal"}))
 
         def ask() -> Iterator[Mapping[str, Any]]:
@@ -166,7 +166,7 @@ class Api:
         given = dict(request.query_params)
         query_params.known(given, _TIME | {"limit"})
         when = query_params.between(given, self._wall())
-        limit = query_params.number(given, "limit", _MOST_LISTED, _MOST_LISTED)
+        limit = query_params.number(given, "limit", _MAX_LISTED, _MAX_LISTED)
         found = await self._ask(
             lambda: [*islice(read.events(self._store, when.start_ns, when.end_ns), limit)],
             request,
@@ -181,8 +181,8 @@ class Api:
             async with asyncio.timeout(_PATIENCE_S):
                 async for piece in request.stream():
                     body += piece
-                    if len(body) > _MOST_BODY:
-                        return _error(413, f"more than {_MOST_BODY} bytes of events", close=True)
+                    if len(body) > _MAX_BODY:
+                        return _error(413, f"more than {_MAX_BODY} bytes of events", close=True)
         except TimeoutError:
             return _error(408, f"the body took {_PATIENCE_S:g} s", close=True)
         events = read_events(bytes(body), round(self._wall() * 1e9))
@@ -194,8 +194,8 @@ class Api:
         query_params.known(given, _TIME | _FILTERS | {"step", "of"})
         when = query_params.between(given, self._wall())
         step = query_params.number(given, "step", 60, 86_400)
-        if (when.end_ns - when.start_ns) / 1e9 / step > _MOST_MINUTES:
-            raise QuestionError(f"step: more than {_MOST_MINUTES} steps; take a larger one")
+        if (when.end_ns - when.start_ns) / 1e9 / step > _MAX_MINUTES:
+            raise QuestionError(f"step: more than {_MAX_MINUTES} steps; take a larger one")
         filters = query_params.texts(given, _FILTERS)
         of = query_params.some(given, "of", read.MEASURED)
         found = await self._ask(
@@ -218,7 +218,7 @@ class Api:
         given = dict(request.query_params)
         query_params.known(given, _TIME | _FILTERS | {"limit", "by"})
         when = query_params.between(given, self._wall())
-        limit = query_params.number(given, "limit", 20, _MOST_SLOW)
+        limit = query_params.number(given, "limit", 20, _MAX_SLOW)
         by = given.get("by", "e2e")
         if by not in read.SLOWEST_BY:
             raise QuestionError(f"by: {by[:64]!r} is not one of {', '.join(read.SLOWEST_BY)}")
@@ -273,7 +273,7 @@ class Api:
         # Only while it runs: who reads slowly keeps nobody else from asking.
         async with asyncio.timeout(_PATIENCE_S):
             await self._room.acquire()
-        question = Question(_LONGEST_S)
+        question = Question(_MAX_S)
 
         def bounded() -> T:
             with asking_store(question):

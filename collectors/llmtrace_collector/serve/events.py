@@ -13,10 +13,10 @@ from llmtrace_collector.serve.query_params import QuestionError
 from llmtrace_collector.store import Event
 
 _KEYS: Final = frozenset({"t", "kind", "text", "instance", "labels"})
-_MOST_EVENTS: Final = 1_000
-_MOST_TEXT: Final = 2_000
-_MOST_WORD: Final = 200
-_MOST_LABELS: Final = 32
+_MAX_EVENTS: Final = 1_000
+_MAX_TEXT: Final = 2_000
+_MAX_WORD: Final = 200
+_MAX_LABELS: Final = 32
 _LATEST_S: Final = 9e9
 
 
@@ -35,8 +35,8 @@ def read_events(body: bytes, now_ns: int) -> list[Event]:
     except (ValueError, RecursionError) as error:
         raise QuestionError("the body is not JSON") from error
     listed = content if isinstance(content, list) else [content]
-    if not listed or len(listed) > _MOST_EVENTS:
-        raise QuestionError(f"send 1 to {_MOST_EVENTS} events at once")
+    if not listed or len(listed) > _MAX_EVENTS:
+        raise QuestionError(f"send 1 to {_MAX_EVENTS} events at once")
     return [_event(one, f"event {place}", now_ns) for place, one in enumerate(listed)]
 
 
@@ -50,16 +50,16 @@ def _event(given: Any, where: str, now_ns: int) -> Event:
             raise QuestionError(f"{where}: t must be unix seconds")
         at = round(t * 1e9)
     labels = given.get("labels") or {}
-    if not isinstance(labels, Mapping) or len(labels) > _MOST_LABELS:
-        raise QuestionError(f"{where}: labels must be an object of {_MOST_LABELS} texts at most")
+    if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
+        raise QuestionError(f"{where}: labels must be an object of {_MAX_LABELS} texts at most")
     return Event(
         at,
-        _text(given.get("kind"), f"{where}: kind", _MOST_WORD),
-        _text(given.get("text"), f"{where}: text", _MOST_TEXT),
-        _text(given.get("instance", ""), f"{where}: instance", _MOST_WORD, least=0),
+        _text(given.get("kind"), f"{where}: kind", _MAX_WORD),
+        _text(given.get("text"), f"{where}: text", _MAX_TEXT),
+        _text(given.get("instance", ""), f"{where}: instance", _MAX_WORD, least=0),
         {
-            _text(name, f"{where}: labels", _MOST_WORD): _text(
-                value, f"{where}: labels.{name}"[:_MOST_WORD], _MOST_WORD, least=0
+            _text(name, f"{where}: labels", _MAX_WORD): _text(
+                value, f"{where}: labels.{name}"[:_MAX_WORD], _MAX_WORD, least=0
             )
             for name, value in labels.items()
         },

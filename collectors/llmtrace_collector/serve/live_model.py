@@ -132,7 +132,7 @@ class Live:
         return asdict(self)
 
 
-def budget_told(budget: Budget) -> dict[str, Any]:
+def budget_line(budget: Budget) -> dict[str, Any]:
     """Return what is shown of a budget."""
     return {
         "name": budget.name,

@@ -18,7 +18,7 @@ from llmtrace_collector.store.read import level
 _NS: Final = 1_000_000_000
 _MINUTE_S: Final = 60
 # Rows are found by when they began: one that took longer than this is not among "just over".
-_LONGEST_NS: Final = 30 * _MINUTE_S * _NS
+_MAX_NS: Final = 30 * _MINUTE_S * _NS
 _FEW: Final = 2
 
 _COLUMNS: Final[Mapping[str, str]] = {
@@ -144,7 +144,7 @@ def _slow(row: Sequence[Any]) -> SlowRow:
 
 def _where(start_ns: int, end_ns: int, budget: Budget) -> tuple[str, dict[str, object]]:
     given: dict[str, object] = {
-        "earliest": start_ns - _LONGEST_NS, "since": start_ns, "until": end_ns, "turn": TURN,
+        "earliest": start_ns - _MAX_NS, "since": start_ns, "until": end_ns, "turn": TURN,
     }  # fmt: skip
     words = (
         "start >= fromUnixTimestamp64Nano({earliest:Int64})"

@@ -23,7 +23,7 @@ from llmtrace_collector.serve.live_model import (
     Minutes,
     SlowRow,
     Window,
-    budget_told,
+    budget_line,
     lines,
     outcomes_in_order,
     problems,
@@ -120,7 +120,7 @@ class Looking:
         engines = engine_lines(states)
         return Live(
             now=now / _NS,
-            budget=budget_told(budget),
+            budget=budget_line(budget),
             window=Window(
                 seconds=WINDOW_S,
                 requests=sum(outcomes.values()),

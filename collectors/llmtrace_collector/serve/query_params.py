@@ -14,10 +14,10 @@ from llmtrace.errors import DataError
 _NS: Final = 1_000_000_000
 _AGO: Final = re.compile(r"-([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_LONGEST_S: Final = 400 * 86_400
+_MAX_S: Final = 400 * 86_400
 _HOUR_NS: Final = 3600 * _NS
-_MOST_TEXT: Final = 256
-_MOST_UNIX_S: Final = 9_000_000_000
+_MAX_TEXT: Final = 256
+_MAX_UNIX_S: Final = 9_000_000_000
 _CURSOR: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{32}):([0-9a-f]{16})")
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -57,7 +57,7 @@ def between(given: Mapping[str, str], now_s: float | None = None) -> Between:
     start = _moment(given["start"], "start", now) if "start" in given else end - _HOUR_NS
     if start >= end:
         raise QuestionError("start is not before end")
-    if end - start > _LONGEST_S * _NS:
+    if end - start > _MAX_S * _NS:
         raise QuestionError("more than 400 days between start and end")
     return Between(start, end)
 
@@ -87,7 +87,7 @@ def cursor(text: str | None) -> tuple[int, str, str] | None:
 def _moment(text: str, name: str, now_s: float) -> int:
     if match := _AGO.fullmatch(text):
         seconds = float(match[1]) * _UNITS[match[2]]
-        if seconds < _LONGEST_S:
+        if seconds < _MAX_S:
             return round((now_s - seconds) * _NS)
     try:
         seconds = float(text)
@@ -96,7 +96,7 @@ def _moment(text: str, name: str, now_s: float) -> int:
             seconds = datetime.fromisoformat(text).astimezone().timestamp()
         except (ValueError, OverflowError):
             seconds = -1.0
-    if 0 <= seconds <= _MOST_UNIX_S:
+    if 0 <= seconds <= _MAX_UNIX_S:
         return round(seconds * _NS)
     raise QuestionError(
         f"{name}: {text[:64]!r} is not a time: write unix seconds, 2026-11-21T14:00Z, or -15m"
@@ -125,8 +125,8 @@ def texts(given: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
     """
     found = {name: value for name, value in given.items() if name in names}
     for name, value in found.items():
-        if len(value) > _MOST_TEXT:
-            raise QuestionError(f"{name}: longer than {_MOST_TEXT} characters")
+        if len(value) > _MAX_TEXT:
+            raise QuestionError(f"{name}: longer than {_MAX_TEXT} characters")
     return found
 
 

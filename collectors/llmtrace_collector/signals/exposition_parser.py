@@ -67,7 +67,7 @@ class Series:
     labels: dict[str, str]
 
 
-class PageReader:
+class ExpositionParser:
     """Reads the pages of one target, one after another.
 
     Attributes:

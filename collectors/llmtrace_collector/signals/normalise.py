@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from llmtrace_collector.signals.definitions import SIGNALS, Signal
-from llmtrace_collector.signals.exposition_parser import Limits, PageReader, Series
+from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits, Series
 from llmtrace_collector.signals.profile import Family, Profile, Version, show_version
 
 STARTED: Final = "process_start_time_seconds"
@@ -21,7 +21,7 @@ CPU_USED: Final = "process_cpu_seconds_total"
 _INFINITY: Final = float("inf")
 # Asking all profiles whether they know a page costs more than reading it.
 _PAGES_BETWEEN_LOOKS: Final = 100
-_MOST_TEXT: Final = 200  # characters of a label's value that are kept
+_MAX_TEXT: Final = 200  # characters of a label's value that are kept
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -138,7 +138,7 @@ class Unifier:
         self._candidates = tuple(profiles)
         self._limits = limits or Limits()
         self._profiles: tuple[Profile, ...] = ()
-        self._reader: PageReader | None = None
+        self._reader: ExpositionParser | None = None
         self._plan: _Plan | None = None
         self._layout = -1
         self._until_look = 0
@@ -189,7 +189,7 @@ class Unifier:
             for reason, count in self._reader.dropped.items():
                 self._dropped[reason] += count
         self._profiles, self._plan = known, None
-        self._reader = PageReader(_wanted(known), self._limits)
+        self._reader = ExpositionParser(_wanted(known), self._limits)
 
 
 def recognise(profiles: Sequence[Profile], text: str) -> tuple[Profile, ...]:
@@ -240,7 +240,7 @@ def _wanted(profiles: tuple[Profile, ...]) -> Callable[[str], bool]:
     return wanted
 
 
-def _plan(profiles: tuple[Profile, ...], reader: PageReader) -> _Plan:
+def _plan(profiles: tuple[Profile, ...], reader: ExpositionParser) -> _Plan:
     groups: list[_Group] = []
     missing: list[Missing] = []
     oldest = newest = None
@@ -279,7 +279,9 @@ class _Page:
     block_size: float | None
 
 
-def _choose(profile: Profile, reader: PageReader, *, leave_engine: bool) -> dict[str, list[_Hit]]:
+def _choose(
+    profile: Profile, reader: ExpositionParser, *, leave_engine: bool
+) -> dict[str, list[_Hit]]:
     """Return the slots each signal is made of: of the first family that is there, and its kin.
 
     `leave_engine` says that another profile on the page speaks for the engine already.
@@ -393,21 +395,21 @@ def _bound(text: str) -> float | None:
 def _labels(profile: Profile, signal: Signal, hit: _Hit) -> Labels:
     found = [("engine", profile.engine)]
     for ours, theirs in profile.labels:
-        values = [hit.series.labels.get(label, "")[:_MOST_TEXT] for label in theirs]
+        values = [hit.series.labels.get(label, "")[:_MAX_TEXT] for label in theirs]
         there = [value for value in values if value]
         if there:
             # A replica is all of its parts; anything else has one name, under whichever label.
             found.append((ours, "/".join(there) if ours == "replica" else there[0]))
     if signal.label is not None:
         family = hit.family
-        own = family.say or hit.series.labels.get(family.label or "", "")[:_MOST_TEXT]
+        own = family.say or hit.series.labels.get(family.label or "", "")[:_MAX_TEXT]
         if own:
             found.append((signal.label, own))
     return tuple(found)
 
 
 def _versions(
-    profile: Profile, reader: PageReader, chosen: Mapping[str, list[_Hit]]
+    profile: Profile, reader: ExpositionParser, chosen: Mapping[str, list[_Hit]]
 ) -> tuple[Version | None, Version | None]:
     """Tell from the names on the page which versions it may be of."""
     names = {profile.canonical(series.name) for series in reader.series}

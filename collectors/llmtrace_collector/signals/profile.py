@@ -41,7 +41,7 @@ UNITS: Final[Mapping[str, float]] = {
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+)*")
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _PROFILE_KEYS: Final = (
     "engine", "title", "kind", "checked", "path", "prefix", "prefix_aliases", "recognise",
     "unless", "skip_labels", "labels", "one_of", "version", "block_size", "signals", "absent",
@@ -213,7 +213,7 @@ def load_profiles(folder: Path) -> tuple[Profile, ...]:
     try:
         paths = sorted(folder.glob("*.yaml"))
         for path in paths:
-            if path.stat().st_size > _MOST_BYTES:
+            if path.stat().st_size > _MAX_BYTES:
                 raise ConfigError(f"{path}: larger than 1 MiB, which no profile is")
             own.append(parse_profile(path.read_text(encoding="utf-8"), str(path)))
     except (OSError, UnicodeDecodeError) as error:

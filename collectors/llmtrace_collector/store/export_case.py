@@ -19,9 +19,9 @@ from llmtrace_collector.store.open_store import open_to_read
 from llmtrace_collector.store.sql_engine import Engine
 
 _NS: Final = 1_000_000_000
-_MOST_ROWS: Final = 5_000_000
+_MAX_ROWS: Final = 5_000_000
 _A_SLICE: Final = 250_000  # rows, about
-_MOST_SLICES: Final = 2_000
+_MAX_SLICES: Final = 2_000
 # Where these say nothing they are 0 in the store, and left out of a row.
 _ZERO_IS_NONE: Final = frozenset({"held_before_s", "held_after_s"})
 _WITHIN: Final = (
@@ -96,7 +96,7 @@ def add_rows(
     progress: Progress,
     filters: Filters,
     *,
-    most: int = _MOST_ROWS,
+    most: int = _MAX_ROWS,
 ) -> tuple[str, ...]:
     """Add the rows of a window to a builder.
 
@@ -130,7 +130,7 @@ def add_rows(
     total = 0 if counted is None else int(counted["n"][0].as_py())
     share = -(-total // most)
     more = f" AND cityHash64(trace_id) % {share} = 0" if share > 1 else ""
-    slices = min(_MOST_SLICES, max(1, -(-total // (max(share, 1) * _A_SLICE))))
+    slices = min(_MAX_SLICES, max(1, -(-total // (max(share, 1) * _A_SLICE))))
     columns = _columns(max(share, 1))
     for number in range(slices if total else 0):
         since, until = (start + (end - start) * n // slices for n in (number, number + 1))

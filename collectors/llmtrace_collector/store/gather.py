@@ -25,11 +25,11 @@ from llmtrace_collector.store.sql_builder import quoted, step
 
 # Parts of one trace up to which they are told apart by their place in it; an agent's long session
 # has some thousand. Above it, parts are joined by the ids they name alone.
-MOST_IN_TRACE: Final = 10_000
+MAX_IN_TRACE: Final = 10_000
 # How far below its request a span may lie: gateways of gateways, and their calls.
-_DEEPEST: Final = 8
+_MAX_DEPTH: Final = 8
 # A request takes at most a day: a longer one is a clock's or a sender's mistake.
-LONGEST_S: Final = 86_400
+MAX_S: Final = 86_400
 
 _FIGURE: Final = (
     "Tuple(span_id String, queue Nullable(Int64), prefill Nullable(Int64), decode Nullable(Int64),"
@@ -89,7 +89,7 @@ def traces() -> str:
     A trace of a plugin's record is of that record alone, and is not in `part_keys`.
     """
     return f"""\
-SELECT trace_id, sum(n) > {MOST_IN_TRACE} AS large FROM (
+SELECT trace_id, sum(n) > {MAX_IN_TRACE} AS large FROM (
   SELECT trace_id, count() AS n FROM part_keys WHERE key IN (
     SELECT {trace_key()} FROM join_fresh WHERE kind != 'plugin'
     UNION DISTINCT
@@ -98,7 +98,7 @@ SELECT trace_id, sum(n) > {MOST_IN_TRACE} AS large FROM (
 ) GROUP BY trace_id"""
 
 
-def around(longest_s: int = LONGEST_S) -> str:
+def around(longest_s: int = MAX_S) -> str:
     """Return the query of all parts of those traces, each once, as it came last.
 
     Of a trace that is too large only what is fresh, and what names an id that a fresh part names.
@@ -113,7 +113,7 @@ def around(longest_s: int = LONGEST_S) -> str:
     }"""
 
 
-def around_large(longest_s: int = LONGEST_S) -> str:
+def around_large(longest_s: int = MAX_S) -> str:
     """Return the query of what is looked at of the traces that are too large."""
     large = "trace_id IN (SELECT trace_id FROM join_traces WHERE large)"
     of_fresh = " OR ".join(
@@ -135,7 +135,7 @@ SELECT * FROM request_parts WHERE {arrived} AND {_believable(longest_s)}
 ) ORDER BY arrived DESC LIMIT 1 BY trace_id, span_id, kind"""
 
 
-def named(longest_s: int = LONGEST_S) -> str:
+def named(longest_s: int = MAX_S) -> str:
     """Return the query of parts elsewhere that name an id of an affected request.
 
     Records of engines that came before the request was affected, and requests of the same id.
@@ -161,7 +161,7 @@ def _believable(longest_s: int) -> str:
     return f"(NOT {REQUESTS} OR e2e_ns BETWEEN 0 AND {longest_s * _NS})"
 
 
-def without_row(longest_s: int = LONGEST_S) -> str:
+def without_row(longest_s: int = MAX_S) -> str:
     """Return the expression of the reason why a fresh part makes no row; '' = it makes one."""
     return (
         f"multiIf(NOT {REQUESTS}, '', e2e_ns IS NULL, 'unreadable', e2e_ns < 0, 'negative',"
@@ -183,7 +183,7 @@ WITH RECURSIVE above AS (
     above.depth + 1 AS depth
   FROM above INNER JOIN join_around AS link
     ON link.trace_id = above.trace_id AND link.span_id = above.ancestor
-  WHERE link.kind != 'plugin' AND link.parent_span_id != '' AND above.depth < {_DEEPEST}
+  WHERE link.kind != 'plugin' AND link.parent_span_id != '' AND above.depth < {_MAX_DEPTH}
 ) SELECT DISTINCT trace_id, span_id, ancestor FROM above"""
 
 

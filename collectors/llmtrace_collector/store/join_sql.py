@@ -43,7 +43,7 @@ class Joiner:
         self,
         engine: Engine,
         *,
-        longest_s: int = gather.LONGEST_S,
+        longest_s: int = gather.MAX_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine

@@ -19,8 +19,8 @@ _NS: Final = 1_000_000_000
 _MS: Final = 1_000
 _PAGE: Final = 5_000
 _SLICE_NS: Final = 600 * _NS
-_MOST_SPANS: Final = 2_000
-_MOST_ROWS: Final = 200
+_MAX_SPANS: Final = 2_000
+_MAX_ROWS: Final = 200
 _LESS: Final = 1e-9
 # How long one statement of a server's own join may write rows.
 _BLIND_S: Final = 120
@@ -197,7 +197,7 @@ def trace(store: Readable, trace_id: str) -> dict[str, Any]:
         " toUnixTimestamp64Nano(Timestamp), Duration, toString(StatusCode), StatusMessage,"
         " CAST(SpanAttributes, 'Map(String, String)')"
         " FROM otel_traces WHERE TraceId = {trace:String}"
-        f" ORDER BY Timestamp, SpanId LIMIT {_MOST_SPANS}",
+        f" ORDER BY Timestamp, SpanId LIMIT {_MAX_SPANS}",
         given,
     )
     names = ("span_id", "parent_span_id", "name", "service", "kind", "start", "duration_s",
@@ -209,7 +209,7 @@ def trace(store: Readable, trace_id: str) -> dict[str, Any]:
     return {
         "trace_id": trace_id,
         "rows": _rows(
-            store, f"trace_id = {{trace:String}} ORDER BY start, span_id LIMIT {_MOST_ROWS}", given
+            store, f"trace_id = {{trace:String}} ORDER BY start, span_id LIMIT {_MAX_ROWS}", given
         ),
         "spans": told,
     }

@@ -18,7 +18,7 @@ from llmtrace_collector.store.tables import Keep
 # What goes first.
 _DROPPED: Final = ("otel_traces", "request_parts", "signals", "requests")
 # Below this a day is not worth dropping: there is something else on this disk.
-_LEAST_BYTES: Final = 1 << 20
+_MIN_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def trim(engine: Engine, most_bytes: int) -> Trimmed:
             if today and table != "otel_traces":
                 break
             if today:
-                if has < _LEAST_BYTES:
+                if has < _MIN_BYTES:
                     break
                 share = min(1.0, (left - most_bytes) / has)
                 _delete_older(engine, share)

@@ -41,13 +41,13 @@ MARKED: Final = "Map(LowCardinality(String), Int64)"
 TEXTS: Final = "Map(LowCardinality(String), String)"
 
 # An id may be as long as its sender likes; a word is something to group by.
-_LONGEST_ID: Final = 512
-_LONGEST_WORD: Final = 256
+_MAX_ID: Final = 512
+_MAX_WORD: Final = 256
 # Of attributes of the application's own.
-_MOST_OWN: Final = 32
-_LONGEST_OWN: Final = 1024
+_MAX_OWN: Final = 32
+_MAX_OWN_LENGTH: Final = 1024
 # Seconds: longer than any request by far, and small enough for nanoseconds in 64 bits.
-_LONGEST_S: Final = "1e9"
+_MAX_S: Final = "1e9"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def all_ns() -> str:
     """
     number = "toFloat64OrNull(text)"
     read = (
-        f"if(abs({number}) < {_LONGEST_S},"
+        f"if(abs({number}) < {_MAX_S},"
         f" accurateCastOrNull(roundBankers({number} * 1e9), 'Int64'), NULL)"
     )
     return f"mapApply((key, text) -> (key, {read}), a)"
@@ -108,11 +108,11 @@ def all_who() -> str:
 
 
 def _word(name: str) -> str:
-    return f"left({attribute(name)}, {_LONGEST_WORD})"
+    return f"left({attribute(name)}, {_MAX_WORD})"
 
 
 def _resource(name: str) -> str:
-    return f"left(ResourceAttributes['{name}'], {_LONGEST_WORD})"
+    return f"left(ResourceAttributes['{name}'], {_MAX_WORD})"
 
 
 _NAMES: Final = {line.field: line.name for line in PLAIN}
@@ -127,7 +127,7 @@ def _plain(field: str, name: str, kind: str) -> tuple[str, str, str]:
     """Return type, reading and default of a plain field; what a row always has is not nullable."""
     text = attribute(name)
     if field in {"request_id", "response_id"}:
-        return "String", f"left({text}, {_LONGEST_ID})", "''"
+        return "String", f"left({text}, {_MAX_ID})", "''"
     if field == "operation":
         return WORD, f"if({text} = '', 'chat', {_word(name)})", "'chat'"
     if field == "outcome":
@@ -160,13 +160,13 @@ _HOST, _PORT = attribute("server.address"), attribute("server.port")
 _SERVER: Final = (
     f"left(multiIf({_HOST} = '' OR {_PORT} = '', {_HOST},"
     f" position({_HOST}, ':') > 0, concat('[', {_HOST}, ']:', {_PORT}),"
-    f" concat({_HOST}, ':', {_PORT})), {_LONGEST_WORD})"
+    f" concat({_HOST}, ':', {_PORT})), {_MAX_WORD})"
 )
 _REASONS: Final = attribute("gen_ai.response.finish_reasons")
 # An array is kept as JSON; some senders flatten a list of one to its only element.
 _REASON: Final = (
     f"left(if(startsWith({_REASONS}, '['), JSONExtractString({_REASONS}, 1), {_REASONS}),"
-    f" {_LONGEST_WORD})"
+    f" {_MAX_WORD})"
 )
 
 
@@ -201,9 +201,9 @@ def _own() -> str:
     listed = ", ".join(f"'{name}'" for name in taken if not name.startswith("llmtrace."))
     own = f"NOT startsWith(key, 'llmtrace.') AND key NOT IN ({listed})"
     return (
-        f"CAST(arrayMap(one -> (left(one.1, 128), left(one.2, {_LONGEST_OWN})),"
+        f"CAST(arrayMap(one -> (left(one.1, 128), left(one.2, {_MAX_OWN_LENGTH})),"
         f" arraySlice(CAST(mapFilter((key, text) -> {own}, a), 'Array(Tuple(String, String))'),"
-        f" 1, {_MOST_OWN})), '{TEXTS}')"
+        f" 1, {_MAX_OWN})), '{TEXTS}')"
     )
 
 

@@ -83,7 +83,7 @@ _WRONG: Final = frozenset(
 )
 # Of what the engine had too little of.
 _REASONS: Final = {173: "memory", 241: "memory", 243: "disk"}
-_LONGEST: Final = 400
+_MAX_LENGTH: Final = 400
 
 
 def why_no_connection(text: str) -> str | None:
@@ -118,7 +118,7 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
     """
     found = _CODE.search(text)
     code = int(found[1]) if found else 0
-    short = why_no_connection(text) or text.replace("\n", " ")[:_LONGEST]
+    short = why_no_connection(text) or text.replace("\n", " ")[:_MAX_LENGTH]
     if inserting and code in _UNREADABLE:
         return BadBatch(f"{what}: {short}")
     if not inserting and code in _WRONG | _UNREADABLE:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 _MARK: Final = "Made by llmtrace"
 _GIVEN_BY_GRAFANA: Final = ("id", "version")
-_MOST_LINES: Final = 60
+_MAX_LINES: Final = 60
 
 
 def marked(dashboard: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def difference(found: Mapping[str, Any] | None, wanted: Mapping[str, Any], name:
     lines = list(
         difflib.unified_diff(before, _lines(wanted), f"{name} (there)", f"{name} (here)", n=2)
     )
-    if len(lines) > _MOST_LINES:
-        more = len(lines) - _MOST_LINES
-        lines = [*lines[:_MOST_LINES], f"... and {more} lines more\n"]
+    if len(lines) > _MAX_LINES:
+        more = len(lines) - _MAX_LINES
+        lines = [*lines[:_MAX_LINES], f"... and {more} lines more\n"]
     return "".join(lines)
 
 

@@ -13,7 +13,7 @@ from llmtrace_dashboards.lint.rules import OPTIONAL, RULES
 
 __all__ = ["Finding", "lint", "read"]
 
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 
 
 def lint(
@@ -49,7 +49,7 @@ def read(path: Path) -> dict[str, Any]:
         DataError: it cannot be read, or is no dashboard in the classic format.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        if path.stat().st_size > _MAX_BYTES:
             raise DataError(f"{path}: larger than 16 MiB, which no dashboard is")
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -33,8 +33,8 @@ from llmtrace_dashboards.lint.queries import (
 )
 
 Json = Mapping[str, Any]
-Told = Iterator[tuple[str, str]]
-Rule = Callable[[Json], Told]
+Classification = Iterator[tuple[str, str]]
+Rule = Callable[[Json], Classification]
 
 _WITH_DATA: Final = frozenset(
     {"stat", "singlestat", "graph", "table", "timeseries", "gauge", "bargauge", "heatmap"}
@@ -50,7 +50,7 @@ _OVER_A_RANGE: Final = frozenset({"rate", "irate", "increase"})
 # --- variables ----------------------------------------------------------------------------------
 
 
-def template_datasource(dashboard: Json) -> Told:
+def template_datasource(dashboard: Json) -> Classification:
     """A dashboard with a data source's uid in it works in one Grafana only."""
     found = [one for one in variables(dashboard) if one.get("type") == "datasource"]
     if not found:
@@ -67,17 +67,17 @@ def template_datasource(dashboard: Json) -> Told:
             yield _variable(one), f"should have the label {' or '.join(sorted(wanted))!r}"
 
 
-def template_job(dashboard: Json) -> Told:
+def template_job(dashboard: Json) -> Classification:
     """People who run one program as several jobs must be able to choose one."""
     yield from _chooser(dashboard, "job")
 
 
-def template_instance(dashboard: Json) -> Told:
+def template_instance(dashboard: Json) -> Classification:
     """People must be able to look at one instance."""
     yield from _chooser(dashboard, "instance")
 
 
-def template_label_promql(dashboard: Json) -> Told:
+def template_label_promql(dashboard: Json) -> Classification:
     """A variable whose query cannot be read has no values, and every panel that uses it none."""
     for one in variables(dashboard):
         query = _query_text(one)
@@ -89,7 +89,7 @@ def template_label_promql(dashboard: Json) -> Told:
                 yield _variable(one), f"its query is no PromQL: {error}"
 
 
-def template_on_time_change_reload(dashboard: Json) -> Told:
+def template_on_time_change_reload(dashboard: Json) -> Classification:
     """Values of a week ago are not those of now: replicas and routes come and go."""
     for one in variables(dashboard):
         if one.get("type") == "query" and one.get("refresh") != 2:  # noqa: PLR2004
@@ -99,7 +99,7 @@ def template_on_time_change_reload(dashboard: Json) -> Told:
 # --- panels -------------------------------------------------------------------------------------
 
 
-def panel_datasource(dashboard: Json) -> Told:
+def panel_datasource(dashboard: Json) -> Classification:
     """A panel with a uid of its own shows nothing in another Grafana."""
     names = {
         str(one.get("name")) for one in variables(dashboard) if one.get("type") == "datasource"
@@ -113,7 +113,7 @@ def panel_datasource(dashboard: Json) -> Told:
             yield _panel(panel), f"asks the data source {uid!r}: name a variable, ${{datasource}}"
 
 
-def panel_title_description(dashboard: Json) -> Told:
+def panel_title_description(dashboard: Json) -> Classification:
     """Who is paged at night has not seen the dashboard before."""
     for panel in _of(dashboard, _WITH_DATA):
         for key in ("title", "description"):
@@ -121,7 +121,7 @@ def panel_title_description(dashboard: Json) -> Told:
                 yield _panel(panel), f"has no {key}: say what it shows, and what to do about it"
 
 
-def panel_units(dashboard: Json) -> Told:
+def panel_units(dashboard: Json) -> Classification:
     """2.5 of what? And a unit Grafana does not know is printed as it stands."""
     for panel in _of(dashboard, _WITH_DATA):
         defaults = _at(panel, "fieldConfig", "defaults")
@@ -143,14 +143,14 @@ def panel_units(dashboard: Json) -> Told:
                 yield _panel(panel), f"unit {unit!r} is none of Grafana's: it would be a suffix"
 
 
-def panel_no_targets(dashboard: Json) -> Told:
+def panel_no_targets(dashboard: Json) -> Classification:
     """A panel that asks nothing shows nothing."""
     for panel in _of(dashboard, _WITH_DATA):
         if not any(targets(panel)) and "libraryPanel" not in panel:
             yield _panel(panel), "has no query"
 
 
-def panel_type(dashboard: Json) -> Told:
+def panel_type(dashboard: Json) -> Classification:
     """Panels of Angular's time are gone from Grafana."""
     for panel in panels(dashboard):
         kind = str(panel.get("type"))
@@ -158,7 +158,7 @@ def panel_type(dashboard: Json) -> Told:
             yield _panel(panel), f"type {kind!r} is gone from Grafana: use {GONE[kind]!r}"
 
 
-def panel_ignored(dashboard: Json) -> Told:
+def panel_ignored(dashboard: Json) -> Classification:
     """Grafana ignores an override or transformation it does not know, and says nothing."""
     for panel in panels(dashboard):
         for one in _dicts(panel, "transformations"):
@@ -181,7 +181,7 @@ def panel_ignored(dashboard: Json) -> Told:
                     yield _panel(panel), f"fieldConfig.defaults.custom.{name} is ignored"
 
 
-def panel_bargauge_order(dashboard: Json) -> Told:
+def panel_bargauge_order(dashboard: Json) -> Classification:
     """An instant answer has no order in Prometheus: bars change places with every refresh."""
     for panel in _of(dashboard, frozenset({"bargauge"})):
         for target in targets(panel):
@@ -190,7 +190,7 @@ def panel_bargauge_order(dashboard: Json) -> Told:
                 yield _query(panel, target), "is instant and not sorted: put sort_desc() around it"
 
 
-def panel_legend(dashboard: Json) -> Told:
+def panel_legend(dashboard: Json) -> Classification:
     """Lines without names mean nothing."""
     for panel in _of(dashboard, frozenset({"timeseries"})):
         legend = _at(panel, "options", "legend")
@@ -198,7 +198,7 @@ def panel_legend(dashboard: Json) -> Told:
             yield _panel(panel), "hides the legend of several queries (legend.showLegend)"
 
 
-def panel_no_data_green(dashboard: Json) -> Told:
+def panel_no_data_green(dashboard: Json) -> Classification:
     """A tile that is green when there are no data says that all is well."""
     for panel in _of(dashboard, frozenset({"stat"})):
         steps = _dicts(_at(panel, "fieldConfig", "defaults", "thresholds"), "steps")
@@ -207,7 +207,7 @@ def panel_no_data_green(dashboard: Json) -> Told:
             yield _panel(panel), "is green without data: begin its thresholds with another colour"
 
 
-def panel_id(dashboard: Json) -> Told:
+def panel_id(dashboard: Json) -> Classification:
     """Links and alerts find a panel by its id."""
     seen: set[str] = set()
     for panel in panels(dashboard):
@@ -217,7 +217,7 @@ def panel_id(dashboard: Json) -> Told:
         seen.add(number)
 
 
-def panel_grid(dashboard: Json) -> Told:
+def panel_grid(dashboard: Json) -> Classification:
     """Panels off the grid or on top of each other are moved about by Grafana."""
     taken: list[tuple[int, int, int, int, Json]] = []
     for panel in _list_of_panels(dashboard):
@@ -239,7 +239,7 @@ def panel_grid(dashboard: Json) -> Told:
 # --- queries ------------------------------------------------------------------------------------
 
 
-def target_promql(dashboard: Json) -> Told:
+def target_promql(dashboard: Json) -> Classification:
     """A query that is no PromQL shows an error."""
     values = chosen(dashboard)
     ids = {str(panel.get("id")) for panel in panels(dashboard)}
@@ -254,7 +254,7 @@ def target_promql(dashboard: Json) -> Told:
             yield _query(panel, target), f"is no PromQL: {error}"
 
 
-def target_rate_interval(dashboard: Json) -> Told:
+def target_rate_interval(dashboard: Json) -> Classification:
     """A fixed range is empty when it is shorter than four scrapes, and blurred when it is long."""
     for panel, target in _queries(dashboard):
         for function, _, window in _RANGE.findall(str(target["expr"])):
@@ -265,17 +265,17 @@ def target_rate_interval(dashboard: Json) -> Told:
                 )
 
 
-def target_job(dashboard: Json) -> Told:
+def target_job(dashboard: Json) -> Classification:
     """The choice of a job must hold in every panel."""
     yield from _filtered(dashboard, "job")
 
 
-def target_instance(dashboard: Json) -> Told:
+def target_instance(dashboard: Json) -> Classification:
     """The choice of an instance must hold in every panel."""
     yield from _filtered(dashboard, "instance")
 
 
-def target_counter_agg(dashboard: Json) -> Told:
+def target_counter_agg(dashboard: Json) -> Classification:
     """A counter as it stands only grows, and falls to 0 with a restart."""
     for panel, target, selected in _selectors(dashboard):
         whole = selected.metric.endswith("_total")
@@ -286,7 +286,7 @@ def target_counter_agg(dashboard: Json) -> Told:
             )
 
 
-def target_le(dashboard: Json) -> Told:
+def target_le(dashboard: Json) -> Classification:
     """A bucket's bound must be written as its client writes it, or nothing matches."""
     for panel, target, selected in _selectors(dashboard):
         for label, operator, value in selected.matchers:
@@ -298,7 +298,7 @@ def target_le(dashboard: Json) -> Told:
                 yield _query(panel, target), message
 
 
-def uneditable(dashboard: Json) -> Told:
+def uneditable(dashboard: Json) -> Classification:
     """What is edited by hand is lost with the next import."""
     if dashboard.get("editable") is not False:
         yield "", "can be edited by hand (editable: false says that it comes from code)"
@@ -339,7 +339,7 @@ OPTIONAL: Final = frozenset(
 # --- what the rules have in common --------------------------------------------------------------
 
 
-def _chooser(dashboard: Json, label: str) -> Told:
+def _chooser(dashboard: Json, label: str) -> Classification:
     sources = [one for one in variables(dashboard) if one.get("type") == "datasource"]
     if not any(one.get("query") == "prometheus" for one in sources):
         return
@@ -360,7 +360,7 @@ def _chooser(dashboard: Json, label: str) -> Told:
         yield _variable(found), 'should have ".+" for all values (allValue)'
 
 
-def _filtered(dashboard: Json, label: str) -> Told:
+def _filtered(dashboard: Json, label: str) -> Classification:
     if not any(one.get("name") == label for one in variables(dashboard)):
         return
     # With a stand-in of its own, so that another label's choice is not taken for this one.

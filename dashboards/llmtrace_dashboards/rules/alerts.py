@@ -29,8 +29,8 @@ _BY: Final = ("model", "route", "service")
 IN_STREAM_SHARE: Final = 0.01
 TRUNCATED_SHARE: Final = 0.01
 GIVEN_UP_SHARE: Final = 0.05
-LEAST_BROKEN: Final = 5
-MOST_LAG_S: Final = 120  # with something in the spool all the time
+MIN_BROKEN: Final = 5
+MAX_LAG_S: Final = 120  # with something in the spool all the time
 # Where no collector was seen for so long, there is none to miss.
 _SEEN: Final = "1d"
 _BESIDE: Final = "gateway|gpu"  # kinds of targets that are no engine
@@ -168,7 +168,7 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
             f"up{collector} == 0\n"
             f"or (absent(up{collector}) and on () "
             f"count(present_over_time(llmtrace_ingest_lag_seconds[{_SEEN}])))\n"
-            f"or max by (job) (llmtrace_ingest_lag_seconds{collector}) > {MOST_LAG_S}\n"
+            f"or max by (job) (llmtrace_ingest_lag_seconds{collector}) > {MAX_LAG_S}\n"
             f"or min by (job) (increase(llmtrace_target_late_total{collector}[5m])) > 0"
         ),
         lasting="2m",
@@ -253,7 +253,7 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
     yield _breaking(
         "LlmtraceErrorsInStream",
         f"{in_stream} / {started} > {IN_STREAM_SHARE:g}\n"
-        f"and {in_stream} >= {LEAST_BROKEN}\n"
+        f"and {in_stream} >= {MIN_BROKEN}\n"
         f"and {started} >= {settings.least_requests}",
         f"{about}: {{{{ $value | humanizePercentage }}}} of the answers break off with an "
         "error",
@@ -268,7 +268,7 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
         # Above the last bound every quantile is that bound, which looks like a pile and is none.
         f"{age}\n"
         f"and {truncated} / {requests} > {TRUNCATED_SHARE:g}\n"
-        f"and {truncated} >= {LEAST_BROKEN}\n"
+        f"and {truncated} >= {MIN_BROKEN}\n"
         f"and {quantile(0.9)} < {PILE_WIDTH:g} * {quantile(0.1)}\n"
         f"and {quantile(0.9)} > {quantile(0.1)}\n"
         f"and {quantile(0.9)} < {LATENCY_S[-1]:g}\n"
@@ -282,7 +282,7 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
     yield _breaking(
         "LlmtraceCallersGiveUp",
         f"{given_up} / {requests} > {GIVEN_UP_SHARE:g}\n"
-        f"and {given_up} >= {LEAST_BROKEN}\n"
+        f"and {given_up} >= {MIN_BROKEN}\n"
         f"and {enough}",
         f"{about}: {{{{ $value | humanizePercentage }}}} of the callers leave before the first "
         "content",

@@ -20,7 +20,7 @@ SloName = Literal["e2e", "ttft", "tpot", "availability"]
 
 FAILED: Final = 'outcome=~"error|truncated|timeout"'
 # What an alert may still mean: with more than a tenth allowed, nothing burns.
-LEAST_OBJECTIVE: Final = 0.9
+MIN_OBJECTIVE: Final = 0.9
 _NS: Final = 1_000_000_000
 _WORDS: Final = {
     "e2e": "take no longer than {limit} in all",
@@ -181,7 +181,7 @@ def _of(budget: Budget) -> Iterable[Slo]:
     if budget.availability is not None:
         told.append(("availability", budget.availability, None))
     for name, objective, limit in told:
-        if objective < LEAST_OBJECTIVE:
+        if objective < MIN_OBJECTIVE:
             raise ConfigError(
                 f"budget {budget.name}: with an objective of {100 * objective:g} % for {name} "
                 f"{100 - 100 * objective:g} % of the requests may miss it, and no alert means "

@@ -15,7 +15,7 @@ from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity, Window
 from llmtrace_dashboards.rules.slo import Slo
 
 _NOT_IN_NAME: Final = re.compile(r"[^a-z0-9]+")
-_LONGEST_NAME: Final = 63
+_MAX_NAME: Final = 63
 _MARK: Final = 8
 _WINDOW: Final = "{{.window}}"
 
@@ -135,10 +135,10 @@ def dns_name(text: str) -> str:
         ('chat-ttft', 'chat-eu-ttft-107ced27')
     """
     name = _NOT_IN_NAME.sub("-", text.lower()).strip("-")
-    if name and name == text and len(name) <= _LONGEST_NAME:
+    if name and name == text and len(name) <= _MAX_NAME:
         return name
     mark = hashlib.sha256(text.encode()).hexdigest()[:_MARK]
-    return f"{name[: _LONGEST_NAME - _MARK - 1].strip('-') or 'budget'}-{mark}"
+    return f"{name[: _MAX_NAME - _MARK - 1].strip('-') or 'budget'}-{mark}"
 
 
 def _once(names: Iterable[str]) -> list[str]:

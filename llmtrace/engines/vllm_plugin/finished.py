@@ -28,10 +28,10 @@ from llmtrace.engines.spans import (
 
 _NAME: Final = "llmtrace.engine_request"
 _NS: Final = 1_000_000_000
-_LONGEST_S: Final = 86_400.0
+_MAX_S: Final = 86_400.0
 # An id holds what the client sent as X-Request-Id.
-_LONGEST_ID: Final = 512
-_LONGEST_REASON: Final = 32
+_MAX_ID: Final = 512
+_MAX_REASON: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def finished_request(
     engine_id = getattr(stats, "request_id", None)
     if not isinstance(engine_id, str) or not engine_id:
         return None
-    engine_id = engine_id[:_LONGEST_ID]
+    engine_id = engine_id[:_MAX_ID]
     ids = client_ids(engine_id)
     index = _count(engine_index)
     replica = engine.replica
@@ -124,7 +124,7 @@ def finished_request(
 def _seconds(value: Any) -> float | None:
     """Read a duration. One that is negative comes of a stamp that is missing."""
     known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known and 0 <= value < _LONGEST_S else None
+    return float(value) if known and 0 <= value < _MAX_S else None
 
 
 def _passed(value: Any) -> float | None:
@@ -139,4 +139,4 @@ def _count(value: Any) -> int | None:
 
 def _reason(value: Any) -> str | None:
     """Read vLLM's `FinishReason`, whose text is `stop`, `length`, `abort`, `error`, …."""
-    return None if value is None else str(value)[:_LONGEST_REASON]
+    return None if value is None else str(value)[:_MAX_REASON]

@@ -20,7 +20,7 @@ from llmtrace.exporters.span_layout import attempts, span_name
 from llmtrace.semconv.attributes import ORDER
 
 if TYPE_CHECKING:
-    from llmtrace.core.attempts import Try
+    from llmtrace.core.attempts import Attempt
     from llmtrace.core.row import Row
 
 _MS: Final = 1_000_000
@@ -30,8 +30,8 @@ _SHORT: Final = {
     "first_chunk": "first",
     "unattributed": "other",
 }
-_LEAST_BAR: Final = 8
-_LONGEST_ERROR: Final = 32
+_MIN_BAR: Final = 8
+_MAX_ERROR: Final = 32
 _FEW_CHUNKS: Final = 4
 _MORE: Final = len("  and 32 more")
 
@@ -124,7 +124,7 @@ def waterfall(row: Row, width: int = 80) -> str:
         for number, one in attempts(row)
     ]
     longest = max(map(len, (*texts.values(), *(text for _, _, text in tried))))
-    room = max(_LEAST_BAR, width - label - 2 - longest)
+    room = max(_MIN_BAR, width - label - 2 - longest)
     lines, at = ["  ".join(head)], 0
     if row.is_turn:
         lines += [*turn_tree.part_lines(row, width), ""]
@@ -152,9 +152,9 @@ def waterfall(row: Row, width: int = 80) -> str:
     return "\n".join(printable(text).rstrip() for text in lines)
 
 
-def _came_to(one: Try) -> str:
+def _came_to(one: Attempt) -> str:
     """Say what an attempt came to, and how long the next one waited."""
-    told = str(one.status) if one.error_type is None else one.error_type[:_LONGEST_ERROR]
+    told = str(one.status) if one.error_type is None else one.error_type[:_MAX_ERROR]
     if one.backoff_ns:
         told += f", then {short_ms(one.backoff_ns)} ms"
     if one.retry_after_ns is not None:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _MS: Final = 1_000_000
 _NS: Final = 1_000_000_000
-_MOST_LINES: Final = 40
-_MOST_GROUPS: Final = 3
-_MOST_NAMES: Final = 8
-_LONGEST_LABEL: Final = 24
-_LEAST_BAR: Final = 8
+_MAX_LINES: Final = 40
+_MAX_GROUPS: Final = 3
+_MAX_NAMES: Final = 8
+_MAX_LABEL: Final = 24
+_MIN_BAR: Final = 8
 
 
 def summary(row: Row) -> Iterator[str]:
@@ -40,11 +40,11 @@ def part_lines(row: Row, width: int) -> Iterator[str]:
         row: of the turn.
         width: of a line, in characters.
     """
-    shown = row.parts[:_MOST_LINES]
+    shown = row.parts[:_MAX_LINES]
     texts = [_text(part) for part in shown]
     labels = [_label(part) for part in shown]
     label = max(map(len, labels), default=0)
-    room = max(_LEAST_BAR, width - label - 2 - max(map(len, texts), default=0))
+    room = max(_MIN_BAR, width - label - 2 - max(map(len, texts), default=0))
     total = row.e2e_ns or 1
     for part, name, text in zip(shown, labels, texts, strict=True):
         drawn = bar(min(part.start, total), min(part.end, total), total, room)
@@ -59,7 +59,7 @@ def part_lines(row: Row, width: int) -> Iterator[str]:
 
 def _label(part: Part) -> str:
     name = "  " * (part.depth - 1) + printable(part.name)
-    return name if len(name) <= _LONGEST_LABEL else f"{name[: _LONGEST_LABEL - 1]}…"
+    return name if len(name) <= _MAX_LABEL else f"{name[: _MAX_LABEL - 1]}…"
 
 
 def _text(part: Part) -> str:
@@ -87,13 +87,13 @@ def _loss(row: Row) -> int:
 def _who(row: Row) -> str:
     """Say which tools could have run together."""
     groups = []
-    for group in could_run_together(row.parts)[:_MOST_GROUPS]:
+    for group in could_run_together(row.parts)[:_MAX_GROUPS]:
         names = [
             name if times == 1 else f"{times} × {name}"  # noqa: RUF001
             for name, times in Counter(map(printable, group.names)).items()
         ]
-        more = "" if len(names) <= _MOST_NAMES else f" and {len(names) - _MOST_NAMES} more"
-        groups.append(", ".join(names[:_MOST_NAMES]) + more)
+        more = "" if len(names) <= _MAX_NAMES else f" and {len(names) - _MAX_NAMES} more"
+        groups.append(", ".join(names[:_MAX_NAMES]) + more)
     return f": {'; '.join(groups)} could have run together" if groups else ""
 
 

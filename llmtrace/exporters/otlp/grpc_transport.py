@@ -10,7 +10,7 @@ import grpc
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from llmtrace.exporters.otlp.retry import Send, Undelivered
+from llmtrace.exporters.otlp.retry import RetryExhausted, Send
 from llmtrace.exporters.otlp.settings import OtlpSettings, Signal
 
 _EXPORT: Final[dict[Signal, str]] = {
@@ -71,12 +71,12 @@ def _read(path: str | None) -> bytes | None:
     return None if path is None else Path(path).read_bytes()
 
 
-def _undelivered(error: Any, where: str) -> Undelivered:
+def _undelivered(error: Any, where: str) -> RetryExhausted:
     code = error.code()
     wait_s = _retry_info(error.trailing_metadata() or ())
     # A server out of resources is only to be asked again if it says when.
     exhausted = code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait_s is not None
-    return Undelivered(
+    return RetryExhausted(
         f"gRPC {code.name} from {where}",
         retryable=exhausted or code in _RETRYABLE,
         wait_s=wait_s,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from llmtrace.exporters.otlp.retry import Send, Undelivered
+from llmtrace.exporters.otlp.retry import RetryExhausted, Send
 from llmtrace.exporters.otlp.settings import OtlpSettings
 
 _RETRYABLE: Final = frozenset({429, 502, 503, 504})
@@ -22,7 +22,7 @@ _OK: Final = range(200, 300)
 _GZIP: Final = 16 + zlib.MAX_WBITS
 # The fastest level halves the cost of the default one and makes rows 8 times smaller all the same.
 _LEVEL: Final = 1
-_MOST_ANSWER: Final = 1 << 20
+_MAX_ANSWER: Final = 1 << 20
 
 
 def http_sender(settings: OtlpSettings) -> Send:
@@ -65,14 +65,14 @@ def http_sender(settings: OtlpSettings) -> Send:
                 **environment,
             )
             with response:
-                answer = response.raw.read(_MOST_ANSWER, decode_content=True) or b""
+                answer = response.raw.read(_MAX_ANSWER, decode_content=True) or b""
         except (requests.RequestException, OSError) as error:
             reason = f"{_cause(error)}, sending to {shown}"
-            raise Undelivered(reason, retryable=_passing(error)) from None
+            raise RetryExhausted(reason, retryable=_passing(error)) from None
         status = response.status_code
         if status in _OK:
             return bytes(answer)
-        raise Undelivered(
+        raise RetryExhausted(
             f"HTTP {status} from {shown}",
             retryable=status in _RETRYABLE,
             wait_s=_retry_after(response.headers.get("retry-after")),

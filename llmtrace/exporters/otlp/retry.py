@@ -17,16 +17,16 @@ from llmtrace.core.failopen import count_internal, internal_error
 
 GIVE_UP_AFTER_S: Final = 30.0
 _FIRST_WAIT_S: Final = 0.5
-_LONGEST_WAIT_S: Final = 10.0
+_MAX_WAIT_S: Final = 10.0
 
 # Its own: an application may have seeded `random`, and all its replicas alike.
 _random: Final = random.SystemRandom()
 
-# Sends one request's bytes and returns the answer's, or raises `Undelivered`.
+# Sends one request's bytes and returns the answer's, or raises `RetryExhausted`.
 Send = Callable[[bytes], bytes]
 
 
-class Undelivered(Exception):  # noqa: N818 - what happened, not what to blame
+class RetryExhausted(Exception):  # noqa: N818 - what happened, not what to blame
     """A request that was not accepted.
 
     Args:
@@ -70,13 +70,13 @@ def deliver(
     while True:
         try:
             answer = send(body)
-        except Undelivered as error:
+        except RetryExhausted as error:
             if not error.retryable:
                 raise
             asked = error.wait_s if error.wait_s is not None else wait_s * (0.5 + jitter())
             if clock() + asked > deadline or not pause(asked):
                 raise
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            wait_s = min(2 * wait_s, _MAX_WAIT_S)
         else:
             _check(answer, f"{name}.rejected")
             return

@@ -13,16 +13,16 @@ from llmtrace.core.span import Span
 from llmtrace.exporters.otlp.dialect import OTEL, Dialect
 from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace.exporters.otlp.resource import detect
-from llmtrace.exporters.otlp.retry import GIVE_UP_AFTER_S, Undelivered, deliver
+from llmtrace.exporters.otlp.retry import GIVE_UP_AFTER_S, RetryExhausted, deliver
 from llmtrace.exporters.otlp.settings import OtlpSettings, read_settings
 from llmtrace.exporters.otlp.transport import sender
-from llmtrace.exporters.queued_sink import Lost, QueuedSink
+from llmtrace.exporters.queued_sink import PartialFailure, QueuedSink
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row
 
 # gRPC servers refuse messages above 4 MiB unless told otherwise.
-_MOST_BYTES: Final = 3 << 20
+_MAX_BYTES: Final = 3 << 20
 
 
 def otlp_sink(
@@ -92,13 +92,13 @@ def span_sink(
 
     def send_rows(rows: Sequence[Row | Span]) -> None:
         reason, lost = "", 0
-        for body, count in encode(rows, resources, _MOST_BYTES, dialect):
+        for body, count in encode(rows, resources, _MAX_BYTES, dialect):
             try:
                 deliver(send, body, name=name, pause=sink.pause, give_up_after_s=give_up_after_s)
-            except Undelivered as error:
+            except RetryExhausted as error:
                 reason, lost = str(error), lost + count
         if lost:
-            raise Lost(reason, lost)
+            raise PartialFailure(reason, lost)
 
     sink: QueuedSink[Row | Span] = QueuedSink(
         name, send_rows, interval_s=interval_s, spans=True, left_to=left_to

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NS: Final = 1_000_000_000
 # Turns may take minutes.
 _EDGES: Final = tuple(round(bound * _NS) for bound in LATENCY_S)
-_MOST_LABEL_SETS: Final = 200
+_MAX_LABEL_SETS: Final = 200
 
 
 class TurnLabels(NamedTuple):
@@ -76,10 +76,10 @@ class _Cells(Generic[L]):
                 cell[name].observe(value, mark)
 
     def _cell(self, labels: L) -> Cell:
-        if len(self._cells) >= _MOST_LABEL_SETS:
+        if len(self._cells) >= _MAX_LABEL_SETS:
             internal_error(
                 "export.metrics.label_sets",
-                f"more than {_MOST_LABEL_SETS} agents or tools; more are counted as {OTHER!r}",
+                f"more than {_MAX_LABEL_SETS} agents or tools; more are counted as {OTHER!r}",
             )
             others = [name for name in labels._fields if name not in {"service", "outcome"}]
             labels = labels._replace(**dict.fromkeys(others, OTHER))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-MOST: Final = 32
-LONGEST: Final = 256
+MAX: Final = 32
+MAX_LENGTH: Final = 256
 
 _NAMES: Final = frozenset(
     {

@@ -15,18 +15,18 @@ from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import EngineFigures, Reported, reported
 from llmtrace.instrumentation.headers import cache_hits, gateway_time
 from llmtrace.instrumentation.headers.gateway_time import Hop
-from llmtrace.instrumentation.headers.kept_headers import LONGEST, MOST, worth_keeping
+from llmtrace.instrumentation.headers.kept_headers import MAX, MAX_LENGTH, worth_keeping
 from llmtrace.instrumentation.headers.server_timing import Entry, entries
 from llmtrace.runtime.runtime import active
 from llmtrace.runtime.trace_context import TO_ALL
 
-_MOST_BYTES: Final = 4096
-_MOST_NAMES: Final = 512
-_LONGEST_NAME: Final = 128
+_MAX_BYTES: Final = 4096
+_MAX_NAMES: Final = 512
+_MAX_NAME: Final = 128
 _NS_PER_MS: Final = 1_000_000
 # What a server may tell of its engine.
 _ENGINE: Final = ("queue", "prefill", "decode")
-_MOST_HOPS: Final = 32
+_MAX_HOPS: Final = 32
 
 # Sent to one's own hosts alone, to say that llmtrace reads the response: a gateway with llmtrace
 # may then report in comments of the stream what it learns after its headers have left.
@@ -105,12 +105,12 @@ def answered(recording: Recording, raw: Iterable[tuple[bytes, bytes]], *, ok: bo
         if known is None:
             continue
         name, keep = known
-        text = value[:_MOST_BYTES].decode("latin-1")
+        text = value[:_MAX_BYTES].decode("latin-1")
         if name in told:  # repeated: one header, separated by commas
             text = f"{told[name]}, {text}"
         told[name] = text
-        if keep and (len(kept) < MOST or name in kept):
-            kept[name] = printable(text[:LONGEST])
+        if keep and (len(kept) < MAX or name in kept):
+            kept[name] = printable(text[:MAX_LENGTH])
     for name in ("x-request-id", "request-id"):
         if name in kept and kept[name] == recording.info.get("request_id"):
             del kept[name]  # an echo tells nothing
@@ -126,7 +126,7 @@ def _look_at(sent: bytes) -> tuple[str, bool] | None:
     keep = worth_keeping(name)
     read = name in gateway_time.NAMES or name in cache_hits.NAMES
     known = (name, keep) if keep or read else None
-    if len(_read_as) < _MOST_NAMES and len(sent) <= _LONGEST_NAME:
+    if len(_read_as) < _MAX_NAMES and len(sent) <= _MAX_NAME:
         _read_as[sent] = known
     return known
 
@@ -181,7 +181,7 @@ def commented(recording: Recording, text: str) -> bool:
     timing, before = tuple(entries(text)), dict(recording.hops)
     for hop in gateway_time.hops({}, timing):
         known = hop.id in recording.hops
-        if hop.id is not None and (known or len(recording.hops) < _MOST_HOPS):
+        if hop.id is not None and (known or len(recording.hops) < _MAX_HOPS):
             recording.hops[hop.id] = hop
     _gateways(recording, before)
     _servers(recording, {}, timing)
@@ -203,7 +203,7 @@ def _named(hops: Mapping[str, Hop]) -> str | None:
         [only] = hops.values()
         return only.name
     names = dict.fromkeys(hop.name for hop in hops.values() if hop.name is not None)
-    return ",".join(names)[:_LONGEST_NAME] or None
+    return ",".join(names)[:_MAX_NAME] or None
 
 
 def _servers(recording: Recording, headers: Mapping[str, str], timing: Sequence[Entry]) -> None:

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from llmtrace.core.stages import Reported, reported
 
 NS_PER_MS: Final = 1_000_000
-_MOST_CHARACTERS: Final = 4096
-_MOST_ENTRIES: Final = 32
+_MAX_CHARACTERS: Final = 4096
+_MAX_ENTRIES: Final = 32
 
 # The name and the first `dur` and `desc`; the rest is skipped. What stands between quotes
 # separates nothing.
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 def entries(value: str) -> Iterator[Entry]:
     """Yield the entries of a header. Durations are milliseconds, as the specification says."""
-    for entry in islice(_ENTRY.finditer(value[:_MOST_CHARACTERS]), _MOST_ENTRIES):
+    for entry in islice(_ENTRY.finditer(value[:_MAX_CHARACTERS]), _MAX_ENTRIES):
         name, _, rest = entry[0].partition(";")
         name = name.strip().lower()
         if not _NAME.fullmatch(name):

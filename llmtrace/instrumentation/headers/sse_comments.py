@@ -18,7 +18,7 @@ from llmtrace.instrumentation.headers import propagation
 _TAB: Final = 0x09  # a number: `in` takes 20 ns for it, and several times as much for a string
 _NAME: Final = b"\tllmtrace "
 BEGIN: Final = b":" + _NAME
-_LONGEST: Final = 4096
+_MAX_LENGTH: Final = 4096
 
 
 def line(told: str) -> bytes:
@@ -28,7 +28,7 @@ def line(told: str) -> bytes:
 
 def read(recording: Recording, written: bytes) -> bool:
     """Note what a line tells that begins with `BEGIN`; say whether another may follow."""
-    told = written[len(BEGIN) : len(BEGIN) + _LONGEST]
+    told = written[len(BEGIN) : len(BEGIN) + _MAX_LENGTH]
     return propagation.commented(recording, told.decode("latin-1"))
 
 
@@ -61,10 +61,10 @@ class Comments:
         while at >= 0 and not self.over:
             start = data[at : at + len(_NAME)]
             end = data.find(b"\n", at)
-            if end < 0 and len(data) - at < _LONGEST and _NAME.startswith(start):
+            if end < 0 and len(data) - at < _MAX_LENGTH and _NAME.startswith(start):
                 self.begun = data[at:]
                 return
-            if start == _NAME and data[at - 1 : at] in {b":", b""} and 0 <= end - at < _LONGEST:
+            if start == _NAME and data[at - 1 : at] in {b":", b""} and 0 <= end - at < _MAX_LENGTH:
                 self.over = not read(self._recording, b":" + data[at:end])
             at = data.find(_TAB, at + 1 if end < 0 else end)
 

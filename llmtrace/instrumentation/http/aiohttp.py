@@ -18,22 +18,22 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import Attempt, Recording, type_name
+from llmtrace.core.recording import LiveAttempt, Recording, type_name
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.http import aiohttp_bodies as bodies
 from llmtrace.instrumentation.http import llm_requests, tcp_info
 from llmtrace.runtime.runtime import current, entered
 
-_Note = Callable[[Recording, Attempt, SimpleNamespace, Any], None]
+_Note = Callable[[Recording, LiveAttempt, SimpleNamespace, Any], None]
 
 
-def _connecting(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
+def _connecting(recording: Recording, attempt: LiveAttempt, seen: SimpleNamespace, _: Any) -> None:
     seen.connecting, seen.dns_before = recording.clock(), attempt.dns or 0
     if attempt.first_wire is None:  # else a redirect was followed
         attempt.first_wire = seen.connecting
 
 
-def _connected(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
+def _connected(recording: Recording, attempt: LiveAttempt, seen: SimpleNamespace, _: Any) -> None:
     seen.ready = recording.clock()
     if attempt.dns is None:
         attempt.dns = 0
@@ -41,30 +41,30 @@ def _connected(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _:
     attempt.connect = (attempt.connect or 0) + max(0, took)
 
 
-def _resolving(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
+def _resolving(recording: Recording, attempt: LiveAttempt, seen: SimpleNamespace, _: Any) -> None:
     seen.resolving = recording.clock() - (attempt.dns or 0)
 
 
-def _resolved(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
+def _resolved(recording: Recording, attempt: LiveAttempt, seen: SimpleNamespace, _: Any) -> None:
     # In place of what was timed inside, where the resolver is one that `dns` sees as well.
     attempt.dns = recording.clock() - seen.resolving
 
 
-def _reused(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
+def _reused(recording: Recording, attempt: LiveAttempt, seen: SimpleNamespace, _: Any) -> None:
     seen.ready = recording.clock()
     if attempt.first_wire is None:
         attempt.first_wire = seen.ready
         attempt.dns = attempt.connect = attempt.tls = 0
 
 
-def _sent(recording: Recording, attempt: Attempt, seen: SimpleNamespace, _: Any) -> None:
+def _sent(recording: Recording, attempt: LiveAttempt, seen: SimpleNamespace, _: Any) -> None:
     if hasattr(seen, "ready"):
         attempt.send_started = seen.ready
         attempt.send = recording.clock() - seen.ready
         attempt.sent = True
 
 
-def _answered(recording: Recording, attempt: Attempt, _: SimpleNamespace, params: Any) -> None:
+def _answered(recording: Recording, attempt: LiveAttempt, _: SimpleNamespace, params: Any) -> None:
     if attempt.answered is not None:
         return  # before the application's own `raise_for_status`
     attempt.answered = recording.clock()
@@ -81,7 +81,7 @@ def _answered(recording: Recording, attempt: Attempt, _: SimpleNamespace, params
         attempt.ended, attempt.retry_after = attempt.answered, propagation.retry_after(recording)
 
 
-def _broke(recording: Recording, attempt: Attempt, _: SimpleNamespace, params: Any) -> None:
+def _broke(recording: Recording, attempt: LiveAttempt, _: SimpleNamespace, params: Any) -> None:
     error = params.exception
     if attempt.ended is None:
         attempt.ended, attempt.error = recording.clock(), type_name(error)
@@ -94,14 +94,14 @@ def _broke(recording: Recording, attempt: Attempt, _: SimpleNamespace, params: A
         attempt.retry_after = propagation.retry_after(recording)
 
 
-def _received(recording: Recording, _: Attempt, __: SimpleNamespace, ___: Any) -> None:
+def _received(recording: Recording, _: LiveAttempt, __: SimpleNamespace, ___: Any) -> None:
     if recording.first_byte is None:
         recording.first_byte = recording.clock()
 
 
 def _callback(note: _Note) -> Callable[..., Awaitable[None]]:
     async def callback(_: Any, seen: SimpleNamespace, params: Any) -> None:
-        recorded: tuple[Recording, Attempt] | None = getattr(seen, "llmtrace", None)
+        recorded: tuple[Recording, LiveAttempt] | None = getattr(seen, "llmtrace", None)
         if recorded is not None:
             try:
                 note(*recorded, seen, params)
@@ -281,7 +281,7 @@ def _note_before_raising(session: Any, options: dict[str, Any]) -> None:
 
 def _post(
     session: Any, method: str, url: Any, options: dict[str, Any]
-) -> tuple[llm_requests.Post, dict[str, Any]] | None:
+) -> tuple[llm_requests.LlmRequest, dict[str, Any]] | None:
     """Begin recording a request, if it asks a model; return it, and what to send it with."""
     if method.upper() != "POST":
         return None
@@ -330,7 +330,7 @@ def _url(session: Any, url: Any) -> URL:
     return base.join(given) if base is not None and not given.absolute else given
 
 
-def _deliver(post: llm_requests.Post, response: Any) -> None:
+def _deliver(post: llm_requests.LlmRequest, response: Any) -> None:
     """Time from here on how the caller reads what it got."""
     recording = post.recording
     recording.calling = False

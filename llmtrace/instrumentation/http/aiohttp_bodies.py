@@ -21,12 +21,12 @@ from llmtrace.instrumentation.http.sse import Events
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.cancellation import cancelled
 
-_MOST_KEPT: Final = 1 << 20
+_MAX_KEPT: Final = 1 << 20
 
 T = TypeVar("T")
 
 
-def watch(post: llm_requests.Post, response: Any, *, events: bool, comments: bool) -> None:
+def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comments: bool) -> None:
     """Time how an answer is read, and end its row with it.
 
     Args:
@@ -48,14 +48,14 @@ def watch(post: llm_requests.Post, response: Any, *, events: bool, comments: boo
         reader = Reader(response.content, recording, kept, ended, look, at_once=True)
     response.content = reader
     _become(response, recording)
-    response._llmtrace_let_go = finalize.LetGo(recording)  # noqa: SLF001
+    response._llmtrace_let_go = finalize.StreamFinalizer(recording)  # noqa: SLF001
 
 
 def watch_refusal(recording: Recording, response: Any) -> None:
     """End a row when the body of an error has been read, or is closed, or let go."""
     _become(response, recording)
     if not recording.outer:  # else the decorated function ends it, which may try again
-        response._llmtrace_let_go = finalize.LetGo(recording)  # noqa: SLF001
+        response._llmtrace_let_go = finalize.StreamFinalizer(recording)  # noqa: SLF001
 
 
 def _become(response: Any, recording: Recording) -> None:
@@ -103,12 +103,12 @@ class _Kept:
         self.body = bytearray()
 
     def __call__(self, _recording: Recording, data: bytes) -> int:
-        if len(self.body) <= _MOST_KEPT:
+        if len(self.body) <= _MAX_KEPT:
             self.body += data
         return NOTHING
 
 
-def _whole(post: llm_requests.Post, kept: _Kept) -> None:
+def _whole(post: llm_requests.LlmRequest, kept: _Kept) -> None:
     llm_requests.whole(post, bytes(kept.body), events=False)
 
 

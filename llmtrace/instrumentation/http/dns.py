@@ -14,11 +14,11 @@ from functools import wraps
 from typing import Any
 
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.recording import Attempt, Clock
+from llmtrace.core.recording import Clock, LiveAttempt
 from llmtrace.runtime.runtime import current
 
 
-def _connecting() -> tuple[Attempt, Clock, int] | None:
+def _connecting() -> tuple[LiveAttempt, Clock, int] | None:
     """Return the attempt that is connecting right now, its clock, and the time."""
     recording = current.get()
     if recording is None or not recording.on_the_wire or not recording.attempts:
@@ -31,7 +31,7 @@ def _connecting() -> tuple[Attempt, Clock, int] | None:
 
 
 @fails_open("dns")
-def _resolved(attempt: Attempt, clock: Clock, started: int) -> None:
+def _resolved(attempt: LiveAttempt, clock: Clock, started: int) -> None:
     attempt.dns = (attempt.dns or 0) + clock() - started
 
 

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import Attempt, Clock, Recording, type_name
+from llmtrace.core.recording import Clock, LiveAttempt, Recording, type_name
 from llmtrace.instrumentation.headers import propagation, sse_comments
 from llmtrace.instrumentation.http import (
     dns,
@@ -30,7 +30,7 @@ _LIBRARIES: Final = ("httpx", "httpx2")
 
 
 def _trace(
-    attempt: Attempt, clock: Clock, extensions: dict[str, Any]
+    attempt: LiveAttempt, clock: Clock, extensions: dict[str, Any]
 ) -> Callable[[str, Any], None]:
     theirs = extensions.get("trace")
     note = phases.noting(attempt, clock, partial(_give_back, extensions, theirs))
@@ -45,7 +45,7 @@ def _trace(
 
 
 def _atrace(
-    attempt: Attempt, clock: Clock, extensions: dict[str, Any]
+    attempt: LiveAttempt, clock: Clock, extensions: dict[str, Any]
 ) -> Callable[[str, Any], Awaitable[None]]:
     theirs = extensions.get("trace")
     note = phases.noting(attempt, clock, partial(_give_back, extensions, theirs))
@@ -68,7 +68,7 @@ def _give_back(extensions: dict[str, Any], theirs: Any) -> None:
 
 def _begin(
     sender: Any, request: Any, make_trace: Callable[..., Any]
-) -> tuple[Recording, Attempt] | None:
+) -> tuple[Recording, LiveAttempt] | None:
     recording = current.get()
     if recording is None or not recording.on_the_wire:
         return None
@@ -112,7 +112,7 @@ def _name(name: str) -> tuple[bytes, bytes]:
     return name.encode(), name.lower().encode()
 
 
-def _answered(recording: Recording, attempt: Attempt, response: Any, *, stream: bool) -> None:
+def _answered(recording: Recording, attempt: LiveAttempt, response: Any, *, stream: bool) -> None:
     try:
         attempt.under_way = False
         attempt.answered = recording.clock()
@@ -149,7 +149,7 @@ def _socket(network_stream: Any) -> Any:
     return network_stream.get_extra_info("socket") if known is None else known
 
 
-def _broke(recording: Recording, attempt: Attempt, error: BaseException) -> None:
+def _broke(recording: Recording, attempt: LiveAttempt, error: BaseException) -> None:
     try:
         response = getattr(error, "response", None)
         if isinstance(getattr(response, "extensions", None), dict):

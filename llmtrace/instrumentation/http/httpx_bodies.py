@@ -17,7 +17,7 @@ from llmtrace.core.recording import NOTHING, Recording
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import Classify, areads, reads
+from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, reads
 
 
 def watch(recording: Recording, response: Any, *, comments: bool = False) -> None:
@@ -39,7 +39,7 @@ def watch_refusal(recording: Recording, response: Any) -> None:
     response.__class__ = _refused(kind)
     response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
     if not recording.outer:  # else the decorated function ends it, which may try again
-        response._llmtrace_let_go = finalize.LetGo(recording)  # noqa: SLF001
+        response._llmtrace_let_go = finalize.StreamFinalizer(recording)  # noqa: SLF001
 
 
 @lru_cache(maxsize=8)
@@ -115,7 +115,7 @@ def _body(response: Any, stream: Any) -> type[Any]:
     library = sys.modules[response.__module__.partition(".")[0]]
     kinds = (library.SyncByteStream, library.AsyncByteStream)
 
-    class Body(finalize.LetGo, *[kind for kind in kinds if issubclass(stream, kind)]):  # type: ignore[misc]
+    class Body(finalize.StreamFinalizer, *[kind for kind in kinds if issubclass(stream, kind)]):  # type: ignore[misc]
         def __init__(self, recording: Recording, response: Any, comments: bool) -> None:
             super().__init__(recording)
             self._stream = response.stream
@@ -170,7 +170,7 @@ def _body(response: Any, stream: Any) -> type[Any]:
         def __aiter__(self) -> AsyncIterator[bytes]:
             chunks: AsyncIterator[bytes] = self._stream.__aiter__()
             if self._raw():
-                timed = areads(self._recording, chunks.__anext__, self._classify())
+                timed = atimed_reads(self._recording, chunks.__anext__, self._classify())
                 return _AsyncFirstByte(None, timed, timed, chunks)
             if self._recording.first_byte is not None:
                 return chunks

@@ -18,7 +18,7 @@ from llmtrace.instrumentation.llm_sdks import patch
 
 # What a request had before for each header of ours; `None` = nothing.
 Before = dict[str, str | None]
-Begun = tuple[llm_requests.Post, Before]
+Begun = tuple[llm_requests.LlmRequest, Before]
 
 _recorded: set[str] = set()  # libraries whose requests are
 _clients: WeakSet[Any] = WeakSet()  # so are those of these clients
@@ -101,7 +101,7 @@ def take_back(request: Any, before: Before) -> None:
             request.headers[name] = value
 
 
-def deliver(post: llm_requests.Post, response: Any, *, stream: bool) -> None:
+def deliver(post: llm_requests.LlmRequest, response: Any, *, stream: bool) -> None:
     """Time from here on how the caller reads what it got, or end the row."""
     recording = post.recording
     recording.calling = False

@@ -27,8 +27,8 @@ _SUCCESS: Final = 200
 _REDIRECTION: Final = 300
 _EVENT_STREAM: Final = "text/event-stream"
 # So much of a body is looked at for the model's name, and so much of it parsed for its content.
-_MOST_LOOKED_AT: Final = 1 << 14
-_MOST_PARSED: Final = 1 << 20
+_MAX_LOOKED_AT: Final = 1 << 14
+_MAX_PARSED: Final = 1 << 20
 _COULD_BE: Final = ""
 
 _decode = json.JSONDecoder().raw_decode
@@ -57,7 +57,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class LlmRequest:
     """A request to a model as it goes: its recording, and what the call itself told of it."""
 
     recording: Recording
@@ -65,7 +65,7 @@ class Post:
     filled: set[str]
 
 
-def begin(sent: Sent) -> Post | None:
+def begin(sent: Sent) -> LlmRequest | None:
     """Start recording a request, or join the decorated function that makes it.
 
     Returns:
@@ -98,7 +98,7 @@ def begin(sent: Sent) -> Post | None:
     if recording.content is not None and endpoint is not None:
         body = _parsed(sent.body) if isinstance(sent.body, bytes) else sent.body
         message_content.asked(recording, endpoint.chunk, body)
-    return Post(recording, endpoint, filled)
+    return LlmRequest(recording, endpoint, filled)
 
 
 def _asked(
@@ -120,7 +120,7 @@ def _asked(
 
 def _asks_stream(body: bytes | Mapping[str, Any] | None) -> bool:
     if isinstance(body, bytes):
-        ends = body[:_MOST_LOOKED_AT], body[_MOST_LOOKED_AT:][-_MOST_LOOKED_AT:]
+        ends = body[:_MAX_LOOKED_AT], body[_MAX_LOOKED_AT:][-_MAX_LOOKED_AT:]
         return any(map(_STREAM.search, ends))
     return body is not None and body.get("stream") is True
 
@@ -130,7 +130,7 @@ def model_in(body: bytes) -> str | None:
 
     Only its beginning is looked at, since prompts can be long.
     """
-    text = body[:_MOST_LOOKED_AT].decode("utf-8", "replace")
+    text = body[:_MAX_LOOKED_AT].decode("utf-8", "replace")
     opens = _OPENS.match(text)
     if opens is None:
         return None
@@ -146,7 +146,7 @@ def model_in(body: bytes) -> str | None:
             at = after.end()
     except (ValueError, RecursionError):
         pass
-    return _COULD_BE if len(body) > _MOST_LOOKED_AT else None
+    return _COULD_BE if len(body) > _MAX_LOOKED_AT else None
 
 
 def is_stream(content_type: str) -> bool:
@@ -159,7 +159,7 @@ def is_success(status: int) -> bool:
     return _SUCCESS <= status < _REDIRECTION
 
 
-def opened(post: Post, *, events: bool) -> None:
+def opened(post: LlmRequest, *, events: bool) -> None:
     """Note that the caller has an answer whose body is still to be read."""
     recording = post.recording
     recording.opened()
@@ -167,7 +167,7 @@ def opened(post: Post, *, events: bool) -> None:
     recording.raw = True
 
 
-def whole(post: Post, body: bytes, *, events: bool) -> None:
+def whole(post: LlmRequest, body: bytes, *, events: bool) -> None:
     """Note what an answer tells that is here as a whole, and end it."""
     recording = post.recording
     try:
@@ -187,7 +187,7 @@ def whole(post: Post, body: bytes, *, events: bool) -> None:
         recording.finish("success")
 
 
-def refused(post: Post, status: int, body: bytes | None, *, ends: bool) -> None:
+def refused(post: LlmRequest, status: int, body: bytes | None, *, ends: bool) -> None:
     """Note that a request was answered by an error, for which a decorated function may try again.
 
     Args:
@@ -222,14 +222,14 @@ def code(body: bytes | None) -> str | None:
 
 
 @fails_open("http.post")
-def failed(post: Post, error: BaseException) -> None:
+def failed(post: LlmRequest, error: BaseException) -> None:
     """Note what was raised in place of an answer."""
     post.recording.calling = False
     join_call.failed(post.recording, post.filled, error)
 
 
 def _parsed(body: bytes) -> Any:
-    if len(body) > _MOST_PARSED:
+    if len(body) > _MAX_PARSED:
         return None
     try:
         return json.loads(body)

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import Attempt, Clock
+from llmtrace.core.recording import Clock, LiveAttempt
 from llmtrace.instrumentation.http import dns
 
 # What to note of an attempt when something happened at that time.
-_Note = Callable[[Attempt, int], None]
+_Note = Callable[[LiveAttempt, int], None]
 
 
-def _connecting(attempt: Attempt, now: int) -> None:
+def _connecting(attempt: LiveAttempt, now: int) -> None:
     attempt.phase_started = now
     if attempt.first_wire is None:
         attempt.first_wire = now
 
 
-def _connected(attempt: Attempt, now: int) -> None:
+def _connected(attempt: LiveAttempt, now: int) -> None:
     if attempt.dns is None and dns.watching():
         attempt.dns = 0  # an address, not a name: there was nothing to resolve
     took = now - attempt.phase_started - (attempt.dns or 0)
@@ -27,23 +27,23 @@ def _connected(attempt: Attempt, now: int) -> None:
     attempt.phase_started = now
 
 
-def _tunnelled(attempt: Attempt, now: int) -> None:
+def _tunnelled(attempt: LiveAttempt, now: int) -> None:
     attempt.tunnel += now - attempt.phase_started
     attempt.phase_started = now
 
 
-def _shaking_hands(attempt: Attempt, now: int) -> None:
+def _shaking_hands(attempt: LiveAttempt, now: int) -> None:
     if attempt.connect is not None:  # a proxy was asked to connect on, or nothing took place
         _tunnelled(attempt, now)
     attempt.phase_started = now
 
 
-def _shook_hands(attempt: Attempt, now: int) -> None:
+def _shook_hands(attempt: LiveAttempt, now: int) -> None:
     attempt.tls = (attempt.tls or 0) + now - attempt.phase_started
     attempt.phase_started = now  # TLS to the proxy: its CONNECT comes next
 
 
-def _sending(attempt: Attempt, now: int) -> None:
+def _sending(attempt: LiveAttempt, now: int) -> None:
     attempt.send_started = now
     if attempt.first_wire is None:
         # A pooled connection: nothing was resolved or connected, and that was seen.
@@ -53,7 +53,7 @@ def _sending(attempt: Attempt, now: int) -> None:
         attempt.tls = 0
 
 
-def _sent(attempt: Attempt, now: int) -> None:
+def _sent(attempt: LiveAttempt, now: int) -> None:
     if attempt.send_started is not None:
         attempt.send = now - attempt.send_started
         attempt.sent = True
@@ -74,11 +74,11 @@ _NOTES: Final[Mapping[str, _Note]] = {
 # What to do at an event by its full name (`connection.connect_tcp.started`, `http11.…`); `None` =
 # it is of no interest, as most are. Filled as names are seen, so that each is one look-up.
 _by_name: dict[str, _Note | None] = {}
-_MOST_NAMES: Final = 256
+_MAX_NAMES: Final = 256
 
 
 def noting(
-    attempt: Attempt, clock: Clock, sent: Callable[[], object]
+    attempt: LiveAttempt, clock: Clock, sent: Callable[[], object]
 ) -> Callable[[str, Any], None]:
     """Return what notes the events of an attempt. It never raises.
 
@@ -112,6 +112,6 @@ def _asks_for_tunnel(info: Any) -> bool:
 
 def _look_at(name: str) -> _Note | None:
     known = _NOTES.get(name.partition(".")[2])
-    if len(_by_name) < _MOST_NAMES:
+    if len(_by_name) < _MAX_NAMES:
         _by_name[name] = known
     return known

@@ -30,10 +30,10 @@ from llmtrace.instrumentation.llm_sdks.attribute_view import View
 from llmtrace.instrumentation.streams.timed_reads import Classify
 
 # Longer events than this are not parsed, and no more than this is ever held.
-_LONGEST: Final = 1 << 20
-_LONGEST_NAME: Final = 64
+_MAX_LENGTH: Final = 1 << 20
+_MAX_NAME: Final = 64
 # Where every event differs in more than its text, as by a number, there is nothing to learn.
-_MOST_LESSONS: Final = 16
+_MAX_LESSONS: Final = 16
 
 _DATA: Final = b"data:"
 _EVENT: Final = b"event:"
@@ -172,7 +172,7 @@ class Events:
     def _inflated(self, piece: bytes) -> bytes:
         inflate: Any = self._inflate
         try:
-            inflated: bytes = inflate.decompress(piece, _LONGEST)
+            inflated: bytes = inflate.decompress(piece, _MAX_LENGTH)
         except zlib.error:
             inflated, self._readable = piece, False
         if inflate.unconsumed_tail:  # nobody sends that much at once
@@ -181,12 +181,12 @@ class Events:
 
     def tell(self, recording: Recording, body: bytes) -> None:
         """Note what a stream that is here as a whole tells, but for its timing."""
-        for line in self._whole_lines(body[:_LONGEST]):
+        for line in self._whole_lines(body[:_MAX_LENGTH]):
             self._line(recording, line, line)
 
     def sent(self, recording: Recording, name: str, data: str) -> int:
         """Note what an event tells that some library has taken from its stream already."""
-        self._name = name[:_LONGEST_NAME].encode()
+        self._name = name[:_MAX_NAME].encode()
         line = _DATA + b" " + data.encode("utf-8", "surrogatepass")
         return self._all(recording, [line, b""], line)
 
@@ -222,7 +222,7 @@ class Events:
         if self._skipping:
             return
         self._left += left
-        if len(self._left) > _LONGEST:
+        if len(self._left) > _MAX_LENGTH:
             self._left.clear()
             self._skipping = True
 
@@ -256,7 +256,7 @@ class Events:
                 self._learn(lesson, line, piece)
             return kind
         if line.startswith(_EVENT):
-            self._name = line[len(_EVENT) : _LONGEST_NAME].strip()
+            self._name = line[len(_EVENT) : _MAX_NAME].strip()
         elif line in {b"", b"\r"}:
             kind = self._several(recording) if self._data else PIECE
             self._name, self._counted = b"", False
@@ -291,8 +291,8 @@ class Events:
     def _more(self, line: bytes) -> int:
         """Keep another line of an event in several."""
         self._data += b"\n" + line[len(_DATA) :].strip()
-        if len(self._data) > _LONGEST:
-            self._data = self._data[:_LONGEST]  # no JSON any more
+        if len(self._data) > _MAX_LENGTH:
+            self._data = self._data[:_MAX_LENGTH]  # no JSON any more
         return PIECE
 
     def _several(self, recording: Recording) -> int:
@@ -321,7 +321,7 @@ class Events:
         return kind
 
     def _learn(self, lesson: _Lesson, line: bytes, piece: bytes) -> None:
-        if self._lessons >= _MOST_LESSONS and not self._useful:
+        if self._lessons >= _MAX_LESSONS and not self._useful:
             return
         self._lessons += 1
         self._useful = False

@@ -11,7 +11,7 @@ import struct
 import sys
 from typing import Any, Final
 
-from llmtrace.core.recording import Attempt
+from llmtrace.core.recording import LiveAttempt
 from llmtrace.core.stages import Reported
 
 # Two u32 of Linux's struct tcp_info: `tcpi_last_data_sent` (ms) has always been there,
@@ -51,7 +51,7 @@ def tcp_info(sock: Any) -> tuple[int | None, int | None]:
     return min_rtt, milliseconds * _NS_PER_MS
 
 
-def look(attempt: Attempt, sock: Any) -> None:
+def look(attempt: LiveAttempt, sock: Any) -> None:
     """Note on an attempt that was just answered what the kernel knows of it."""
     min_rtt, sent_ago = tcp_info(sock)
     if min_rtt is not None:

@@ -17,7 +17,7 @@ from llmtrace.core.recording import (
     REASONING,
     TEXT,
     TOOL_CALL,
-    Attempt,
+    LiveAttempt,
     Recording,
 )
 from llmtrace.core.stages import EngineFigures, Reported, reported
@@ -28,8 +28,8 @@ _EAGER_NS: Final = 1_000_000
 _TOGETHER_NS: Final = 1_000_000
 # A bare vLLM sends its headers once the prompt is tokenised.
 _PROMPT_NS: Final = 100_000_000
-_LEAST_GAPS: Final = 4
-_LONGEST_STRING: Final = 512
+_MIN_GAPS: Final = 4
+_MAX_STRING: Final = 512
 _NAME: Final = re.compile(r"[\w.:/-]{1,128}")
 
 
@@ -245,7 +245,7 @@ def _late(recording: Recording) -> int:
     return recording.held_before - between
 
 
-def _held_back(recording: Recording, attempt: Attempt, wait_ns: int) -> bool:
+def _held_back(recording: Recording, attempt: LiveAttempt, wait_ns: int) -> bool:
     """Say whether a proxy that no header shows may have held back headers or chunks.
 
     HAProxy does, by default: up to 200 ms, to fill a packet. Of few chunks one cannot tell.
@@ -257,7 +257,7 @@ def _held_back(recording: Recording, attempt: Attempt, wait_ns: int) -> bool:
         if headers_ns > max(_PROMPT_NS, wait_ns):
             return True
     gaps = sum(recording.gap_counts)
-    return gaps < _LEAST_GAPS or 2 * recording.gap_counts[0] > gaps
+    return gaps < _MIN_GAPS or 2 * recording.gap_counts[0] > gaps
 
 
 def _usage(recording: Recording, answer: Any) -> None:
@@ -307,7 +307,7 @@ def count(value: Any) -> int | None:
 
 def string(value: Any) -> str | None:
     """Take a string as it is, within bounds; a server may send anything for one."""
-    return value[:_LONGEST_STRING] if isinstance(value, str) else None
+    return value[:_MAX_STRING] if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str | None:

@@ -79,7 +79,7 @@ def instrument_client(target: Any) -> Callable[[], None]:
     class Client(kind):  # type: ignore[misc]
         _llmtrace_patch = patch
 
-    target.__class__ = responses.pass_for(Client, kind)
+    target.__class__ = responses.copy_identity(Client, kind)
     client = weakref.ref(target)
 
     def undo_one() -> None:

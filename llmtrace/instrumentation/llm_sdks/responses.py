@@ -16,7 +16,7 @@ from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.llm_sdks import message_content
 from llmtrace.instrumentation.llm_sdks.endpoints import Endpoint
 from llmtrace.instrumentation.streams.cancellation import cancelled
-from llmtrace.instrumentation.streams.timed_reads import Classify, areads, only_usage, reads
+from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, only_usage, reads
 
 
 def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
@@ -27,7 +27,7 @@ def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
     classify = message_content.collecting(recording, classify)
     iterator = stream._iterator  # noqa: SLF001 - the one seam that keeps the stream's class
     if hasattr(iterator, "__anext__"):
-        stream._iterator = areads(recording, iterator.__anext__, classify)  # noqa: SLF001
+        stream._iterator = atimed_reads(recording, iterator.__anext__, classify)  # noqa: SLF001
     else:
         stream._iterator = reads(recording, iterator.__next__, classify)  # noqa: SLF001
     stream._llmtrace = recording  # noqa: SLF001 - how a decorator knows it
@@ -119,7 +119,7 @@ def _parsing(kind: Any) -> type[Any]:
                 raise
             return _parsed(parsed, *self._llmtrace_parsing)
 
-    return pass_for(Async if inspect.iscoroutinefunction(kind.parse) else Sync, kind)
+    return copy_identity(Async if inspect.iscoroutinefunction(kind.parse) else Sync, kind)
 
 
 def _parses(recording: Recording) -> None:
@@ -171,7 +171,7 @@ def unrecorded(recording: Recording, endpoint: Endpoint, result: Any, error: Exc
             _watch_parsing(recording, endpoint, result)
 
 
-def pass_for(made: type[Any], kind: type[Any]) -> type[Any]:
+def copy_identity(made: type[Any], kind: type[Any]) -> type[Any]:
     """Give a class the name and place of the one it stands for, and return it."""
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(made, name, getattr(kind, name))

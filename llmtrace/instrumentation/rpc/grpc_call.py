@@ -18,9 +18,9 @@ from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Recording, outcome_of_status
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.headers import propagation
-from llmtrace.instrumentation.llm_sdks.responses import pass_for
+from llmtrace.instrumentation.llm_sdks.responses import copy_identity
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import Classify, areads, reads
+from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, reads
 from llmtrace.runtime.runtime import active
 
 _STATUS: Final = "rpc.response.status_code"
@@ -134,7 +134,7 @@ def stream(call: Call, responses: Any) -> Any:
         vars(responses).update(
             _llmtrace=call.recording,
             _llmtrace_classify=call.classify,
-            _llmtrace_let_go=finalize.LetGo(call.recording),
+            _llmtrace_let_go=finalize.StreamFinalizer(call.recording),
         )
         kind: Any = type(responses)
         responses.__class__ = _timed(kind)
@@ -182,7 +182,7 @@ def _timed(kind: Any) -> type[Any]:
                 finalize.closed(self._llmtrace, _CANCELLED)
             return cancelled
 
-    return pass_for(Responses, kind)
+    return copy_identity(Responses, kind)
 
 
 def _got(responses: Any, recording: Recording, message: Any) -> None:
@@ -264,7 +264,7 @@ def astream(call: Call, responses: Any) -> Any:
                 finalize.closed(recording, _CANCELLED)
 
         responses.add_done_callback(over)
-        return areads(recording, aiter(responses).__anext__, read)
+        return atimed_reads(recording, aiter(responses).__anext__, read)
     except Exception as error:  # noqa: BLE001
         call.unrecorded(error)
         return responses
@@ -274,7 +274,9 @@ def awhole(call: Call, answer: Any) -> Any:
     """Time a call with one response, until it is awaited; return it."""
     try:
         answer.add_done_callback(partial(_unless_awaited, call.recording))
-        vars(answer).update(_llmtrace=call, _llmtrace_let_go=finalize.LetGo(call.recording))
+        vars(answer).update(
+            _llmtrace=call, _llmtrace_let_go=finalize.StreamFinalizer(call.recording)
+        )
         kind: Any = type(answer)
         answer.__class__ = _awaited(kind)
     except Exception as error:  # noqa: BLE001
@@ -296,7 +298,7 @@ def _awaited(kind: Any) -> type[Any]:
             _answered(call, self, message)
             return message
 
-    return pass_for(Answer, kind)
+    return copy_identity(Answer, kind)
 
 
 def _unless_awaited(recording: Recording, answer: Any) -> None:

@@ -40,7 +40,7 @@ _EMPTY_BYTES: Final = (b'"delta":""', b'"delta": ""')
 _latest: dict[type[Any], tuple[Any, int]] = {}
 
 # A larger event is taken for what its type says, and not parsed.
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 
 
 def asks(message: Any) -> bool:
@@ -92,7 +92,7 @@ def _type(message: Any) -> str:
 
 def _parsed(message: Any) -> Mapping[str, Any] | None:
     """Parse an event; what is none, or too large or deep to be looked at, is `None`."""
-    if len(message) > _MOST_BYTES or not message:
+    if len(message) > _MAX_BYTES or not message:
         return None
     try:
         event = json.loads(message)

@@ -18,7 +18,7 @@ from llmtrace.instrumentation.streams.timed_reads import Classify
 
 Kind = Literal["text", "reasoning", "tool_call", "other"]
 # What a user's function says of a message: nothing, its kind, or that and what else it tells.
-Told = Kind | Mapping[str, Any] | None
+Classification = Kind | Mapping[str, Any] | None
 
 _KINDS: Final[Mapping[Any, int]] = {
     None: NOTHING, "text": TEXT, "reasoning": REASONING, "tool_call": TOOL_CALL, "other": OTHER,
@@ -31,7 +31,7 @@ _KNOWN: Final = ("kind", *_TEXTS, *_COUNTS, *_ENGINE, _TIMING)
 _NS: Final = 1_000_000_000
 
 
-def reader(classify: Callable[[Any], Told] | None) -> Classify:
+def reader(classify: Callable[[Any], Classification] | None) -> Classify:
     """Make what reads the messages of a protocol from a user's function; `None` = not empty."""
     if classify is None:
         return chunks.anything

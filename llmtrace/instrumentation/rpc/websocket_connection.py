@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from llmtrace.instrumentation.llm_sdks.endpoints import provider_of
-from llmtrace.instrumentation.llm_sdks.responses import pass_for
+from llmtrace.instrumentation.llm_sdks.responses import copy_identity
 from llmtrace.instrumentation.rpc.websocket_handshake import (
     Opening,
     Phase,
@@ -74,7 +74,7 @@ def _server(host: str, port: int) -> dict[str, str]:
 @lru_cache(maxsize=16)
 def _recorded(kind: Any) -> type[Any]:
     made = _async(kind) if inspect.iscoroutinefunction(kind.recv) else _sync(kind)
-    return pass_for(made, kind)
+    return copy_identity(made, kind)
 
 
 def _async(kind: Any) -> type[Any]:
@@ -234,7 +234,7 @@ def _record_opening(connecter: Any, make: Callable[[], Conversation]) -> None:
 @lru_cache(maxsize=16)
 def _opening(kind: Any) -> type[Any]:
     made = _opens_async(kind) if hasattr(kind, "__await__") else _opens_sync(kind)
-    return pass_for(made, kind)
+    return copy_identity(made, kind)
 
 
 def _opens_async(kind: Any) -> type[Any]:

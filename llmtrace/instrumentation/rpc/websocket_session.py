@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Attempt, Recording, outcome_of
+from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, LiveAttempt, Recording, outcome_of
 from llmtrace.core.row import Outcome
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.http import tcp_info
@@ -28,7 +28,7 @@ _AT_ONCE_NS: Final = 1_000_000_000
 # How long a reader that timed out or was cancelled may take to read on.
 _PATIENCE_S: Final = 1.0
 # So much of a message that comes in parts is kept to be read as a whole.
-_LONGEST: Final = 1 << 20
+_MAX_LENGTH: Final = 1 << 20
 # What a request that joined a decorated function comes to if the function ends before its answer.
 _LEFT: Final[tuple[Outcome, None]] = ("cancelled", None)
 
@@ -69,7 +69,7 @@ class Opened:
 
     recording: Recording
     filled: set[str]
-    attempt: Attempt
+    attempt: LiveAttempt
     at: int
     marked: int
 
@@ -114,7 +114,7 @@ class Parts:
     def add(self, part: Any) -> None:
         """Keep one more part; of a message that is too long, none."""
         self._size += len(part)
-        if self._size <= _LONGEST:
+        if self._size <= _MAX_LENGTH:
             self._parts.append(part)
         else:
             self._parts.clear()
@@ -148,7 +148,7 @@ class Conversation:
         self._attributes = attributes
         self._recording: Recording | None = None
         self._filled: set[str] = set()
-        self._attempt: Attempt | None = None
+        self._attempt: LiveAttempt | None = None
         self._given_up: _GivenUp | None = None
         self._readers = 0
         self._stale = False  # what comes belongs to an answer that was given up

@@ -8,7 +8,7 @@ from typing import Any
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.llm_sdks import message_content
 from llmtrace.instrumentation.streams.iterators import iterator_proxy
-from llmtrace.instrumentation.streams.proxy import StandIn, stand_in
+from llmtrace.instrumentation.streams.proxy import StreamProxy, stand_in
 from llmtrace.instrumentation.streams.timed_reads import Classify
 
 
@@ -22,7 +22,7 @@ def proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     return iterator_proxy(recording, value, classify)
 
 
-class TracedManager(StandIn):
+class TracedManager(StreamProxy):
     """Stands for a context manager whose entering makes the request: the SDKs' `.stream()`."""
 
     def __init__(self, recording: Recording, source: Any, classify: Classify) -> None:

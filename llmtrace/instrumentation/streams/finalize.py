@@ -63,7 +63,7 @@ def later() -> Later | None:
     return _elsewhere if _collector and _collector == _thread.get_ident() else None
 
 
-class LetGo:
+class StreamFinalizer:
     """Lives where a stream does: when it goes, nobody will read on, and the row ends.
 
     In a reader's frame, however that goes: closed, garbage collected, never read from, or an async

@@ -17,7 +17,7 @@ from llmtrace.instrumentation.llm_sdks import chunks, endpoints, message_content
 from llmtrace.instrumentation.llm_sdks.attribute_view import View, lenient
 from llmtrace.instrumentation.streams.timed_reads import Classify
 
-_MOST_CLASSES: Final = 64
+_MAX_CLASSES: Final = 64
 
 
 def reader(recording: Recording, stream: Any, *, whole: bool | None = None) -> Classify:
@@ -67,7 +67,7 @@ class _Reader:
             found = self._of(recording, chunk)
         except Exception:  # noqa: BLE001 - it may not like to be looked at: it came, all the same
             found = self._plain
-        if len(self._by_class) < _MOST_CLASSES:
+        if len(self._by_class) < _MAX_CLASSES:
             self._by_class[chunk.__class__] = found
         return found
 

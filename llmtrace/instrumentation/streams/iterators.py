@@ -13,7 +13,7 @@ from typing import Any
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.instrumentation.streams.proxy import StandIn, stand_in
+from llmtrace.instrumentation.streams.proxy import StreamProxy, stand_in
 from llmtrace.instrumentation.streams.timed_reads import Classify
 from llmtrace.runtime.runtime import current
 
@@ -30,7 +30,7 @@ def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
     return None
 
 
-class _Traced(StandIn):
+class _Traced(StreamProxy):
     """What stands for something to iterate: the consumer has it from here on."""
 
     def __init__(

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from llmtrace.core.recording import Recording
 
-_MOST_LOOKED_AT: Final = 200
-_DEEPEST: Final = 4
+_MAX_LOOKED_AT: Final = 200
+_MAX_DEPTH: Final = 4
 
 
 def recording_beneath(stream: Any) -> Recording | None:
     """Return the recording of a stream, or of what it is made of; `None` = nobody records it."""
     level, seen = [stream], {id(stream)}
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         below: list[Any] = []
         for one in level:
             held = _held(one)
@@ -27,7 +27,7 @@ def recording_beneath(stream: Any) -> Recording | None:
             if isinstance(found, Recording) and not found.ended:
                 return found
             below += held.values()
-        level = [one for one in _new(below, seen) if len(seen) < _MOST_LOOKED_AT]
+        level = [one for one in _new(below, seen) if len(seen) < _MAX_LOOKED_AT]
     return None
 
 

@@ -27,7 +27,7 @@ def stand_in(kind: Any, recording: Recording, source: Any, *rest: Any) -> Any:
     """Make a stand-in of a kind for an object.
 
     Args:
-        kind: a subclass of `StandIn`.
+        kind: a subclass of `StreamProxy`.
         recording: what to record on.
         source: the object.
         *rest: what else the kind takes.
@@ -65,7 +65,7 @@ def _passed_on(name: str) -> Callable[..., Any]:
 _OWN: Final = frozenset({"_llmtrace", "_source", "_classify", "_context", "_iterator"})
 
 
-class StandIn:
+class StreamProxy:
     """What the stand-ins share: the object shines through; the row ends with it."""
 
     def __init__(self, recording: Recording, source: Any, classify: Classify) -> None:

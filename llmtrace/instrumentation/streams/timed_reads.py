@@ -14,7 +14,7 @@ from typing import Any, Final
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import GAP_BOUNDS_NS, HIDDEN, NOTHING, Recording
 from llmtrace.instrumentation.streams.cancellation import cancelled
-from llmtrace.instrumentation.streams.finalize import LetGo
+from llmtrace.instrumentation.streams.finalize import StreamFinalizer
 
 # Looks at one chunk, notes on the recording what it tells, returns its kind.
 Classify = Callable[[Recording, Any], int]
@@ -33,18 +33,18 @@ def reads(
 ) -> Generator[Any, None, None]:
     """Yield what `read` returns until it raises `StopIteration`, timing every read."""
     # An argument, and not made inside: the frame of a generator nobody starts never runs.
-    return _reads(recording, read, classify, LetGo(recording))
+    return _reads(recording, read, classify, StreamFinalizer(recording))
 
 
-def areads(
+def atimed_reads(
     recording: Recording, read: Callable[[], Awaitable[Any]], classify: Classify
 ) -> AsyncGenerator[Any, None]:
     """Do the same for `read` to be awaited, until it raises `StopAsyncIteration`."""
-    return _areads(recording, read, classify, LetGo(recording))
+    return _areads(recording, read, classify, StreamFinalizer(recording))
 
 
 def _reads(
-    recording: Recording, read: Callable[[], Any], classify: Classify, _let_go: LetGo
+    recording: Recording, read: Callable[[], Any], classify: Classify, _let_go: StreamFinalizer
 ) -> Generator[Any, None, None]:
     # `Recording.boundary` and `Recording.more` are written out in line here and in `_areads`,
     # because they run for every chunk: see `make bench`.
@@ -94,7 +94,7 @@ async def _areads(
     recording: Recording,
     read: Callable[[], Awaitable[Any]],
     classify: Classify,
-    _let_go: LetGo,
+    _let_go: StreamFinalizer,
 ) -> AsyncGenerator[Any, None]:
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
     bucket = low = high = 0

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 import uuid
-from collections import Counter as Tally
+from collections import Counter as RequestMetrics
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -59,7 +59,7 @@ class Service:
     registry: CollectorRegistry
     clock: Callable[[], float]
     ready: threading.Event = field(default_factory=threading.Event)
-    turned_away: Tally[str] = field(default_factory=Tally)
+    turned_away: RequestMetrics[str] = field(default_factory=RequestMetrics)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     draws: Iterator[int] = field(default_factory=itertools.count)
 

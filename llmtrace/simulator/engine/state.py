@@ -12,7 +12,7 @@ from typing import Literal
 from llmtrace.errors import ConfigError
 
 FinishReason = Literal["stop", "length"]
-_MOST_JITTER = 0.3  # above it a normal draw is below 0 too often
+_MAX_JITTER = 0.3  # above it a normal draw is below 0 too often
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class EngineConfig:
             _require(getattr(self, name) >= 0, f"EngineConfig.{name} must not be negative")
         _require(self.base_s > 0, "EngineConfig.base_s must be above 0: a step takes time")
         _require(0 <= self.prefix_hit_share <= 1, "EngineConfig.prefix_hit_share is from 0 to 1")
-        _require(0 <= self.jitter <= _MOST_JITTER, "EngineConfig.jitter is a share from 0 to 0.3")
+        _require(0 <= self.jitter <= _MAX_JITTER, "EngineConfig.jitter is a share from 0 to 0.3")
         _require(
             self.max_num_batched_tokens >= self.max_num_seqs,
             "EngineConfig.max_num_batched_tokens must be at least max_num_seqs, "

@@ -92,7 +92,7 @@ class Gateway(_Columns):
 class Policy(_Columns):
     """How a gateway chooses a replica."""
 
-    LEAST_LOADED = auto()
+    MIN_LOADED = auto()
     PREFIX = auto()  # the same prefix to the same replica, unless that is overloaded
     WEIGHTED = auto()  # at random, by `Engine.WEIGHT`
 

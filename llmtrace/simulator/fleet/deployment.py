@@ -79,7 +79,7 @@ class Deployment:
     regions: tuple[Region, ...]
     apps: tuple[App, ...]
     tenants: tuple[float, ...]  # shares
-    policy: Policy = Policy.LEAST_LOADED
+    policy: Policy = Policy.MIN_LOADED
     chunked: bool = True
     spec_tokens: int = 0
     adapters: int = 0
@@ -192,7 +192,7 @@ def draw(rng: np.random.Generator, needs: Collection[str] = ()) -> Deployment:
         regions=regions,
         apps=_APPS,
         tenants=tuple(rng.dirichlet(np.full(6, 3.0)).tolist()),
-        policy=Policy.PREFIX if _chance(rng, 0.3) else Policy.LEAST_LOADED,
+        policy=Policy.PREFIX if _chance(rng, 0.3) else Policy.MIN_LOADED,
         spec_tokens=spec_tokens,
         adapters=adapters,
         max_loras=adapters,

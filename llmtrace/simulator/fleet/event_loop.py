@@ -92,7 +92,7 @@ _SIZES = 24  # powers of two a step's tokens can come to
 _LOOK_EVERY_S = 0.25  # who waits is looked at for its patience this often
 _BURST_S = 0.001
 _HTTP_OK, _TOO_MANY, _BAD_GATEWAY, _UNAVAILABLE = 200, 429, 502, 503
-_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.5, 8.0
+_FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.5, 8.0
 
 
 # What is asked: a record a request; times in seconds.
@@ -374,7 +374,7 @@ def _fail(work: Any, fate: Any, fleet: Fleet, i: int, at: float, status: int, he
         fate[i].attempt = seen
         _finish(work, fate, i, at, FAILED, status, heap)
         return
-    backoff = min(_FIRST_BACKOFF_S * 2.0 ** (fate[i].attempts - 1), _LONGEST_BACKOFF_S)
+    backoff = min(_FIRST_BACKOFF_S * 2.0 ** (fate[i].attempts - 1), _MAX_BACKOFF_S)
     backoff *= 1.0 - 0.25 * np.random.random()  # noqa: NPY002
     if status == _TOO_MANY:
         backoff = max(backoff, fleet.gateways[work[i].gateway, RETRY_AFTER_S])

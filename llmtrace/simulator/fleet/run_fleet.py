@@ -26,8 +26,8 @@ from llmtrace.simulator.fleet.traffic import Asked, ask
 
 TICK_S: Final = 15.0
 _SIZES: Final = 24
-_MOST_WORKERS: Final = 512
-_MOST_SEATS: Final = 65_536  # of a batch, whatever is asked for
+_MAX_WORKERS: Final = 512
+_MAX_SEATS: Final = 65_536  # of a batch, whatever is asked for
 _NEVER: Final = 1e18
 _VERIFY: Final = 0.25  # a drafted token costs this much of a sequence
 _DRAFT: Final = 0.06  # and this much of a step, for the draft model
@@ -120,7 +120,7 @@ def _fleet(deployment: Deployment, work: Records) -> Fleet:
     shared = work["group"] >= 0
     prefix_blocks[work["group"][shared]] = work["group_tokens"][shared] // 16
     gateway = {
-        Gateway.WORKERS: min(deployment.gateway_workers, _MOST_WORKERS),
+        Gateway.WORKERS: min(deployment.gateway_workers, _MAX_WORKERS),
         Gateway.SERVICE_S: deployment.gateway_s,
         Gateway.SIGMA: 0.35,
         Gateway.RETRY_AFTER_S: 1.0,
@@ -138,8 +138,8 @@ def _fleet(deployment: Deployment, work: Records) -> Fleet:
         replicas=_records(REPLICA, replicas, step_end=_NEVER, head=-1, tail=-1, inbox=-1),
         tenants=_records(TENANT, tenants, tokens=10.0),
         pools=_records(POOL, pools, head=-1, tail=-1),
-        workers=np.zeros((gateways, _MOST_WORKERS)),
-        running=np.zeros((replicas, min(requests + 1, _MOST_SEATS)), np.int64),
+        workers=np.zeros((gateways, _MAX_WORKERS)),
+        running=np.zeros((replicas, min(requests + 1, _MAX_SEATS)), np.int64),
         prefix_used=np.full((replicas, groups), -1.0),
         prefix_blocks=prefix_blocks,
         seen=np.zeros((replicas, _SIZES), np.int64),

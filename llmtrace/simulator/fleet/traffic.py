@@ -21,9 +21,9 @@ _Floats = NDArray[np.float64]
 _BIN_S = 1.0
 _UNREST_S = 20.0  # traffic is steady for about so long
 _UNREST = 40.0  # shape of the gamma its level is drawn from: 1 / sqrt(40) = 16 %
-_MOST_OUTPUT = 6000
+_MAX_OUTPUT = 6000
 _TOOL_SPREAD = 0.6
-_MOST_ROUNDS = 2
+_MAX_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _write(deployment: Deployment, w: Arrays, rng: np.random.Generator) -> None:
         w["adapter"] = np.full(n, -1)
     silent_s = of("silent_s") * np.exp(0.7 * rng.normal(size=n))
     hidden = (silent_s / deployment.cost.base_s).astype(np.int64)
-    hidden = np.minimum(hidden, _MOST_OUTPUT)
+    hidden = np.minimum(hidden, _MAX_OUTPUT)
     w["silent_from"] = np.where(hidden > 0, w["output"] // 6 + 1, 0)
     w["silent_until"] = w["silent_from"] + hidden
     w["hidden"] = hidden
@@ -185,7 +185,7 @@ def _connect(deployment: Deployment, w: Arrays, rng: np.random.Generator) -> Non
 
 def _bound(deployment: Deployment, w: Arrays) -> None:
     """Keep edited questions within what the engine takes, and add up what follows from them."""
-    w["output"] = np.clip(w["output"] + w["hidden"], 2, _MOST_OUTPUT)
+    w["output"] = np.clip(w["output"] + w["hidden"], 2, _MAX_OUTPUT)
     room = deployment.max_model_len - w["output"]
     w["prompt"] = np.clip(w["prompt"], 4, room)
     w["group_tokens"] = np.minimum(w["group_tokens"], w["prompt"] - 1)
@@ -204,7 +204,7 @@ def _chain(day: Day, w: Arrays, rng: np.random.Generator) -> None:
         w[name] = np.zeros(n)
     opened = w["start"].copy()
     last = np.flatnonzero(is_agent)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         if not len(last):
             break
         calls = 1 + rng.binomial(4, 0.5, len(last))

@@ -24,10 +24,10 @@ NAMES: Final = ("mix", *PARTS, "co_occurrence")
 
 _BLOCK_S: Final = (10.0, 60.0)
 _BLOCKS: Final = 24
-_FEWEST_BLOCKS: Final = 5
+_MIN_BLOCKS: Final = 5
 _SMALL: Final = 4_000
 _WENT_WELL: Final = 0.2
-_MOST_RESAMPLED: Final = 6_000
+_MAX_RESAMPLED: Final = 6_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def bootstrap(
     rng = np.random.default_rng(seed)
     sides = [_thin(one) for one in (before, after)]
     blocks = [_blocks(one) for one in sides]
-    if min(int(block[-1]) + 1 for block in blocks) < _FEWEST_BLOCKS:
+    if min(int(block[-1]) + 1 for block in blocks) < _MIN_BLOCKS:
         return None  # drawn from hardly anything, draws would hardly differ
     draws = []
     for i in range(times):
@@ -229,7 +229,7 @@ def bootstrap(
 
 
 def _thin(one: Requests) -> Requests:
-    step = -(-len(one) // _MOST_RESAMPLED)
+    step = -(-len(one) // _MAX_RESAMPLED)
     order = np.lexsort((one.value, one.start))
     kept = order[::step]
     return requests(

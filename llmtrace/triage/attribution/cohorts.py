@@ -25,9 +25,9 @@ ATTRIBUTES: Final = (
     "replica", "region", "tenant", "route", "model", "version", "client", "gateway", "provider",
     "server", "service", "operation",
 )  # fmt: skip
-_MOST_VALUES: Final = 50
-_FEWEST: Final = 30
-_FEWEST_SLOW: Final = 5
+_MAX_VALUES: Final = 50
+_MIN_COUNT: Final = 30
+_MIN_SLOW: Final = 5
 _NEARLY_ALL: Final = 0.95
 _FALSE: Final = 0.05
 _BEYOND_SHARE: Final = 0.1
@@ -89,7 +89,7 @@ def find_cohorts(
     """
     before, after = _sides(rows, both, cells, threshold, q)
     excess = float((after.weight * (after.slow - after.chance)).sum())
-    if excess < _FEWEST_SLOW or not len(before):
+    if excess < _MIN_SLOW or not len(before):
         return ()
     singles = [
         one
@@ -162,10 +162,10 @@ def _chance(above: Mask, weight: Floats, cell: Codes, count: int, usual: float) 
 
 def _values(codes: Codes) -> list[int]:
     counts = np.bincount(codes[codes >= 0])
-    if (counts >= _FEWEST).sum() == 0:
+    if (counts >= _MIN_COUNT).sum() == 0:
         return []
-    order = np.argsort(-counts, kind="stable")[:_MOST_VALUES]
-    return [int(i) for i in order if _FEWEST <= counts[i] < _NEARLY_ALL * len(codes)]
+    order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
+    return [int(i) for i in order if _MIN_COUNT <= counts[i] < _NEARLY_ALL * len(codes)]
 
 
 def _candidate(
@@ -177,7 +177,7 @@ def _candidate(
 ) -> _Candidate | None:
     mine, was = _mask(attributes, after), _mask(attributes, before)
     n, k = int(mine.sum()), int(after.slow[mine].sum())
-    if n < _FEWEST or k < _FEWEST_SLOW or n >= _NEARLY_ALL * len(after):
+    if n < _MIN_COUNT or k < _MIN_SLOW or n >= _NEARLY_ALL * len(after):
         return None
     # What was slow of this value before, against what its work would make one expect.
     past, now = before.weight * before.slow, after.weight * after.slow

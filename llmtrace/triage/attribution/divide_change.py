@@ -10,12 +10,12 @@ from typing import Final
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.attribute import Attribution, Requests, attribute, requests
 from llmtrace.triage.attribution.components import Values, split, values
-from llmtrace.triage.attribution.workload_mix import FEWEST, Cells, cells
+from llmtrace.triage.attribution.workload_mix import MIN_COUNT, Cells, cells
 from llmtrace.triage.result import Metric
 
-_LEAST_EFFECTIVE: Final = 100
-_MOST_STRETCHES: Final = 4
-_LEAST_SHARE: Final = 0.5  # of the smaller window, where it has fewer than that
+_MIN_EFFECTIVE: Final = 100
+_MAX_STRETCHES: Final = 4
+_MIN_SHARE: Final = 0.5  # of the smaller window, where it has fewer than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float
         both: the metric of those rows.
         q: the quantile.
     """
-    fewest = FEWEST
-    enough = min(_LEAST_EFFECTIVE, _LEAST_SHARE * min(len(both[0]), len(both[1])))
+    fewest = MIN_COUNT
+    enough = min(_MIN_EFFECTIVE, _MIN_SHARE * min(len(both[0]), len(both[1])))
     while True:
         made = _divide(sides, both, q, fewest)
         if made.found is None or made.found.effective_n >= enough or made.cells.count == 1:
@@ -69,7 +69,7 @@ def usual_parts(
     """
     parts = []
     for rows in sides:
-        count = min(_MOST_STRETCHES, len(values(rows, metric)) // fewest)
+        count = min(_MAX_STRETCHES, len(values(rows, metric)) // fewest)
         edges = [len(rows) * i // max(count, 1) for i in range(count + 1)]
         cut = [rows.take(slice(low, high)) for low, high in pairwise(edges)]
         for pair in pairwise(cut):

@@ -15,12 +15,12 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.result import Estimate
 
-_FEWEST: Final = 72
+_MIN_COUNT: Final = 72
 _REPORTED: Final = 0.5  # share of rows that know prefill from which no estimate is wanted
 _TRIMMED: Final = 0.1  # of the slowest, for their size: those queued, and are not on the line
 _ROUNDS: Final = 3
 _DRAWS: Final = 200
-_MOST: Final = 20_000
+_MAX: Final = 20_000
 _SPREAD: Final = 1.2  # the middle nine tenths of prompts differ by this factor, or no line is seen
 
 
@@ -38,8 +38,8 @@ def estimate_prefill(rows: Columns, seed: int) -> Estimate | None:
     mine = ~rows.words["operation"].where(TURN) & ~(number["cache_hit"] == 1)
     known = mine & ~np.isnan(number["ttft_s"]) & ~np.isnan(number["prompt_tokens"])
     index = np.flatnonzero(known)
-    index = index[:: -(-len(index) // _MOST) or 1]
-    if len(index) < _FEWEST:
+    index = index[:: -(-len(index) // _MAX) or 1]
+    if len(index) < _MIN_COUNT:
         return None
     cached = np.nan_to_num(number["cached_tokens"][index], nan=0.0)
     tokens = np.maximum(number["prompt_tokens"][index] - cached, 0.0)

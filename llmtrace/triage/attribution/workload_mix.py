@@ -20,10 +20,10 @@ from llmtrace.triage.result import Metric
 
 Codes = NDArray[np.int64]
 
-FEWEST: Final = 20  # rows a cell has of the window that has more of it
-_FEWEST_OF_LESS: Final = 8  # and of the other
-_MOST_CELLS: Final = 512
-_MOST_KEYS: Final = 1 << 40
+MIN_COUNT: Final = 20  # rows a cell has of the window that has more of it
+_MIN_OF_LESS: Final = 8  # and of the other
+_MAX_CELLS: Final = 512
+_MAX_KEYS: Final = 1 << 40
 # Dropped from the end where a cell would have too few rows.
 _KINDS: Final = ("model", "operation", "route", "region", "tenant")
 _ALWAYS: Final = frozenset({"model", "operation"})
@@ -67,7 +67,7 @@ def cells(
     sides: tuple[Columns, Columns],
     index: tuple[NDArray[np.intp], NDArray[np.intp]],
     metric: Metric,
-    fewest: int = FEWEST,
+    fewest: int = MIN_COUNT,
 ) -> Cells:
     """Put requests into cells of the same work; exchanging the windows changes nothing.
 
@@ -153,7 +153,7 @@ def _with_hits(column: Floats, hit: Mask, is_after: Mask) -> Floats:
         return column
     column = column.copy()
     for side in (is_after, ~is_after):
-        pool = told & side if (told & side).sum() >= FEWEST else told
+        pool = told & side if (told & side).sum() >= MIN_COUNT else told
         index = np.flatnonzero(unknown & side)
         places = np.arange(1, len(index) + 1) * _GOLDEN % 1.0  # evenly spread, in no order
         column[index] = np.quantile(column[pool], places, method="nearest")
@@ -173,7 +173,7 @@ def _only_in_one(codes: Codes, is_after: Mask) -> tuple[list[int], list[int]]:
     found = []
     for here, there in ((1, 0), (0, 1)):
         expected = counts[here] * sizes[there] / sizes[here]
-        lacks = (counts[there] <= _HARDLY * expected) & (counts[there] < _FEWEST_OF_LESS)
+        lacks = (counts[there] <= _HARDLY * expected) & (counts[there] < _MIN_OF_LESS)
         lacks &= (expected >= _NEW) & (counts[here] >= _NEW)
         found.append([int(i) - 1 for i in np.flatnonzero(lacks)])
     return found[0], found[1]
@@ -182,7 +182,7 @@ def _only_in_one(codes: Codes, is_after: Mask) -> tuple[list[int], list[int]]:
 def _fills(after: int, size: int, fewest: int) -> bool:
     """Return whether a cell has enough rows of both windows."""
     less, more = sorted((after, size - after))
-    return more >= fewest and less * FEWEST >= _FEWEST_OF_LESS * fewest
+    return more >= fewest and less * MIN_COUNT >= _MIN_OF_LESS * fewest
 
 
 def _shifted(codes: Codes, is_after: Mask) -> bool:
@@ -215,7 +215,7 @@ def _groups(codes: list[Codes], index: NDArray[np.intp]) -> Iterator[NDArray[np.
     key = np.zeros(len(index), np.int64)
     for column in codes:
         key = key * (int(column.max()) + 2) + column[index] + 1
-        if int(key.max()) > _MOST_KEYS:
+        if int(key.max()) > _MAX_KEYS:
             _, key = np.unique(key, return_inverse=True)
     order = np.argsort(key, kind="stable")
     edges = np.flatnonzero(np.diff(key[order])) + 1
@@ -232,7 +232,7 @@ def _leaves(
     """Cut a group in halves by length for as long as both windows fill both halves."""
     after = is_after[group]
     smaller = after if 2 * int(after.sum()) <= len(group) else ~after
-    if len(group) > len(is_after) // _MOST_CELLS:
+    if len(group) > len(is_after) // _MAX_CELLS:
         for name in _by_difference(group, lengths, after):
             column = lengths[name][group]
             low = ~(column > np.median(column[smaller]))

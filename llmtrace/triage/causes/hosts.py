@@ -8,7 +8,7 @@ from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
-from llmtrace.triage.evidence.changes import FEWEST
+from llmtrace.triage.evidence.changes import MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import (
     Fresh,
@@ -325,7 +325,7 @@ def _beyond_all(e: Evidence, signal: str) -> str | None:
     """
     for name, series in e.series(signal).items():
         before, after = (series.within(side.window).value for side in (e.before, e.after))
-        if len(before) >= FEWEST and len(after) >= 2 and after.min() > 3 * before.max():
+        if len(before) >= MIN_COUNT and len(after) >= 2 and after.min() > 3 * before.max():
             return (
                 f"front end of {name}: at most {say.seconds(float(before.max()))} before, in its "
                 f"{len(after)} samples now {say.seconds(float(after.min()))} or more"

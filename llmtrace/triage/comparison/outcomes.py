@@ -14,7 +14,7 @@ from llmtrace.triage.result import Outcomes
 
 FAILED: Final = ("error", "truncated", "timeout")
 _CERTAIN: Final = 0.001
-_LEAST: Final = 0.01  # share of requests: fewer failures more are no incident
+_MIN: Final = 0.01  # share of requests: fewer failures more are no incident
 
 
 def failed_mask(rows: Columns) -> Mask:
@@ -69,7 +69,7 @@ def _matters(p_value: float | None, shares: list[float | None]) -> bool:
     low, high = shares
     if p_value is None or low is None or high is None:
         return False
-    return p_value < _CERTAIN and high - low >= _LEAST
+    return p_value < _CERTAIN and high - low >= _MIN
 
 
 def _count(rows: Columns) -> dict[str, int]:

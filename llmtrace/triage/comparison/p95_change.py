@@ -26,7 +26,7 @@ from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
 from llmtrace.triage.windows.spike import date_change
 
 FLOOR_S: Final[dict[Metric, float]] = {"ttft": 0.005, "tpot": 0.0005, "e2e": 0.01, "render": 0.005}
-FEWEST: Final = 10  # requests in a window; an interval of its p95 takes more
+MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
 _ALSO: Final = (0.5, 0.8)
 
 
@@ -90,7 +90,7 @@ def compare(
     side_a = _side(after, windows[1], q, design_a)
     p_value = _p_value(rows, both, q, seconds, least)
     matters = _matters(metric, low, high, least)
-    told = min(len(before), len(after)) >= FEWEST
+    told = min(len(before), len(after)) >= MIN_COUNT
     change = Change(
         metric=metric,
         before=side_b,

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-FEWEST: Final = 8  # values a side; fewer say nothing of a distribution
+MIN_COUNT: Final = 8  # values a side; fewer say nothing of a distribution
 TAIL: Final = 0.05
-_MOST_BLOCKS: Final = 24
+_MAX_BLOCKS: Final = 24
 _PER_BLOCK: Final = 12
 _MAD_TO_SIGMA: Final = 1.4826
 _MEDIAN_ERROR: Final = 1.2533  # a median is this much less sure than a mean
@@ -101,7 +101,7 @@ def shift(
     """
     before, before_t = _known(before, before_t)
     after, after_t = _known(after, after_t)
-    if len(before) < FEWEST or len(after) < FEWEST:
+    if len(before) < MIN_COUNT or len(after) < MIN_COUNT:
         return None
     b50, b95 = np.percentile(before, (50, 95))
     a50, a95 = np.percentile(after, (50, 95))
@@ -246,7 +246,7 @@ def _known(values: Floats, t: Floats) -> tuple[Floats, Floats]:
 
 def _blocks(values: Floats, t: Floats) -> list[Floats]:
     """Cut values into blocks of equal count, in order of time."""
-    count = min(max(len(values) // _PER_BLOCK, 2), _MOST_BLOCKS)
+    count = min(max(len(values) // _PER_BLOCK, 2), _MAX_BLOCKS)
     return np.array_split(values[np.argsort(t, kind="stable")], count)
 
 

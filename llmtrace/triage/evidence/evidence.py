@@ -20,7 +20,7 @@ from llmtrace.dataset.case import Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.evidence.changes import (
-    FEWEST,
+    MIN_COUNT,
     Share,
     Shift,
     foreseen_p95,
@@ -39,7 +39,7 @@ FLOOR_S: Final[Mapping[str, float]] = {"tpot_s": 0.0005}
 _FLOOR_S: Final = 0.005
 _FELT_S: Final = 0.05  # on average: that much would be felt, whatever else happened
 
-_MOST_VALUES: Final = 24  # of a column, when looking where something is
+_MAX_VALUES: Final = 24  # of a column, when looking where something is
 _ELSEWHERE: Final = 0.35  # the rest moves by less than this share, or it is not local
 _T = TypeVar("_T")
 
@@ -177,7 +177,7 @@ class Evidence:
         for side in (self.before, self.after):
             codes = side.rows.words["replica"].codes
             counts = np.bincount(codes[codes >= 0])
-            counts = counts[counts >= FEWEST]
+            counts = counts[counts >= MIN_COUNT]
             if not len(counts):
                 return None
             rates.append(float(np.median(counts)) / max(side.window.seconds, 1e-9))
@@ -309,7 +309,7 @@ class Evidence:
         batches = [side.some(self._batch(side)) for side in both]
         times = [side.some(side.number("tpot_s")) for side in both]
         known = [np.isfinite(b) & np.isfinite(t) for b, t in zip(batches, times, strict=True)]
-        if min(mask.sum() for mask in known) < 3 * FEWEST:
+        if min(mask.sum() for mask in known) < 3 * MIN_COUNT:
             return None
         batch, time = batches[0][known[0]], times[0][known[0]]
         if batch.std() < 0.08 * max(float(batch.mean()), 1.0):
@@ -386,8 +386,8 @@ class Evidence:
     def _values(self, column: str) -> list[str]:
         words = self.after.rows.words[column]
         counts = np.bincount(words.codes[words.codes >= 0], minlength=len(words.names))
-        order = np.argsort(-counts, kind="stable")[:_MOST_VALUES]
-        return [words.names[i] for i in order if counts[i] >= FEWEST]
+        order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
+        return [words.names[i] for i in order if counts[i] >= MIN_COUNT]
 
     # --- signals ----------------------------------------------------------------------------
 

@@ -14,19 +14,19 @@ from typing import Final
 import numpy as np
 
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.evidence.changes import FEWEST
+from llmtrace.triage.evidence.changes import MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
 
 _LONG_TO_MEDIAN: Final = 5.0
 _LONG_TO_P90: Final = 1.3
-_FEWEST_ARRIVALS: Final = 4
+_MIN_ARRIVALS: Final = 4
 _BAND: Final = 0.08
 _SHORT_BAND_S: Final = 0.02
 _BAND_S: Final = 0.3  # proxies look at long timers now and then only
 _TIMERS_S: Final = 3.0
-_SHORTEST_IDLE_S: Final = 0.5
-_FEWEST_CUT: Final = 4
+_MIN_IDLE_S: Final = 0.5
+_MIN_CUT: Final = 4
 _ALIKE: Final = 0.6
 _FLOOR: Final = 0.8
 _FRESH_S: Final = 150.0
@@ -35,7 +35,7 @@ _ROLLING: Final = 20
 _ROOM: Final = 0.8
 _STALLED: Final = 0.7
 _BUNCHED: Final = 0.8
-_FEWEST_STREAMS: Final = 2
+_MIN_STREAMS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def long_from(e: Evidence) -> float | None:
     """Return from how many tokens to compute on a prompt is several times an ordinary one."""
     tokens = e.before.number("computed_tokens")
     tokens = tokens[np.isfinite(tokens)]
-    if len(tokens) < FEWEST:
+    if len(tokens) < MIN_COUNT:
         return None
     return max(
         _LONG_TO_MEDIAN * float(np.median(tokens)),
@@ -88,11 +88,11 @@ def overlap(e: Evidence) -> Overlap | None:
 
 def _overlap(e: Evidence) -> Overlap | None:
     limit = long_from(e)
-    if limit is None or len(e.after) < 3 * FEWEST:
+    if limit is None or len(e.after) < 3 * MIN_COUNT:
         return None
     tokens, ttft = e.after.number("computed_tokens"), e.after.number("ttft_s")
     long, busy, during, outside = _met(e.after, limit)
-    if long.sum() < 3 or during.sum() < FEWEST or outside.sum() < FEWEST:  # noqa: PLR2004
+    if long.sum() < 3 or during.sum() < MIN_COUNT or outside.sum() < MIN_COUNT:  # noqa: PLR2004
         return None
     long_b, _, during_b, outside_b = _met(e.before, limit)
     ttft_b = e.before.number("ttft_s")
@@ -172,7 +172,7 @@ def _union(start: Floats, end: Floats) -> tuple[Floats, Floats]:
 def _median(values: Floats, mask: Mask) -> float | None:
     chosen = values[mask]
     chosen = chosen[np.isfinite(chosen)]
-    return float(np.median(chosen)) if len(chosen) >= FEWEST else None
+    return float(np.median(chosen)) if len(chosen) >= MIN_COUNT else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +242,11 @@ def _silences(side: Side, here: Mask, name: str | None, speed: float) -> Iterato
     tokens = side.number("computed_tokens")[here]
     signs = np.concatenate([first, ends])
     signs = np.sort(signs[np.isfinite(signs)])
-    if len(signs) < FEWEST:
+    if len(signs) < MIN_COUNT:
         return
     arrivals = np.sort(t)
     came = np.searchsorted(arrivals, signs[1:]) - np.searchsorted(arrivals, signs[:-1])
-    width = np.where(came >= _FEWEST_ARRIVALS, np.diff(signs), 0.0)
+    width = np.where(came >= _MIN_ARRIVALS, np.diff(signs), 0.0)
     for at in np.argsort(-width, kind="stable")[:_LOOKED_AT]:
         if not width[at]:
             return
@@ -263,7 +263,7 @@ def _silences(side: Side, here: Mask, name: str | None, speed: float) -> Iterato
             streams=int(through.sum()),
             stalled=(
                 float((gap[through] >= 0.8 * width[at]).mean())
-                if through.sum() >= _FEWEST_STREAMS
+                if through.sum() >= _MIN_STREAMS
                 else None
             ),
             bunched=_bunched(t, first, float(low), float(high)),
@@ -274,7 +274,7 @@ def _silences(side: Side, here: Mask, name: str | None, speed: float) -> Iterato
 def _bunched(t: Floats, first: Floats, low: float, high: float) -> float:
     """Return which share of those who came in a span got their first chunk right after it."""
     came = first[(t > low) & (t < high) & np.isfinite(first)]
-    if len(came) < _FEWEST_ARRIVALS:
+    if len(came) < _MIN_ARRIVALS:
         return 0.0
     return float((came <= high + 0.25 * (high - low) + 0.2).mean())
 
@@ -304,7 +304,7 @@ class Cuts:
     def by_timer(self) -> bool:
         """Whether a timer cut them: silent for the same time, or none for less than a time."""
         alike = self.alike >= _ALIKE or self.floor >= _FLOOR
-        return self.idle is not None and alike and self.n >= _FEWEST_CUT
+        return self.idle is not None and alike and self.n >= _MIN_CUT
 
 
 def broken(e: Evidence) -> tuple[Cuts, Cuts]:
@@ -344,10 +344,10 @@ def cuts(side: Side) -> Cuts:
 
 def _floor(values: Floats) -> float:
     """Return the 10th percentile over the median; 0 where that says nothing of a timer."""
-    if len(values) < 2 * _FEWEST_CUT:
+    if len(values) < 2 * _MIN_CUT:
         return 0.0
     low, middle = np.percentile(values, (10, 50))
-    return float(low / middle) if low >= _SHORTEST_IDLE_S else 0.0
+    return float(low / middle) if low >= _MIN_IDLE_S else 0.0
 
 
 def _common(values: Floats) -> tuple[float | None, float]:
@@ -358,7 +358,7 @@ def _common(values: Floats) -> tuple[float | None, float]:
     band = _BAND * values + np.where(values >= _TIMERS_S, _BAND_S, _SHORT_BAND_S)
     reach = np.searchsorted(values, values + band, side="right")
     counts = reach - np.arange(len(values))
-    counts = np.where(values >= _SHORTEST_IDLE_S, counts, 0)
+    counts = np.where(values >= _MIN_IDLE_S, counts, 0)
     at = int(np.argmax(counts))
     if not counts[at]:
         return None, 0.0
@@ -438,14 +438,14 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
     words = e.after.rows.words["replica"]
     ttft, t = e.after.number("ttft_s"), e.after.t
     known = np.isfinite(ttft)
-    if known.sum() < 3 * FEWEST or not started:
+    if known.sum() < 3 * MIN_COUNT or not started:
         return None
     age = np.full(len(t), np.inf)
     for name, at in started.items():
         here = words.where(name) if (words.codes >= 0).any() else np.ones(len(t), bool)
         age = np.where(here, t - at, age)
     young = known & (age <= _FRESH_S) & (age > -60)  # noqa: PLR2004 - it waited for the start
-    if young.sum() < FEWEST or (known & ~young).sum() < FEWEST:
+    if young.sum() < MIN_COUNT or (known & ~young).sum() < MIN_COUNT:
         return None
     order = np.argsort(t[young])
     halves = np.array_split(ttft[young][order], 2)

@@ -28,7 +28,7 @@ _ALIASES: Final[Mapping[str, tuple[str, float]]] = {
     "gpu_throttle": ("gpu_throttled", 1.0),
     "gpu_xid": ("gpu_last_xid", 1.0),
 }
-_MOST: Final = 1e17  # nothing that engines and GPUs count comes to more
+_MAX: Final = 1e17  # nothing that engines and GPUs count comes to more
 # Several ranks of an engine, or reasons: these add up. Of GPUs of a replica the worst counts.
 _SUMMED: Final = frozenset({"running", "waiting", "waiting_deferred"})
 
@@ -161,7 +161,7 @@ def moved(series: Mapping[str, Series], before: Window, after: Window) -> Moved 
 
 
 def _chosen(signals: Signals, signal: str) -> tuple[Mask, float]:
-    believable = np.abs(signals.value) <= _MOST
+    believable = np.abs(signals.value) <= _MAX
     chosen = signals.signal.where(signal) & believable
     if chosen.any() or signal not in _ALIASES:
         return chosen, 1.0

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from llmtrace.errors import DataError
 
-MOST_BYTES: Final = 1 << 20
-_MOST_ALERTS: Final = 200
-_MOST_LABELS: Final = 64
-_LONGEST: Final = 256
+MAX_BYTES: Final = 1 << 20
+_MAX_ALERTS: Final = 200
+_MAX_LABELS: Final = 64
+_MAX_LENGTH: Final = 256
 _EARLIEST: Final = 946_684_800.0  # the year 2000: Alertmanager's zero time is long before it
 
 
@@ -49,8 +49,8 @@ def read_alerts(body: bytes) -> list[Alert]:
     Raises:
         DataError: it is none; the text says why.
     """
-    if len(body) > MOST_BYTES:
-        raise DataError(f"more than {MOST_BYTES} bytes")
+    if len(body) > MAX_BYTES:
+        raise DataError(f"more than {MAX_BYTES} bytes")
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -58,7 +58,7 @@ def read_alerts(body: bytes) -> list[Alert]:
     if not isinstance(payload, dict) or not isinstance(payload.get("alerts"), list):
         raise DataError("the body is no notification of Alertmanager's: `alerts` is missing")
     found, odd = [], None
-    for one in payload["alerts"][:_MOST_ALERTS]:
+    for one in payload["alerts"][:_MAX_ALERTS]:
         try:
             found.append(_alert(one))
         except DataError as error:
@@ -91,9 +91,9 @@ def _alert(given: Any) -> Alert:
 def _texts(given: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(given, dict):
         return
-    for name, value in list(given.items())[:_MOST_LABELS]:
+    for name, value in list(given.items())[:_MAX_LABELS]:
         if isinstance(value, str):
-            yield name[:_LONGEST], value[:_LONGEST]
+            yield name[:_MAX_LENGTH], value[:_MAX_LENGTH]
 
 
 def _time(given: Any) -> float | None:

@@ -21,7 +21,7 @@ from llmtrace.dataset.columns import WORDS
 from llmtrace.errors import LlmtraceError
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.oncall.alert import Alert
-from llmtrace.triage.oncall.notify import Told, as_report
+from llmtrace.triage.oncall.notify import Notifier, as_report
 from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page
@@ -31,7 +31,7 @@ from llmtrace.triage.sources import Progress
 logger = logging.getLogger("llmtrace.oncall")
 
 _HOUR_S: Final = 3600.0
-_MOST_KNOWN: Final = 10_000
+_MAX_KNOWN: Final = 10_000
 _NOT_FILTERS: Final = frozenset({"outcome", "finish_reason", "error_type"})
 
 # What is found of an alert that has only begun.
@@ -64,7 +64,7 @@ class Full(Exception):  # noqa: N818 - what the desk is
     """Raised when too many alerts wait already."""
 
 
-class Desk:
+class AlertQueue:
     """Works alerts off, one after the other, on a thread of its own.
 
     Args:
@@ -80,7 +80,7 @@ class Desk:
         self,
         load: Load,
         reports: Reports,
-        tell: Sequence[Told] = (),
+        tell: Sequence[Notifier] = (),
         settings: DeskSettings | None = None,
         *,
         link: Callable[[str], str] | None = None,
@@ -118,7 +118,7 @@ class Desk:
             room = max(0, self._settings.most_waiting - len(self._waiting))
             taken = dict(islice(new.items(), room))
             self._known.update(dict.fromkeys(taken))
-            while len(self._known) > _MOST_KNOWN:
+            while len(self._known) > _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             self._waiting.extend(taken.values())
             self.counts["taken"] += len(taken)

@@ -15,8 +15,8 @@ from urllib.parse import quote, urlsplit
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.api_clients.listen_address import is_loopback
 from llmtrace.errors import ConfigError, missing_extra
-from llmtrace.triage.oncall.alert_queue import Desk
-from llmtrace.triage.oncall.notify import Annotated, Told, Webhook
+from llmtrace.triage.oncall.alert_queue import AlertQueue
+from llmtrace.triage.oncall.notify import Annotated, Notifier, Webhook
 from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.sources import Read
 
@@ -57,7 +57,7 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     listener = _listen(host, port)
     where = f"http://{_bracketed(host)}:{listener.getsockname()[1]}"
     public = (options.public_url or where).rstrip("/")
-    desk = Desk(
+    desk = AlertQueue(
         lambda window, progress: read(window, progress, {}),
         reports,
         tell,
@@ -81,13 +81,13 @@ def serve(options: argparse.Namespace, read: Read) -> None:
         desk.close()
 
 
-def told(options: argparse.Namespace, environment: Mapping[str, str]) -> list[Told]:
+def told(options: argparse.Namespace, environment: Mapping[str, str]) -> list[Notifier]:
     """Return who is told of reports.
 
     Raises:
         ConfigError: an address or a token file is wrong.
     """
-    found: list[Told] = []
+    found: list[Notifier] = []
     url = environment.get(WEBHOOK_VARIABLE)
     if options.webhook_file is not None:
         url = read_token(options.webhook_file, "--webhook-file")

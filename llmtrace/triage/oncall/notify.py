@@ -30,12 +30,12 @@ from llmtrace.triage.result import NAMED, Result
 
 _TIMEOUT_S: Final = 10.0
 _MS: Final = 1000
-_MOST_PARTS: Final = 3
+_MAX_PARTS: Final = 3
 TAG: Final = "llmtrace"  # what the dashboards ask for
 
 
-class Told(Protocol):
-    """Somebody who is told of a report; raises `SourceError` if that fails."""
+class Notifier(Protocol):
+    """A channel that people are notified by; raises `SourceError` if that fails."""
 
     def tell(self, alert: Alert, result: Result, link: str | None) -> None:
         """Tell of one."""
@@ -57,7 +57,7 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
     if moved:
         parts = (
             f"{PART_NAMES.get(one.name, one.name)} {signed(one.seconds)} {unit(result)}"
-            for one in moved[:_MOST_PARTS]
+            for one in moved[:_MAX_PARTS]
         )
         lines.append(f"where: {', '.join(parts)}")
     if result.localised and result.cohorts:

@@ -24,8 +24,8 @@ from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
 from llmtrace.display.html_page import document
 from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.errors import DataError
-from llmtrace.triage.oncall.alert import MOST_BYTES, read_alerts
-from llmtrace.triage.oncall.alert_queue import Desk, Full
+from llmtrace.triage.oncall.alert import MAX_BYTES, read_alerts
+from llmtrace.triage.oncall.alert_queue import AlertQueue, Full
 from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.report.terminal import VERDICTS
 from llmtrace.triage.result import NAMED
@@ -42,7 +42,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(
-    desk: Desk, reports: Reports, token: str | None, names: Iterable[str] = ()
+    desk: AlertQueue, reports: Reports, token: str | None, names: Iterable[str] = ()
 ) -> Starlette:
     """Make the application.
 
@@ -83,8 +83,8 @@ def make_app(
             async with asyncio.timeout(_BODY_S):
                 async for piece in request.stream():
                     body += piece
-                    if len(body) > MOST_BYTES:
-                        return JSONResponse({"error": f"more than {MOST_BYTES} bytes"}, 413)
+                    if len(body) > MAX_BYTES:
+                        return JSONResponse({"error": f"more than {MAX_BYTES} bytes"}, 413)
         except ClientDisconnect:
             return Response(status_code=400)
         except TimeoutError:

@@ -97,7 +97,7 @@ h1, dd, p { overflow-wrap: anywhere; } td.whose { white-space: normal; overflow-
 _WIDTH: Final = 960.0
 _LEFT: Final = 64.0
 _LATE: Final = 0.85
-_LONGEST_MARK: Final = 24
+_MAX_MARK: Final = 24
 
 
 def write_page(path: Path, result: Result, case: Case, traces: str | None = None) -> None:
@@ -202,7 +202,7 @@ def _timeline(result: Result, seen: Timeline, case: Case) -> str:
             f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{top}" y2="{height - bottom}" '
             f'stroke="{colour}" stroke-dasharray="4 3"/><text class="ink" '
             f'x="{x(t) + (-4 if late else 4):.1f}" text-anchor="{"end" if late else "start"}" '
-            f'y="{top + 10 + 13 * (number % 3)}">{escape(text[:_LONGEST_MARK])}</text>'
+            f'y="{top + 10 + 13 * (number % 3)}">{escape(text[:_MAX_MARK])}</text>'
         )
     ticks = [start + share * (end - start) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     for place, (t, label) in enumerate(zip(ticks, _labels(ticks), strict=True)):

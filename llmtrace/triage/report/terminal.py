@@ -55,9 +55,9 @@ _STATUS_STYLES: Final[dict[Status, str]] = {
     "ruled_out": "dim",
     "unknown": "dim",
 }
-_MOST_CAUSES: Final = 3
-_MOST_LINES: Final = 4
-_MOST_COHORTS: Final = 3
+_MAX_CAUSES: Final = 3
+_MAX_LINES: Final = 4
+_MAX_COHORTS: Final = 3
 _BAR: Final = 24
 _NEXT_TO_NOTHING_S: Final = 0.00005  # 0.0 ms when rounded
 
@@ -272,7 +272,7 @@ def who(result: Result) -> str:
     """Say who is hit."""
     if not result.localised or not result.cohorts:
         return "not localised: no one model, route, region, replica or tenant stands out"
-    return "; ".join(cohort_text(one) for one in result.cohorts[:_MOST_COHORTS])
+    return "; ".join(cohort_text(one) for one in result.cohorts[:_MAX_COHORTS])
 
 
 def cohort_text(cohort: Cohort) -> str:
@@ -311,7 +311,7 @@ def _share(name: str, before: float | None, after: float | None) -> str:
 
 def _causes(result: Result, *, explain: bool) -> RenderableType:
     named = [one for one in result.causes if one.status in NAMED]
-    shown = named if explain else named[:_MOST_CAUSES]
+    shown = named if explain else named[:_MAX_CAUSES]
     parts: list[RenderableType] = [Rule("causes", style="dim", align="left")]
     if not named:
         parts.append(Text("none is supported by the evidence", "yellow"))
@@ -332,7 +332,7 @@ def _cause(number: int, one: Finding, *, explain: bool) -> RenderableType:
     lines = Table.grid(padding=(0, 1, 0, 0))
     lines.add_column(no_wrap=True, justify="right")
     lines.add_column()
-    evidence = one.evidence if explain else one.evidence[:_MOST_LINES]
+    evidence = one.evidence if explain else one.evidence[:_MAX_LINES]
     for sign, points in (("for", evidence), ("against", one.against)):
         for point in points:
             score = f"{point.points:+d}" if point.points else ("·" if sign == "for" else "-")

@@ -13,7 +13,7 @@ from llmtrace.triage.attribution.components import values
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.spike import bins_for
 
-_FEWEST: Final = 5  # requests in a bin, or its percentiles say nothing
+_MIN_COUNT: Final = 5  # requests in a bin, or its percentiles say nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def timeline(rows: Columns, metric: Metric) -> Timeline | None:
     borders = np.searchsorted(where[order], np.arange(count + 1))
     for i in range(count):
         inside = told.value[order[borders[i] : borders[i + 1]]]
-        if len(inside) >= _FEWEST:
+        if len(inside) >= _MIN_COUNT:
             p50[i], p95[i] = np.quantile(inside, (0.5, 0.95))
     n, _ = np.histogram(at, bins.edges)
     bad = rows.words["outcome"].where("error", "truncated", "timeout")

@@ -17,27 +17,27 @@ from numpy.typing import NDArray
 
 from llmtrace.stats.arrays import Floats, Mask
 
-_MOST_BINS: Final = 200
-_FEWEST_BINS: Final = 8
+_MAX_BINS: Final = 200
+_MIN_BINS: Final = 8
 _PER_BIN: Final = 5  # requests, at least
-_FEWEST_INSIDE: Final = 10
-_MOST_STRETCHES: Final = 4
+_MIN_INSIDE: Final = 10
+_MAX_STRETCHES: Final = 4
 _ALSO: Final = 0.3  # of what the highest stretch stands out by, from which another is no noise
-_MOST_GAPS: Final = 4
+_MAX_GAPS: Final = 4
 _NEAR: Final = 2  # bins
 _THRESHOLDS: Final = (0.8, 0.95)
 _SPREAD: Final = 0.25  # of the angle of a share, for one request: that of independent ones
-_LEAST_CHANGE: Final = math.log(1.1)
-_LEAST_ANGLE: Final = 0.02
+_MIN_CHANGE: Final = math.log(1.1)
+_MIN_ANGLE: Final = 0.02
 _CLEAR: Final = 30.0  # times the spread, from which a gap within a stretch is one
 # Bars that noise reaches seldom, by bins: tests.bench.bench_search has the figures. Few bins say
 # little of how noise wanders, so that the bars are higher there.
 _ABRUPT: Final = 25.0  # of the ratio, for a stretch with edges
 _EDGE: Final = (3.5, 80.0, 6.5)  # at least, and by how much more for one over the bins, at most
 _WANDERS: Final = (20.0, 1600.0, 60.0)  # of the ratio, for a stretch without
-_LONGEST_MEMORY: Final = 30  # bins
+_MAX_MEMORY: Final = 30  # bins
 _STEPS: Final = (1, 2, 4, 8)  # bins on either side of an edge
-_FEWEST_STEPS: Final = 3
+_MIN_STEPS: Final = 3
 _SILENCE: Final = 20.0  # times as long as it usually is between two requests
 CERTAIN: Final = 1.0  # of a score
 _DATED: Final = 2.0  # log likelihood below the best at which another date is as good
@@ -74,8 +74,8 @@ def bins_for(t: Floats) -> Bins | None:
     `None` = too few requests to look for anything.
     """
     t = np.sort(t)
-    per = max(_PER_BIN, math.ceil(len(t) / _MOST_BINS))
-    if len(t) < _FEWEST_BINS * _PER_BIN or t[-1] <= t[0]:
+    per = max(_PER_BIN, math.ceil(len(t) / _MAX_BINS))
+    if len(t) < _MIN_BINS * _PER_BIN or t[-1] <= t[0]:
         return None
     last = float(np.nextafter(t[-1], np.inf))
     edges = np.unique(np.append(t[: len(t) - per + 1 : per], last))
@@ -96,14 +96,14 @@ def find_slow(t: Floats, value: Floats, bins: Bins, at: float | None = None) -> 
     logs = np.append(0, np.cumsum(np.log(np.maximum(value, 1e-9))))
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.diff(logs[place]) / counts
-    best, memory = _stretch(means, counts, bins, at, floor=0.0, least=_LEAST_CHANGE)
+    best, memory = _stretch(means, counts, bins, at, floor=0.0, least=_MIN_CHANGE)
     for share in _THRESHOLDS:
         above = np.append(0, np.cumsum(value > np.quantile(value, share)))
         angles = _angles(np.diff(above[place]), counts)
         # A share above a bound has edges wherever the metric wanders across it: those are none.
         found, _ = _stretch(
             angles, counts, bins, at,
-            floor=_SPREAD, least=_LEAST_ANGLE, abrupt=False, memory=memory,
+            floor=_SPREAD, least=_MIN_ANGLE, abrupt=False, memory=memory,
         )  # fmt: skip
         if found and (best is None or found.score > best.score):
             best = found
@@ -152,7 +152,7 @@ def find_failures(t: Floats, failed: Mask, bins: Bins, at: float | None = None) 
     reached = np.append(0, np.cumsum(failed))
     counts = np.diff(place).astype(np.float64)
     angles = _angles(np.diff(reached[place]), counts)
-    return _stretch(angles, counts, bins, at, floor=_SPREAD, least=_LEAST_ANGLE)[0]
+    return _stretch(angles, counts, bins, at, floor=_SPREAD, least=_MIN_ANGLE)[0]
 
 
 def _angles(k: Floats, n: Floats) -> Floats:
@@ -185,7 +185,7 @@ def _stretch(
         memory: the least that it is taken to remember itself; with the result comes what it does.
     """
     used = weight > 0
-    if np.count_nonzero(used) < _FEWEST_BINS:
+    if np.count_nonzero(used) < _MIN_BINS:
         return None, memory
     x, weight = x[used], weight[used]
     starts, ends = bins.edges[:-1][used], bins.edges[1:][used]
@@ -219,7 +219,7 @@ class _Pairs:
         reached = np.append(0.0, np.cumsum(weight))
         low, high = np.triu_indices(len(reached), 1)
         inside = reached[high] - reached[low]
-        fewest = min(_FEWEST_INSIDE, total / 4)
+        fewest = min(_MIN_INSIDE, total / 4)
         fits = (inside >= fewest) & (total - inside >= fewest)
         self.low, self.high, inside = low[fits], high[fits], inside[fits]
         self._scale = 1 / (inside * (1 - inside / total))
@@ -257,7 +257,7 @@ def _noise(
     rest = _levelled(x, weight, *found)
     edges = [*found]
     first = float(((rest - x) ** 2 * weight).sum())
-    for _ in range(_MOST_STRETCHES - 1):
+    for _ in range(_MAX_STRETCHES - 1):
         other = pairs.highest(rest)
         if other is None or other[0] < _ALSO * first:
             break
@@ -293,7 +293,7 @@ def _memory(noise: Floats) -> float:
     """Return how many bins say as much as one independent one: 1 and twice the correlations."""
     whole = float((noise**2).sum())
     found = 1.0
-    for lag in range(1, min(len(noise) // 3, _LONGEST_MEMORY)):
+    for lag in range(1, min(len(noise) // 3, _MAX_MEMORY)):
         alike = float((noise[lag:] * noise[:-lag]).sum()) / whole if whole > 0 else 0.0
         if alike <= 0:
             break
@@ -320,7 +320,7 @@ def _edge(x: Floats, found: tuple[int, int], edges: Sequence[int], spread: float
         place = np.arange(len(steps)) + m
         mine = [steps[edge - m] for edge in found if m <= edge <= len(x) - m and 0 < edge < len(x)]
         quiet = np.all([np.abs(place - edge) >= m for edge in edges], axis=0)
-        if not mine or np.count_nonzero(quiet) < _FEWEST_STEPS:
+        if not mine or np.count_nonzero(quiet) < _MIN_STEPS:
             continue
         usual = max(float((steps[quiet] ** 2).mean()), m * spread)
         best = max(best, float(min(mine)) / math.sqrt(usual))
@@ -340,7 +340,7 @@ def _at(x: Floats, weight: Floats, starts: Floats, at: float) -> tuple[float, in
     while j < len(x) and high[j : j + _NEAR].any():
         j += 1
     inside = float(weight[i:j].sum())
-    if inside < _FEWEST_INSIDE or level <= usual:
+    if inside < _MIN_INSIDE or level <= usual:
         return None
     mean = float(np.average(x[i:j], weights=weight[i:j]))
     return (mean - usual) ** 2 * inside, i, j
@@ -357,7 +357,7 @@ def _without_gaps(
     outside = np.ones(len(x), bool)
     outside[i:j] = False
     usual = float(np.average(x[outside], weights=weight[outside]))
-    for _ in range(_MOST_GAPS):
+    for _ in range(_MAX_GAPS):
         gap = _Pairs(weight[i:j]).highest(-x[i:j])
         if gap is None or gap[0] < _CLEAR * spread:
             break
@@ -368,7 +368,7 @@ def _without_gaps(
             break  # lower, but not quiet
         later = weight[high:j].sum() >= weight[i:low].sum()
         cut = (high, j) if later else (i, low)
-        if weight[slice(*cut)].sum() < _FEWEST_INSIDE:
+        if weight[slice(*cut)].sum() < _MIN_INSIDE:
             break
         i, j = cut
     return i, j

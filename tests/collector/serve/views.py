@@ -15,7 +15,7 @@ from llmtrace_collector.serve.live_model import (
     Minutes,
     SlowRow,
     Window,
-    budget_told,
+    budget_line,
     lines,
     problems,
 )
@@ -90,7 +90,7 @@ def view(**changes: Any) -> Live:
     )
     given: dict[str, Any] = {
         "now": NOW,
-        "budget": budget_told(DEFAULT),
+        "budget": budget_line(DEFAULT),
         "window": Window(300, _N + 60, _N, {"success": _N, "cancelled": 40, "timeout": 20}),
         "stages": stages,
         "metrics": metrics,

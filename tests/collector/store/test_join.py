@@ -491,7 +491,7 @@ def test_a_long_trace_keeps_its_engines(store):
 
 def test_a_trace_that_is_too_large_is_joined_by_ids_and_counted(store, monkeypatch):
     """Its parts' places tell nothing any more; the report says so."""
-    monkeypatch.setattr(gather, "MOST_IN_TRACE", 4)
+    monkeypatch.setattr(gather, "MAX_IN_TRACE", 4)
     trace, root = random_id(16), random_id(8)
     calls = [row(trace_id=trace, parent_span_id=root) for _ in range(6)]
     send(store, [*calls, *(engine_span(one, one.response_id, queue=0.2) for one in calls)])
