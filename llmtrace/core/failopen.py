@@ -90,7 +90,7 @@ def _shown(error: BaseException) -> str:
     Any other may quote what was asked or answered, and that must not get into a log.
     """
     kind = type(error)
-    if isinstance(error, OSError) or kind.__module__.partition(".")[0] == __package__:
+    if isinstance(error, OSError) or kind.__module__.partition(".")[0] == logger.name:
         return f"{kind.__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" in {frames[-1].filename}:{frames[-1].lineno}" if frames else ""

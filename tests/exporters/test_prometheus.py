@@ -424,4 +424,4 @@ def test_without_prometheus_client(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "llmtrace.exporters.prometheus.sink")
     with pytest.raises(ConfigError, match=r"prometheus-client.*\[prometheus\]"):
-        import llmtrace.export.prometheus  # noqa: F401
+        import llmtrace.exporters.prometheus.sink  # noqa: F401

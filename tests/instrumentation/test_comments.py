@@ -119,7 +119,7 @@ def test_no_bytes_break_anything(pieces):
 
 def test_a_fault_ends_the_reading_and_not_the_stream(recording, monkeypatch, faulty):
     """Whatever goes wrong inside, the bytes go on."""
-    monkeypatch.setattr(sse_comments.exchange, "commented", lambda *_: 1 / 0)
+    monkeypatch.setattr(sse_comments.propagation, "commented", lambda *_: 1 / 0)
     reader = Comments(recording)
     reader.look(FIRST)
 

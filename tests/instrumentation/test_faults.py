@@ -66,7 +66,7 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (calls, "endpoint_at"),
     (delivered, "deliver"),
     (delivered, "adopt"),
-    (delivered, "reads areads"),
+    (delivered, "reads atimed_reads"),
     (propagation, "outgoing"),
     (propagation, "incoming"),
     (httpx_bodies, "watch"),
