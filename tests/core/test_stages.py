@@ -168,12 +168,12 @@ def test_a_reported_zero_is_known(timeline, stage, source):
 
 
 @given(timelines)
-def test_nothing_is_unattributed_once_the_engine_told_all(timeline):
-    """With queue, prefill and decode known, what is left has a name; a turn's may not have."""
+def test_only_the_client_is_unattributed_once_the_engine_reported_all(timeline):
+    """With queue, prefill and decode known, the remainder is first_chunk; a turn may differ."""
     stages = split(replace(timeline, unsplit=0))
     assume(None not in (stages.queue, stages.prefill, stages.decode))
 
-    assert stages.unattributed == 0
+    assert stages.unattributed == (stages.client or 0)
     assert stages.first_chunk is not None
 
 
@@ -272,13 +272,14 @@ def test_a_late_reader_does_not_make_the_server_slow(timeline, hold):
 
 
 @given(timelines, durations)
-def test_a_hold_longer_than_the_wait_is_cut_to_it(timeline, hold):
-    """A hold that claims more than there is gets what is left, and is no contradiction."""
+def test_consumer_time_longer_than_the_wait_is_cut_to_it(timeline, hold):
+    """Consumer time beyond the wait takes all but the client's part, and is no contradiction."""
     unmarked = replace(timeline, stream=True, marked_before={}, marked_after={})
 
     stages = split(replace(unmarked, held_before=timeline.e2e + hold))
 
-    assert 0 == (stages.first_chunk or 0) == stages.unattributed
+    assert (stages.first_chunk or 0) == 0
+    assert stages.unattributed == (stages.client or 0)
     assert "render" not in stages.inconsistent
 
 
