@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from llmtrace.core.stages import Timeline
 from llmtrace.exporters.prometheus.aggregate import Aggregate
 from llmtrace.testing import make_row
 from llmtrace_collector.metrics import request_metrics as module
@@ -126,6 +127,24 @@ def test_what_comes_too_late_changes_no_counter(versions):
 
     assert (total(aggregate), tally.late) == (1, 1)
     assert aggregate.by(lambda labels: labels.outcome).keys() == {"success"}
+
+
+def test_cache_hits_and_streams_are_counted(versions):
+    """As of a row that an application counts itself; a hit that is reported late changes none."""
+    tally, aggregate, clock = counting(versions)
+    versions.add(trace_id="1" * 32, cache_hit=True)
+    versions.add(trace_id="2" * 32, timeline=Timeline(e2e=60_000_000, stream=False))
+    clock.now = 1_000.0 + 20
+    tally.look()
+    versions.add(
+        trace_id="2" * 32, timeline=Timeline(e2e=60_000_000, stream=False), cache_hit=True
+    )
+    clock.now = 1_000.0 + 40
+    tally.look()
+
+    (cell,) = aggregate.by(lambda labels: labels.service).values()
+    assert (cell.requests, cell.cache_hits, cell.streamed) == (2, 1, 1)
+    assert tally.late == 1
 
 
 def test_what_settled_before_this_process_began_is_not_counted(versions):

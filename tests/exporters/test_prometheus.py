@@ -88,6 +88,8 @@ def test_names():
         "llmtrace_network_phase_seconds",
         "llmtrace_unattributed_client_seconds",
         "llmtrace_retries",
+        "llmtrace_cache_hits",
+        "llmtrace_streamed_requests",
         "llmtrace_budget_seconds",
         "llmtrace_internal_errors",
     }
@@ -210,6 +212,20 @@ def test_network_phases_and_retries(sink, registry):
     assert value(registry, "llmtrace_network_phase_seconds_total", phase="dns") == 0
     assert samples(registry, "llmtrace_network_phase_seconds_total", phase="handshake") == []
     assert value(registry, "llmtrace_retries_total") == 2
+
+
+def test_cache_hits_and_streamed_requests(sink, registry):
+    """Hits are counted where reported, and streams apart from unary responses; from 0 on."""
+    unary = Timeline(e2e=60 * MS, stream=False)
+    sink.write(typical())
+    assert value(registry, "llmtrace_cache_hits_total") == 0
+    sink.write(typical(cache_hit=True))
+    sink.write(typical(cache_hit=False))
+    sink.write(typical(cache_hit=True, timeline=unary))
+
+    assert value(registry, "llmtrace_cache_hits_total") == 2
+    assert value(registry, "llmtrace_streamed_requests_total") == 3
+    assert value(registry, "llmtrace_requests_total", outcome="success") == 4
 
 
 def test_requests_by_outcome(sink, registry):

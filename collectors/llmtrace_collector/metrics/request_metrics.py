@@ -26,7 +26,7 @@ _REMEMBERED: Final = 1_000_000
 # Sampled rows stand for others; one that claims to stand for more than this is not believed.
 _MAX_WEIGHT: Final = 1_000
 _COUNTED: Final = (
-    "outcome", "e2e_s", "ttft_s", "tpot_s", "output_tokens",
+    "outcome", "e2e_s", "ttft_s", "tpot_s", "output_tokens", "cache_hit", "stream",
     *(f"{stage}_s" for stage in STAGE_LABELS),
 )  # fmt: skip
 Key = tuple[str, str]

@@ -118,15 +118,19 @@ class Cell:
         phases: nanoseconds in each sub-phase of `network`, where an HTTP hook reported it.
         client: nanoseconds of the application's own before its requests were handed over.
         retries: HTTP attempts after the first.
+        cache_hits: requests that a response cache is known to have answered.
+        streamed: requests whose response was a stream.
     """
 
     __slots__ = (
-        "bands", "cached_tokens", "client", "e2e", "gaps", "input_tokens", "output_tokens",
-        "phases", "requests", "retries", "stages", "told", "tpot", "ttft",
+        "bands", "cache_hits", "cached_tokens", "client", "e2e", "gaps", "input_tokens",
+        "output_tokens", "phases", "requests", "retries", "stages", "streamed", "told", "tpot",
+        "ttft",
     )  # fmt: skip
 
     def __init__(self, bounds: Mapping[str, Sequence[int]], *, ours: bool) -> None:
         self.requests = self.cached_tokens = self.retries = self.client = 0
+        self.cache_hits = self.streamed = 0
         self.e2e = Histogram(bounds["e2e"])
         self.ttft = Histogram(bounds["ttft"])
         self.tpot = Histogram(bounds["tpot"])
@@ -167,6 +171,8 @@ class Cell:
             if (ns := getattr(stages, name)) is not None:
                 histogram.observe(ns, mark)
                 band[place] += ns
+        self.cache_hits += row.cache_hit is True
+        self.streamed += row.stream
         told = tuple(map(stages.sources.get, STAGES))
         self.told[told] = self.told.get(told, 0) + 1
         self.client += stages.client or 0
@@ -210,6 +216,8 @@ class Cell:
             self.stages[stage].add(histogram)
         self.retries += other.retries
         self.client += other.client
+        self.cache_hits += other.cache_hits
+        self.streamed += other.streamed
         for mine, theirs in zip(self.bands, other.bands, strict=True):
             for place, ns in enumerate(theirs):
                 mine[place] += ns

@@ -257,6 +257,16 @@ class _Families:
         self.retries = CounterMetricFamily(
             "llmtrace_retries", "HTTP attempts after a request's first.", labels=labels
         )
+        self.cache_hits = CounterMetricFamily(
+            "llmtrace_cache_hits",
+            "Requests that a response cache answered, where that was reported.",
+            labels=labels,
+        )
+        self.streamed = CounterMetricFamily(
+            "llmtrace_streamed_requests",
+            "Requests whose response was a stream; the others were unary.",
+            labels=labels,
+        )
         self.turn = HistogramMetricFamily(
             "llmtrace_turn_duration_seconds",
             "How long a turn of an agent took. Turns are no requests.",
@@ -315,6 +325,8 @@ class _Families:
             self.phase.add_metric((*labels, phase), ns / _NS)
         self.client.add_metric(labels, cell.client / _NS)
         self.retries.add_metric(labels, cell.retries)
+        self.cache_hits.add_metric(labels, cell.cache_hits)
+        self.streamed.add_metric(labels, cell.streamed)
         for kind, tokens in (
             ("input", cell.input_tokens.total),
             ("cached_input", cell.cached_tokens),

@@ -23,7 +23,8 @@ def response_cache_misses(e: Evidence) -> Finding:
         more to do, and may queue.
 
     Confirm:
-            sum(rate(llmtrace_cache_hits_total[5m])) / sum(rate(llmtrace_requests_total[5m]))
+            sum by (route) (rate(llmtrace_cache_hits_total[5m]))
+              / sum by (route) (rate(llmtrace_requests_total[5m]))
         Beside it the cache's own log: evictions, errors, a namespace or a key that changed.
 
     Now:
@@ -62,7 +63,8 @@ def not_streamed(e: Evidence) -> Finding:
         first content comes with the last. A client, a gateway or a proxy dropped `stream`.
 
     Confirm:
-            sum by (stream) (rate(llmtrace_requests_total[5m]))
+            sum by (route) (rate(llmtrace_streamed_requests_total[5m]))
+              / sum by (route) (rate(llmtrace_requests_total[5m]))
 
     Now:
         Fix: roll back the client or gateway that stopped asking for a stream.
