@@ -52,7 +52,9 @@ def table(report: Report, width: int) -> Table:
         (f"stage {high}", False),
         ("within", False),
     ):
-        shown.add_column(name, justify="left" if left else "right", no_wrap=True)
+        # Where there is little room a heading takes as many lines as it has words.
+        heading_text = name if width >= _WIDE else name.replace(" ", "\n")
+        shown.add_column(heading_text, justify="left" if left else "right", no_wrap=True)
     for one in report.stages:
         shown.add_row(*_cells(one, bar))
     if report.high_s is not None:

@@ -39,7 +39,7 @@ def add_doctor(commands: Commands) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> None:
-    collector_module("doctor", "llmtrace doctor").run(
+    collector_module("commands.doctor", "llmtrace doctor").run(
         options.url,
         token_file=options.token_file,
         timeout_s=options.timeout,
@@ -94,7 +94,7 @@ def _collect(options: argparse.Namespace) -> None:
         ("listen", "otlp_http"): options.otlp_http,
         ("listen", "otlp_grpc"): options.otlp_grpc,
     }
-    collector_module("collect", "llmtrace collect").run(
+    collector_module("commands.collect", "llmtrace collect").run(
         options.config, flags, check=options.check, print_config=options.print_config
     )
 
@@ -125,7 +125,7 @@ def add_quarantine(commands: Commands) -> None:
 
 
 def _quarantine(options: argparse.Namespace) -> None:
-    collector_module("quarantined", "llmtrace quarantine").run(
+    collector_module("commands.quarantined", "llmtrace quarantine").run(
         options.url, token_file=options.token_file, replay=options.replay, as_json=options.json
     )
 
@@ -155,6 +155,6 @@ def add_top(commands: Commands) -> None:
 
 
 def _top(options: argparse.Namespace) -> None:
-    collector_module("top", "llmtrace top").run(
+    collector_module("commands.top", "llmtrace top").run(
         options.url, token_file=options.token_file, interval_s=options.every, once=options.once
     )

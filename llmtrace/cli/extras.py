@@ -23,5 +23,7 @@ def _module(package: str, module: str, feature: str) -> Any:
     try:
         return import_module(f"{package}.{module}")
     except ImportError as error:
+        if (error.name or "").startswith(f"{package}."):
+            raise  # the package is there: a module of it is not, and that is a fault of ours
         extra = package.removeprefix("llmtrace_")
         raise missing_extra(feature, extra, error.name or package) from error

@@ -43,7 +43,7 @@ def add_slo(commands: Commands) -> None:
 
 
 def _slo(options: argparse.Namespace) -> None:
-    dashboards_module("slo_command", "llmtrace slo").run(
+    dashboards_module("rules.command", "llmtrace slo").run(
         options.what,
         budget=options.budget,
         folder=options.out,

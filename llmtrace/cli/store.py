@@ -34,7 +34,7 @@ def add_schema(commands: Commands) -> None:
 
 
 def _schema(options: argparse.Namespace) -> None:
-    printed = collector_module("store.printed", "llmtrace schema")
+    printed = collector_module("store.ddl", "llmtrace schema")
     print(printed.schema(options.database, options.cluster, since=options.since), end="")
 
 

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from llmtrace.core.failopen import fails_open
 from llmtrace.core.recording import Recording, outcome_of
 from llmtrace.instrumentation import langfuse_sdk
 from llmtrace.instrumentation.streams.cancellation import cancelled
@@ -64,24 +65,26 @@ def enters(runtime: Runtime, *, call: bool) -> None:
         runtime.separate(around)
 
 
+@fails_open("record")
 def failed(recording: Recording, filled: set[str], error: BaseException) -> None:
     """End with what the call raised, unless a decorated function may try again."""
     if recording.outer:
         recording.joined = False
-        recording.call_ended = recording.clock()
         recording.failure = outcome_of(error)
         _filled[recording] = filled
+        recording.call_ended = recording.clock()
     elif isinstance(error, asyncio.CancelledError):
         cancelled(recording, error)
     else:
         recording.failed(error)
 
 
+@fails_open("record")
 def refused(recording: Recording, filled: set[str], code: str) -> None:
     """Note that a call was answered by an error; a decorated function may try again."""
     recording.calling = False
     recording.failure = ("error", code)
     if recording.outer:
         recording.joined = False
-        recording.call_ended = recording.clock()
         _filled[recording] = filled
+        recording.call_ended = recording.clock()

@@ -58,7 +58,7 @@ def reader(options: argparse.Namespace, bring: Bring) -> Read:
 
     if options.prometheus is None:
         return read
-    prometheus = bring("from_prometheus", "--prometheus")
+    prometheus = bring("scrape.from_prometheus", "--prometheus")
 
     def both(window: Window, progress: Progress, filters: Filters) -> Case:
         case = rows(window, progress, filters)
@@ -108,7 +108,7 @@ def _rows(options: argparse.Namespace, bring: Bring) -> Read:
     if options.langfuse:
         return lambda window, progress, _filters: from_langfuse(window, progress)
     if options.store is not None:
-        store = bring("store.as_case", "--store")
+        store = bring("store.export_case", "--store")
 
         def stored(window: Window, progress: Progress, filters: Filters) -> Case:
             case: Case = store.read_case(options.store, window, progress, filters)
