@@ -109,7 +109,7 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
             recording, since = started = mine[-1]
             self._running.remove(started)
             if recording is not None and since is not None:
-                recording.marked(self._name, _free(recording) - since)
+                recording.add_mark(self._name, _free(recording) - since)
         except Exception as error:  # noqa: BLE001
             internal_error("stage", error)
 
@@ -118,7 +118,7 @@ def _free(recording: Recording) -> int:
     """Return the time less what was held or marked already: no time is to count twice."""
     now = recording.clock()
     marks = (*recording.marked_before.values(), *recording.marked_after.values())
-    held = (recording.asked or now) - recording.start - recording.waited
+    held = (recording.wait_started or now) - recording.start - recording.waited
     return now - held - sum(marks)
 
 

@@ -37,9 +37,9 @@ class Request:
     def chunk(self, wait_ms: float, kind: int = TEXT, held_ms: float = 0) -> None:
         """Hold the stream, ask for a chunk, and get one after a wait."""
         self.wait(held_ms)
-        self.recording.boundary(reading=True)
+        self.recording.switch_interval(reading=True)
         self.wait(wait_ms)
-        self.recording.boundary(reading=False)
+        self.recording.switch_interval(reading=False)
         self.recording.event(kind)
 
     @property

@@ -226,11 +226,11 @@ class _Call:
             attributes=self._attributes(outcome, error_type),
             error=_error_text(outcome, error_type),
         )
-        later = finalize.later()
-        if later is None:
+        defer = finalize.defer()
+        if defer is None:
             self._runtime.close_span(identity, span)
         else:
-            later(cast("Any", span), partial(self._runtime.close_span, identity))
+            defer(cast("Any", span), partial(self._runtime.close_span, identity))
 
     def _record(self, name: str, value: Any) -> None:
         """Record arguments or a result, if the user asked for it and the span is written."""

@@ -201,13 +201,13 @@ class _Turn:
         self._recording = recording
         self.scope = scope
         self.context: Context = otel_context.set_value(KEY, scope, context_of(recording.span))
-        noted = recording.finished
+        noted = recording.on_finish
 
         def finished(row: Row) -> Row:
             row = scope.complete(row)
             return row if noted is None else noted(row)
 
-        recording.finished = finished
+        recording.on_finish = finished
 
     def gave(self, item: Any) -> None:
         """What a generator gives is its consumer's."""
@@ -215,13 +215,13 @@ class _Turn:
     def returned(self, value: Any) -> None:
         """End the turn well, whatever it returned."""
         del value
-        self._recording.finish("success", later=finalize.later())
+        self._recording.finish("success", defer=finalize.defer())
 
     def failed(self, error: BaseException) -> None:
         """End the turn with what it raised."""
-        later = finalize.later()
-        if later is not None:
-            self._recording.finish("cancelled", later=later)
+        defer = finalize.defer()
+        if defer is not None:
+            self._recording.finish("cancelled", defer=defer)
         elif isinstance(error, asyncio.CancelledError):
             cancelled(self._recording, error)
         else:

@@ -25,7 +25,7 @@ from llmtrace.core.stages import EngineFigures, Network, Reported, StageName, Ti
 
 Clock = Callable[[], int]
 # Takes a finished row whose outcome is not settled yet, and what to give it to when it is.
-Later = Callable[[Row, Callable[[Row], None]], None]
+Defer = Callable[[Row, Callable[[Row], None]], None]
 
 # What a chunk carries. Only the kinds above NOTHING are content.
 PIECE: Final = -2  # no event yet: a part of one, or a comment
@@ -105,14 +105,14 @@ class Recording:
     """
 
     __slots__ = (
-        "__weakref__", "_emit", "asked", "at_stream_end", "attempts", "attempts_forgotten",
-        "attributes", "bare", "call_began", "call_ended", "calling", "client", "clock",
-        "content", "engine", "expects_finish", "failure", "finished", "first_byte",
-        "first_event", "firsts", "function", "gap_counts", "gateway", "held_before", "hops",
-        "info", "joined", "labels", "last_content", "mark", "marked_after", "marked_before",
-        "max_gap", "open", "outer", "outgoing", "raw", "retry_gateway", "retry_network", "span",
-        "start", "started_unix_ns", "stated", "stream", "tries", "ttft", "usage_hidden",
-        "waited", "waited_at_content", "waits",
+        "__weakref__", "_emit", "attempts", "attempts_forgotten", "attributes", "call_began",
+        "call_ended", "calling", "client", "clock", "content", "engine", "expects_finish",
+        "failure", "first_byte", "first_event", "firsts", "function", "gap_counts", "gateway",
+        "held_before", "hops", "in_decorated_function", "info", "joined", "labels",
+        "last_content", "mark", "marked_after", "marked_before", "max_gap", "no_gateway_seen",
+        "on_finish", "on_stream_end", "open", "outgoing", "reads_bytes", "retry_gateway",
+        "retry_network", "span", "start", "started_unix_ns", "stated", "stream", "tries", "ttft",
+        "usage_hidden", "wait_started", "waited", "waited_at_content", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -132,7 +132,7 @@ class Recording:
         if self.start == 0:  # 0 says that nobody waits, so a clock that starts there reads 1 more
             self.clock = lambda: clock() + 1
             self.start = self.mark = 1
-        self.asked = self.start  # 0: nobody waits
+        self.wait_started = self.start  # 0: nobody waits
         self.waited = 0
         self.stream = False
         self.ttft: int | None = None
@@ -152,7 +152,7 @@ class Recording:
         self.retry_network = self.retry_gateway = 0
         self.gateway: Reported | None = None
         self.hops: dict[str, Any] = {}  # what each gateway on the way told of itself
-        self.bare = False  # no gateway shows in the answer's headers
+        self.no_gateway_seen = False  # no gateway shows in the answer's headers
         self.engine: list[EngineFigures] = []
         self.marked_before: dict[StageName, int] = {}
         self.marked_after: dict[StageName, int] = {}
@@ -165,17 +165,19 @@ class Recording:
         # Headers to add to the call's requests, and the HTTP client that sends them.
         self.outgoing: tuple[Any, Mapping[str, str]] | None = None
         self.open = False  # the consumer has the stream, and it has not ended
-        self.raw = False  # the stream is read as bytes: no client parses it into chunks
-        self.outer = False  # a decorated function is still running around the stream
+        self.reads_bytes = False  # the stream is read as bytes: no client parses it into chunks
+        self.in_decorated_function = (
+            False  # a decorated function is still running around the stream
+        )
         # What the decorated function around the stream is called, and its fields and attributes.
         self.labels: tuple[str, dict[str, Any], dict[str, Any]] | None = None
         self.call_began: CallBegan | None = None  # a client's call, in a decorated function
         self.call_ended: int | None = None
         # The decorated function's own recording, once it is no request but a span around several.
         self.function: Recording | None = None
-        self.at_stream_end: Callable[[Outcome, str | None], None] | None = None
+        self.on_stream_end: Callable[[Outcome, str | None], None] | None = None
         self.span: Any = None
-        self.finished: Callable[[Row], Row] | None = None  # has a last say in the row
+        self.on_finish: Callable[[Row], Row] | None = None  # has a last say in the row
         self.content: Content | None = None  # what is asked and answered, if that is recorded
         self.waits: Any = None  # when it waits, one by one, while a gateway has to know
 
@@ -184,31 +186,31 @@ class Recording:
     @property
     def reading(self) -> bool:
         """Whether somebody waits right now."""
-        return self.asked != 0
+        return self.wait_started != 0
 
-    def boundary(self, *, reading: bool) -> int:
+    def switch_interval(self, *, reading: bool) -> int:
         """Close the running interval and begin the next, waiting or held. Return the time."""
         now = self.clock()
-        if self.asked:
-            self.waited += now - self.asked
+        if self.wait_started:
+            self.waited += now - self.wait_started
         self.mark = now
-        self.asked = now if reading else 0
+        self.wait_started = now if reading else 0
         return now
 
     @property
-    def held(self) -> int:
-        """The consumer's own time so far; a reader notes the start of its wait in `asked`."""
-        return (self.asked or self.mark) - self.start - self.waited
+    def consumer_time(self) -> int:
+        """Consumer time so far, in nanoseconds; a wait that goes on began at `wait_started`."""
+        return (self.wait_started or self.mark) - self.start - self.waited
 
     def opened(self) -> None:
         """Note that the consumer has the stream: from here on its time is its own."""
         self.stream = self.open = True
-        self.boundary(reading=False)
+        self.switch_interval(reading=False)
 
     def event(self, kind: int) -> None:
         """Note what arrived at the last boundary."""
         if kind > NOTHING and self.ttft is not None and self.firsts[kind] is not None:
-            self.more()
+            self.add_content_chunk()
             return
         if kind == PIECE:
             return
@@ -219,22 +221,22 @@ class Recording:
             return
         self.firsts[kind] = now
         if self.ttft is not None:
-            self.more()
+            self.add_content_chunk()
             return
         self.ttft = _since(self.start, now)
-        self.held_before = self.held
+        self.held_before = self.consumer_time
         self.last_content = now
         self.waited_at_content = self.waited
 
-    def more(self) -> None:
-        """Note one more chunk with content. `wrappers.streams.reads` has this in line."""
+    def add_content_chunk(self) -> None:
+        """Note one more chunk with content. `timed_reads.timed_reads` has this in line."""
         gap = self.waited - self.waited_at_content
         self.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
         self.max_gap = max(self.max_gap, gap)
         self.waited_at_content = self.waited
         self.last_content = self.mark
 
-    def marked(self, stage: StageName, ns: int) -> None:
+    def add_mark(self, stage: StageName, ns: int) -> None:
         """Note an explicit mark. Inside the consumer's own time it is render already."""
         marks = self.marked_before if self.ttft is None else self.marked_after
         marks[stage] = marks.get(stage, 0) + max(0, ns)
@@ -254,10 +256,10 @@ class Recording:
 
         An SDK's own does; in a decorated function, any up to the first content.
         """
-        own = self.outer and not self.joined and self.ttft is None
+        own = self.in_decorated_function and not self.joined and self.ttft is None
         return self._emit is not None and (self.calling or own)
 
-    def tells(self, figures: EngineFigures) -> None:
+    def add_engine_figures(self, figures: EngineFigures) -> None:
         """Note what somebody tells of the engine's time. A server may repeat itself for ever."""
         if not self.engine or (len(self.engine) < _MAX_TOLD and figures not in self.engine):
             self.engine.append(figures)
@@ -275,7 +277,7 @@ class Recording:
             # up to here was the client's own.
             marked = sum(self.marked_before.values()) if self.marked_before else 0
             retried = self.retry_network + self.retry_gateway
-            self.client = _since(self.start + self.held + marked + retried, now)
+            self.client = _since(self.start + self.consumer_time + marked + retried, now)
             self.attempts.clear()
             self.attempts_forgotten = 0
         attempt = LiveAttempt(now)
@@ -327,7 +329,7 @@ class Recording:
 
     def call_begins(self) -> None:
         """Note that a decorated function begins a call; the first one counts."""
-        now = self.boundary(reading=True)
+        now = self.switch_interval(reading=True)
         self.call_ended = None
         if self.call_began is None:
             self.call_began = CallBegan(now, self.waited, self.marked_before.copy())
@@ -335,7 +337,7 @@ class Recording:
     def becomes_its_call(self) -> None:
         """Leave to the decorated function what was its own, and be its first call alone."""
         began = self.call_began
-        self.outer = False
+        self.in_decorated_function = False
         if began is None:
             return
         before = began.at - self.start
@@ -359,7 +361,7 @@ class Recording:
     def forget(self) -> None:
         """End without a row: there was no request after all."""
         self._emit = None
-        self.boundary(reading=False)
+        self.switch_interval(reading=False)
 
     @property
     def ended(self) -> bool:
@@ -369,7 +371,7 @@ class Recording:
     def left(self) -> Recording:
         """Note that a decorated function is over; return its span or its row, to be ended."""
         function = self.function or self
-        function.outer = False
+        function.in_decorated_function = False
         return function
 
     def exhausted(self) -> None:
@@ -377,49 +379,49 @@ class Recording:
         cut = self.expects_finish and self.info.get("finish_reason") is None
         self.finish("truncated" if cut else "success")
 
-    def abandoned(self, later: Later | None = None, error_type: str | None = None) -> None:
+    def abandoned(self, defer: Defer | None = None, error_type: str | None = None) -> None:
         """End a stream that the consumer closed, broke out of, or let go.
 
         Args:
-            later: gets the row first, with what takes it on.
+            defer: gets the row first, with what takes it on.
             error_type: what to call it, if the stream had not ended.
         """
-        if self.outer and self.stream and not self.open:
+        if self.in_decorated_function and self.stream and not self.open:
             return  # it has ended; the function around it goes on
         finished = not self.stream or self.info.get("finish_reason") is not None
         if finished:
-            self.finish("success", later=later)
+            self.finish("success", defer=defer)
         else:
-            self.finish("cancelled", error_type, later)
+            self.finish("cancelled", error_type, defer)
 
     def failed(self, error: BaseException) -> None:
         """End with what was raised."""
         self.finish(*outcome_of(error))
 
     def finish(
-        self, outcome: Outcome, error_type: str | None = None, later: Later | None = None
+        self, outcome: Outcome, error_type: str | None = None, defer: Defer | None = None
     ) -> None:
         """End the request, or only its stream while a decorated function still runs around it."""
         self.open = False
-        if not self.outer:
-            self.end(outcome, error_type, later)
+        if not self.in_decorated_function:
+            self.end(outcome, error_type, defer)
         elif not self.ended:
             if self.failure is None and outcome != "success":
                 self.failure = (outcome, error_type)
             try:
                 self.call_ended = self._stop(outcome)
-                told, self.at_stream_end = self.at_stream_end, None
+                told, self.on_stream_end = self.on_stream_end, None
                 if told is not None:
                     told(outcome, error_type)
             except Exception as error:  # noqa: BLE001 - a clock that breaks must not reach the app
                 internal_error("record", error)
 
     def end(
-        self, outcome: Outcome, error_type: str | None = None, later: Later | None = None
+        self, outcome: Outcome, error_type: str | None = None, defer: Defer | None = None
     ) -> None:
         """Make the row and hand it on. Only the first call does anything; none raises.
 
-        With `later`, the finished row goes there instead, together with what takes it on.
+        With `defer`, the finished row goes there instead, together with what takes it on.
         """
         emit, self._emit = self._emit, None
         if emit is None:
@@ -430,22 +432,22 @@ class Recording:
             if self.stated not in (None, outcome):
                 outcome, error_type = self.stated, None
             row = self._row(outcome, error_type)
-            if self.finished is not None:
+            if self.on_finish is not None:
                 try:
-                    row = self.finished(row)
+                    row = self.on_finish(row)
                 except Exception as error:  # noqa: BLE001 - better a row that lacks something
                     internal_error("record", error)
-            if later is None:
+            if defer is None:
                 emit(self, row)
             else:
-                later(row, partial(emit, self))
+                defer(row, partial(emit, self))
         except Exception as error:  # noqa: BLE001 - the application must not notice
             internal_error("record", error)
 
     def _stop(self, outcome: Outcome) -> int:
         """Close the last interval of the stream. Return the time."""
         silent = self.reading
-        now = self.boundary(reading=False)
+        now = self.switch_interval(reading=False)
         if silent and self.ttft is not None and outcome != "success":
             # The silence before a cut is a gap too, or an idle time-out could not be proven.
             self.max_gap = max(self.max_gap, self.waited - self.waited_at_content)
@@ -465,7 +467,7 @@ class Recording:
         for told in () if self.info.get("cache_hit") else self.engine:
             queue, prefill = better(queue, told.queue), better(prefill, told.prefill)
             decode, frontend = better(decode, told.decode), better(frontend, told.frontend)
-        start, ttft, held, firsts = self.start, self.ttft, self.held, self.firsts
+        start, ttft, held, firsts = self.start, self.ttft, self.consumer_time, self.firsts
         gap_counts = tuple(self.gap_counts)
         gaps = sum(gap_counts)
         timeline = Timeline(

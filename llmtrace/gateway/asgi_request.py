@@ -124,7 +124,7 @@ class Visit:
         self._status = status = message["status"]
         whole = b"content-length" in found or status in _NO_BODY or self._scope["method"] == "HEAD"
         if whole:
-            self._relay.settle(now)
+            self._relay.finalize(now)
         elif found.get(b"content-type", b"").lower().startswith(b"text/event-stream"):
             readable = found.get(b"content-encoding", b"identity").lower() == b"identity"
             self._content = FirstContent() if readable else None
@@ -150,7 +150,7 @@ class Visit:
         if self._relay.spent is None:
             begun = bool(body) if self._content is None else self._content.in_these(body)
             if begun or self.last:
-                self._relay.settle(self._relay.clock())
+                self._relay.finalize(self._relay.clock())
                 self._hint()
         if self._relay.spent is None:
             self._tail = (self._tail + body)[-_TAIL:]

@@ -24,7 +24,7 @@ class FirstContent:
         self._events = Events(whole=False)
         # What the events tell of their request is noted where it is recorded; here is no row.
         self._scratch = Recording(lambda _, __: None, {})
-        self._scratch.outer = True
+        self._scratch.in_decorated_function = True
 
     def in_these(self, data: bytes) -> bool:
         """Say whether it is in the next bytes, or ends in them."""

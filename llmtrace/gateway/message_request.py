@@ -87,7 +87,7 @@ class Served:
     def sends(self) -> None:
         """Note that the first content goes out; only the first call does anything."""
         if self.relay.spent is None:
-            self.relay.settle(self.relay.clock())
+            self.relay.finalize(self.relay.clock())
 
     def timing(self) -> str:
         """Write what there is to tell the caller by now, as in a `Server-Timing` header."""
@@ -173,7 +173,7 @@ class Served:
         self._ended = True
         relay = self.relay
         now = relay.clock()
-        relay.settle(now)
+        relay.finalize(now)
         parts = spent(relay, now)
         known: dict[str, Any] = {
             "name": self._name,

@@ -101,7 +101,7 @@ def _watch(socket: Any) -> None:
 async def _send(reference: weakref.ref[Any], before: Any, message: Any) -> None:
     relay = relays.current.get()
     if relay is not None and relay.spent is None and message.get("type") == "websocket.send":
-        relay.settle(relay.clock())
+        relay.finalize(relay.clock())
     socket = reference()
     if before is not None:
         await before(message)

@@ -22,7 +22,7 @@ from llmtrace.runtime.runtime import Runtime, current
 _filled: weakref.WeakKeyDictionary[Recording, set[str]] = weakref.WeakKeyDictionary()
 
 
-def joins() -> Recording | None:
+def enclosing_recording() -> Recording | None:
     """Return the decorated function's recording that a call made right now would join."""
     around = current.get()
     if around is None or around.joined or around.ended or around.function is not None:
@@ -32,7 +32,7 @@ def joins() -> Recording | None:
 
 def join(runtime: Runtime, info: Mapping[str, Any]) -> tuple[Recording, set[str]]:
     """Return the recording a call belongs to, and the fields that the call filled in on it."""
-    around = joins()
+    around = enclosing_recording()
     generation = langfuse_sdk.opened()
     enters(runtime, call=True)
     if around is None or around.function is not None:
@@ -59,7 +59,7 @@ def enters(runtime: Runtime, *, call: bool) -> None:
     around = current.get()
     if around is None or around.function is not None or around.ended:
         return
-    if not around.outer or around.labels is None:
+    if not around.in_decorated_function or around.labels is None:
         return  # a call, and no function
     if around.joined or around.ttft is not None or not call:
         runtime.separate(around)
@@ -68,7 +68,7 @@ def enters(runtime: Runtime, *, call: bool) -> None:
 @fails_open("record")
 def failed(recording: Recording, filled: set[str], error: BaseException) -> None:
     """End with what the call raised, unless a decorated function may try again."""
-    if recording.outer:
+    if recording.in_decorated_function:
         recording.joined = False
         recording.failure = outcome_of(error)
         _filled[recording] = filled
@@ -84,7 +84,7 @@ def refused(recording: Recording, filled: set[str], code: str) -> None:
     """Note that a call was answered by an error; a decorated function may try again."""
     recording.calling = False
     recording.failure = ("error", code)
-    if recording.outer:
+    if recording.in_decorated_function:
         recording.joined = False
         _filled[recording] = filled
         recording.call_ended = recording.clock()

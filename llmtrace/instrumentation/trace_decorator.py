@@ -230,7 +230,7 @@ def _start(name: str, fields: dict[str, Any], extra: dict[str, Any]) -> Recordin
         outer = None if around is None or around.ended else around.labels
         _, said, more = ("", {}, {}) if outer is None else outer
         recording.labels = name, {**said, **fields}, {**more, **extra}
-        recording.outer = True
+        recording.in_decorated_function = True
     except Exception as error:  # noqa: BLE001 - the function runs unrecorded
         internal_error("trace", error)
         return None
@@ -267,7 +267,7 @@ def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
         if getattr(result, "_llmtrace", None) is recording:
             return _handed_over(recording, result)
         if not recording.joined and endpoints.is_stream(result):
-            recording.outer = False
+            recording.in_decorated_function = False
             responses.adopt(recording, result, endpoints.classify_for(result))
             return result
         traced = (

@@ -1,9 +1,9 @@
 """The self time of this process for a request that it passes on as a gateway.
 
-A `ProxiedRequest` is one such request: its self time up to the first content it sends is what it did
-not wait for its upstream calls or its client. Work done while a response was under way, and had to
-be waited for in any case, cost no time. Pure but for the clock; the gateway's middleware makes one a
-request, and the calls recorded inside report to it.
+A `ProxiedRequest` is one such request: its self time up to the first content it sends is the time
+it did not wait for its upstream calls or its client. Work done while a response was under way, and
+had to be waited for in any case, cost no time. Pure but for the clock; the gateway's middleware
+makes one a request, and the calls recorded inside report to it.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class ProxiedRequest:
         if self.spent is not None or len(self.calls) >= _MAX_WAITS:
             return
         recording.waits = waits = WaitIntervals()
-        if recording.asked:
-            waits.begin(recording.asked)
+        if recording.wait_started:
+            waits.begin(recording.wait_started)
         recording.__class__ = _Watched
         self.calls.append(recording)
 
@@ -217,7 +217,7 @@ class ProxiedRequest:
             beside=_covered([*waited, *under_way]) - both,
         )
 
-    def settle(self, now: int) -> SelfTime:
+    def finalize(self, now: int) -> SelfTime:
         """Split the time up to the first content, which is sent now; only the first call does."""
         if self.spent is None:
             self.spent = self.elapsed(now)
@@ -254,7 +254,8 @@ def _covered(intervals: list[tuple[int, int]]) -> int:
     return total
 
 
-_ASKED: Final = vars(Recording)["asked"]  # the slot itself, which the class below covers
+# The slot itself, which the class below covers.
+_WAIT_STARTED: Final = vars(Recording)["wait_started"]
 
 
 class _Watched(Recording):
@@ -267,12 +268,12 @@ class _Watched(Recording):
     __slots__ = ()
 
     @property
-    def asked(self) -> int:
-        return _ASKED.__get__(self)  # type: ignore[no-any-return]
+    def wait_started(self) -> int:
+        return _WAIT_STARTED.__get__(self)  # type: ignore[no-any-return]
 
-    @asked.setter
-    def asked(self, at: int) -> None:
-        _ASKED.__set__(self, at)
+    @wait_started.setter
+    def wait_started(self, at: int) -> None:
+        _WAIT_STARTED.__set__(self, at)
         waits = self.waits
         if waits is not None:
             if at:
@@ -280,9 +281,9 @@ class _Watched(Recording):
             else:
                 waits.end(self.mark)
 
-    def marked(self, stage: StageName, ns: int) -> None:
+    def add_mark(self, stage: StageName, ns: int) -> None:
         """Note an explicit mark; what is marked as one's own is no waiting."""
-        super().marked(stage, ns)
+        super().add_mark(stage, ns)
         if stage in _OWN_MARKS and self.waits is not None:
             now = self.clock()
             self.waits.interrupt(now - ns, now)

@@ -23,7 +23,7 @@ from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
 
 from llmtrace.core.content import Content, ContentPolicy
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import Clock, Later, Recording, random_id
+from llmtrace.core.recording import Clock, Defer, Recording, random_id
 from llmtrace.core.row import TURN
 from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.exporters import tracer_provider as provider
@@ -60,7 +60,7 @@ def _fields(around: Recording | None) -> Mapping[str, Any]:
 
 
 # Where the finished rows of what runs now go first, if somebody has more to tell of them.
-awaited: ContextVar[Later | None] = ContextVar("llmtrace_awaited", default=None)
+awaited: ContextVar[Defer | None] = ContextVar("llmtrace_awaited", default=None)
 
 _INSTRUMENTATION_NAME: Final = "llmtrace"
 # The operation of a decorated function that is a span around several calls.
@@ -117,7 +117,7 @@ class Runtime:
             self.sample,
             alone=not surroundings,
             generation=generation,
-            later=awaited.get(),
+            defer=awaited.get(),
         )
         _open.add(recording)
         known["trace_id"] = identity.trace_id
@@ -154,8 +154,8 @@ class Runtime:
             info = {**around.info, "operation": WORKFLOW}
             own = Recording(self._emit, info, clock=around.clock, wall=lambda: started)
             own.start = own.mark = start
-            own.asked = 0
-            own.outer = own.joined = True
+            own.wait_started = 0
+            own.in_decorated_function = own.joined = True
             own.labels, own.function, around.function = around.labels, own, own
             own.span = identity._replace(generation=None)
             if identity.span is None:
@@ -216,10 +216,10 @@ class Runtime:
             foreign_tracer.registered.ended(
                 identity.generation, recording.info, row.outcome, row.error_type
             )
-        if identity.later is None:
+        if identity.defer is None:
             self._write(identity, row)
         else:
-            identity.later(row, partial(self._write, identity))
+            identity.defer(row, partial(self._write, identity))
 
     def _write(self, identity: TraceContext, row: Row) -> None:
         if self.sample < 1 and identity.span is None:  # else the application's sampler decided
@@ -304,7 +304,7 @@ class Runtime:
         recording.span = recording.span._replace(generation=generation)
         foreign_tracer.registered.mark(recording.attributes)
         # The generation ends with its stream, and not with the function around it.
-        recording.at_stream_end = partial(
+        recording.on_stream_end = partial(
             foreign_tracer.registered.ended, generation, recording.info
         )
 

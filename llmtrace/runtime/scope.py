@@ -115,7 +115,7 @@ def begins(recording: Recording, clock: Clock) -> None:
         own = {name: value for name, value in said.items() if not name.startswith("langfuse.")}
         recording.attributes = {**own, **recording.attributes}
     seen = [turn.request_begins(recording, clock, depth) for turn, depth in turns]
-    recording.finished = partial(_note, [one for one in seen if one is not None])
+    recording.on_finish = partial(_note, [one for one in seen if one is not None])
 
 
 def _note(seen: list[RequestSeen], row: Row) -> Row:
@@ -127,7 +127,7 @@ def _note(seen: list[RequestSeen], row: Row) -> Row:
 
 def withdraw(recording: Recording) -> None:
     """Take back that a request began: it is a decorated function around several."""
-    noted, recording.finished = recording.finished, None
+    noted, recording.on_finish = recording.on_finish, None
     if isinstance(noted, partial) and noted.func is _note:
         for one in noted.args[0]:
             one.withdrawn = True

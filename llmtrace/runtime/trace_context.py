@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from opentelemetry import trace as otel_trace
 
-from llmtrace.core.recording import Later, Recording, random_id
+from llmtrace.core.recording import Defer, Recording, random_id
 from llmtrace.exporters import tracer_provider
 from llmtrace.runtime import foreign_tracer, scope
 
@@ -30,7 +30,7 @@ class TraceContext(NamedTuple):
         context: the one in which its span is current; `None` = there is no span to be current.
         generation: what Langfuse's own SDK records the same call as.
         tracestate: what other systems on the way have to say of the trace; passed on.
-        later: gets the finished row first, with what takes it on; must not raise.
+        defer: gets the finished row first, with what takes it on; must not raise.
     """
 
     trace_id: str
@@ -41,7 +41,7 @@ class TraceContext(NamedTuple):
     span: Span | None = None
     generation: Span | None = None
     tracestate: str = ""
-    later: Later | None = None
+    defer: Defer | None = None
 
     @property
     def traceparent(self) -> str:
@@ -98,7 +98,7 @@ def of_request(
     *,
     alone: bool = False,
     generation: Span | None = None,
-    later: Later | None = None,
+    defer: Defer | None = None,
 ) -> TraceContext:
     """Give a request its ids, and note on it what it takes over from what is around it.
 
@@ -109,13 +109,13 @@ def of_request(
         share: of requests whose spans are written out.
         alone: whether OpenTelemetry's current context is empty.
         generation: what Langfuse's own SDK records the same call as.
-        later: as of `TraceContext`.
+        defer: as of `TraceContext`.
     """
     if alone and generation is None and around is None and tracer is None:
         ids = random_id(24)
         trace_id = ids[:32]
         sampled = in_sample(trace_id, share)
-        return TraceContext(trace_id, ids[32:], None, sampled, None, None, None, "", later)
+        return TraceContext(trace_id, ids[32:], None, sampled, None, None, None, "", defer)
     outside = otel_trace.get_current_span() if generation is None else generation
     known = outside.get_span_context()
     parent, counted = _NOTHING, False
@@ -146,11 +146,11 @@ def of_request(
             parent.sampled and in_sample(trace_id, share),
             generation=generation,
             tracestate=parent.tracestate,
-            later=later,
+            defer=defer,
         )
     span = tracer_provider.start(tracer, recording.info, recording.started_unix_ns, parent.context)
     return _of_span(span, parent.context, parent.span_id)._replace(
-        generation=generation, later=later
+        generation=generation, defer=defer
     )
 
 
@@ -169,7 +169,7 @@ def child_of(
         return around
     span = tracer_provider.start(tracer, info, start, around.context)
     return _of_span(span, around.context, around.span_id)._replace(
-        generation=around.generation, later=around.later
+        generation=around.generation, defer=around.defer
     )
 
 

@@ -17,7 +17,7 @@ from llmtrace.core.recording import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOO
 from llmtrace.core.row import OUTCOMES, Row, from_dict
 from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import atimed_reads, reads
+from llmtrace.instrumentation.streams.timed_reads import atimed_reads, timed_reads
 from llmtrace.testing import capture
 from tests.recordings import INFO, MS, Request
 
@@ -50,7 +50,7 @@ class AnyRequest(RuleBasedStateMachine):
         self.request = Request(start)
         self.recording = self.request.recording
         if held:
-            self.recording.boundary(reading=False)
+            self.recording.switch_interval(reading=False)
         self.begun = self.request.clock()
         self.asked = not held
         self.spent = {(waits, content): 0 for waits in (True, False) for content in (True, False)}
@@ -70,13 +70,13 @@ class AnyRequest(RuleBasedStateMachine):
     @rule()
     def ask(self):
         """The consumer asks for the next chunk."""
-        self.recording.boundary(reading=True)
+        self.recording.switch_interval(reading=True)
         self.asked = True
 
     @rule(kind=st.sampled_from([HIDDEN, NOTHING, TEXT, REASONING, TOOL_CALL, OTHER]))
     def arrive(self, kind):
         """A chunk is handed over."""
-        self.recording.boundary(reading=False)
+        self.recording.switch_interval(reading=False)
         self.recording.event(kind)
         if self.recording.ended:
             return
@@ -107,7 +107,7 @@ class AnyRequest(RuleBasedStateMachine):
     @rule(stage=st.sampled_from(["network", "gateway", "queue", "prefill", "render"]), ns=short)
     def mark(self, stage, ns):
         """The application marks some time itself."""
-        self.recording.marked(stage, ns)
+        self.recording.add_mark(stage, ns)
 
     @rule(queue=st.none() | short, prefill=st.none() | short, late=st.booleans())
     def tell(self, queue, prefill, late):
@@ -128,7 +128,7 @@ class AnyRequest(RuleBasedStateMachine):
     @rule(running=st.booleans())
     def decorate(self, running):
         """A decorated function starts or stops running around the stream."""
-        self.recording.outer = running
+        self.recording.in_decorated_function = running
 
     @rule(
         how=st.sampled_from(["exhausted", "abandoned", "closed", "failed", "refused", "timeout"]),
@@ -138,7 +138,12 @@ class AnyRequest(RuleBasedStateMachine):
         """The stream ends, one way or another."""
         recording = self.recording
         ends = how != "closed" or (recording.open and not self.asked)
-        if how == "abandoned" and recording.outer and recording.stream and not recording.open:
+        if (
+            how == "abandoned"
+            and recording.in_decorated_function
+            and recording.stream
+            and not recording.open
+        ):
             ends = False  # the stream has ended already, and the function around it goes on
         if finish:
             recording.info["finish_reason"] = "stop"
@@ -171,7 +176,7 @@ class AnyRequest(RuleBasedStateMachine):
         """End the request if it has not ended, and hold its row against the stopwatch."""
         if not hasattr(self, "request"):
             return
-        self.recording.outer = False
+        self.recording.in_decorated_function = False
         self.recording.end("success")
         row, spent = self.request.row, self.spent
         assert row.outcome in OUTCOMES
@@ -259,7 +264,9 @@ def test_a_broken_clock_does_not_touch_an_sdks_stream(ticks, content, stop):
     recording = Recording(lambda _, row: rows.append(row), dict(INFO), clock=clock)
     recording.clock = BrokenClock(ticks)
 
-    reader = reads(recording, iter(content).__next__, lambda _, chunk: TEXT if chunk else NOTHING)
+    reader = timed_reads(
+        recording, iter(content).__next__, lambda _, chunk: TEXT if chunk else NOTHING
+    )
     seen = [chunk for chunk, _ in zip(reader, range(stop), strict=False)]
     del reader
 
@@ -303,11 +310,11 @@ def test_a_clock_that_breaks_at_the_end_is_counted(request_):
 
 def test_a_clock_that_breaks_inside_a_decorated_function_is_counted(request_):
     """The same where the stream ends and the function around it goes on."""
-    request_.recording.outer = True
+    request_.recording.in_decorated_function = True
     request_.recording.clock = BrokenClock([None, 9 * MS])
 
     request_.recording.finish("success")
-    request_.recording.outer = False
+    request_.recording.in_decorated_function = False
     request_.recording.end("success")
 
     assert internal_errors() == {"record": 1}

@@ -7,7 +7,7 @@ import pytest
 from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.core.recording import TEXT
 from llmtrace.core.stages import Network, Reported
-from llmtrace.instrumentation.streams.timed_reads import reads
+from llmtrace.instrumentation.streams.timed_reads import timed_reads
 from tests.recordings import MS, Request
 
 
@@ -122,10 +122,10 @@ def test_the_wait_before_the_first_attempt_is_the_clients(request_):
     """What was marked or held before the first attempt is not the client's unattributed time."""
     recording = request_.recording
     request_.wait(10)
-    recording.marked("gateway", 4 * MS)
-    recording.boundary(reading=False)
+    recording.add_mark("gateway", 4 * MS)
+    recording.switch_interval(reading=False)
     request_.wait(20)
-    recording.boundary(reading=True)
+    recording.switch_interval(reading=True)
     request_.wait(1)
     attempted(request_, 200, 5)
     recording.end("success")
@@ -145,12 +145,12 @@ def test_a_hold_right_before_the_first_attempt_is_not_the_clients():
         return "a"
 
     recording.opened()
-    reader = reads(recording, read, lambda *_: TEXT)
+    reader = timed_reads(recording, read, lambda *_: TEXT)
     request.wait(500)
     next(reader)
 
     assert recording.client == 1 * MS
-    assert recording.held == 500 * MS
+    assert recording.consumer_time == 500 * MS
 
 
 def test_a_call_that_went_well_before_this_one_is_the_clients_time(request_):
@@ -176,7 +176,7 @@ def test_a_call_that_went_well_before_this_one_is_the_clients_time(request_):
 def test_whose_http_calls_are_ours(request_, calling, outer, joined, ours):
     """A call belongs to a request while its client calls, or its function runs without one."""
     recording = request_.recording
-    recording.calling, recording.outer, recording.joined = calling, outer, joined
+    recording.calling, recording.in_decorated_function, recording.joined = calling, outer, joined
 
     assert recording.on_the_wire is ours
 

@@ -21,7 +21,7 @@ from llmtrace.core.recording import (
 )
 from llmtrace.core.row import Row
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import reads
+from llmtrace.instrumentation.streams.timed_reads import timed_reads
 from tests.recordings import INFO, MS, Request
 
 
@@ -49,7 +49,7 @@ def test_a_stream_read_to_its_end(request_):
     request_.chunk(200, held_ms=5)
     request_.chunk(20, held_ms=3)
     request_.chunk(30, held_ms=4)
-    request_.recording.boundary(reading=True)
+    request_.recording.switch_interval(reading=True)
     request_.wait(1)
     request_.recording.exhausted()
     row = request_.row
@@ -93,7 +93,7 @@ def test_a_stream_that_is_let_go(request_, stream, finish_reason, outcome):
 def test_a_connection_closed_under_a_reader_does_not_end_the_row(request_):
     """While somebody reads, a close is the reader's to report: it may be an error."""
     request_.recording.opened()
-    request_.recording.boundary(reading=True)
+    request_.recording.switch_interval(reading=True)
     finalize.closed(request_.recording)
 
     assert not request_.recording.ended
@@ -119,7 +119,7 @@ def test_only_the_first_end_counts(request_):
     request_.recording.failed(ConnectionError())
     request_.recording.exhausted()
     request_.recording.end("timeout")
-    request_.recording.outer = True
+    request_.recording.in_decorated_function = True
     request_.recording.finish("truncated")
 
     assert (request_.row.outcome, request_.row.error_type) == ("error", "ConnectionError")
@@ -139,7 +139,7 @@ def test_a_sink_that_raises_is_counted():
 def test_an_outcome_may_be_settled_later(request_):
     """A row whose outcome is open goes, with what takes it on, to who settles it."""
     kept: list[Any] = []
-    request_.recording.finish("cancelled", later=lambda *both: kept.append(both))
+    request_.recording.finish("cancelled", defer=lambda *both: kept.append(both))
     assert request_.rows == []
 
     ((row, take),) = kept
@@ -168,15 +168,15 @@ def test_what_is_raised_outweighs_an_earlier_failure(request_):
 def test_a_decorated_function_outlives_its_stream(request_):
     """Until the function around it ends, a stream's end is a boundary and no row."""
     recording = request_.recording
-    recording.outer = True
+    recording.in_decorated_function = True
     recording.opened()
     request_.chunk(100)
-    recording.boundary(reading=True)
+    recording.switch_interval(reading=True)
     recording.failed(ConnectionError())
     request_.wait(50)
     assert not recording.ended
 
-    recording.outer = False
+    recording.in_decorated_function = False
     recording.finish("success")
 
     assert (request_.row.outcome, request_.row.error_type) == ("error", "ConnectionError")
@@ -185,10 +185,10 @@ def test_a_decorated_function_outlives_its_stream(request_):
 
 def test_the_first_failure_inside_a_decorated_function_stays(request_):
     """A second stream that fails does not cover up the first."""
-    request_.recording.outer = True
+    request_.recording.in_decorated_function = True
     for error in (ConnectionError(), TimeoutError()):
         request_.recording.failed(error)
-    request_.recording.outer = False
+    request_.recording.in_decorated_function = False
     request_.recording.finish("success")
 
     assert request_.row.outcome == "error"
@@ -206,7 +206,7 @@ def test_a_read_that_fails_after_a_hold():
         return "a"
 
     request.recording.opened()
-    reader = reads(request.recording, read, lambda *_: TEXT)
+    reader = timed_reads(request.recording, read, lambda *_: TEXT)
     next(reader)
     request.wait(500)
     with pytest.raises(ConnectionError):
@@ -223,15 +223,15 @@ def test_a_read_that_fails_after_a_hold():
 def test_the_silence_before_a_cut_is_a_gap(request_, outer):
     """A wait that never ended in a chunk counts, also inside a decorated function."""
     recording = request_.recording
-    recording.outer = outer
+    recording.in_decorated_function = outer
     recording.opened()
     request_.chunk(100)
     request_.chunk(20)
-    recording.boundary(reading=True)
+    recording.switch_interval(reading=True)
     request_.wait(60_000)
     recording.failed(TimeoutError())
     request_.wait(500)
-    recording.outer = False
+    recording.in_decorated_function = False
     recording.finish("success")
 
     assert request_.row.max_gap_ns == 60_000 * MS
@@ -242,7 +242,7 @@ def test_the_wait_for_a_proper_end_is_no_gap(request_):
     request_.recording.opened()
     request_.chunk(100)
     request_.chunk(20)
-    request_.recording.boundary(reading=True)
+    request_.recording.switch_interval(reading=True)
     request_.wait(300)
     request_.recording.exhausted()
 

@@ -79,11 +79,11 @@ def test_what_carries_nothing_is_not_content(request_):
 def test_marks_before_and_after_the_first_content(request_):
     """Marks add up by stage, apart for the wait before and after the first content."""
     recording = request_.recording
-    recording.marked("gateway", 3 * MS)
-    recording.marked("gateway", 4 * MS)
-    recording.marked("queue", -5)
+    recording.add_mark("gateway", 3 * MS)
+    recording.add_mark("gateway", 4 * MS)
+    recording.add_mark("queue", -5)
     request_.chunk(100)
-    recording.marked("render", 2 * MS)
+    recording.add_mark("render", 2 * MS)
     recording.exhausted()
     timeline = request_.row.timeline
 
@@ -94,12 +94,12 @@ def test_marks_before_and_after_the_first_content(request_):
 def test_a_row_does_not_change_once_it_is_made(request_):
     """A mark that ends late, or a late attribute, does not reach into the finished row."""
     recording = request_.recording
-    recording.marked("gateway", 1)
+    recording.add_mark("gateway", 1)
     recording.end("success")
     before = request_.row.as_dict()
 
-    recording.marked("gateway", 5)
-    recording.marked("queue", 5)
+    recording.add_mark("gateway", 5)
+    recording.add_mark("queue", 5)
     recording.attributes["team"] = "search"
 
     assert request_.row.as_dict() == before

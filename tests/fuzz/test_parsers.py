@@ -25,7 +25,7 @@ from llmtrace.instrumentation.headers.sse_comments import BEGIN, Comments
 from llmtrace.instrumentation.http.sse import Events
 from llmtrace.instrumentation.llm_sdks import chunks
 from llmtrace.instrumentation.rpc import openai_realtime
-from llmtrace.instrumentation.streams.timed_reads import reads
+from llmtrace.instrumentation.streams.timed_reads import timed_reads
 from llmtrace.testing import FakeClock
 
 from .stored import held
@@ -145,7 +145,7 @@ def test_odd_chunks_come_out_as_they_went_in(dialect, stream):
     reset_internal_errors()
     one, rows = recording()
     one.opened()
-    reader = reads(one, cycle(stream or [None]).__next__, DIALECTS[dialect])
+    reader = timed_reads(one, cycle(stream or [None]).__next__, DIALECTS[dialect])
 
     def feed() -> None:
         for theirs in stream:

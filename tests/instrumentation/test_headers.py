@@ -200,14 +200,18 @@ def test_a_later_answer_replaces_what_an_earlier_one_told(recording):
     answered(recording, raw(server_timing="gw;dur=9", cf_ray="1"), ok=True)
     answered(recording, raw(server="uvicorn"), ok=True)
 
-    assert (recording.gateway, recording.bare, recording.info["evidence"]) == (None, True, {})
+    assert (recording.gateway, recording.no_gateway_seen, recording.info["evidence"]) == (
+        None,
+        True,
+        {},
+    )
 
 
 def test_of_an_error_only_the_evidence_is_kept(recording):
     """An error's time is that of a failed attempt as a whole; a gateway's figure is in it."""
     answered(recording, raw(server_timing="gw;dur=9", retry_after="5"), ok=False)
 
-    assert (recording.gateway, recording.bare) == (None, False)
+    assert (recording.gateway, recording.no_gateway_seen) == (None, False)
     assert recording.info["evidence"] == {"server-timing": "gw;dur=9", "retry-after": "5"}
 
 
@@ -228,7 +232,7 @@ def test_a_proxy_shows_in_the_headers(recording, headers, bare):
     """Behind anything that adds or replaces headers, they bound nothing of the engine."""
     incoming(recording, headers)
 
-    assert recording.bare is bare
+    assert recording.no_gateway_seen is bare
 
 
 # --- in: evidence -------------------------------------------------------------------------------

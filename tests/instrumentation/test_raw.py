@@ -561,8 +561,8 @@ HOOKS = [
     (httpx_bodies, "watch_refusal"), (httpx_bodies, "Events"), (aiohttp_bodies, "watch"),
     (aiohttp_bodies, "Events"), (aiohttp_bodies, "watch_refusal"), (sse, "Parsed"),
     (Events, "__call__"), (Events, "_line"), (Recording, "opened"), (Recording, "event"),
-    (Recording, "boundary"), (Recording, "_row"), (Recording, "attempt"), (join_call, "join"),
-    (join_call, "refused"), (join_call, "failed"), (Recording, "abandoned"),
+    (Recording, "switch_interval"), (Recording, "_row"), (Recording, "attempt"),
+    (join_call, "join"), (join_call, "refused"), (join_call, "failed"), (Recording, "abandoned"),
 ]  # fmt: skip
 
 

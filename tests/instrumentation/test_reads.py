@@ -1,4 +1,4 @@
-"""Are the waits between chunks counted by the reader, in line, as `Recording.more` counts them?"""
+"""The in-line gap counting of `timed_reads` agrees with `Recording.add_content_chunk`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.core.recording import GAP_BOUNDS_NS, TEXT, Recording
-from llmtrace.instrumentation.streams.timed_reads import atimed_reads, reads
+from llmtrace.instrumentation.streams.timed_reads import atimed_reads, timed_reads
 
 # Waits around one bound, one after the other, and those that are far from any.
 AROUND = st.builds(
@@ -55,7 +55,7 @@ def counted(waits: list[int], how: str) -> Recording:
             pass
 
     if how == "sync":
-        for _ in reads(recording, read, classify):
+        for _ in timed_reads(recording, read, classify):
             pass
     else:
         asyncio.run(all_of_it())

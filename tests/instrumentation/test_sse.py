@@ -67,9 +67,9 @@ def row_of(pieces: list[bytes], reader: Events | None = None) -> Row:
     request.recording.opened()
     events = Events() if reader is None else reader
     for piece in pieces:
-        request.recording.boundary(reading=True)
+        request.recording.switch_interval(reading=True)
         request.wait(1)
-        request.recording.boundary(reading=False)
+        request.recording.switch_interval(reading=False)
         request.recording.event(events(request.recording, piece))
     request.recording.exhausted()
     return request.row

@@ -37,9 +37,9 @@ class Bench:
         self.relay.calls_upstream(call)
         return call
 
-    def settle(self) -> SelfTime:
+    def finalize(self) -> SelfTime:
         """Send the first content."""
-        return self.relay.settle(self.clock())
+        return self.relay.finalize(self.clock())
 
 
 @pytest.fixture
@@ -56,41 +56,41 @@ def test_what_is_not_waiting_is_own(bench):
     bench.passes(5)
     call = bench.call()
     bench.passes(100)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
     bench.passes(7)
-    call.boundary(reading=True)
+    call.switch_interval(reading=True)
     bench.passes(30)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
     bench.passes(1)
 
-    assert bench.settle() == spent(own=13, upstream=130, beside=7)
+    assert bench.finalize() == spent(own=13, upstream=130, beside=7)
 
 
 def test_work_beside_an_answer_under_way_costs_nothing(bench):
     """Who still has to wait for the answer after his own work has not held anything up."""
     call = bench.call()
     bench.passes(10_000)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
     bench.passes(50_000)
-    call.boundary(reading=True)
+    call.switch_interval(reading=True)
     bench.passes(200_000)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
 
-    assert bench.settle() == spent(upstream=260_000)
+    assert bench.finalize() == spent(upstream=260_000)
 
 
 def test_work_after_the_answer_had_come_is_own(bench):
     """Where nothing is left to wait for, it held the answer up, at least in part."""
     call = bench.call()
     bench.passes(10_000)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
     bench.passes(300_000)
-    call.boundary(reading=True)
+    call.switch_interval(reading=True)
     bench.passes(20)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
     bench.passes(5)
 
-    known = bench.settle()
+    known = bench.finalize()
     assert known == spent(own=300_005, upstream=10_020, beside=300_000)
     # In which part, the engine can tell.
     assert known.knowing(250_000 * US) == spent(own=60_025, upstream=250_000, beside=60_020)
@@ -103,30 +103,30 @@ def test_a_call_that_still_waits_has_waited_up_to_now(bench):
     bench.call()
     bench.passes(40)
 
-    assert bench.settle() == spent(upstream=40)
+    assert bench.finalize() == spent(upstream=40)
 
 
 def test_without_a_call_all_is_own(bench):
     """Nobody was waited on; whether that can be known is another question."""
     bench.passes(9)
 
-    assert bench.settle() == spent(own=9)
+    assert bench.finalize() == spent(own=9)
     assert not bench.relay.seen
 
 
 def test_only_the_first_content_settles(bench):
     """What follows it changes nothing."""
     bench.passes(9)
-    first = bench.settle()
+    first = bench.finalize()
     bench.passes(9)
 
-    assert bench.settle() is first
+    assert bench.finalize() is first
 
 
 def test_a_call_that_begins_after_the_content_is_not_asked(bench):
     """Calls of background tasks are none of this time."""
     bench.passes(3)
-    bench.settle()
+    bench.finalize()
     call = bench.call()
 
     assert bench.relay.calls == []
@@ -137,9 +137,9 @@ def test_a_settled_calls_recording_is_an_ordinary_one_again(bench):
     """From the first content on nothing is paid for what nobody asks."""
     call = bench.call()
     bench.passes(5)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
     watched = type(call)
-    bench.settle()
+    bench.finalize()
 
     assert (watched is Recording, type(call) is Recording) == (False, True)
     assert (call.reading, call.waited) == (False, 5 * US)
@@ -160,7 +160,7 @@ def test_getting_a_connection_is_own(bench):
     bench.passes(200)
     attempt.answered = bench.clock()
 
-    assert bench.settle() == spent(own=60, upstream=200)
+    assert bench.finalize() == spent(own=60, upstream=200)
 
 
 def test_a_connection_that_is_still_being_made_is_own(bench):
@@ -170,7 +170,7 @@ def test_a_connection_that_is_still_being_made_is_own(bench):
     attempt.first_wire = bench.clock()
     bench.passes(30)
 
-    assert bench.settle() == spent(own=30)
+    assert bench.finalize() == spent(own=30)
 
 
 def test_without_word_from_the_http_library_it_waits_from_the_attempt_on(bench):
@@ -180,7 +180,7 @@ def test_without_word_from_the_http_library_it_waits_from_the_attempt_on(bench):
     call.attempt()
     bench.passes(50)
 
-    assert bench.settle() == spent(own=10, upstream=50)
+    assert bench.finalize() == spent(own=10, upstream=50)
 
 
 def test_failed_attempts_and_their_backoff_are_own(bench):
@@ -196,7 +196,7 @@ def test_failed_attempts_and_their_backoff_are_own(bench):
     bench.passes(70)
     second.answered, second.status = bench.clock(), 200
 
-    assert bench.settle() == spent(own=520, upstream=70)
+    assert bench.finalize() == spent(own=520, upstream=70)
 
 
 @pytest.mark.parametrize("outcome", ["error", "timeout", "cancelled"])
@@ -207,20 +207,20 @@ def test_a_call_that_came_to_nothing_is_own(bench, outcome):
     failed.end(outcome)
     second = bench.call()
     bench.passes(80)
-    second.boundary(reading=False)
+    second.switch_interval(reading=False)
 
-    assert bench.settle() == spent(own=300, upstream=80)
+    assert bench.finalize() == spent(own=300, upstream=80)
 
 
 def test_a_call_that_broke_after_its_content_was_waited_on(bench):
     """What was got of it was worth the wait."""
     call = bench.call()
     bench.passes(50)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
     call.event(TEXT)
     call.end("error")
 
-    assert bench.settle() == spent(upstream=50)
+    assert bench.finalize() == spent(upstream=50)
 
 
 @pytest.mark.parametrize(("stage", "own"), [("gateway", 40), ("render", 40), ("queue", 0)])
@@ -229,21 +229,21 @@ def test_marks_inside_a_call(bench, stage, own):
     call = bench.call()
     bench.passes(10)
     bench.passes(40)
-    call.marked(stage, 40 * US)
+    call.add_mark(stage, 40 * US)
     bench.passes(5)
 
-    assert bench.settle() == spent(own=own, upstream=55 - own, beside=own)
+    assert bench.finalize() == spent(own=own, upstream=55 - own, beside=own)
 
 
 def test_marks_inside_a_call_stay_own_before_a_real_wait(bench):
     """What is said to be own is, even if the answer was under way."""
     call = bench.call()
     bench.passes(50_000)
-    call.marked("gateway", 40_000 * US)
+    call.add_mark("gateway", 40_000 * US)
     bench.passes(100_000)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
 
-    assert bench.settle() == spent(own=40_000, upstream=110_000, beside=40_000)
+    assert bench.finalize() == spent(own=40_000, upstream=110_000, beside=40_000)
 
 
 # --- several calls, and the caller --------------------------------------------------------------
@@ -254,10 +254,10 @@ def test_calls_one_after_another_add_up(bench):
     for us in (100, 200):
         call = bench.call()
         bench.passes(us)
-        call.boundary(reading=False)
+        call.switch_interval(reading=False)
         bench.passes(3)
 
-    assert bench.settle() == spent(own=6, upstream=300)
+    assert bench.finalize() == spent(own=6, upstream=300)
 
 
 def test_calls_side_by_side_count_once(bench):
@@ -266,11 +266,11 @@ def test_calls_side_by_side_count_once(bench):
     bench.passes(10)
     other = bench.call()
     bench.passes(10)
-    one.boundary(reading=False)
+    one.switch_interval(reading=False)
     bench.passes(10)
-    other.boundary(reading=False)
+    other.switch_interval(reading=False)
 
-    assert bench.settle() == spent(upstream=30)
+    assert bench.finalize() == spent(upstream=30)
 
 
 def test_an_upstream_nobody_records(bench):
@@ -281,7 +281,7 @@ def test_an_upstream_nobody_records(bench):
     bench.passes(60)
     waits.end(bench.clock())
 
-    assert bench.settle() == spent(own=5, upstream=60)
+    assert bench.finalize() == spent(own=5, upstream=60)
     assert bench.relay.seen
 
 
@@ -293,10 +293,10 @@ def test_waiting_for_the_rest_of_the_request_is_the_callers(bench):
     bench.passes(5)
     bench.relay.receiving.end(bench.clock())
     bench.passes(10)
-    call.boundary(reading=False)
+    call.switch_interval(reading=False)
     bench.passes(1)
 
-    assert bench.settle() == spent(own=1, upstream=15, caller=25)
+    assert bench.finalize() == spent(own=1, upstream=15, caller=25)
 
 
 # No wait among these is a real one, so that each gap between two is own time.
@@ -332,10 +332,10 @@ def test_the_parts_add_up_and_are_right_for_any_interleaving(steps):
             note(bench.clock())
             receiving = not receiving
         elif which < len(calls):
-            calls[which].boundary(reading=what == "begin")
+            calls[which].switch_interval(reading=what == "begin")
             (waiting.add if what == "begin" else waiting.discard)(which)
 
-    found = bench.settle()
+    found = bench.finalize()
     assert (found.own, found.upstream, found.caller) == (own * US, upstream * US, caller * US)
     assert found.total == bench.clock() - bench.relay.start
     assert 0 <= found.beside <= found.own
@@ -350,9 +350,9 @@ def test_the_parts_add_up_whatever_the_engine_says(reads, engine_us):
     bench = Bench()
     call = bench.call()
     for reading, us in reads:
-        call.boundary(reading=reading)
+        call.switch_interval(reading=reading)
         bench.passes(us)
-    plain = bench.settle()
+    plain = bench.finalize()
     known = plain.knowing(engine_us * US)
 
     assert plain.total == known.total == bench.clock() - bench.relay.start
@@ -366,13 +366,13 @@ def test_reads_before_the_content_are_told_apart(reads):
     bench = Bench()
     call = bench.call()
     for _ in range(reads):
-        call.asked = call.clock()
+        call.wait_started = call.clock()
         bench.passes(3)
         call.mark = bench.clock()
-        call.asked = 0
+        call.wait_started = 0
         bench.passes(1)
 
-    found = bench.settle()
+    found = bench.finalize()
     assert (found.own, found.upstream) == (reads * US, 3 * reads * US)
 
 

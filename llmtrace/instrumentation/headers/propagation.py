@@ -117,7 +117,7 @@ def answered(recording: Recording, raw: Iterable[tuple[bytes, bytes]], *, ok: bo
     recording.info["evidence"] = kept
     if ok:
         return incoming(recording, told)
-    recording.bare, recording.gateway, recording.hops = False, None, {}
+    recording.no_gateway_seen, recording.gateway, recording.hops = False, None, {}
     return False
 
 
@@ -155,11 +155,11 @@ def incoming(recording: Recording, headers: Mapping[str, str]) -> bool:
     before = recording.hops
     recording.gateway, recording.hops = None, {}
     if headers.keys() <= _SERVER and not before:  # as with most answers: known already
-        recording.bare, gateway = gateway_time.by_server(headers.get("server", ""))
+        recording.no_gateway_seen, gateway = gateway_time.by_server(headers.get("server", ""))
         if not gateway:
             return False
-    recording.bare = gateway_time.engine_itself(headers)
-    if recording.bare:
+    recording.no_gateway_seen = gateway_time.engine_itself(headers)
+    if recording.no_gateway_seen:
         return False
     told = headers.get("server-timing")
     timing = () if told is None else tuple(entries(told))
@@ -222,4 +222,4 @@ def _servers(recording: Recording, headers: Mapping[str, str], timing: Sequence[
     }
     queue, prefill, decode = map(told.get, _ENGINE)
     if queue is not None or prefill is not None or decode is not None:
-        recording.tells(EngineFigures(queue=queue, prefill=prefill, decode=decode))
+        recording.add_engine_figures(EngineFigures(queue=queue, prefill=prefill, decode=decode))

@@ -54,7 +54,9 @@ def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comment
 def watch_refusal(recording: Recording, response: Any) -> None:
     """End a row when the body of an error has been read, or is closed, or let go."""
     _become(response, recording)
-    if not recording.outer:  # else the decorated function ends it, which may try again
+    if (
+        not recording.in_decorated_function
+    ):  # else the decorated function ends it, which may try again
         response._llmtrace_let_go = finalize.StreamFinalizer(recording)  # noqa: SLF001
 
 
@@ -212,7 +214,7 @@ class Reader:
 
     def _boundary(self, *, reading: bool) -> None:
         try:
-            self._recording.boundary(reading=reading)
+            self._recording.switch_interval(reading=reading)
         except Exception as error:  # noqa: BLE001 - the stream goes on untimed
             internal_error("record", error)
 

@@ -17,7 +17,7 @@ from llmtrace.core.recording import NOTHING, Recording
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, reads
+from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, timed_reads
 
 
 def watch(recording: Recording, response: Any, *, comments: bool = False) -> None:
@@ -38,7 +38,9 @@ def watch_refusal(recording: Recording, response: Any) -> None:
     kind: Any = type(response)
     response.__class__ = _refused(kind)
     response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
-    if not recording.outer:  # else the decorated function ends it, which may try again
+    if (
+        not recording.in_decorated_function
+    ):  # else the decorated function ends it, which may try again
         response._llmtrace_let_go = finalize.StreamFinalizer(recording)  # noqa: SLF001
 
 
@@ -150,12 +152,12 @@ def _body(response: Any, stream: Any) -> type[Any]:
             """
             recording = self._recording
             if recording.open and recording.stream and not recording.reading:
-                recording.raw = True
-            return recording.raw
+                recording.reads_bytes = True
+            return recording.reads_bytes
 
         def __iter__(self) -> Iterator[bytes]:
             if self._raw():
-                return reads(self._recording, iter(self._stream).__next__, self._classify())
+                return timed_reads(self._recording, iter(self._stream).__next__, self._classify())
             chunks: Iterator[bytes] = iter(self._stream)
             if self._recording.first_byte is not None:  # whoever drains it reads it again
                 return chunks

@@ -164,7 +164,7 @@ def opened(post: LlmRequest, *, events: bool) -> None:
     recording = post.recording
     recording.opened()
     recording.stream = events
-    recording.raw = True
+    recording.reads_bytes = True
 
 
 def whole(post: LlmRequest, body: bytes, *, events: bool) -> None:
@@ -199,12 +199,12 @@ def refused(post: LlmRequest, status: int, body: bytes | None, *, ends: bool) ->
     recording = post.recording
     because = code(body) or str(status)
     join_call.refused(recording, post.filled, because)
-    if recording.outer:
+    if recording.in_decorated_function:
         return
     if ends:
         recording.finish("error", because)
     else:
-        recording.boundary(reading=False)
+        recording.switch_interval(reading=False)
         recording.open = True
 
 

@@ -227,7 +227,7 @@ class Events:
             self._skipping = True
 
     def _all(self, recording: Recording, lines: list[bytes], piece: bytes) -> int:
-        if recording.first_byte is None and recording.raw:
+        if recording.first_byte is None and recording.reads_bytes:
             recording.first_byte = recording.mark
         found = PIECE
         for line in lines:

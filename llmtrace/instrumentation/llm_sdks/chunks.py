@@ -198,7 +198,7 @@ def inband(recording: Recording, metrics: Any) -> None:
         prefill=reported(metrics.get("time_to_first_token_ms"), _NS_PER_MS, "engine_inband"),
         decode=reported(metrics.get("generation_time_ms"), _NS_PER_MS, "engine_inband"),
     )
-    recording.tells(figures)
+    recording.add_engine_figures(figures)
     speculative = metrics.get("speculative_decoding")
     if isinstance(speculative, dict):
         recording.info["spec_drafted"] = count(speculative.get("num_draft_tokens"))
@@ -226,20 +226,20 @@ def _bound(recording: Recording) -> None:
     token. What lies between is queue and prefill together, and goes to `prefill`, so marked.
     """
     attempt = recording.attempts[-1] if recording.attempts else None
-    if not recording.bare or attempt is None or attempt.answered is None:
+    if not recording.no_gateway_seen or attempt is None or attempt.answered is None:
         return
     if recording.first_byte is None or _late(recording) > _EAGER_NS:
         return  # nobody was reading: when the first byte came is not known
     wait_ns = recording.first_byte - attempt.answered
     if wait_ns >= _TOGETHER_NS and not _held_back(recording, attempt, wait_ns):
         wait = Reported(wait_ns, "client_bound")
-        recording.tells(EngineFigures(prefill=wait))
+        recording.add_engine_figures(EngineFigures(prefill=wait))
 
 
 def _late(recording: Recording) -> int:
     """Return how long the reader had the stream before it asked for the first byte, at least."""
     if recording.ttft is None or recording.first_event is None:
-        return recording.held
+        return recording.consumer_time
     # What it did between the role chunk and the content, which came together, was not late.
     between = recording.start + recording.ttft - recording.first_event
     return recording.held_before - between

@@ -16,20 +16,25 @@ from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.llm_sdks import message_content
 from llmtrace.instrumentation.llm_sdks.endpoints import Endpoint
 from llmtrace.instrumentation.streams.cancellation import cancelled
-from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, only_usage, reads
+from llmtrace.instrumentation.streams.timed_reads import (
+    Classify,
+    atimed_reads,
+    only_usage,
+    timed_reads,
+)
 
 
 def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
     """Time an SDK's stream from its own iterator up: the object the caller gets is its own."""
     recording.opened()
-    recording.raw = False
+    recording.reads_bytes = False
     recording.expects_finish = True
     classify = message_content.collecting(recording, classify)
     iterator = stream._iterator  # noqa: SLF001 - the one seam that keeps the stream's class
     if hasattr(iterator, "__anext__"):
         stream._iterator = atimed_reads(recording, iterator.__anext__, classify)  # noqa: SLF001
     else:
-        stream._iterator = reads(recording, iterator.__next__, classify)  # noqa: SLF001
+        stream._iterator = timed_reads(recording, iterator.__next__, classify)  # noqa: SLF001
     stream._llmtrace = recording  # noqa: SLF001 - how a decorator knows it
 
 
@@ -82,7 +87,7 @@ def _raw(recording: Recording, endpoint: Endpoint, result: Any) -> None:
     """Time a raw response: by its bytes until it is parsed; its close ends the row anyway."""
     _watch_parsing(recording, endpoint, result)
     recording.opened()
-    recording.raw = True
+    recording.reads_bytes = True
 
 
 def _watch_parsing(recording: Recording, endpoint: Endpoint, result: Any) -> None:
@@ -126,8 +131,8 @@ def _parses(recording: Recording) -> None:
     """Note that a whole body is read now, by its parsing: the caller waits for it."""
     if not recording.ended and not recording.stream:
         try:
-            recording.raw = False
-            recording.boundary(reading=True)
+            recording.reads_bytes = False
+            recording.switch_interval(reading=True)
         except Exception as error:  # noqa: BLE001
             internal_error("sdk", error)
 

@@ -20,7 +20,7 @@ from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.llm_sdks.responses import copy_identity
 from llmtrace.instrumentation.streams import finalize
-from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, reads
+from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads, timed_reads
 from llmtrace.runtime.runtime import active
 
 _STATUS: Final = "rpc.response.status_code"
@@ -130,7 +130,7 @@ def stream(call: Call, responses: Any) -> Any:
     try:
         call.recording.opened()
         if inspect.isgenerator(responses):  # from another interceptor
-            return reads(call.recording, responses.__next__, call.classify)
+            return timed_reads(call.recording, responses.__next__, call.classify)
         vars(responses).update(
             _llmtrace=call.recording,
             _llmtrace_classify=call.classify,
@@ -154,7 +154,7 @@ def _timed(kind: Any) -> type[Any]:
         def __next__(self) -> Any:
             recording = self._llmtrace
             try:
-                recording.asked = recording.clock()
+                recording.wait_started = recording.clock()
             except Exception as error:  # noqa: BLE001 - the stream goes on untimed
                 internal_error("record", error)
             try:
@@ -186,12 +186,13 @@ def _timed(kind: Any) -> type[Any]:
 
 
 def _got(responses: Any, recording: Recording, message: Any) -> None:
-    # `Recording.boundary` and `Recording.more` in line, as in `reads`: this is every message.
+    # `Recording.switch_interval` and `add_content_chunk` in line, as in `timed_reads`: this runs
+    # for every message.
     try:
         recording.mark = now = recording.clock()
-        if recording.asked:
-            recording.waited += now - recording.asked
-            recording.asked = 0
+        if recording.wait_started:
+            recording.waited += now - recording.wait_started
+            recording.wait_started = 0
         if recording.first_event is None:
             _note(recording, responses.initial_metadata(), ok=True)
         kind = responses._llmtrace_classify(recording, message)  # noqa: SLF001 - our own
@@ -305,7 +306,11 @@ def _unless_awaited(recording: Recording, answer: Any) -> None:
     """Note how a call ended, in case that nobody awaits it."""
     _told_async(answer, recording)
     status = recording.attributes.get(_STATUS)
-    if isinstance(status, str) and status != "OK" and not (recording.ended or recording.outer):
+    if (
+        isinstance(status, str)
+        and status != "OK"
+        and not (recording.ended or recording.in_decorated_function)
+    ):
         recording.failure = outcome_of_status(status)
 
 

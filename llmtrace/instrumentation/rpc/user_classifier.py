@@ -70,5 +70,5 @@ def _noted(recording: Recording, told: Any) -> int:
         propagation.incoming(recording, {"server-timing": timing})
     if any(name in told for name in _ENGINE):
         queue, prefill = (reported(told.get(name), _NS, "engine_inband") for name in _ENGINE)
-        recording.tells(EngineFigures(queue=queue, prefill=prefill))
+        recording.add_engine_figures(EngineFigures(queue=queue, prefill=prefill))
     return _kind(told.get("kind"))

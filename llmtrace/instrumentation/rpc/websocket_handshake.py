@@ -35,7 +35,7 @@ class Opening:
         if runtime is None:
             raise RuntimeError("llmtrace is not set up")
         self._conversation = conversation
-        around = join_call.joins()
+        around = join_call.enclosing_recording()
         if around is None:
             self._recording, self._filled = conversation.start(runtime)
             self._recording.stream = True

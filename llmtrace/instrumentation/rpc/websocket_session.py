@@ -76,13 +76,15 @@ class Opened:
     def at_once(self) -> bool:
         """Say whether it is so recent that it was opened for what is asked now."""
         recording = self.recording
-        if recording.ended or recording.outer:  # or for a function that does other things, too
+        if (
+            recording.ended or recording.in_decorated_function
+        ):  # or for a function that does other things, too
             return False
         return recording.clock() - self.at <= _AT_ONCE_NS
 
     def unused(self) -> None:
         """Note that it was opened for no request; a function's goes on by itself."""
-        if not (self.recording.outer or self.recording.ended):
+        if not (self.recording.in_decorated_function or self.recording.ended):
             self.recording.forget()
 
 
@@ -194,7 +196,7 @@ class Conversation:
 
     def _begin(self, runtime: Runtime) -> None:
         opened, self.opened = self.opened, None
-        around = join_call.joins()
+        around = join_call.enclosing_recording()
         if opened is not None and around is None and opened.at_once():
             recording, self._filled = opened.recording, opened.filled
         else:
@@ -202,7 +204,7 @@ class Conversation:
             if opened is not None and opened.recording is not recording:
                 opened.unused()
         recording.stream = True
-        if recording.outer:
+        if recording.in_decorated_function:
             recording.failure = _LEFT
         if opened is not None and opened.recording is recording:
             self._attempt = attempt = opened.attempt
@@ -229,7 +231,7 @@ class Conversation:
             if attempt.send_started is not None:
                 attempt.send = recording.mark - attempt.send_started
             if self._readers:
-                recording.asked = recording.mark
+                recording.wait_started = recording.mark
         except Exception as error:  # noqa: BLE001
             internal_error("websocket", error)
 
@@ -247,10 +249,10 @@ class Conversation:
         """Note that somebody waits for a message from now on."""
         self._readers += 1
         recording = self._recording
-        if recording is not None and not recording.asked:
+        if recording is not None and not recording.wait_started:
             self._given_up = None
             try:
-                recording.asked = recording.clock()
+                recording.wait_started = recording.clock()
             except Exception as error:  # noqa: BLE001 - the message comes untimed
                 internal_error("record", error)
 
@@ -261,11 +263,12 @@ class Conversation:
         if recording is None:
             return
         try:
-            # `Recording.boundary` and `Recording.more` in line, as in `reads`: every message.
+            # `Recording.switch_interval` and `add_content_chunk` in line, as in `timed_reads`:
+            # this runs for every message.
             recording.mark = now = recording.clock()
-            if asked := recording.asked:
+            if asked := recording.wait_started:
                 recording.waited += now - asked
-                recording.asked = 0
+                recording.wait_started = 0
             self._note(connection, recording, message, now)
         except Exception as error:  # noqa: BLE001 - the message is the caller's all the same
             internal_error("websocket", error)
@@ -330,7 +333,7 @@ class Conversation:
         self._readers -= 1
         recording = self._recording
         if recording is not None and not recording.ended:
-            recording.boundary(reading=False)
+            recording.switch_interval(reading=False)
 
     def _of_another(self, message: Any) -> bool:
         """Say whether a message still belongs to the answer that was given up."""
@@ -361,7 +364,7 @@ class Conversation:
             if isinstance(error, Exception) and not isinstance(error, TimeoutError):
                 self._lost(error)
                 return
-            recording.boundary(reading=False)
+            recording.switch_interval(reading=False)
             if not isinstance(error, asyncio.CancelledError):
                 self._given_up = _GivenUp(recording.mark, outcome_of(error))
                 return
@@ -462,5 +465,5 @@ def _marked(recording: Recording) -> int:
 
 def _as_of(recording: Recording, at: int) -> None:
     """Have a recording end at a time that has passed; in a function that runs on it ends now."""
-    if not recording.outer:
+    if not recording.in_decorated_function:
         recording.clock = lambda: at

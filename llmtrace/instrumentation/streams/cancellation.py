@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from llmtrace.core.recording import Later, Recording, outcome_of
+from llmtrace.core.recording import Defer, Recording, outcome_of
 from llmtrace.core.row import Outcome, Row
 
 # How long the unwinding from our read to the caller's `asyncio.timeout` may take.
@@ -68,10 +68,10 @@ def end(recording: Recording, cancellation: Cancellation) -> None:
     elif task.done():
         recording.finish(*cancellation.outcome)
     else:
-        recording.finish(*cancellation.outcome, later=_settle(task, cancellation.requests))
+        recording.finish(*cancellation.outcome, defer=_settle(task, cancellation.requests))
 
 
-def _settle(task: asyncio.Task[object], requests: int) -> Later:
+def _settle(task: asyncio.Task[object], requests: int) -> Defer:
     def later(row: Row, emit: Callable[[Row], None]) -> None:
         loop = task.get_loop()
         pending = True

@@ -30,7 +30,7 @@ class TracedManager(StreamProxy):
         # A span the manager makes current is to stay so for the block, so none of ours is put
         # around it; a client's call inside has its own.
         self._context = None
-        recording.boundary(reading=False)
+        recording.switch_interval(reading=False)
 
     def __enter__(self) -> Any:
         """Enter, with the recording current, and stand for the stream that comes out."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from llmtrace.core.failopen import fails_open
-from llmtrace.core.recording import Later, Recording
+from llmtrace.core.recording import Defer, Recording
 from llmtrace.core.row import Row
 
 _waiting: deque[tuple[Callable[[Row], None], Row]] = deque()
@@ -55,10 +55,10 @@ def abandon(recording: Recording, error_type: str | None = None) -> None:
         # Let go some time ago, and only found now: what is known is when it was last read.
         last = recording.mark
         recording.clock = lambda: last
-    recording.abandoned(later=_elsewhere, error_type=error_type)
+    recording.abandoned(defer=_elsewhere, error_type=error_type)
 
 
-def later() -> Later | None:
+def defer() -> Defer | None:
     """Return what hands a row on elsewhere, if this is the garbage collector's doing."""
     return _elsewhere if _collector and _collector == _thread.get_ident() else None
 

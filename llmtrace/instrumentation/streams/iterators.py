@@ -56,7 +56,7 @@ class TracedIterator(_Traced):
         recording = self._llmtrace
         if not recording.joined:
             try:
-                recording.asked = recording.clock()
+                recording.wait_started = recording.clock()
             except Exception as error:  # noqa: BLE001 - the stream goes on untimed
                 internal_error("record", error)
         token = current.set(recording)
@@ -140,7 +140,7 @@ class TracedAsyncIterator(_Traced):
         recording = self._llmtrace
         if not recording.joined:
             try:
-                recording.asked = recording.clock()
+                recording.wait_started = recording.clock()
             except Exception as error:  # noqa: BLE001 - the stream goes on untimed
                 internal_error("record", error)
         token = current.set(recording)

@@ -74,7 +74,7 @@ class StreamProxy:
         self._classify = classify
         # The proxy is around whatever happens inside: a client's own stream may join the
         # recording, and then keeps the time, but does not end the row.
-        recording.outer = True
+        recording.in_decorated_function = True
         if recording.labels is None:
             recording.labels = type(source).__qualname__, {}, {}
         finalize.prepare()
@@ -112,20 +112,21 @@ class StreamProxy:
         recording = self._llmtrace
         if not recording.joined:
             try:
-                recording.boundary(reading=True)
+                recording.switch_interval(reading=True)
             except Exception as error:  # noqa: BLE001 - the stream goes on untimed
                 internal_error("record", error)
 
     def _got(self, chunk: Any) -> None:
-        # `Recording.boundary` and `Recording.more` in line, as in `reads`: this is every chunk.
+        # `Recording.switch_interval` and `add_content_chunk` in line, as in `timed_reads`: this
+        # runs for every chunk.
         recording = self._llmtrace
         if recording.joined:
             return
         try:
             recording.mark = now = recording.clock()
-            if recording.asked:
-                recording.waited += now - recording.asked
-                recording.asked = 0
+            if recording.wait_started:
+                recording.waited += now - recording.wait_started
+                recording.wait_started = 0
             kind = self._classify(recording, chunk)
             if kind > NOTHING and recording.firsts[kind] is not None:
                 waited = recording.waited

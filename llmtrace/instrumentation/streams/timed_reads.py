@@ -28,7 +28,7 @@ def only_usage(chunk: Any) -> bool:
     return not getattr(chunk, "choices", None) and getattr(chunk, "usage", None) is not None
 
 
-def reads(
+def timed_reads(
     recording: Recording, read: Callable[[], Any], classify: Classify
 ) -> Generator[Any, None, None]:
     """Yield what `read` returns until it raises `StopIteration`, timing every read."""
@@ -46,13 +46,13 @@ def atimed_reads(
 def _reads(
     recording: Recording, read: Callable[[], Any], classify: Classify, _let_go: StreamFinalizer
 ) -> Generator[Any, None, None]:
-    # `Recording.boundary` and `Recording.more` are written out in line here and in `_areads`,
-    # because they run for every chunk: see `make bench`.
+    # `Recording.switch_interval` and `add_content_chunk` are written out in line here and in
+    # `_areads`, because they run for every chunk: see `make bench`.
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
     bucket = low = high = 0
     while True:
         try:
-            recording.asked = asked = clock()
+            recording.wait_started = asked = clock()
         except Exception as error:  # noqa: BLE001 - the stream goes on untimed
             internal_error("record", error)
             asked = recording.mark
@@ -66,7 +66,7 @@ def _reads(
             raise
         try:
             recording.mark = now = clock()
-            recording.asked = 0
+            recording.wait_started = 0
             recording.waited = waited = recording.waited + now - asked
             kind = classify(recording, chunk)
             if kind > NOTHING and firsts[kind] is not None:
@@ -100,7 +100,7 @@ async def _areads(
     bucket = low = high = 0
     while True:
         try:
-            recording.asked = asked = clock()
+            recording.wait_started = asked = clock()
         except Exception as error:  # noqa: BLE001 - the stream goes on untimed
             internal_error("record", error)
             asked = recording.mark
@@ -117,7 +117,7 @@ async def _areads(
             raise
         try:
             recording.mark = now = clock()
-            recording.asked = 0
+            recording.wait_started = 0
             recording.waited = waited = recording.waited + now - asked
             kind = classify(recording, chunk)
             if kind > NOTHING and firsts[kind] is not None:
