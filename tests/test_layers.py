@@ -7,6 +7,7 @@ and parts of earlier rows alone. Parts of one row do not import each other.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ PACKAGES: Final = {
     "llmtrace_collector": ROOT / "collectors" / "llmtrace_collector",
     "llmtrace_dashboards": ROOT / "dashboards" / "llmtrace_dashboards",
 }
+
+# `collector_module("commands.top", ...)`, or by the function that triage is passed for it.
+_BY_NAME: Final = re.compile(r"\b(collector_module|dashboards_module|bring)\(\s*\"([\w.]+)\"")
 
 # Innermost first. "" is the package's own `__init__`.
 RINGS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
@@ -253,3 +257,19 @@ def test_the_collector_and_the_dashboards_are_named_by_the_command_line_alone():
     }
 
     assert names == {"llmtrace.cli.extras"}
+
+
+def test_modules_imported_by_name_exist():
+    """A command and a triage source name a module of a package built on this one as text."""
+    imported = [
+        (f"llmtrace_{package}", name)
+        for path in MODULES.values()
+        for call, name in _BY_NAME.findall(path.read_text(encoding="utf-8"))
+        for package in ["dashboards" if call == "dashboards_module" else "collector"]
+    ]
+    missing = [
+        f"{package}.{name}" for package, name in imported if f"{package}.{name}" not in MODULES
+    ]
+
+    assert len(imported) >= 10
+    assert missing == []
