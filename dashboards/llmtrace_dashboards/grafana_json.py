@@ -47,6 +47,12 @@ _GRID: Final = 24
 _CAUSE: Final = re.compile(r"(?<!\$)\{(\w+)\}")
 _GREY: Final = "#7B8A9E"
 _NONE: Final = "-"
+_DASHED: Final = [
+    model.DynamicConfigValue("custom.lineStyle", {"fill": "dash", "dash": [6, 6]}),
+    model.DynamicConfigValue("custom.lineWidth", 1),
+    model.DynamicConfigValue("custom.fillOpacity", 0),
+    model.DynamicConfigValue("custom.hideFrom", {"legend": True, "tooltip": False, "viz": False}),
+]
 # A percentile of nothing is NaN.
 _NAN: Final = {
     "type": "special",
@@ -214,7 +220,10 @@ def _panel(panel: Panel, runbooks: str | None) -> Any:
     if panel.most is not None:
         made.max(panel.most)
     for place, query in enumerate(panel.queries):
-        made.with_target(_query(query, "ABCDEFGHIJ"[place]))
+        ref_id = "ABCDEFGHIJ"[place]
+        made.with_target(_query(query, ref_id))
+        if query.bound:
+            made.override_by_query(ref_id, _DASHED)
     for name, colour in panel.colours.items():
         fixed = {"mode": "fixed", "fixedColor": colour}
         made.override_by_name(name, [model.DynamicConfigValue("color", fixed)])

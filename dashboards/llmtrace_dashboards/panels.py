@@ -1,6 +1,6 @@
-"""What is a panel, before Grafana's format has it?
+"""Describe panels and boards as plain data, without Grafana's format.
 
-Plain data. `grafana.py` turns it into Grafana's JSON, in one place.
+`grafana_json.py` turns them into Grafana's JSON, in one place.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ Step = tuple[float | None, str]  # from which value on, which colour; `None` = f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One question to Prometheus.
+    """One query of Prometheus.
 
     Attributes:
         legend: how its series are called, as in `{{stage}}`.
         instant: ask for one moment, the end of the time shown.
         form: how the answer is laid out.
         exemplar: ask for the trace ids of single requests too.
+        bound: what other series are compared with: a dashed line that the legend leaves out.
     """
 
     expr: str
@@ -29,6 +30,7 @@ class Query:
     instant: bool = False
     form: Literal["time_series", "table", "heatmap"] = "time_series"
     exemplar: bool = False
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

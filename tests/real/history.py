@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Distribution, Measured, Reading, Unifier
 from llmtrace_dashboards.rules.recording_series import (
     ALLOWED,
+    DIMENSIONS,
     REMAINING,
     bad_rate,
     bad_ratio,
@@ -100,7 +102,7 @@ def _lines(start: int, *, bad: bool) -> Iterator[str]:
         budget_seconds=DEFAULT.allocations_s(),
         tenants=True,
     )
-    fleet = Fleet(draws)
+    fleet, slos = Fleet(draws), Slos()
     collector = CollectorRegistry()
     collector.register(TargetMetrics(fleet.states))
     for at in range(0, _SECONDS + 1, STEP):
@@ -109,7 +111,9 @@ def _lines(start: int, *, bad: bool) -> Iterator[str]:
             # A slow wave of traffic, and chance.
             mean = kind.per_s * STEP * (1 + 0.15 * (at % 5400) / 5400) * (1 + 0.2 * ill)
             for _ in range(int(mean + draws.random())):
-                sink.write(_request(draws, kind, start + at, ill))
+                row = _request(draws, kind, start + at, ill)
+                sink.write(row)
+                slos.add(row, at)
         for _ in range(draws.choice((2, 3, 4))):
             sink.write(_turn(draws, start + at))
         for span in _tools(draws, start + at, ill):
@@ -121,7 +125,7 @@ def _lines(start: int, *, bad: bool) -> Iterator[str]:
                     yield _line(
                         sample.name, {"job": job, **sample.labels}, sample.value, start + at
                     )
-        yield from _recorded(start + at, at, ill)
+        yield from slos.recorded(start + at, at)
     sink.close()
 
 
@@ -132,25 +136,74 @@ def _illness(at: int) -> float:
     return min(1.0, (at - _FROM) / 600, (_TO - at) / 300)
 
 
-def _recorded(when: int, at: int, ill: float) -> Iterator[str]:
-    slow = max(0.0, min(1.0, (at - _FROM) / 2400)) * 0.35
-    for slo, allowed, hour, six in (
-        ("e2e", 0.05, 0.031 + slow, 0.029 + slow / 4),
-        ("ttft", 0.05, 0.012 + 0.9 * slow, 0.011 + slow / 5),
-        ("tpot", 0.05, 0.021, 0.02),
-        ("availability", 0.005, 0.004 + 0.01 * ill, 0.0042),
+class Slos:
+    """What the recording rules would have made of the requests, of which they were bad."""
+
+    def __init__(self) -> None:
+        # By SLO and labels, and the second that the requests are of.
+        self._bad: dict[tuple[str, tuple[str, ...]], Counter[int]] = {}
+        self._valid: dict[tuple[str, tuple[str, ...]], Counter[int]] = {}
+
+    def add(self, row: Row, at: int) -> None:
+        """Count one request, `at` seconds from the start."""
+        for slo, bad in _kept(row):
+            key = (slo, (row.model or "", row.route or "", row.service or "", row.region or ""))
+            self._bad.setdefault(key, Counter())[at] += bad
+            self._valid.setdefault(key, Counter())[at] += 1
+
+    def recorded(self, when: int, at: int) -> Iterator[str]:
+        """Write down what is recorded, `at` seconds from the start."""
+        for (slo, values), valid in self._valid.items():
+            labels = {
+                "budget": DEFAULT.name,
+                "slo": slo,
+                **dict(zip(DIMENSIONS, values, strict=True)),
+            }
+            bad = self._bad[slo, values]
+            yield _line(bad_rate(), labels, _within(bad, at, 300) / 300, when)
+            yield _line(valid_rate(), labels, _within(valid, at, 300) / 300, when)
+        for slo, (allowed, usual, left) in _USUAL.items():
+            labels = {"budget": DEFAULT.name, "slo": slo}
+            valid = sum((n for key, n in self._valid.items() if key[0] == slo), Counter())
+            bad = sum((n for key, n in self._bad.items() if key[0] == slo), Counter())
+            per_s = valid.total() / (at + STEP)
+            for window, seconds in (("1h", 3600), ("6h", 21_600)):
+                # Before the start requests were as bad as they usually are.
+                earlier = per_s * max(0, seconds - at - STEP)
+                share = (_within(bad, at, seconds) + usual * earlier) / (
+                    _within(valid, at, seconds) + earlier
+                )
+                yield _line(bad_ratio(window), labels, share, when)
+            yield _line(ALLOWED, labels, allowed, when)
+            spent = bad.total() / (allowed * per_s * 30 * DAY)
+            yield _line(REMAINING, labels, left - spent, when)
+
+
+# Of each SLO: the share of requests that may be bad, that usually is, and what was left of the
+# error budget.
+_USUAL: Final = {
+    "e2e": (0.05, 0.031, 0.46),
+    "ttft": (0.05, 0.012, 0.71),
+    "tpot": (0.05, 0.021, 0.58),
+    "availability": (0.01, 0.004, 0.38),
+}
+
+
+def _kept(row: Row) -> Iterator[tuple[str, bool]]:
+    """Yield the SLOs that a request counts for, and whether it broke them."""
+    for slo, value, limit in (
+        ("e2e", row.e2e_s, DEFAULT.total_s),
+        ("ttft", row.ttft_s, DEFAULT.ttft_s),
+        ("tpot", row.tpot_s, DEFAULT.tpot_s),
     ):
-        labels = {"budget": DEFAULT.name, "slo": slo}
-        yield _line(bad_ratio("1h"), labels, hour, when)
-        yield _line(bad_ratio("6h"), labels, six, when)
-        yield _line(ALLOWED, labels, allowed, when)
-        left = {"e2e": 0.46, "ttft": 0.71, "tpot": 0.58, "availability": 0.38}[slo]
-        yield _line(REMAINING, labels, left - 0.1 * slow, when)
-        for kind in KINDS:
-            whose = {"service": kind.service, "model": kind.model, "route": kind.route}
-            each = {**labels, **whose, "region": kind.region}
-            yield _line(bad_rate(), each, hour * kind.per_s, when)
-            yield _line(valid_rate(), each, kind.per_s, when)
+        if value is not None and limit and (value > limit or row.outcome == "success"):
+            yield slo, value > limit
+    if row.outcome != "cancelled":
+        yield "availability", row.outcome != "success"
+
+
+def _within(counts: Counter[int], at: int, seconds: int) -> int:
+    return sum(counts[at - back] for back in range(0, seconds, STEP))
 
 
 def _line(name: str, labels: Mapping[str, str], value: float, when: int) -> str:

@@ -199,8 +199,9 @@ _BURN: Final = Row(
             kind="timeseries",
             title="Burn rate: 1 uses the error budget up in 30 days",
             description="Share of bad requests over the share that may be bad, in two windows. "
-            "Above the line of its name and window it pages; a line that stays above 1 in "
-            "six hours will cost the month. All requests of the budget, whatever is chosen above.",
+            "Above the dashed line of its colour it pages; one of the four limits may hide "
+            "another, the tooltip lists all. A line that stays above 1 in six hours will cost the "
+            "month. All requests of the budget, whatever is chosen above.",
             queries=tuple(
                 Query(
                     expr=f'max by (slo) ({bad_ratio(window)}{{budget="$budget"}} '
@@ -214,6 +215,7 @@ _BURN: Final = Row(
                     expr=f"max by (slo) (clamp_min(clamp_max({rung.ceiling:g} / "
                     f'{ALLOWED}{{budget="$budget"}}, {rung.factor:g}), 1))',
                     legend=f"{{{{slo}}}} pages above, {rung.long}",
+                    bound=True,
                 )
                 for rung in LADDER
                 if rung.severity == "page"
@@ -225,9 +227,10 @@ _BURN: Final = Row(
             steps=((None, NEUTRAL), (1, NEAR)),
             lines=True,
             colours={
-                f"{slo}, {window}": colour
+                f"{slo}{of}, {window}": colour
                 for window, colours in (("1h", METRIC_COLOURS), ("6h", PALE_COLOURS))
                 for slo, colour in colours.items()
+                for of in ("", " pages above")
             },
             width=16,
             height=8,
