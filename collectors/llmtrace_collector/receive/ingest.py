@@ -32,10 +32,11 @@ logger = logging.getLogger("llmtrace.collector")
 
 
 # Of few spans nearly all of an insert or a join is planning the query, so that they come the less
-# often the longer they take: a 25th of a core each. Where there is much to do they come sooner.
+# often the longer they take: a 25th of a core each, up to a rest that a person who watches the
+# live page still waits for. Where there is much to do they come sooner.
 _REST: Final = 24
-_MAX_REST_S: Final = 5.0  # between two inserts
-_MAX_JOIN_REST_S: Final = 15.0
+_MAX_REST_S: Final = 1.5  # between two inserts
+_MAX_JOIN_REST_S: Final = 4.0
 # What is stored while a join runs may only be seen by the next.
 _JOINS: Final = 2
 # How often a batch is tried before it is divided, a part of it before that is divided further, and

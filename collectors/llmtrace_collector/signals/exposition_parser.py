@@ -233,13 +233,13 @@ class ExpositionParser:
         try:
             families = list(openmetrics_families(text.rstrip() + "\n"))  # type: ignore[no-untyped-call]
         except _PARSE_ERRORS as error:
-            # Some exporters end the text format, with exemplars in it, as OpenMetrics ends.
-            before = self.dropped["malformed"]
-            samples = list(self._text_samples(text))
-            if self.dropped["malformed"] > before:
+            # Some exporters end the text format, with exemplars in it, as OpenMetrics ends. Then
+            # every line of it can be read, also those that are not for us.
+            try:
+                families = list(text_families(text))
+            except _PARSE_ERRORS:
+                self.dropped["malformed"] += 1
                 raise DataError("not an OpenMetrics page, though it ends like one") from error
-            yield from samples
-            return
         for family in families:
             yield from family.samples
 

@@ -250,6 +250,32 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path):
     assert list(range(5)) == store.stored
 
 
+def test_rows_of_a_quiet_collector_appear_within_seconds(tmp_path):
+    """However long it takes to plan an insert and a join, a second request is seen soon."""
+
+    class Slow(MemoryStore):
+        joined = 0
+
+        def insert_otlp(self, body, token):
+            time.sleep(0.3)
+            super().insert_otlp(body, token)
+
+        def join(self, now_ns: int) -> JoinReport:
+            time.sleep(0.4)
+            self.joined = len(self.stored)
+            return super().join(now_ns)
+
+    store = Slow()
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, store)
+        ingest.start()
+        append(spool, 0)
+        assert until(lambda: store.joined == 1)
+        append(spool, 1)
+        assert until(lambda: store.joined == 2, timeout_s=9)
+        assert ingest.stop()
+
+
 def test_a_batch_does_not_wait_when_there_is_enough(tmp_path):
     """Enough bytes end the wait before the interval does."""
     store = MemoryStore()
