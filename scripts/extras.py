@@ -25,7 +25,7 @@ _COMMAND_S: Final = 300
 # Commands read what those before them wrote.
 COMMANDS: Final[Mapping[str, Sequence[tuple[Sequence[str], Sequence[int]]]]] = {
     "demo": (
-        (("demo", "--fault", "none", "--requests", "100", "--json", "rows.jsonl"), (0,)),
+        (("demo", "--fault", "none", "--requests", "100", "--rows-out", "rows.jsonl"), (0,)),
         (("waterfall", "rows.jsonl"), (0,)),
         (("budget", "suggest", "rows.jsonl", "--out", "budget.yaml"), (0,)),
         (("demo",), (0,)),
@@ -40,7 +40,7 @@ COMMANDS: Final[Mapping[str, Sequence[tuple[Sequence[str], Sequence[int]]]]] = {
         (("waterfall", "given.jsonl"), (0,)),
     ),
     "collector": (
-        (("collect", "--check", "--data", "data", "--target", "engine:8000"), (0,)),
+        (("collect", "--check", "--data-dir", "data", "--target", "engine:8000"), (0,)),
         (("doctor", "http://127.0.0.1:9/metrics"), (1,)),
         (("schema", "clickhouse"), (0,)),
     ),

@@ -1,7 +1,7 @@
 """How is the picture in the README made? From what `llmtrace demo` prints, as an SVG.
 
 Run as `python scripts/picture.py`: it runs the demo, about half a minute. With `--rows FILE` it
-draws what an earlier `llmtrace demo --json FILE` wrote.
+draws what an earlier `llmtrace demo --rows-out FILE` wrote.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _width(bar: str) -> float:
 
 def measure(file: Path) -> None:
     """Run the demo and have it write its rows."""
-    subprocess.run([sys.executable, "-m", "llmtrace", "demo", "--json", str(file)], check=True)
+    subprocess.run([sys.executable, "-m", "llmtrace", "demo", "--rows-out", str(file)], check=True)
 
 
 def main() -> None:

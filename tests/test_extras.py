@@ -33,7 +33,7 @@ NEEDS = {
 RUNS = {
     "demo": ["demo", "--fault", "none", "--requests", "3"],
     "triage": ["triage", "--rows", "rows.jsonl", "--bootstrap", "0"],
-    "collector": ["collect", "--check", "--data", "data"],
+    "collector": ["collect", "--check", "--data-dir", "data"],
     "dashboards": ["slo", "rules", "--out", "rules"],
 }
 HIDDEN = """

@@ -64,7 +64,7 @@ def _config_maps(written: Mapping[str, str], namespace: str) -> str:
     made = []
     for name, content in written.items():
         if len(content.encode()) > _MAX_BYTES:
-            raise ConfigError(f"{name}: too large for a ConfigMap; use --form provisioning")
+            raise ConfigError(f"{name}: too large for a ConfigMap; use --format provisioning")
         made.append(
             {
                 "apiVersion": "v1",
@@ -112,7 +112,7 @@ def write(folder: Path, made: Mapping[str, str]) -> list[Path]:
             path.write_text(content, encoding="utf-8")
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"--to {folder}: cannot write {path}: {explain_error(error)}"
+                f"--out {folder}: cannot write {path}: {explain_error(error)}"
             ) from error
         changed.append(path)
     return changed

@@ -1,7 +1,7 @@
-"""Which commands does `llmtrace` have, and what comes of one?
+"""Run the `llmtrace` command line.
 
-A module here for each family of commands: it declares their arguments, and calls what does the
-work. That is imported only then: a command needs the packages of its own extra alone.
+Each module declares one family of commands and imports what does the work only when a command
+runs, so that a command needs the packages of its own extra alone.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from llmtrace import __version__
-from llmtrace.cli.arguments import add_command
+from llmtrace.cli.arguments import Commands, add_command
 from llmtrace.cli.budget import add_budget
 from llmtrace.cli.collector import add_collect, add_doctor, add_quarantine, add_top
+from llmtrace.cli.completion import SHELLS, completion
 from llmtrace.cli.dashboards import add_dashboards
 from llmtrace.cli.demo import add_demo
+from llmtrace.cli.parser import Parser
 from llmtrace.cli.rows import add_rows, add_semconv, add_waterfall
 from llmtrace.cli.simulate import add_simulate
 from llmtrace.cli.slo import add_slo
@@ -29,31 +31,13 @@ __all__ = ["main", "make_parser"]
 
 INTERRUPTED: Final = 130
 _VERSION: Final = f"llmtrace {__version__}"
-# As `llmtrace --help` lists them.
-_COMMANDS: Final = (
-    add_demo,
-    add_waterfall,
-    add_rows,
-    add_doctor,
-    add_budget,
-    add_slo,
-    add_dashboards,
-    add_collect,
-    add_top,
-    add_quarantine,
-    add_schema,
-    add_migrate,
-    add_triage,
-    add_simulate,
-    add_semconv,
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     0 is success, 1 a failure, 2 a wrong option or setting, 130 an interrupt by Ctrl-C; `triage`
-    says with 10 that something moved and with 11 that it cannot tell.
+    returns 10 when something moved and 11 when the data cannot show it.
 
     Args:
         arguments: what follows `llmtrace`; default: the process's own.
@@ -77,26 +61,85 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("llmtrace: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; what is buffered must not fail again at exit.
+        # The program that read our output has gone; the buffered rest must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status or 0
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """Make the parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="llmtrace",
+        usage="llmtrace [-h] [-V] COMMAND ...",
         description="Seven stages of a streaming LLM request that add up to what the user waited.",
+        examples=(
+            "llmtrace demo",
+            "llmtrace collect --target http://engine:8000/metrics",
+            "llmtrace triage --last 1h",
+            "llmtrace help triage",
+        ),
     )
     parser.add_argument("-V", "--version", action="version", version=_VERSION)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for declare in _COMMANDS:
-        declare(commands)
-    add_command(commands, "version", _version, "print the version")
+    # Not listed as one group: `command_groups` lists them.
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog="llmtrace"
+    )
+    for title, adders in _GROUPS.items():
+        before = len(commands.choices)
+        for add in adders:
+            add(commands)
+        parser.command_groups[title] = list(commands.choices)[before:]
     return parser
+
+
+def _add_help(commands: Commands) -> None:
+    command = add_command(
+        commands, "help", _help, "print the help of a command",
+        examples=("llmtrace help", "llmtrace help triage", "llmtrace help budget suggest"),
+    )  # fmt: skip
+    command.add_argument("words", nargs="*", metavar="COMMAND", help="command (default: all)")
+
+
+def _help(options: argparse.Namespace) -> None:
+    make_parser().parse_args([*options.words, "--help"])
+
+
+def _add_completion(commands: Commands) -> None:
+    command = add_command(
+        commands,
+        "completion",
+        _completion,
+        "print the completion of a shell",
+        "Print a script that completes commands, options and their values in a shell.",
+        examples=(
+            "source <(llmtrace completion bash)",
+            "source <(llmtrace completion zsh)",
+            "llmtrace completion fish > ~/.config/fish/completions/llmtrace.fish",
+        ),
+        docs="cli.md#completion",
+    )
+    command.add_argument("shell", choices=SHELLS, help="shell that runs the script")
+
+
+def _completion(options: argparse.Namespace) -> None:
+    print(completion(make_parser(), options.shell), end="")
+
+
+def _add_version(commands: Commands) -> None:
+    add_command(commands, "version", _version, "print the version", examples=("llmtrace version",))
 
 
 def _version(options: argparse.Namespace) -> None:
     del options
     print(_VERSION)
+
+
+# As `llmtrace --help` lists them.
+_GROUPS: Final[Mapping[str, Sequence[Callable[[Commands], None]]]] = {
+    "Start": (add_demo, _add_help),
+    "Look": (add_waterfall, add_rows, add_top),
+    "Investigate": (add_triage, add_budget, add_doctor),
+    "Operate": (add_collect, add_dashboards, add_slo, add_schema, add_migrate, add_quarantine),
+    "Develop": (add_simulate, add_semconv, _add_completion, _add_version),
+}

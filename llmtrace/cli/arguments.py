@@ -1,15 +1,20 @@
-"""How is a command declared, and how is what follows an option read?"""
+"""Declare commands, the options several of them share, and the types of option values."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
+from llmtrace.cli.parser import Parser
+
 # What `add_subparsers` returns; argparse has no public name for it.
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001
+
+COLLECTOR_URL = "http://127.0.0.1:4319"
+DEFAULT_BUDGET = "default: common targets for a dialogue"
 
 
 def add_command(
@@ -18,15 +23,74 @@ def add_command(
     run: Callable[[argparse.Namespace], int | None],
     help_text: str,
     description: str | None = None,
-) -> argparse.ArgumentParser:
-    """Add a command that `run` does; return its parser, to which its arguments are added."""
-    command = commands.add_parser(name, help=help_text, description=description or help_text)
+    *,
+    examples: Sequence[str],
+    docs: str = "cli.md",
+) -> Parser:
+    """Add a command, and return its parser for the command's own arguments.
+
+    Args:
+        commands: where it is added.
+        name: what is typed.
+        run: does the work; returns the exit status, or `None` for 0.
+        help_text: one line in the list of commands.
+        description: what its own help says; default: `help_text` as a sentence.
+        examples: command lines that its help begins with.
+        docs: name of the page of the documentation that its help ends with.
+    """
+    sentence = f"{help_text[0].upper()}{help_text[1:]}."
+    command = commands.add_parser(
+        name, help=help_text, description=description or sentence, examples=examples, docs=docs
+    )
     command.set_defaults(run=run)
     return command
 
 
+def add_rows_file(command: argparse.ArgumentParser) -> None:
+    """Add the argument ROWS, as `options.file`."""
+    command.add_argument(
+        "file", type=Path, metavar="ROWS", help="file of rows, one JSON object a line"
+    )
+
+
+def add_budget_option(command: argparse._ActionsContainer) -> None:
+    """Add `--budget FILE`."""
+    command.add_argument(
+        "--budget", type=Path, metavar="FILE", help=f"budget, as YAML or JSON ({DEFAULT_BUDGET})"
+    )
+
+
+def add_token_file(command: argparse._ActionsContainer, server: str = "server") -> None:
+    """Add `--token-file FILE`."""
+    command.add_argument(
+        "--token-file", type=Path, metavar="FILE", help=f"file with the {server}'s token"
+    )
+
+
+def add_collector(command: argparse._ActionsContainer) -> None:
+    """Add `--url URL` and `--token-file FILE` of a running collector."""
+    command.add_argument(
+        "--url", default=COLLECTOR_URL, metavar="URL",
+        help=f"address of the collector (default: {COLLECTOR_URL})",
+    )  # fmt: skip
+    add_token_file(command, "collector")
+
+
+def add_timeout(command: argparse._ActionsContainer) -> None:
+    """Add `--timeout S`."""
+    command.add_argument(
+        "--timeout", type=positive(float), default=10.0, metavar="S",
+        help="longest wait for each response, in seconds (default: 10)",
+    )  # fmt: skip
+
+
+def add_json(command: argparse._ActionsContainer, instead_of: str) -> None:
+    """Add `--json`, which prints JSON on stdout."""
+    command.add_argument("--json", action="store_true", help=f"print JSON instead of {instead_of}")
+
+
 def positive(kind: type[int | float]) -> Callable[[str], float]:
-    """Read a number above 0, whole or not as `kind` is."""
+    """Return a reader of numbers above 0, of whole numbers alone if `kind` is `int`."""
 
     def read(text: str) -> float:
         try:
@@ -42,7 +106,7 @@ def positive(kind: type[int | float]) -> Callable[[str], float]:
 
 
 def point_in_time(text: str) -> datetime:
-    """Read a time; without a zone it is this machine's."""
+    """Return the time a text names; without a zone it is in this machine's."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError) as error:
@@ -51,5 +115,5 @@ def point_in_time(text: str) -> datetime:
 
 
 def absolute_path(text: str) -> str:
-    """Read a path as from where the command was typed."""
+    """Return a path that is relative to the working directory as an absolute one."""
     return str(Path(text).expanduser().absolute())

@@ -1,4 +1,4 @@
-"""How is a latency budget checked, suggested, or held against requests?"""
+"""Declare `llmtrace budget`: check a latency budget, suggest one, compare requests with one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from llmtrace.cli.arguments import Commands, add_command
+from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_rows_file
+
+_DOCS = "budgets.md"
 
 
 def add_budget(commands: Commands) -> None:
@@ -15,48 +17,69 @@ def add_budget(commands: Commands) -> None:
         commands,
         "budget",
         _budget,
-        "check a latency budget, suggest one, or hold requests against it",
-        "Check whether a latency budget adds up, suggest one from measured requests, or hold "
-        "requests against it.",
+        "check a latency budget, suggest one, or compare requests with one",
+        "Check whether a latency budget adds up, suggest one from recorded requests, or compare "
+        "requests with a budget.",
+        examples=(
+            "llmtrace budget check budget.yaml",
+            "llmtrace budget suggest rows.jsonl --total 2.5s --out budget.yaml",
+            "llmtrace budget report rows.jsonl --budget budget.yaml",
+        ),
+        docs=_DOCS,
     )
     kinds = budget.add_subparsers(dest="what", metavar="WHAT", required=True)
-    check = kinds.add_parser(
+    check = add_command(
+        kinds,
         "check",
-        help="add a budget file up, and say what would fit where it does not",
-        description="Add a budget file up, and say what would fit where it does not. Exit status "
-        "1 = it contradicts itself.",
+        _budget,
+        "add a budget file up, and propose values that fit where it does not",
+        "Add a budget file up, and propose values that fit where it does not. Exit status 1 = it "
+        "contradicts itself.",
+        examples=("llmtrace budget check budget.yaml",),
+        docs=_DOCS,
     )
-    check.add_argument("file", type=Path, metavar="FILE", help="a budget, as YAML or JSON")
-    suggest = kinds.add_parser(
+    check.add_argument("file", type=Path, metavar="FILE", help="budget, as YAML or JSON")
+    suggest = add_command(
+        kinds,
         "suggest",
-        help="deal a total out among the stages, from measured rows",
-        description="Deal a total out among the stages, from measured rows: what a request at "
-        "the objective spends in each. Unlike the stages' own percentiles that adds up.",
+        _budget,
+        "allocate a total budget to the stages, from recorded requests",
+        "Allocate a total budget to the stages, from recorded requests: the time that a request "
+        "at the objective spends in each. Unlike the stages' own percentiles that adds up.",
+        examples=(
+            "llmtrace budget suggest rows.jsonl",
+            "llmtrace budget suggest rows.jsonl --total 2.5s --buffer 10% --out budget.yaml",
+        ),
+        docs=_DOCS,
     )
-    suggest.add_argument("file", type=Path, metavar="ROWS", help="rows, one JSON object a line")
+    add_rows_file(suggest)
     suggest.add_argument(
-        "--total", metavar="TIME", help="to deal out, as 2.5s (default: what it takes now)"
+        "--total", metavar="TIME", help="total to allocate, as 2.5s (default: the measured total)"
     )
-    suggest.add_argument("--objective", metavar="Q", help="the quantile it is for (default: p95)")
+    suggest.add_argument("--objective", metavar="Q", help="quantile of the budget (default: p95)")
     suggest.add_argument(
-        "--buffer", metavar="SHARE", help="kept free of the total, as 10%% (default: nothing)"
+        "--buffer", metavar="SHARE", help="share of the total kept free, as 10%% (default: none)"
     )
-    suggest.add_argument("--name", metavar="NAME", help="of the budget")
-    suggest.add_argument("--model", metavar="NAME", help="only rows of this model, or llama-*")
-    suggest.add_argument("--route", metavar="NAME", help="only rows of this route, or v1/*")
-    suggest.add_argument("--out", type=Path, metavar="FILE", help="write the budget file there")
-    report = kinds.add_parser(
+    suggest.add_argument("--name", metavar="NAME", help="name of the budget")
+    suggest.add_argument("--model", metavar="NAME", help="only this model's requests, or llama-*")
+    suggest.add_argument("--route", metavar="NAME", help="only this route's requests, or v1/*")
+    suggest.add_argument("--out", type=Path, metavar="FILE", help="budget file to write")
+    report = add_command(
+        kinds,
         "report",
-        help="hold measured rows against a budget: which stage eats it",
-        description="Hold measured rows against a budget: which stage eats it, how much of it, "
-        "and how sure that is.",
+        _budget,
+        "compare recorded requests with a budget: which stage uses it up",
+        "Compare recorded requests with a budget: which stage uses it up, how much of it, and "
+        "how certain that is.",
+        examples=(
+            "llmtrace budget report rows.jsonl",
+            "llmtrace budget report rows.jsonl --budget budget.yaml --html budget.html",
+        ),
+        docs=_DOCS,
     )
-    report.add_argument("file", type=Path, metavar="ROWS", help="rows, one JSON object a line")
-    report.add_argument(
-        "--budget", type=Path, metavar="FILE",
-        help="a budget file (default: targets people set for a dialogue)",
-    )  # fmt: skip
-    report.add_argument("--html", type=Path, metavar="FILE", help="draw it there, too")
+    add_rows_file(report)
+    add_budget_option(report)
+    report.add_argument("--html", type=Path, metavar="FILE", help="web page to write as well")
 
 
 def _budget(options: argparse.Namespace) -> None:

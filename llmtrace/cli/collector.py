@@ -1,11 +1,20 @@
-"""How is the collector started, looked at, and what it would read checked?"""
+"""Declare the commands that run the collector, show it, and check what it would scrape."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from llmtrace.cli.arguments import Commands, absolute_path, add_command, positive
+from llmtrace.cli.arguments import (
+    Commands,
+    absolute_path,
+    add_collector,
+    add_command,
+    add_json,
+    add_timeout,
+    add_token_file,
+    positive,
+)
 from llmtrace.cli.extras import collector_module
 
 
@@ -15,27 +24,27 @@ def add_doctor(commands: Commands) -> None:
         commands,
         "doctor",
         _doctor,
-        "check what an engine or gateway reports, and which settings it lacks",
-        "Check an engine, gateway or GPU exporter from outside: which it is, what it reports and "
-        "what not, and which settings would mend that. Exit status 1 = it cannot be read, or "
-        "lacks a signal it should report.",
+        "check which signals an engine or gateway exposes, and which settings it lacks",
+        "Check an engine, gateway or GPU exporter from outside: its kind, the signals it exposes "
+        "and lacks, and the settings that would fix that. Exit status 1 = it cannot be read, or "
+        "lacks a signal it should expose.",
+        examples=(
+            "llmtrace doctor http://127.0.0.1:8000",
+            "llmtrace doctor http://127.0.0.1:8000 --ask --json",
+        ),
+        docs="engines.md",
     )
-    doctor.add_argument("url", metavar="URL", help="its address, as http://host:8000")
+    doctor.add_argument("url", metavar="URL", help="address to check, as http://host:8000")
     doctor.add_argument(
         "--ask", action="store_true",
-        help="have it generate one token, to see what its answers carry",
+        help="send a request for one token, and check the response",
     )  # fmt: skip
+    add_token_file(doctor)
+    add_timeout(doctor)
     doctor.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="a file with the token it wants"
+        "--profiles", type=Path, metavar="DIR", help="folder with profiles of your own"
     )
-    doctor.add_argument(
-        "--timeout", type=positive(float), default=10.0, metavar="S",
-        help="wait so long for each answer (default: 10)",
-    )  # fmt: skip
-    doctor.add_argument(
-        "--profiles", type=Path, metavar="DIR", help="a folder with profiles of your own"
-    )
-    doctor.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(doctor, "a table")
 
 
 def _doctor(options: argparse.Namespace) -> None:
@@ -55,18 +64,28 @@ def add_collect(commands: Commands) -> None:
         commands,
         "collect",
         _collect,
-        "receive spans, read engines, keep and serve every request's row",
-        "Receive spans by OTLP, read the metrics pages of engines and this machine's GPUs, join "
-        "and keep one row a request, and serve it all: a live page, /metrics and an API. Without "
-        "options on loopback, with the data in a folder of this user's. SIGTERM or Ctrl-C ends it "
-        "in order, a second one at once; nothing it acknowledged is lost either way.",
+        "receive spans, scrape engines, store and serve the row of every request",
+        "Receive spans by OTLP, scrape the metrics of engines and of this machine's GPUs, join "
+        "and store one row a request, and serve all of it: a live page, /metrics and an API. "
+        "Without options it listens on loopback and stores in a folder of this user's. SIGTERM "
+        "or Ctrl-C starts a graceful shutdown, a second one stops at once; nothing acknowledged "
+        "is lost either way.",
+        examples=(
+            "llmtrace collect",
+            "llmtrace collect --target http://engine:8000/metrics --budget budget.yaml",
+            "llmtrace collect --config collector.yaml --check",
+        ),
+        docs="collector.md",
     )
     collect.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
-    collect.add_argument("--data", type=absolute_path, metavar="DIR", help="where data are kept")
+    collect.add_argument(
+        "--data-dir", type=absolute_path, metavar="DIR", help="folder of the data"
+    )
     collect.add_argument(
         "--target", action="append", metavar="URL",
-        help="a metrics page to read, as http://engine:8000/metrics; may be given again",
+        help="address of metrics to scrape, as http://engine:8000/metrics; may be repeated",
     )  # fmt: skip
+    # Without a default: the configuration file may name one.
     collect.add_argument("--budget", type=absolute_path, metavar="FILE", help="latency budget")
     for name, words in (
         ("web", "the live page, /metrics and the API"),
@@ -74,20 +93,21 @@ def add_collect(commands: Commands) -> None:
         ("otlp-grpc", "OTLP over gRPC"),
     ):
         collect.add_argument(
-            f"--{name}", metavar="ADDRESS", help=f"where {words} listen: host:port, port, or off"
+            f"--{name}", metavar="ADDRESS", help=f"address of {words}: host:port, port, or off"
         )
     instead = collect.add_mutually_exclusive_group()
     instead.add_argument(
         "--check", action="store_true", help="check the settings, and do nothing else"
     )
     instead.add_argument(
-        "--print-config", action="store_true", help="print what holds, without secrets"
-    )
+        "--print-config", action="store_true",
+        help="print the effective configuration, without secrets",
+    )  # fmt: skip
 
 
 def _collect(options: argparse.Namespace) -> None:
     flags = {
-        ("data",): options.data,
+        ("data",): options.data_dir,
         ("budget",): options.budget,
         ("scrape", "targets"): options.target,
         ("listen", "web"): options.web,
@@ -105,23 +125,19 @@ def add_quarantine(commands: Commands) -> None:
         commands,
         "quarantine",
         _quarantine,
-        "list requests that a collector's store did not take, and replay them",
-        "List the requests that a running collector took and its store did not: when, how large, "
-        "and the store's reason. They are in the folder `spool/quarantine` of its data, each as "
-        "an OTLP request in a file.",
+        "list requests that a collector's store rejected, and replay them",
+        "List the requests that a running collector accepted and its store rejected: when, how "
+        "large, and the store's reason. They are in the folder `spool/quarantine` of its data, "
+        "each as an OTLP request in a file.",
+        examples=("llmtrace quarantine", "llmtrace quarantine --replay"),
+        docs="receiving.md",
     )
-    quarantine.add_argument(
-        "--url", default="http://127.0.0.1:4319", metavar="URL",
-        help="of the collector (default: http://127.0.0.1:4319)",
-    )  # fmt: skip
-    quarantine.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="a file with the token it wants"
-    )
+    add_collector(quarantine)
     quarantine.add_argument(
         "--replay", action="store_true",
-        help="have it store them now; what still cannot be stored comes back",
+        help="store them now; what is rejected again stays in quarantine",
     )  # fmt: skip
-    quarantine.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(quarantine, "a table")
 
 
 def _quarantine(options: argparse.Namespace) -> None:
@@ -138,23 +154,19 @@ def add_top(commands: Commands) -> None:
         _top,
         "show stages, budget and engines as they are now",
         "Show a running collector on the terminal: each stage's p95 against the budget, the "
-        "engines, how requests ended, the slowest of them. Ctrl-C ends it.",
+        "engines, the outcomes of requests, the slowest of them. Ctrl-C ends it.",
+        examples=("llmtrace top", "llmtrace top --url http://127.0.0.1:4319 --once"),
+        docs="collector.md",
     )
+    add_collector(top)
     top.add_argument(
-        "--url", default="http://127.0.0.1:4319", metavar="URL",
-        help="of the collector (default: http://127.0.0.1:4319)",
-    )  # fmt: skip
-    top.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="a file with the token it wants"
-    )
-    top.add_argument(
-        "--every", type=positive(float), default=2.0, metavar="S",
-        help="look again after so long (default: 2)",
+        "--interval", type=positive(float), default=2.0, metavar="S",
+        help="seconds between two refreshes (default: 2)",
     )  # fmt: skip
     top.add_argument("--once", action="store_true", help="print once, and end")
 
 
 def _top(options: argparse.Namespace) -> None:
     collector_module("commands.top", "llmtrace top").run(
-        options.url, token_file=options.token_file, interval_s=options.every, once=options.once
+        options.url, token_file=options.token_file, interval_s=options.interval, once=options.once
     )

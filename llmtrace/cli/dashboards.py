@@ -1,4 +1,4 @@
-"""How are dashboards imported, written to files, or checked?"""
+"""Declare `llmtrace dashboards`: import them into Grafana, export them to files, check them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from llmtrace.cli.arguments import Commands, add_command, positive
+from llmtrace.cli.arguments import (
+    Commands,
+    add_budget_option,
+    add_command,
+    add_json,
+    add_timeout,
+)
 from llmtrace.cli.extras import dashboards_module
+
+_DOCS = "dashboards.md"
 
 
 def add_dashboards(commands: Commands) -> None:
@@ -16,90 +24,122 @@ def add_dashboards(commands: Commands) -> None:
         commands,
         "dashboards",
         _dashboards,
-        "import llmtrace's Grafana dashboards, write them to files, or check anybody's",
-        "Import llmtrace's dashboards into a Grafana, write them to files, or check anybody's.",
+        "import llmtrace's Grafana dashboards, export them to files, or check dashboards",
+        "Import llmtrace's dashboards into a Grafana, export them to files, or check your own.",
+        examples=(
+            "llmtrace dashboards import --url https://grafana.example.org --token-file token",
+            "llmtrace dashboards export --out dashboards",
+            "llmtrace dashboards lint my-dashboard.json",
+        ),
+        docs=_DOCS,
     )
     kinds = dashboards.add_subparsers(dest="what", metavar="WHAT", required=True)
-    lint = kinds.add_parser(
+    lint = add_command(
+        kinds,
         "lint",
-        help="check dashboards: data sources, units, queries, what Grafana would ignore",
-        description="Check dashboards, anybody's, as files: data sources, descriptions, units, "
-        "queries, and what Grafana would ignore in silence. Exit status 1 = something is wrong.",
+        _dashboards,
+        "check dashboards: data sources, units, queries, what Grafana would ignore",
+        "Check any dashboards, as files: data sources, descriptions, units, queries, and what "
+        "Grafana would ignore without a message. Exit status 1 = something is wrong.",
+        examples=(
+            "llmtrace dashboards lint my-dashboard.json",
+            "llmtrace dashboards lint *.json --strict --json",
+        ),
+        docs=_DOCS,
     )
-    lint.add_argument("file", type=Path, nargs="+", metavar="FILE", help="a dashboard's JSON")
+    lint.add_argument("file", type=Path, nargs="+", metavar="FILE", help="dashboard, as JSON")
     lint.add_argument(
         "--exclude", action="append", default=[], metavar="RULE",
-        help="leave a rule out; may be given again",
+        help="rule to leave out; may be repeated",
     )  # fmt: skip
     lint.add_argument(
-        "--all", action="store_true", help="ask for variables `job` and `instance` too"
+        "--all", action="store_true", help="require the variables `job` and `instance`, too"
     )
     lint.add_argument("--strict", action="store_true", help="warnings are errors")
-    lint.add_argument("--json", action="store_true", help="print JSON instead of lines")
-    bring = kinds.add_parser(
+    add_json(lint, "lines")
+    bring = add_command(
+        kinds,
         "import",
-        help="put them into a Grafana; a second time changes nothing",
-        description="Put the dashboards into a Grafana through its API: folder, dashboards and, "
-        "if asked for, a data source and alert rules. Run again it changes what has changed, and "
-        "nothing else.",
+        _dashboards,
+        "put them into a Grafana; a second time changes nothing",
+        "Put the dashboards into a Grafana through its API: folder, dashboards and, on request, a "
+        "data source and alert rules. A second run changes what differs, and nothing else.",
+        examples=(
+            "llmtrace dashboards import --url https://grafana.example.org --token-file token",
+            "llmtrace dashboards import --url https://grafana --token-file token --dry-run",
+        ),
+        docs=_DOCS,
     )
-    bring.add_argument("--url", required=True, metavar="URL", help="of the Grafana's start page")
+    bring.add_argument(
+        "--url", required=True, metavar="URL", help="address of the Grafana's start page"
+    )
     bring.add_argument(
         "--token-file", type=Path, required=True, metavar="FILE",
-        help="a file with a service account's token",
+        help="file with a service account's token",
     )  # fmt: skip
     bring.add_argument(
         "--dry-run", action="store_true", help="show what would change, and change nothing"
     )
-    bring.add_argument("--folder", default="llmtrace", metavar="TITLE", help="default: llmtrace")
-    bring.add_argument("--folder-uid", default="llmtrace", metavar="UID", help="default: llmtrace")
     bring.add_argument(
-        "--datasource-url", metavar="URL", help="make a data source of the Prometheus there"
+        "--folder",
+        default="llmtrace",
+        metavar="TITLE",
+        help="title of the folder (default: llmtrace)",
+    )
+    bring.add_argument(
+        "--folder-uid",
+        default="llmtrace",
+        metavar="UID",
+        help="uid of the folder (default: llmtrace)",
+    )
+    bring.add_argument(
+        "--datasource-url", metavar="URL", help="address of a Prometheus to add as a data source"
     )
     bring.add_argument(
         "--datasource-uid", metavar="UID",
-        help="uid of that data source, or of one that is there and alerts shall ask",
+        help="uid of that data source, or of an existing one that alerts are to query",
     )  # fmt: skip
     bring.add_argument(
         "--scrape", default="15s", metavar="TIME",
-        help="how often that Prometheus scrapes (default: 15s)",
+        help="scrape interval of that Prometheus (default: 15s)",
     )  # fmt: skip
     bring.add_argument(
         "--trace-url", metavar="URL",
-        help="where traces are, with ${__value.raw} for the id: exemplars lead there",
+        help="address of a trace, with ${__value.raw} for its id: exemplars link to it",
     )  # fmt: skip
     bring.add_argument(
-        "--alerts", action="store_true", help="make the budget's alerts Grafana-managed ones"
+        "--alerts", action="store_true", help="add the budget's alerts as Grafana-managed ones"
     )
-    bring.add_argument(
-        "--budget", type=Path, metavar="FILE",
-        help="the budget of the alerts (default: targets people set for a dialogue)",
-    )  # fmt: skip
+    add_budget_option(bring)
     bring.add_argument(
         "--ca-file", type=Path, metavar="FILE", help="certificates to trust, as PEM"
     )
-    bring.add_argument(
-        "--timeout", type=positive(float), default=10.0, metavar="S",
-        help="wait so long for each answer (default: 10)",
-    )  # fmt: skip
-    save = kinds.add_parser(
+    add_timeout(bring)
+    save = add_command(
+        kinds,
         "export",
-        help="write them to files: for provisioning, or for Kubernetes",
-        description="Write the dashboards to a folder: as they are, as a provisioning folder, or "
-        "as ConfigMaps for the sidecar of Grafana's Helm chart.",
+        _dashboards,
+        "write them to files: for provisioning, or for Kubernetes",
+        "Write the dashboards to a folder: as they are, as a provisioning folder, or as "
+        "ConfigMaps for the sidecar of Grafana's Helm chart.",
+        examples=(
+            "llmtrace dashboards export --out dashboards",
+            "llmtrace dashboards export --out manifests --format configmap --namespace monitoring",
+        ),
+        docs=_DOCS,
     )
-    save.add_argument("--to", type=Path, required=True, metavar="DIR", help="where to write")
+    save.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     save.add_argument(
-        "--form", choices=("files", "provisioning", "configmap"), default="files",
-        help="default: files",
+        "--format", choices=("files", "provisioning", "configmap"), default="files",
+        help="kind of files (default: files)",
     )  # fmt: skip
     save.add_argument(
         "--namespace", default="monitoring", metavar="NAME",
-        help="of the ConfigMaps (default: monitoring)",
+        help="namespace of the ConfigMaps (default: monitoring)",
     )  # fmt: skip
-    for one in (bring, save):
-        one.add_argument(
-            "--runbooks", metavar="URL", help="where docs/runbooks is served: causes link there"
+    for command in (bring, save):
+        command.add_argument(
+            "--runbooks", metavar="URL", help="address of docs/runbooks, which causes link to"
         )
 
 
@@ -116,9 +156,9 @@ def _dashboards(options: argparse.Namespace) -> None:
         )
     elif options.what == "export":
         commands.save(
-            options.to,
+            options.out,
             sys.stdout,
-            form=options.form,
+            form=options.format,
             namespace=options.namespace,
             runbooks=options.runbooks,
         )

@@ -1,11 +1,11 @@
-"""How is `llmtrace demo` asked for?"""
+"""Declare `llmtrace demo`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from llmtrace.cli.arguments import Commands, add_command, positive
+from llmtrace.cli.arguments import Commands, add_budget_option, add_command, positive
 
 
 def add_demo(commands: Commands) -> None:
@@ -14,62 +14,70 @@ def add_demo(commands: Commands) -> None:
         commands,
         "demo",
         _demo,
-        "break an engine half-way, show where the time goes, and triage it",
-        "Ask an engine as many users would, and show where the time of their requests went. "
-        "Without options the engine is a simulated one, started on loopback with a collector of "
-        "its own: no GPU, key or server is needed. Half-way something is made to go wrong, and "
-        "triage says what.",
+        "inject a fault into an engine, show where the time goes, and triage it",
+        "Send an engine the requests of many users, and show where their time went. Without "
+        "options the engine is a simulated one, started on loopback with a collector of its own: "
+        "no GPU, key or server is needed. Half-way a fault is injected, and triage names it.",
+        examples=(
+            "llmtrace demo",
+            "llmtrace demo --fault kv_exhaustion --rows-out rows.jsonl",
+            "llmtrace demo --endpoint http://host:8000/v1 --model NAME",
+        ),
+        docs="demo.md",
     )
-    broken = demo.add_argument_group("what goes wrong, in the simulated engine")
+    broken = demo.add_argument_group("fault of the simulated engine")
     broken.add_argument(
         "--fault", metavar="NAME",
-        help="half-way (default: gpu_throttle; nothing with --requests); none = nothing",
+        help="fault injected half-way, or none (default: gpu_throttle; none with --requests)",
     )  # fmt: skip
     broken.add_argument(
         "--severity", type=positive(float), default=3.0, metavar="S",
-        help="from 1, hardly felt, to 3 (default: 3)",
+        help="severity of the fault, from 1, hardly noticed, to 3 (default: 3)",
     )  # fmt: skip
     broken.add_argument("--list", action="store_true", help="list the faults, and end")
-    broken.add_argument("--html", type=Path, metavar="FILE", help="where the triage's page goes")
-    whom = demo.add_argument_group("whom to ask")
+    broken.add_argument(
+        "--html", type=Path, metavar="FILE", help="web page of the triage to write"
+    )
+    whom = demo.add_argument_group("engine")
     either = whom.add_mutually_exclusive_group()
     either.add_argument(
-        "--endpoint", metavar="URL", help="an OpenAI-compatible server, as http://host:8000/v1"
+        "--endpoint",
+        metavar="URL",
+        help="address of an OpenAI-compatible server, as http://host:8000/v1",
     )
     either.add_argument(
         "--vllm", action="store_true", help="a real vLLM, started for this (`make vllm` once)"
     )
-    whom.add_argument("--model", metavar="NAME", help="the model to ask the endpoint for")
+    whom.add_argument("--model", metavar="NAME", help="model to request of the endpoint")
     whom.add_argument(
         "--api-key-env",
         metavar="VARIABLE",
         help="environment variable that holds the endpoint's key; without it none is sent",
     )
-    load = demo.add_argument_group("how much")
+    load = demo.add_argument_group("load")
     load.add_argument(
         "--seconds",
         type=positive(float),
         metavar="S",
-        help="ask for so long; with a fault at least (default: 24; with a fault, until there are "
-        "requests enough for a triage)",
+        help="length of the run, with a fault the shortest (default: 24; with a fault, until "
+        "there are requests enough for a triage)",
     )
     load.add_argument(
-        "--requests", type=positive(int), metavar="N", help="make at most N requests"
+        "--requests", type=positive(int), metavar="N", help="largest number of requests"
     )
     load.add_argument(
         "--concurrency",
         type=positive(int),
         metavar="N",
-        help="users asking at once: with a fault always (default: 5), else in the rush, and a "
+        help="concurrent users: with a fault always (default: 5), else in the rush, and a "
         "quarter of them before it (default: 12)",
     )
-    shown = demo.add_argument_group("what is shown")
+    shown = demo.add_argument_group("output")
+    add_budget_option(shown)
     shown.add_argument(
-        "--budget", type=Path, metavar="FILE", help="latency budget to hold the stages against"
-    )
-    shown.add_argument(
-        "--json", type=Path, metavar="FILE", help="write each request's row there, one a line"
-    )
+        "--rows-out", type=Path, metavar="FILE",
+        help="file of the requests' rows to write, one JSON object a line",
+    )  # fmt: skip
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -91,7 +99,7 @@ def _demo(options: argparse.Namespace) -> None:
             api_key_env=options.api_key_env,
             vllm=options.vllm,
             budget=options.budget,
-            json=options.json,
+            rows_out=options.rows_out,
             seconds=options.seconds,
             requests=options.requests,
             users=options.concurrency,

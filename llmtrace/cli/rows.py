@@ -1,4 +1,4 @@
-"""How are rows asked for: read from elsewhere, drawn, and what their spans carry?"""
+"""Declare the commands that import rows, draw them, and list their span attributes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from llmtrace.cli.arguments import Commands, add_command, point_in_time, positive
+from llmtrace.cli.arguments import (
+    Commands,
+    add_command,
+    add_rows_file,
+    point_in_time,
+    positive,
+)
 from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError, DataError
 
@@ -23,15 +29,21 @@ def add_waterfall(commands: Commands) -> None:
         "waterfall",
         _waterfall,
         "draw where the time of one request went",
-        "Draw where the time of one request went, from rows `llmtrace demo --json` wrote.",
+        "Draw where the time of one request went, from rows such as `llmtrace demo --rows-out` "
+        "writes.",
+        examples=(
+            "llmtrace waterfall rows.jsonl",
+            "llmtrace waterfall rows.jsonl --request chatcmpl-123",
+        ),
+        docs="stages.md",
     )
-    waterfall.add_argument("file", type=Path, metavar="FILE", help="rows, one JSON object a line")
+    add_rows_file(waterfall)
     which = waterfall.add_mutually_exclusive_group()
     which.add_argument(
-        "--slowest", action="store_true", help="the one that took longest (the default)"
+        "--slowest", action="store_true", help="the request that took longest (the default)"
     )
     which.add_argument(
-        "--request", metavar="ID", help="the one with this request, response or trace id"
+        "--request", metavar="ID", help="the request with this request, response or trace id"
     )
 
 
@@ -89,23 +101,28 @@ def add_rows(commands: Commands) -> None:
         "Print the requests that another tool has recorded, as rows: one JSON object a line, as "
         "`llmtrace waterfall` reads them. Langfuse's project is the one that LANGFUSE_PUBLIC_KEY, "
         "LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name.",
+        examples=(
+            "llmtrace rows langfuse > rows.jsonl",
+            "llmtrace rows langfuse --from 2026-11-21T14:00 --to 2026-11-21T15:00 > rows.jsonl",
+        ),
+        docs="langfuse.md",
     )
-    rows.add_argument("source", choices=("langfuse",), help="where they are")
+    rows.add_argument("source", choices=("langfuse",), help="tool that recorded them")
     rows.add_argument(
         "--from", dest="start", type=point_in_time, metavar="TIME",
-        help="requests from then on, as 2026-11-21T14:00 (default: an hour before --to)",
+        help="start of the interval, as 2026-11-21T14:00 (default: an hour before --to)",
     )  # fmt: skip
     rows.add_argument(
         "--to",
         dest="end",
         type=point_in_time,
         metavar="TIME",
-        help="and before then (default: now)",
+        help="end of the interval (default: now)",
     )
-    rows.add_argument("--environment", metavar="NAME", help="only of this environment")
+    rows.add_argument("--environment", metavar="NAME", help="only requests of this environment")
     rows.add_argument(
         "--most", type=positive(int), default=10_000, metavar="N",
-        help="read no more than about N observations (default: 10000)",
+        help="about the largest number of observations to read (default: 10000)",
     )  # fmt: skip
 
 
@@ -135,7 +152,12 @@ def _count(number: int, what: str) -> str:
 def add_semconv(commands: Commands) -> None:
     """Declare `llmtrace semconv`."""
     add_command(
-        commands, "semconv", _semconv, "print the span attributes of a request, as Markdown"
+        commands,
+        "semconv",
+        _semconv,
+        "print the span attributes of a request, as Markdown",
+        examples=("llmtrace semconv",),
+        docs="semconv.md",
     )
 
 

@@ -1,4 +1,4 @@
-"""How is a fleet's bad day asked for?"""
+"""Declare `llmtrace simulate`: an incident of a fleet, as a case folder."""
 
 from __future__ import annotations
 
@@ -16,29 +16,41 @@ def add_simulate(commands: Commands) -> None:
         commands,
         "simulate",
         _simulate,
-        "simulate a fleet of engines on a bad day, and write what was seen as a case folder",
+        "simulate an incident of a fleet of engines, and write it as a case folder",
         "Simulate half an hour of a fleet of engines and ten minutes of an incident, and write "
-        "rows, signals and facts as a case folder. truth.json in it says what was done. Without "
-        "--fault and --shift nothing happens that day.",
+        "rows, signals and facts as a case folder, with the injected faults in truth.json. "
+        "Without --fault and --shift there is no incident.",
+        examples=(
+            "llmtrace simulate --list",
+            "llmtrace simulate --fault kv_exhaustion --severity 2 --seed 7 --out incident",
+            "llmtrace triage --case incident",
+        ),
+        docs="simulator.md",
     )
-    what = simulate.add_argument_group("what happens")
-    what.add_argument(
-        "--fault", action="append", default=[], metavar="NAME", help="a cause; may be repeated"
+    incident = simulate.add_argument_group("incident")
+    incident.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="fault to inject; may be repeated",
     )
-    what.add_argument(
+    incident.add_argument(
         "--severity", type=positive(float), default=2.0, metavar="S",
-        help="from 1, hardly felt, to 3 (default: 2)",
+        help="severity of the faults, from 1, hardly noticed, to 3 (default: 2)",
     )  # fmt: skip
-    what.add_argument("--shift", metavar="NAME", help="people ask differently; nothing is broken")
-    what.add_argument("--list", action="store_true", help="list faults and shifts, and stop")
+    incident.add_argument(
+        "--shift", metavar="NAME", help="change of the workload, without any fault"
+    )
+    incident.add_argument("--list", action="store_true", help="list faults and shifts, and end")
     simulate.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="another one, another day (default: 1)"
+        "--seed", type=int, default=1, metavar="N", help="seed of the random numbers (default: 1)"
     )
     simulate.add_argument(
         "--drop", action="append", default=[], metavar="SIGNAL",
-        help="a signal nobody scraped; * = all of them",
+        help="signal to leave out; * = all of them; may be repeated",
     )  # fmt: skip
-    simulate.add_argument("--out", type=Path, metavar="DIR", help="the folder to write")
+    simulate.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -48,6 +60,6 @@ def _simulate(options: argparse.Namespace) -> None:
         list_faults(sys.stdout)
         return
     if options.out is None:
-        raise ConfigError("--out DIR is missing: say where the case folder goes")
+        raise ConfigError("--out DIR is missing: name the case folder to write")
     faults = [(name, options.severity) for name in options.fault]
     write_day(options.out, faults, options.seed, shift=options.shift, drop=options.drop)

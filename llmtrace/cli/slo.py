@@ -1,4 +1,4 @@
-"""How are rules, alerts and SLO files made from a budget asked for?"""
+"""Declare `llmtrace slo`: rules, alerts and SLO files from a budget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from llmtrace.cli.arguments import Commands, add_command
+from llmtrace.cli.arguments import Commands, add_budget_option, add_command
 from llmtrace.cli.extras import dashboards_module
 
 
@@ -18,27 +18,31 @@ def add_slo(commands: Commands) -> None:
         _slo,
         "make recording rules, alerts and SLO files from a budget",
         "Make what alerting needs from a budget file: Prometheus's recording rules and alerts, "
-        "or the files of Sloth or OpenSLO. docs/alerts.md says what each alert means.",
+        "or the files of Sloth or OpenSLO. Each alert is described in docs/alerts.md.",
+        examples=(
+            "llmtrace slo rules --budget budget.yaml --out rules",
+            "llmtrace slo openslo --budget budget.yaml",
+        ),
+        docs="alerts.md",
     )
     slo.add_argument(
         "what", choices=("rules", "sloth", "openslo"),
         help="Prometheus's own rules, or the files of a tool you have",
     )  # fmt: skip
+    add_budget_option(slo)
     slo.add_argument(
-        "--budget", type=Path, metavar="FILE",
-        help="a budget file (default: targets people set for a dialogue)",
-    )  # fmt: skip
-    slo.add_argument(
-        "--out", type=Path, metavar="DIR", help="write files there, instead of printing them"
+        "--out", type=Path, metavar="DIR", help="folder of files to write (default: print them)"
     )
-    slo.add_argument("--grafana", metavar="URL", help="where alerts link their dashboards to")
-    slo.add_argument("--runbooks", metavar="URL", help="where your copy of docs/alerts.md is")
+    slo.add_argument("--grafana", metavar="URL", help="address of the Grafana that alerts link to")
+    slo.add_argument("--runbooks", metavar="URL", help="address of your copy of docs/alerts.md")
     slo.add_argument(
-        "--collector", metavar="URL", help="the collector that `llmtrace triage` is to ask"
+        "--collector",
+        metavar="URL",
+        help="address of the collector that `llmtrace triage` is to read",
     )
     slo.add_argument(
         "--collector-job", metavar="JOB",
-        help="what Prometheus scrapes the collector as (default: llmtrace-collector)",
+        help="Prometheus's job name of the collector (default: llmtrace-collector)",
     )  # fmt: skip
 
 

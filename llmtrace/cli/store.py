@@ -1,4 +1,4 @@
-"""How are a store's tables asked for, and everything in one copied to another?"""
+"""Declare the commands that print a store's tables and copy one store to another."""
 
 from __future__ import annotations
 
@@ -18,18 +18,26 @@ def add_schema(commands: Commands) -> None:
         "Print the statements that make the collector's tables, and the view that joins requests, "
         "for a ClickHouse that an OpenTelemetry Collector writes to: no llmtrace process is "
         "needed then.",
+        examples=(
+            "llmtrace schema clickhouse > tables.sql",
+            "llmtrace schema clickhouse --cluster prod --from 1",
+        ),
+        docs="store.md",
     )
-    schema.add_argument("engine", choices=("clickhouse",), help="what it is for")
+    schema.add_argument("engine", choices=("clickhouse",), help="kind of database")
     schema.add_argument(
-        "--database", default="llmtrace", metavar="NAME", help="where to (default: llmtrace)"
+        "--database",
+        default="llmtrace",
+        metavar="NAME",
+        help="name of the database (default: llmtrace)",
     )
     schema.add_argument(
-        "--cluster", metavar="NAME", help="replicated and distributed over this cluster"
+        "--cluster", metavar="NAME", help="cluster to replicate and distribute over"
     )
     schema.add_argument(
         "--from", dest="since", type=int, metavar="N",
-        help="the schema that is there (its table schema_versions says; 1 if it has none): print "
-        "what brings it to the present one",
+        help="version of the existing schema (in its table schema_versions; 1 if it has none): "
+        "print the statements that bring it to the present one",
     )  # fmt: skip
 
 
@@ -44,16 +52,22 @@ def add_migrate(commands: Commands) -> None:
         commands,
         "migrate",
         _migrate,
-        "copy everything from one store to another",
+        "copy all data of one store to another",
         "Copy spans, rows, signals, events and facts from one store to another, and count both "
         "sides. Started again after an interruption it stores nothing twice. Stop the collector "
         "of the store that is read. A store is a folder, chdb:///path, or "
         "http(s)://[user@]host:port/database, whose password is in CLICKHOUSE_PASSWORD or in "
         "the file that CLICKHOUSE_PASSWORD_FILE names.",
+        examples=(
+            "llmtrace migrate --from /var/lib/llmtrace --to https://user@host:8443/llmtrace",
+        ),
+        docs="store.md",
     )
-    migrate.add_argument("--from", dest="source", required=True, metavar="STORE", help="read")
     migrate.add_argument(
-        "--to", dest="destination", required=True, metavar="STORE", help="written"
+        "--from", dest="source", required=True, metavar="STORE", help="store to read"
+    )
+    migrate.add_argument(
+        "--to", dest="destination", required=True, metavar="STORE", help="store to write"
     )
 
 

@@ -82,4 +82,4 @@ def _from_flat(path: Path, number: int, flat: Mapping[str, Any]) -> Row:
 
 
 def _no_row(path: Path, number: int, what: str) -> DataError:
-    return DataError(f"{path}:{number}: {what}; rows are what `llmtrace demo --json` writes")
+    return DataError(f"{path}:{number}: {what}; rows are what `llmtrace demo --rows-out` writes")

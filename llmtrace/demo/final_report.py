@@ -77,7 +77,7 @@ def print_next_steps(out: Console, target: Target) -> None:
     if not target.simulated:
         steps = (
             ("llmtrace demo --budget FILE", "the same against your own budget"),
-            ("llmtrace demo --json rows.jsonl", "keep the rows, to look at any of them:"),
+            ("llmtrace demo --rows-out rows.jsonl", "keep the rows, to look at any of them:"),
             ("llmtrace waterfall rows.jsonl", "the slowest; --request ID for another"),
         )
     out.print(_title("\nNext\n"))

@@ -27,7 +27,7 @@ class DemoOptions:
         api_key_env: environment variable with the endpoint's key.
         vllm: ask a real vLLM, started for this.
         budget: budget file; default: `LLMTRACE_BUDGET`, else targets people set for a dialogue.
-        json: file to write the rows to, one JSON object a line.
+        rows_out: file to write the rows to, one JSON object a line.
         seconds: how long to ask; default: 24, or no limit if `requests` is given. With a fault:
             how long at least, and until there are as many requests as the triage needs.
         requests: how many to make at most.
@@ -43,7 +43,7 @@ class DemoOptions:
     api_key_env: str | None = None
     vllm: bool = False
     budget: Path | None = None
-    json: Path | None = None
+    rows_out: Path | None = None
     seconds: float | None = None
     requests: int | None = None
     users: int | None = None

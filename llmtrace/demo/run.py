@@ -59,7 +59,7 @@ def run(options: DemoOptions) -> None:
         for stderr in (False, True)
     )
     with ExitStack() as opened:
-        file = opened.enter_context(_rows_file(options.json))
+        file = opened.enter_context(_rows_file(options.rows_out))
         target = opened.enter_context(_target(options, err.print))
         out.print(f"llmtrace demo: {target.name} at {target.url}", soft_wrap=True)
         story = None
@@ -84,7 +84,7 @@ def run(options: DemoOptions) -> None:
         print_report(out, rows, target, budget, phases, interrupted=interrupted)
         if file is not None:
             _replace_rows(file, rows)
-            out.print(f"\nRows written to {options.json}", soft_wrap=True)
+            out.print(f"\nRows written to {options.rows_out}", soft_wrap=True)
         if interrupted:
             raise KeyboardInterrupt
         if not any(row.outcome == "success" for row in rows):
@@ -118,7 +118,7 @@ def _rows_file(path: Path | None) -> Iterator[TextIO | None]:
     try:
         file = path.open("a", encoding="utf-8")
     except OSError as error:
-        msg = f"--json {path}: cannot be written: {error.strerror}"
+        msg = f"--rows-out {path}: cannot be written: {error.strerror}"
         raise ConfigError(msg) from error
     with file:
         yield file

@@ -47,7 +47,7 @@ def test_a_target_that_is_no_address_is_refused(tmp_path, capsys, target):
     """Before anything starts, with the word that is none."""
     folder = str(tmp_path / "data")
 
-    assert main(["collect", "--check", "--data", folder, "--target", target]) == 2
+    assert main(["collect", "--check", "--data-dir", folder, "--target", target]) == 2
     assert target in capsys.readouterr().err
 
 
@@ -56,7 +56,7 @@ def test_a_host_with_its_port_is_a_target(tmp_path, target):
     """Or a whole address."""
     folder = str(tmp_path / "data")
 
-    assert main(["collect", "--check", "--data", folder, "--target", target]) == 0
+    assert main(["collect", "--check", "--data-dir", folder, "--target", target]) == 0
 
 
 def grafana(tmp_path, token: str) -> list[str]:

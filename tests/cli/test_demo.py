@@ -31,7 +31,7 @@ def test_demo_is_called_with_its_options(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr("llmtrace.demo.run.run", seen.append)
     text = "--endpoint http://h/v1 --model m --api-key-env K --seconds 2.5 --requests 7"
-    files = ["--budget", str(tmp_path / "b"), "--json", str(tmp_path / "j")]
+    files = ["--budget", str(tmp_path / "b"), "--rows-out", str(tmp_path / "j")]
 
     assert main(["demo", *text.split(), "--concurrency", "3", *files]) == 0
     assert seen == [
@@ -43,6 +43,6 @@ def test_demo_is_called_with_its_options(monkeypatch, tmp_path):
             requests=7,
             users=3,
             budget=tmp_path / "b",
-            json=tmp_path / "j",
+            rows_out=tmp_path / "j",
         )
     ]

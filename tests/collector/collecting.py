@@ -179,7 +179,7 @@ def process(
     data: Path, *flags: str, **variables: str
 ) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """Run `llmtrace collect`; yield it, and the addresses it names for OTLP and the web."""
-    command = [sys.executable, "-m", "llmtrace", "collect", "--data", str(data),
+    command = [sys.executable, "-m", "llmtrace", "collect", "--data-dir", str(data),
                "--web", "0", "--otlp-http", "0", "--otlp-grpc", "off", *flags]  # fmt: skip
     given = {f"LLMTRACE_COLLECT_{name.upper()}": text for name, text in variables.items()}
     environment = {**os.environ, **given}

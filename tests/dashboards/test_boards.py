@@ -229,9 +229,9 @@ def test_config_maps():
 
 def test_exporting_twice_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Only what differs is written."""
-    assert main(["dashboards", "export", "--to", str(tmp_path / "out")]) == 0
+    assert main(["dashboards", "export", "--out", str(tmp_path / "out")]) == 0
     capsys.readouterr()
-    assert main(["dashboards", "export", "--to", str(tmp_path / "out")]) == 0
+    assert main(["dashboards", "export", "--out", str(tmp_path / "out")]) == 0
 
     assert capsys.readouterr().out.startswith("6 files in ")
     assert write(tmp_path / "out", files(MADE, "files")) == []
@@ -241,8 +241,8 @@ def test_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """A file in the way is named."""
     (tmp_path / "out").write_text("")
 
-    assert main(["dashboards", "export", "--to", str(tmp_path / "out")]) == 2
-    assert "--to" in capsys.readouterr().err
+    assert main(["dashboards", "export", "--out", str(tmp_path / "out")]) == 2
+    assert "--out" in capsys.readouterr().err
 
 
 def test_the_default_budget_has_every_limit():

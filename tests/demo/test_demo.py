@@ -68,7 +68,7 @@ def test_the_simulated_engine_is_shown_as_what_it_is(capsys, tmp_path):
 
     failures = llmtrace.internal_errors()
 
-    assert demo(*FEW, "--json", str(path)) == 0
+    assert demo(*FEW, "--rows-out", str(path)) == 0
     told = capsys.readouterr()
     rows = read_rows(path)
     assert len(rows) == 8
@@ -94,7 +94,7 @@ def test_a_server_of_ones_own_is_not_called_simulated(capsys, tmp_path):
     path = tmp_path / "rows.jsonl"
     with fast_engine() as engine:
         status = demo(
-            "--endpoint", engine.url, "--model", "llmtrace-sim", *FEW, "--json", str(path)
+            "--endpoint", engine.url, "--model", "llmtrace-sim", *FEW, "--rows-out", str(path)
         )
 
     assert status == 0
@@ -282,7 +282,7 @@ def test_a_variable_that_is_not_set_is_refused(capsys, given):
         (["--endpoint", "http://h/v1"], "needs --model"),
         (["--endpoint", "localhost:8000", "--model", "m"], "is no address"),
         (["--endpoint", "http://user:pass@h/v1", "--model", "m"], "out of the address"),
-        (["--json", "/nowhere/rows.jsonl"], "cannot be written"),
+        (["--rows-out", "/nowhere/rows.jsonl"], "cannot be written"),
         (["--budget", "/nowhere/budget.yml"], "cannot read this budget"),
         (["--html", "/dev/null/page.html"], "--html names the file"),
         (["--html", "/"], "Is a directory"),
@@ -338,7 +338,7 @@ def test_rows_of_an_earlier_run_survive_a_failure(capsys, tmp_path):
     path.write_text("earlier", encoding="utf-8")
     address = f"http://127.0.0.1:{refused_port()}/v1"
 
-    assert demo("--endpoint", address, "--model", "m", "--json", str(path)) == 1
+    assert demo("--endpoint", address, "--model", "m", "--rows-out", str(path)) == 1
     assert path.read_text(encoding="utf-8") == "earlier"
     del capsys
 
@@ -393,7 +393,7 @@ def test_an_incident_is_triaged_by_what_the_collector_has(capsys, tmp_path, monk
     """The whole chain: what goes wrong half-way is named, and written as a page and a case."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     page, rows = tmp_path / "page.html", tmp_path / "rows.jsonl"
-    options = ("--concurrency", "10", "--html", str(page), "--json", str(rows))
+    options = ("--concurrency", "10", "--html", str(page), "--rows-out", str(rows))
 
     assert demo("--fault", "gateway_overhead", *options) == 0
     told = capsys.readouterr().out
@@ -449,7 +449,7 @@ def test_ctrl_c_shows_what_was_measured(tmp_path):
     path = tmp_path / "rows.jsonl"
     # Twelve users from the start are more than the engine has places: some are always waiting.
     crowd = ("--concurrency", "48")
-    status, told, seen = interrupted(*crowd, "--json", str(path), until=r"([3-9]|\d\d) done")
+    status, told, seen = interrupted(*crowd, "--rows-out", str(path), until=r"([3-9]|\d\d) done")
 
     assert status == 130
     assert "Interrupted" in told

@@ -276,7 +276,7 @@ def _make_folder(data: Path) -> None:
     except OSError as error:
         raise ConfigError(
             f"data: cannot make the folder {data}: {error.strerror or error}; "
-            f"give one this user may write to, by --data"
+            f"give one this user may write to, by --data-dir"
         ) from error
 
 

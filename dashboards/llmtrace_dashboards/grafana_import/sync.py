@@ -111,7 +111,7 @@ def _dashboard(remote: Remote, plain: Mapping[str, Any], folder: str) -> Change:
         return _skipped(
             f"dashboard {dashboard['title']!r}",
             "it is provisioned from a file, and Grafana lets nobody else change it: write the "
-            "file anew, by `llmtrace dashboards export --form provisioning`",
+            "file anew, by `llmtrace dashboards export --format provisioning`",
         )
     new = dict(dashboard)
     if found is not None:

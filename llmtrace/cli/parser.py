@@ -1,0 +1,109 @@
+"""Format help with examples, and reject what was mistyped with a suggestion."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+# The folder of the documentation's pages.
+DOCS: Final = "docs"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help begins with examples and ends with a link to the documentation.
+
+    Options are never abbreviated: a new option would change what an old abbreviation means.
+    """
+
+    def __init__(
+        self, *arguments: Any, examples: Sequence[str] = (), docs: str = "cli.md", **settings: Any
+    ) -> None:
+        """Make a parser.
+
+        Args:
+            arguments: for `argparse.ArgumentParser`.
+            examples: command lines, each as it is typed.
+            docs: name of the page that describes the command.
+            settings: for `argparse.ArgumentParser`.
+        """
+        super().__init__(*arguments, allow_abbrev=False, **settings)
+        self.examples = tuple(examples)
+        self.docs = f"{DOCS}/{docs}"
+        self.command_groups: dict[str, Sequence[str]] = {}
+
+    @property
+    def commands(self) -> Mapping[str, Parser]:
+        """The commands below this one, by name."""
+        return {
+            name: parser
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
+            for name, parser in action.choices.items()
+        }
+
+    @property
+    def options(self) -> list[argparse.Action]:
+        """What can be given to this command, the commands below it aside."""
+        return [
+            action
+            for action in self._actions
+            if not isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
+        ]
+
+    def format_help(self) -> str:
+        """Return the examples, the usage, what it means, and where to read more."""
+        examples = "".join(f"  {line}\n" for line in self.examples)
+        text = super().format_help()
+        return f"Examples:\n{examples}\n{text}{self._grouped_commands()}\nDocs: {self.docs}\n"
+
+    def _grouped_commands(self) -> str:
+        listed = {
+            entry.dest: entry
+            for action in self._actions
+            if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
+            for entry in action._get_subactions()  # noqa: SLF001
+        }
+        formatter = self._get_formatter()
+        for title, names in self.command_groups.items():
+            formatter.start_section(title)
+            formatter.add_arguments([listed[name] for name in names])
+            formatter.end_section()
+        text = formatter.format_help()
+        return f"\n{text}" if text else ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; what is unknown is an error here, where the usage is the command's."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word = next((word for word in unknown if word.startswith("-")), unknown[0])
+            kind = "option" if word.startswith("-") else "argument"
+            name = word.partition("=")[0]
+            self.error(f"unknown {kind} {name!r}{suggestion(name, self._option_string_actions)}")
+        return options, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = ", ".join(map(str, action.choices))
+        hint = suggestion(str(value), action.choices) or f": use one of {known}"
+        kind = "command" if action.dest == "command" else "value"
+        raise argparse.ArgumentError(action, f"unknown {kind} {value!r}{hint}")
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage, what is wrong and how to get help; exit with status 2."""
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog}: error: {message}\nTry '{self.prog} --help'.\n")
+
+
+def suggestion(word: str, known: Iterable[Any]) -> str:
+    """Return a question for the known word that is closest to a mistyped one, or nothing.
+
+    Example:
+        >>> suggestion("triag", ["triage", "top"])
+        ". Did you mean 'triage'?"
+    """
+    close = difflib.get_close_matches(word, [str(name) for name in known], n=1)
+    return f". Did you mean {close[0]!r}?" if close else ""
