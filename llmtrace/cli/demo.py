@@ -46,7 +46,7 @@ def add_demo(commands: Commands) -> None:
         help="address of an OpenAI-compatible server, as http://host:8000/v1",
     )
     either.add_argument(
-        "--vllm", action="store_true", help="a real vLLM, started for this (`make vllm` once)"
+        "--vllm", action="store_true", help="use a real vLLM, started for this (`make vllm` once)"
     )
     whom.add_argument("--model", metavar="NAME", help="model to request of the endpoint")
     whom.add_argument(

@@ -19,17 +19,16 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(
-        self, *arguments: Any, examples: Sequence[str] = (), docs: str = "cli.md", **settings: Any
+        self, *, examples: Sequence[str] = (), docs: str = "cli.md", **settings: Any
     ) -> None:
         """Make a parser.
 
         Args:
-            arguments: for `argparse.ArgumentParser`.
             examples: command lines, each as it is typed.
             docs: name of the page that describes the command.
             settings: for `argparse.ArgumentParser`.
         """
-        super().__init__(*arguments, allow_abbrev=False, **settings)
+        super().__init__(allow_abbrev=False, **settings)
         self.examples = tuple(examples)
         self.docs = f"{DOCS}/{docs}"
         self.command_groups: dict[str, Sequence[str]] = {}

@@ -388,7 +388,8 @@ def test_a_port_that_is_taken(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [sys.executable, "-m", "llmtrace", "collect", "--data-dir", str(tmp_path), "--web", port],
+            [sys.executable, "-m", "llmtrace", "collect", "--data-dir", str(tmp_path),
+             "--web", port],
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
 
