@@ -459,7 +459,9 @@ class Recording:
         last = self.attempts[-1] if self.attempts else None
         if last is not None and self._last_failed(last, outcome):
             self._charge(last, now)
-            network = Network()
+            # Its phases are charged with it. Apart from that, a request that was rejected took no
+            # network time: known to be none.
+            network = Network() if last.status is None else Network(client_wait=0)
         elif last is not None and (self.tries or last.error is not None):
             self._tried(last, now)
         queue = prefill = decode = frontend = None

@@ -7,7 +7,7 @@ import pytest
 
 from llmtrace.dataset.case import Facts, no_signals, signals_from
 from llmtrace.dataset.columns import from_dicts
-from llmtrace.triage.causes import causes
+from llmtrace.triage.causes import RULES, causes
 from llmtrace.triage.evidence.evidence import gather
 from llmtrace.triage.evidence.signals import gauges, rates
 
@@ -136,7 +136,7 @@ def names_nothing(rows_, signals=None, facts=None):
     """Return whether no cause is named with confidence."""
     e = gather(from_dicts(rows_), signals or no_signals(), facts or Facts(), BEFORE, AFTER)
     found = causes(e)
-    assert len(found) == 26
+    assert len(found) == len(RULES)
     return not [one.id for one in found if one.status in ("confirmed", "likely")]
 
 
