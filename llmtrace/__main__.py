@@ -1,4 +1,4 @@
-"""How does `python -m llmtrace` run? As the `llmtrace` command does."""
+"""Run the `llmtrace` command by `python -m llmtrace`."""
 
 import sys
 

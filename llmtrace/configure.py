@@ -1,7 +1,7 @@
-"""What does `llmtrace.init` set up, and from which settings?
+"""`llmtrace.init`: what it sets up, from arguments and environment variables.
 
 Arguments win over `LLMTRACE_*` variables, and those over OpenTelemetry's standard `OTEL_*` ones.
-Everything wrong with them is said here, before the first request.
+Everything wrong with them is reported here, before the first request.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     """Read the `LLMTRACE_*` and `OTEL_*` variables `init` understands.
 
     Raises:
-        ConfigError: one holds what cannot be; the message names it.
+        ConfigError: one has an invalid value; the message names it.
     """
     resource = _resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     labels = {
@@ -173,7 +173,7 @@ def init(
 ) -> None:
     """Set llmtrace up for this process. Without it every wrapper is a no-op.
 
-    Calling it again replaces what was set up before, after sending what that still held.
+    Calling it again replaces what was set up before, after sending what was still queued.
 
     Args:
         service: this application's name; else `OTEL_SERVICE_NAME`.
@@ -188,13 +188,13 @@ def init(
         region: where this process runs.
         version: what is deployed.
         tenant_metrics: label metrics by tenant too; off, because tenants can be many.
-        ask_usage: ask servers for `include_usage` where the caller did not, and hide the extra
+        ask_usage: request `include_usage` where the application did not, and hide the extra
             chunk: without it vLLM's own figures and token counts do not arrive.
-        record_content: write prompts, answers, tool calls' arguments and results on spans. Off
+        record_content: write prompts, responses, tool calls' arguments and results on spans. Off
             unless `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` asks for spans.
         redact: called with each text before it is recorded, in the thread that ends the request;
             returns what to record, or `None` for nothing. If it raises, nothing is recorded.
-        content_limit: most bytes of text in one attribute; what is longer is cut, and says so.
+        content_limit: most bytes of text in one attribute; what is longer is cut, and marked so.
         own_hosts: names of your own gateways and engines, as in `gateway.internal` or
             `*.svc.cluster.local`: streams from there may carry timing comments, which the header
             `X-Llmtrace-Accept` asks for. It goes to no other host.
@@ -205,7 +205,7 @@ def init(
         meter_provider: the same for the OpenTelemetry GenAI metrics.
 
     Raises:
-        ConfigError: a setting is wrong; the message says which and how to mend it.
+        ConfigError: a setting is wrong; the message says which and how to fix it.
 
     Example:
         >>> import llmtrace
@@ -339,7 +339,7 @@ def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
 
 
 def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
-    """Send what the exporters still hold. Return whether all of it went within `timeout_s`."""
+    """Send what is queued in the exporters. Return whether all of it went within `timeout_s`."""
     active, deadline = runtime.active(), time.monotonic() + timeout_s
     settled = finalize.settle(timeout_s)
     if active is None:

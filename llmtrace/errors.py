@@ -1,9 +1,9 @@
-"""Which errors does llmtrace raise, and when?
+"""The errors that llmtrace raises, and when.
 
     LlmtraceError
-    ├── ConfigError      a setting is wrong: what, where, and how to mend it (at set-up only)
+    ├── ConfigError      a setting is wrong: what, where, and how to fix it (at set-up only)
     ├── DataError        input that cannot be read: a row, a budget, a beacon
-    └── SourceError      something llmtrace reads from did not answer: an engine, a server
+    └── SourceError      something llmtrace reads from did not respond: an engine, a server
 
 Nothing in this tree is ever raised through a wrapped stream: at run time llmtrace fails open.
 """
@@ -24,7 +24,7 @@ class DataError(LlmtraceError):
 
 
 class SourceError(LlmtraceError):
-    """A server, engine or file llmtrace reads from is missing, dead or refuses."""
+    """A server, engine or file llmtrace reads from is missing, dead or rejects the request."""
 
 
 def missing_extra(feature: str, extra: str, package: str) -> ConfigError:
@@ -36,7 +36,7 @@ def missing_extra(feature: str, extra: str, package: str) -> ConfigError:
 
 
 def explain_error(error: Exception) -> str:
-    """Return what went wrong, without the path and the number that an `OSError` puts around it.
+    """Return the reason of an error, without the path and the number of an `OSError`.
 
     Example:
         >>> explain_error(FileNotFoundError(2, "No such file or directory", "rows.jsonl"))

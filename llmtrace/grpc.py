@@ -1,4 +1,4 @@
-"""How do gRPC calls to a model become rows, and a gRPC server part of its callers' traces?
+"""Record gRPC calls to a model as rows, and make a gRPC server part of its clients' traces.
 
     from llmtrace.grpc import client_interceptors
 
@@ -69,15 +69,15 @@ def client_interceptors(
     Args:
         methods: which to record, as `"package.Service/Method"`. Default: all but gRPC's own health
             checks and reflection.
-        classify: says what a response message carries: `"text"`, `"reasoning"`, `"tool_call"`,
+        classify: returns what a response message carries: `"text"`, `"reasoning"`, `"tool_call"`,
             `"other"`, or `None` for nothing; or a mapping with that as `kind`, and any of
             `finish_reason`, `response_id`, `model`, `prompt_tokens`, `cached_tokens`,
             `output_tokens`, `queue_s`, `prefill_s`, `server_timing`. Default: what is not empty is
             text.
-        done: says whether a message is the last of its answer: a stream that ends before, even
-            with status `OK`, is `truncated`. Default: the status alone says so.
+        done: returns whether a message is the last of its response: a stream that ends before,
+            even with status `OK`, is `truncated`. Default: the status alone decides.
         model: the model's name.
-        route: what of the application asks.
+        route: the part of the application that sends the request.
         tenant: on whose behalf.
         tags: a list of words to find it by, in Langfuse.
         **attributes: recorded on each row's span under their own names; `user` and `session` as
@@ -109,7 +109,7 @@ def aio_client_interceptors(
         classify: as for `client_interceptors`.
         done: as for `client_interceptors`.
         model: the model's name.
-        route: what of the application asks.
+        route: the part of the application that sends the request.
         tenant: on whose behalf.
         tags: a list of words to find it by, in Langfuse.
         **attributes: recorded on each row's span under their own names; `user` and `session` as
@@ -124,17 +124,17 @@ def aio_client_interceptors(
 
 
 def server_interceptor(*, name: str | None = None, tell: bool = True) -> grpc.ServerInterceptor:
-    """Make what opens the server side of a caller's trace, for `grpc.server(interceptors=…)`.
+    """Make a server interceptor that continues clients' traces, for `grpc.server`.
 
     For servers between a client and an engine: what llmtrace records inside a method are children
-    of the caller's request, and the time the server spends itself, which is all of it up to the
-    first content but the waiting on its upstream calls, is told to the caller in `server-timing`
+    of the client's request, and the time the server spends itself, which is all of it up to the
+    first content but the waiting on its upstream calls, is sent to the client in `server-timing`
     of the trailing metadata. Methods with one request, and one response or a stream of them.
     Messages, errors and cancellation pass as they are. Before `llmtrace.init` it does nothing.
 
     Args:
         name: what this gateway goes by in rows and spans; default: the service's name.
-        tell: whether to tell callers.
+        tell: whether to send the times to clients.
 
     Raises:
         ConfigError: the name is no short word.
@@ -243,11 +243,11 @@ class _Whole(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             return continuation(details, request)
         try:
             with entered(call.recording):
-                answer = continuation(call.details, request)
+                response = continuation(call.details, request)
         except BaseException as error:
             call.failed(error)
             raise
-        return grpc_call.whole(call, answer)
+        return grpc_call.whole(call, response)
 
 
 def _aio_remade(details: Any, metadata: Any) -> Any:
@@ -287,15 +287,15 @@ class _AioWhole(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
             return await continuation(details, request)
         try:
             with entered(call.recording):
-                answer = await continuation(call.details, request)
+                response = await continuation(call.details, request)
         except BaseException as error:
             call.failed(error)
             raise
-        return grpc_call.awhole(call, answer)
+        return grpc_call.awhole(call, response)
 
 
 def _served(methods: Methods, handler: Any, method: str) -> Any:
-    """Return the handler of a method with ours around it; of a request that streams, as it is."""
+    """Return a method's handler wrapped in ours; of a request that streams, as it is."""
     if handler is None or handler.request_streaming or method.startswith(_ITS_OWN):
         return handler
     if handler.response_streaming:
@@ -303,7 +303,7 @@ def _served(methods: Methods, handler: Any, method: str) -> Any:
     else:
         make, behavior = grpc.unary_unary_rpc_method_handler, handler.unary_unary
     return make(
-        methods.around(behavior, method, stream=handler.response_streaming),
+        methods.wrapped(behavior, method, stream=handler.response_streaming),
         request_deserializer=handler.request_deserializer,
         response_serializer=handler.response_serializer,
     )

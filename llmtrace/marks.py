@@ -1,7 +1,7 @@
-"""How does an application say itself what a piece of time was spent on?
+"""Mark what a piece of time was spent on, from the application's code.
 
-`stage("gateway")` and `render()` mark the code they are around, as context manager or decorator,
-in the request being recorded. What the wrappers measure themselves needs no marks.
+`stage("gateway")` and `render()` mark the code they enclose, as context manager or decorator, in
+the request being recorded. What the wrappers measure themselves needs no marks.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
     """Mark the time inside as one stage of the request being recorded.
 
     In a decorated function, or anything it calls, up to the end of its stream. Outside any
-    request, it does nothing. Time the consumer holds a stream is `render` without being marked.
-    Around a block, a name that cannot be marked is logged once and changes nothing: a running
-    request is no place to raise.
+    request, it does nothing. Consumer time is `render` without being marked. As a context manager,
+    a name that cannot be marked is logged once and changes nothing: a running request is no place
+    to raise.
 
     Args:
         name: `network`, `gateway`, `queue`, `prefill` or `render`. `first_chunk` and `decode` are
@@ -73,7 +73,7 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             msg = (
                 f"llmtrace.stage({self._name!r}) cannot mark the generator {function!r}; "
-                f"write `with llmtrace.stage({self._name!r}):` around the part of it that is meant"
+                f"write `with llmtrace.stage({self._name!r}):` in it, enclosing what is meant"
             )
             raise ConfigError(msg)
         if not inspect.iscoroutinefunction(function):
@@ -115,11 +115,11 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
 
 
 def _free(recording: Recording) -> int:
-    """Return the time less what was held or marked already: no time is to count twice."""
+    """Return the time less consumer time and marks so far: no time is to count twice."""
     now = recording.clock()
     marks = (*recording.marked_before.values(), *recording.marked_after.values())
-    held = (recording.wait_started or now) - recording.start - recording.waited
-    return now - held - sum(marks)
+    consumer_time = (recording.wait_started or now) - recording.start - recording.waited
+    return now - consumer_time - sum(marks)
 
 
 def render() -> stage:
@@ -132,7 +132,7 @@ def render() -> stage:
 
 
 def _state(outcome: object, *recordings: Recording | None) -> None:
-    """Note what the application says that a request came to."""
+    """Note the outcome that the application states for a request."""
     if outcome is None:
         return
     if outcome not in OUTCOMES:
@@ -149,9 +149,9 @@ def annotate(**attributes: Scalar | Sequence[str] | None) -> None:
 
     For what is known only while it runs, such as the `user`, the `session` and a list of `tags`,
     recorded as `user.id`, `session.id` and `tag.tags`, or `cache_hit`: whether a cache answered
-    before any engine was asked. `outcome` is one of `success`, `error`, `cancelled`, `truncated`
-    and `timeout`: what the application made of it, as where it gives up on a stream and answers
-    itself. Outside any request it is for the turn or tool call around it, in
+    before any engine was called. `outcome` is one of `success`, `error`, `cancelled`, `truncated`
+    and `timeout`: what the application made of it, as where it gives up on a stream and responds
+    itself. Outside any request it is for the enclosing turn or tool call, in
     a gateway for the request that passes through. Elsewhere it does nothing. A value that cannot
     be recorded is left out and logged, since a running request is no place to raise.
     """
@@ -161,9 +161,9 @@ def annotate(**attributes: Scalar | Sequence[str] | None) -> None:
         recording = None
     tool = None
     if recording is None:
-        around = live()
-        recording = around.recording if isinstance(around, TurnScope) else None
-        tool = around if isinstance(around, ToolScope) else None
+        scope = live()
+        recording = scope.recording if isinstance(scope, TurnScope) else None
+        tool = scope if isinstance(scope, ToolScope) else None
     if recording is None and tool is None and relay is None:
         return
     for name, value in attributes.items():

@@ -1,4 +1,4 @@
-"""How does code that sends a request itself let the server's side be joined to it?"""
+"""Headers for code that sends a request itself, so that the server's side joins the trace."""
 
 from __future__ import annotations
 

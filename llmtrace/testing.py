@@ -1,4 +1,4 @@
-"""How do you test code that llmtrace records? `capture` its rows, with a clock you move.
+"""Test code that llmtrace records: `capture` its rows, with a clock you move.
 
 Shipped to users: everything here is public.
 """
@@ -23,7 +23,7 @@ _PATIENCE_S = 5.0
 
 
 class FakeClock:
-    """A monotonic clock in nanoseconds that moves only when told to.
+    """A monotonic clock in nanoseconds that moves only when advanced.
 
     Example:
         >>> clock = FakeClock()
@@ -51,12 +51,12 @@ class _List:
         self.write = rows.append
 
     def flush(self, timeout_s: float) -> bool:
-        """Nothing is held back."""
+        """Do nothing: no row is buffered."""
         del timeout_s
         return True
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def capture(
 ) -> Iterator[list[Row]]:
     """Collect the rows of everything recorded inside, in place of what `init` set up.
 
-    Rows of streams that were let go, too, once the block is left.
+    Rows of streams that were finalized are among them once the block is left.
 
     Args:
         service: the rows' service.
@@ -111,7 +111,7 @@ def fake_stream(
     Args:
         chunks: what to yield.
         clock: moved on by each gap.
-        gaps: seconds before each chunk, or one figure for all.
+        gaps: seconds before each chunk, or one value for all.
         error: raised after the last chunk, if given.
     """
     for chunk, gap in zip(chunks, _each(gaps), strict=False):
@@ -141,7 +141,7 @@ def _each(gaps: Iterable[float] | float) -> Iterator[float]:
 
 
 def make_row(**fields: Any) -> Row:
-    """Make a row for a test: a 1 s request with 0.2 s to its first content, unless told else.
+    """Make a row for a test: a 1 s request with 0.2 s to its first content, unless given.
 
     Example:
         >>> make_row(model="tiny").e2e_s

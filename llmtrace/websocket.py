@@ -1,4 +1,4 @@
-"""How do answers that stream over a WebSocket become rows?
+"""Record responses that stream over a WebSocket as rows.
 
     from llmtrace import websocket
 
@@ -49,32 +49,32 @@ def wrap(
     tags: Sequence[str] | None = None,
     **attributes: Scalar | None,
 ) -> C:
-    """Record each question asked over a WebSocket, and the messages that answer it, as a request.
+    """Record each request sent over a WebSocket, and the messages of its response, as a row.
 
-    A request begins when its message is sent and ends with the last message of the answer. In a
+    A request begins when its message is sent and ends with the last message of the response. In a
     decorated function it joins that function's row. Messages, order, exceptions, cancellation and
     the closing stay as they are.
 
     Without `done`, `asks` and `classify`, messages are OpenAI's events, of the Realtime API or of
-    Responses: `response.create` asks, `response.done` (`.completed`, …) is the last.
+    Responses: `response.create` is a request, `response.done` (`.completed`, …) is the last.
 
     Args:
         connection: a client connection of the `websockets` library, sync or asyncio, or one of the
-            OpenAI SDK's around it. Or what opens one, not entered or awaited yet: asyncio's
+            OpenAI SDK's wrapper of one. Or what opens one, not entered or awaited yet: asyncio's
             `connect(…)`, threading's `connect(…, legacy=False)`. Then the opening is timed, too,
-            and counts for the first request if that is asked within a second.
-        done: says whether a received message is the last of its answer; `"close"` if the server
-            closes the connection after it. An answer that ends before is `truncated`. Default:
-            the message for which `classify` tells a `finish_reason` is the last.
-        asks: says whether a sent message asks for an answer. Default: each does that is sent after
-            something of the answer before has come.
-        classify: says what a received message carries: `"text"`, `"reasoning"`, `"tool_call"`,
+            and counts for the first request if that is sent within a second.
+        done: returns whether a received message is the last of its answer; `"close"` if the server
+            closes the connection after it. A response that ends before is `truncated`. Default:
+            the message for which `classify` returns a `finish_reason` is the last.
+        asks: returns whether a sent message is a request. Default: each is that is sent after
+            something of the previous response has come.
+        classify: returns what a received message carries: `"text"`, `"reasoning"`, `"tool_call"`,
             `"other"`, or `None` for nothing; or a mapping with that as `kind`, and any of
             `finish_reason`, `response_id`, `model`, `prompt_tokens`, `cached_tokens`,
             `output_tokens`, `queue_s`, `prefill_s`, `server_timing`. Default: what is not empty
             is text.
         model: the model's name.
-        route: what of the application asks.
+        route: the part of the application that sends the request.
         tenant: on whose behalf.
         tags: a list of words to find it by, in Langfuse.
         **attributes: recorded on each row's span under their own names; `user` and `session` as
@@ -114,8 +114,8 @@ def _protocol(done: Any, asks: Any, classify: Any) -> Protocol:
         return _OPENAI
     if done is None and classify is None:
         raise ConfigError(
-            f"{_WHERE}: with asks alone nothing says where an answer ends; give done, or a "
-            "classify that tells the finish_reason"
+            f"{_WHERE}: with asks alone the end of a response is not known; give done, or a "
+            "classify that returns the finish_reason"
         )
     by_close = done == "close"
     return Protocol(

@@ -1,4 +1,4 @@
-"""Does `init` set up what was asked for, and say what is wrong before the first request?"""
+"""Does `init` set up what was requested, and report what is wrong before the first request?"""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_what_share_is_kept_by_the_environment(environ, expected):
 @pytest.mark.parametrize("text", ["most", "2", "-0.1", "nan", "inf", "1e999"])
 @pytest.mark.parametrize("name", ["LLMTRACE_SAMPLE", "OTEL_TRACES_SAMPLER_ARG"])
 def test_a_share_that_cannot_be_names_its_variable(name, text):
-    """A share out of range is refused by the variable it stands in."""
+    """A share out of range is rejected by the variable it stands in."""
     with pytest.raises(ConfigError, match=f"^{name}=.*between 0 and 1"):
         read_environment({"OTEL_TRACES_SAMPLER": "traceidratio", name: text})
 
@@ -246,7 +246,7 @@ def test_the_environment_wins_over_defaults(monkeypatch):
     assert (row.service, row.region, row.version, row.weight) == ("theirs", "us", "0", 2.0)
 
 
-def test_a_service_nobody_named():
+def test_a_service_without_a_name():
     """Without a name anywhere, the service is OpenTelemetry's unknown one."""
     assert row_of().service == "unknown_service"
 
@@ -275,7 +275,7 @@ def test_a_row_a_line_where_nothing_is_said(capsys):
     assert (out, len(err.splitlines())) == ("", 1)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- what is rejected ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_a_wrong_setting_is_explained(settings, expected):
 
 
 def test_a_port_that_is_taken_is_explained():
-    """A port somebody has is told with what to do, and nothing stays registered."""
+    """A port in use is reported with what to do, and nothing stays registered."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -316,7 +316,7 @@ def test_a_port_that_is_taken_is_explained():
 
 
 def test_a_refusal_leaves_what_was_set_up():
-    """Settings that are refused change nothing."""
+    """Settings that are rejected change nothing."""
     llmtrace.init("shop", exporters=[])
     before = runtime.active()
 
@@ -345,7 +345,7 @@ def test_a_refusal_closes_what_it_had_built(monkeypatch, wrong):
 
 
 def test_a_budget_becomes_thresholds(monkeypatch):
-    """The budget's limits are told to the exporters, as bounds and by its name."""
+    """The budget's limits are passed to the exporters, as bounds and by its name."""
     seen = []
     monkeypatch.setattr(
         configure.export, "build", lambda _, settings: seen.append(settings) or Plain()
@@ -359,7 +359,7 @@ def test_a_budget_becomes_thresholds(monkeypatch):
 
 
 def test_every_limit_of_several_budgets_becomes_a_threshold(monkeypatch):
-    """One application may answer for several routes, each with a budget of its own."""
+    """One application may serve several routes, each with a budget of its own."""
     seen = []
     monkeypatch.setattr(
         configure.export, "build", lambda _, settings: seen.append(settings) or Plain()
@@ -393,7 +393,7 @@ def test_exporters_may_come_from_anywhere():
 
 
 def test_init_again_replaces_what_was_set_up():
-    """A second `init` sends what the first still held, and takes its place."""
+    """A second `init` sends what the first still had queued, and takes its place."""
     first, second = Sink(), Sink()
     llmtrace.init("one", exporters=[first])
     llmtrace.init("two", exporters=[second])
@@ -445,7 +445,7 @@ def test_a_sink_that_will_not_close_is_counted():
 
 @pytest.mark.parametrize("sends_all", [True, False])
 def test_flush_says_whether_all_of_it_went(sends_all):
-    """Flushing asks every exporter, and is true only if each sent everything."""
+    """Flushing flushes every exporter, and is true only if each sent everything."""
     sinks = [Sink(sends_all=sends_all), Sink()]
     llmtrace.init(exporters=sinks)
 
@@ -456,7 +456,7 @@ def test_flush_says_whether_all_of_it_went(sends_all):
 def test_flush_shares_its_time(monkeypatch):
     """All exporters together have the time that was given, and never less than none."""
     now = iter([100.0, 101.0, 107.0])
-    # In its place, and not on the module: other threads ask that one for the time, too.
+    # In its place, and not on the module: other threads read the time there, too.
     clock = SimpleNamespace(monotonic=lambda: next(now))
     monkeypatch.setattr(configure, "time", clock)
     first, second = Sink(), Sink()
@@ -509,7 +509,7 @@ def test_opentelemetrys_switch_for_content(text, recorded):
 
 
 def test_a_switch_that_is_neither():
-    """A value nobody knows is a mistake that must not go unnoticed either way."""
+    """An unknown value is a mistake that must not go unnoticed either way."""
     with pytest.raises(ConfigError, match=rf"{CAPTURE}='yes please' is not one of no_content"):
         read_environment({CAPTURE: "yes please"})
 

@@ -60,7 +60,7 @@ WRONG = ["first_chunk", "decode", "unattributed", "Queue", "", None, []]
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_cannot_be_marked_is_refused_where_it_decorates(name):
-    """What is left over, or no stage, is refused where a function is decorated with it."""
+    """What is left over, or no stage, is rejected where a function is decorated with it."""
     with pytest.raises(
         ConfigError, match="the stages to mark are network, gateway, queue, prefil"
     ):
@@ -90,7 +90,7 @@ def test_what_cannot_be_marked_changes_nothing_at_run_time(clock, caplog, starte
 
 
 def test_marks_outside_any_request_do_nothing(clock):
-    """Code with marks in it runs without a request around it."""
+    """Code with marks in it runs without an enclosing request."""
     with capture(clock=clock) as rows, llmtrace.stage("gateway"):
         clock.advance(1)
 
@@ -142,7 +142,7 @@ def test_a_mark_after_the_first_content(clock):
 
 
 def test_a_mark_in_the_consumers_own_time_counts_once(clock):
-    """While the consumer holds a stream its time is render already."""
+    """While the consumer keeps a stream waiting its time is render already."""
     with capture(clock=clock) as rows:
 
         @llmtrace.trace
@@ -176,7 +176,7 @@ def test_a_mark_inside_a_mark_takes_its_time_from_it(clock):
 
 
 def test_a_mark_around_a_hold_counts_without_it(clock):
-    """What the consumer held inside a mark is render already, and not the mark's."""
+    """Consumer time inside a mark is render already, and not the mark's."""
     with capture(clock=clock) as rows:
 
         @llmtrace.trace
@@ -295,7 +295,7 @@ def test_a_coroutine_function_is_marked_while_it_is_awaited(clock):
     assert inspect.iscoroutinefunction(check)
 
 
-def test_overlapping_calls_are_told_apart(clock):
+def test_overlapping_calls_are_distinguished(clock):
     """Calls of one marked function that overlap in time mark each its own request."""
     turns = [asyncio.Event(), asyncio.Event()]
 
@@ -324,7 +324,7 @@ def test_overlapping_calls_are_told_apart(clock):
 
 
 def test_one_mark_may_be_shared_by_requests_at_once(clock):
-    """A mark kept in a variable and used by overlapping requests tells them apart."""
+    """A mark kept in a variable and used by overlapping requests distinguishes them."""
     turns = [asyncio.Event(), asyncio.Event()]
     rendering = llmtrace.render()
 
@@ -357,7 +357,7 @@ def test_an_end_without_a_start_is_counted():
 
 
 def test_a_generator_function_cannot_be_marked():
-    """Calling a generator takes no time, so a mark on it is refused, with what to write."""
+    """Calling a generator takes no time, so a mark on it is rejected, with what to write."""
 
     def plain():
         yield 1
@@ -366,12 +366,12 @@ def test_a_generator_function_cannot_be_marked():
         yield 1
 
     for function in (plain, coming):
-        with pytest.raises(ConfigError, match=r"write `with llmtrace.stage\('gateway'\):` around"):
+        with pytest.raises(ConfigError, match=r"write `with llmtrace.stage\('gateway'\):` in it"):
             llmtrace.stage("gateway")(function)
 
 
 class Breaking(FakeClock):
-    """A clock that can be told to fail."""
+    """A clock that can be made to fail."""
 
     broken = False
 
@@ -421,7 +421,7 @@ def test_what_is_known_only_inside():
 
 
 def test_a_value_that_cannot_be_recorded_is_left_out():
-    """A bad value is counted and left out; those beside it are kept, and nothing is raised."""
+    """A bad value is counted and left out; the others are kept, and nothing is raised."""
     with capture() as rows:
 
         @llmtrace.trace

@@ -1,4 +1,4 @@
-"""Whatever writes rows, does every reader give them the same seven stages?"""
+"""Whatever writes rows, does every consumer give them the same seven stages?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llmtrace.dataset.jsonl import read_rows
 from llmtrace.errors import DataError, SourceError
 from tests.strategies import rows
 
-# Columns hold what has a start and a name; what else a row is made of is anything at all.
+# Columns take what has a start and a name; what else a row is made of is anything at all.
 placed = rows.map(
     lambda row: replace(row, start=1_790_000_000_000_000_000, service="s", request_id="r")
 )
@@ -27,7 +27,7 @@ FILES = ["rows.jsonl", "rows.jsonl.gz", "rows.parquet"]
 
 
 def saved(path, columns: Columns):
-    """Write columns in the form that a file's name asks for."""
+    """Write columns in the form that a file's name requires."""
     if path.suffix != ".parquet":
         write_columns(path, columns)
         return path
@@ -83,14 +83,14 @@ def test_every_form_of_file_is_read_to_the_same_rows(tmp_path, name):
 
 
 def test_the_budget_knows_the_stages_of_a_saved_case(tmp_path, capsys):
-    """Rows with `queue_s` and its source, without what the engine reported beside them."""
+    """Rows with `queue_s` and its source, without the engine's other figures."""
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(FLAT) + "\n" for _ in range(200)))
 
     assert main(["budget", "suggest", str(path)]) == 0
     said = capsys.readouterr().out
     assert "queue" in said
-    assert "nobody tells network, gateway, queue" not in said
+    assert "not reported: network, gateway, queue" not in said
 
     assert main(["budget", "report", str(path)]) == 0
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("queue"))
@@ -109,12 +109,12 @@ def test_a_waterfall_is_drawn_of_a_saved_case(tmp_path, capsys):
 
 def test_a_folder_without_rows_is_named(tmp_path):
     """A folder that is no case is an error of the source."""
-    with pytest.raises(SourceError, match=r"holds none of rows\.parquet"):
+    with pytest.raises(SourceError, match=r"contains none of rows\.parquet"):
         read_rows(tmp_path)
 
 
 def test_what_no_stage_is_written_for_is_unattributed():
-    """A reader that saw no decode writes none, and none is made up from the times."""
+    """A program that saw no decode writes none, and none is made up from the times."""
     row = from_dict({**FLAT, "decode_s": None, "unattributed_s": 2.1})
 
     assert row.stages.decode is None

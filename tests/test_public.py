@@ -104,7 +104,7 @@ def test_every_public_member_is_documented(name):
 
 
 def test_the_package_is_typed():
-    """Type checkers are told to believe the annotations."""
+    """Type checkers are directed to believe the annotations."""
     assert (Path(llmtrace.__file__).parent / "py.typed").exists()
 
 
@@ -158,7 +158,7 @@ def test_importing_brings_nothing_heavy_along(module):
 
 
 def test_importing_brings_no_opentelemetry_sdk_along():
-    """Only OpenTelemetry's API is imported: its SDK and exporters come when they are asked for."""
+    """Only OpenTelemetry's API is imported: its SDK and exporters come when they are used."""
     program = "import sys, llmtrace; print(*(n for n in sys.modules if 'telemetry' in n))"
     loaded = {".".join(name.split(".")[:2]) for name in python(program).split()}
 

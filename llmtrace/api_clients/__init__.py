@@ -1,1 +1,1 @@
-"""How do commands speak to servers, and who may speak to ours?"""
+"""Clients of the servers that commands talk to, and checks of who may reach ours."""

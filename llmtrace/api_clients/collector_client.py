@@ -1,7 +1,7 @@
-"""How does a command ask a running collector for what it has stored?
+"""A client for the read API of a running collector.
 
-`Collector` speaks the read API of `llmtrace collect` (docs/collector.md). It follows nobody
-elsewhere and asks no proxy: the token is for this one server.
+`Collector` speaks the read API of `llmtrace collect` (docs/collector.md). It follows no redirect
+to another server and uses no proxy: the token is for this one server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llmtrace.errors import ConfigError, SourceError
 
 DEFAULT_URL: Final = "http://127.0.0.1:4319"
 _TIMEOUT_S: Final = 60.0
-_MAX_BYTES: Final = 64 << 20  # of an answer that is read as a whole
+_MAX_BYTES: Final = 64 << 20  # of a response that is read as a whole
 _MAX_LINE: Final = 1 << 20
 _MAX_SAID: Final = 512
 
@@ -33,22 +33,24 @@ class Collector:
 
     Args:
         url: `http://host:port` or `https://…`.
-        token_file: a file with the token it wants; `None` = it wants none.
+        token_file: a file with the token it requires; `None` = it requires none.
 
     Raises:
-        ConfigError: that is no address, or the file holds no token.
+        ConfigError: the address is invalid, or the file contains no token.
     """
 
-    # What errors say. Others speak the same protocol below /api/v1, by names of their own.
-    whom = "collector"
+    # Used in errors. Others speak the same protocol below /api/v1, by names of their own.
+    server_kind = "collector"
     usual = DEFAULT_URL
-    mend = "start one with `llmtrace collect`, or say where it is"
+    fix = "start one with `llmtrace collect`, or say where it is"
     token_option = "--token-file"  # noqa: S105 - the name of an option
 
     def __init__(self, url: str = DEFAULT_URL, token_file: Path | None = None) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(f"{url!r} is no address of a {self.whom}; write {self.usual}")
+            raise ConfigError(
+                f"{url!r} is not an address of a {self.server_kind}; write {self.usual}"
+            )
         if parts.username or parts.password:
             raise ConfigError("keep secrets out of the address: put a token into a file")
         self.url = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
@@ -60,30 +62,30 @@ class Collector:
         """Return the JSON at an address below /api/v1.
 
         Raises:
-            SourceError: it does not answer, or not with that.
+            SourceError: it does not respond, or not with JSON.
         """
         try:
-            with self._open(path, parameters) as answer:
-                return json.loads(answer.read(_MAX_BYTES))
+            with self._open(path, parameters) as response:
+                return json.loads(response.read(_MAX_BYTES))
         except (ValueError, RecursionError) as error:
-            raise SourceError(f"{self.url}/api/v1/{path}: what came is no JSON") from error
+            raise SourceError(f"{self.url}/api/v1/{path}: the response is not JSON") from error
         except (OSError, http.client.HTTPException) as error:
             raise self._broke(error) from error
 
     def lines(self, path: str, **parameters: object) -> Iterator[dict[str, Any]]:
-        """Yield the objects of an answer that has one a line, as they come.
+        """Yield the objects of a response that has one a line, as they come.
 
         Raises:
-            SourceError: it does not answer, or its answer breaks off.
+            SourceError: it does not respond, or its response breaks off.
         """
         try:
-            with self._open(path, parameters) as answer:
-                while line := answer.readline(_MAX_LINE):
+            with self._open(path, parameters) as response:
+                while line := response.readline(_MAX_LINE):
                     value = json.loads(line)
                     if isinstance(value, dict):
                         yield value
         except (ValueError, RecursionError) as error:
-            raise SourceError(f"{self.url}/api/v1/{path}: the answer breaks off") from error
+            raise SourceError(f"{self.url}/api/v1/{path}: the response breaks off") from error
         except (OSError, http.client.HTTPException) as error:
             raise self._broke(error) from error
 
@@ -91,13 +93,13 @@ class Collector:
         """Send JSON to an address below /api/v1 and return the JSON that comes back.
 
         Raises:
-            SourceError: it does not answer, or not with that.
+            SourceError: it does not respond, or not with JSON.
         """
         try:
-            with self._open(path, {}, json.dumps(content).encode()) as answer:
-                return json.loads(answer.read(_MAX_BYTES))
+            with self._open(path, {}, json.dumps(content).encode()) as response:
+                return json.loads(response.read(_MAX_BYTES))
         except (ValueError, RecursionError) as error:
-            raise SourceError(f"{self.url}/api/v1/{path}: what came is no JSON") from error
+            raise SourceError(f"{self.url}/api/v1/{path}: the response is not JSON") from error
         except (OSError, http.client.HTTPException) as error:
             raise self._broke(error) from error
 
@@ -116,19 +118,19 @@ class Collector:
             opened: IO[bytes] = self._opener.open(request, timeout=_TIMEOUT_S)
         except urllib.error.HTTPError as error:
             with error:
-                raise SourceError(self._refused(error)) from None
+                raise SourceError(self._rejection(error)) from None
         return opened
 
-    def _refused(self, error: urllib.error.HTTPError) -> str:
+    def _rejection(self, error: urllib.error.HTTPError) -> str:
         if error.code == HTTPStatus.UNAUTHORIZED:
-            return f"{self.url} wants a token; put it into a file and give {self.token_option}"
-        said = error.read(_MAX_SAID).decode("utf-8", "replace")
+            return f"{self.url} requires a token; put it into a file and give {self.token_option}"
+        reason = error.read(_MAX_SAID).decode("utf-8", "replace")
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            said = json.loads(said)["error"]
-        return f"{self.url} answered {error.code}: {said}".rstrip(": ")
+            reason = json.loads(reason)["error"]
+        return f"{self.url} responded {error.code}: {reason}".rstrip(": ")
 
     def _broke(self, error: Exception) -> SourceError:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLError):
             return SourceError(f"{self.url}: TLS failed: {reason}")
-        return SourceError(f"no {self.whom} answers at {self.url} ({reason}); {self.mend}")
+        return SourceError(f"no {self.server_kind} responds at {self.url} ({reason}); {self.fix}")

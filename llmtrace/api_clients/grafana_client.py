@@ -1,7 +1,7 @@
-"""How is a Grafana asked, and what does it mean when it refuses?
+"""Connect to a Grafana, and turn its failures into errors a person can act on.
 
-`grafana_client` speaks; here are its set-up, and errors a person can act on. The token is in none
-of them, and in no representation.
+`grafana_client` speaks; here are its set-up and its errors. The token is in none of them, and in
+no representation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ try:
     from niquests.exceptions import JSONDecodeError, RequestException, SSLError, Timeout
 except ImportError as error:
     raise missing_extra(
-        "asking a Grafana", "dashboards", error.name or "grafana-client"
+        "connecting to a Grafana", "dashboards", error.name or "grafana-client"
     ) from error
 
 NOT_FOUND: Final = 404
@@ -34,12 +34,12 @@ _CONFLICT: Final = (409, 412)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """Who asks a Grafana: what its options are called, and which role its token needs there.
+class GrafanaOptions:
+    """The names of a command's Grafana options, for errors, and the role its token needs.
 
     Attributes:
         url, token_file, ca_file: names of options, for errors.
-        timeout: likewise; `None` = there is none.
+        timeout: its option's name, too; `None` = there is none.
         role: that the token's service account needs.
     """
 
@@ -55,25 +55,25 @@ class Grafana:
 
     Attributes:
         url: of its start page.
-        api: what speaks to it; to be used within `asking`.
+        api: the client; to be used within `requesting`.
 
     Args:
         url: of its start page, with the path it is served under.
         token: of a service account.
-        asker: who asks.
+        options: of the command that connects.
         ca_file: certificates to trust, where its own is signed by none of the public ones.
-        timeout_s: for each answer.
+        timeout_s: for each response.
 
     Raises:
-        ConfigError: the URL is none, or says a password; the token is too short to be one; there
-            is no such file.
+        ConfigError: the URL is invalid, or contains a password; the token is too short to be one;
+            there is no such file.
     """
 
     def __init__(
         self,
         url: str,
         token: str,
-        asker: Asker,
+        options: GrafanaOptions,
         *,
         ca_file: Path | None = None,
         timeout_s: float = 10.0,
@@ -82,21 +82,21 @@ class Grafana:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
         except ValueError as error:
-            raise ConfigError(f"{asker.url} {url!r}: {error}") from error
+            raise ConfigError(f"{options.url} {url!r}: {error}") from error
         if "@" in url or parts.query:
             raise ConfigError(
-                f"{asker.url}: put the token into a file ({asker.token_file}), not into the URL"
+                f"{options.url}: put the token into a file ({options.token_file}), not the URL"
             )
         if parts.scheme not in {"http", "https"} or not host:
-            raise ConfigError(f"{asker.url} {url!r}: write it as https://grafana.example.org")
+            raise ConfigError(f"{options.url} {url!r}: write it as https://grafana.example.org")
         if len(token) < _MIN_TOKEN:
             # Tokens are taken out of what is shown, and a short one takes the words with it.
             raise ConfigError(
-                f"{asker.token_file}: the token has fewer than {_MIN_TOKEN} characters, which "
+                f"{options.token_file}: the token has fewer than {_MIN_TOKEN} characters, which "
                 "none of a service account has"
             )
         if ca_file is not None and not ca_file.is_file():
-            raise ConfigError(f"{asker.ca_file} {ca_file}: no such file")
+            raise ConfigError(f"{options.ca_file} {ca_file}: no such file")
         path = parts.path.strip("/")
         self.url = (
             f"{parts.scheme}://{host}{f':{port}' if port else ''}{f'/{path}' if path else ''}"
@@ -111,7 +111,7 @@ class Grafana:
             timeout=timeout_s,
         )
         self._token = token
-        self._asker = asker
+        self._options = options
 
     def __repr__(self) -> str:
         return f"Grafana({self.url!r})"
@@ -121,13 +121,13 @@ class Grafana:
         self.api.client.s.close()
 
     @contextmanager
-    def asking(self, what: str) -> Iterator[None]:
-        """Turn what goes wrong while it is asked for something into an error of ours.
+    def requesting(self, what: str) -> Iterator[None]:
+        """Turn a failure of the requests inside into an error of ours.
 
         Raises:
-            SourceError: it refuses, does not answer, or is no Grafana.
+            SourceError: it rejects a request, does not respond, or is no Grafana.
         """
-        asker = self._asker
+        options = self._options
         try:
             yield
         except GrafanaException as error:
@@ -135,7 +135,7 @@ class Grafana:
         except SSLError as error:
             raise SourceError(
                 f"{what}: no secure connection to {self.url}: {unreachable(error)}; if its "
-                f"certificate is your own, name who signed it with {asker.ca_file}"
+                f"certificate is your own, give its signer with {options.ca_file}"
             ) from None
         except Timeout:
             raise SourceError(f"{what}: {self._late()}") from None
@@ -145,51 +145,53 @@ class Grafana:
             raise SourceError(f"{what}: cannot reach {self.url}: {unreachable(error)}") from None
 
     def _refusal(self, error: GrafanaException) -> str:
-        status, said = error.status_code, self._words(_message(error))
+        status, message = error.status_code, self._words(_message(error))
         if status == 0:
             return self._late()
         if status == _UNAUTHORIZED:
             return (
-                f"{self.url} does not know the token (401: {said}); take a service account's of "
-                "this Grafana, which has not expired"
+                f"{self.url} does not know the token (401: {message}); take a service account's "
+                "of this Grafana, which has not expired"
             )
         if status == _FORBIDDEN:
             return (
-                f"the token may not do this (403: {said}); its service account needs "
-                f"{self._asker.role}"
+                f"the token may not do this (403: {message}); its service account needs "
+                f"{self._options.role}"
             )
         if status == NOT_FOUND:
-            return self._not_grafana() if not says_why(error) else f"not found (404: {said})"
+            return (
+                self._not_grafana() if not explains_error(error) else f"not found (404: {message})"
+            )
         if status in _CONFLICT:
             return (
-                f"refused ({status}: {said}); somebody else changed it meanwhile, or another of "
+                f"rejected ({status}: {message}); it has been changed meanwhile, or another of "
                 "this name is there: look at it in Grafana, then run this again"
             )
-        return f"{self.url} refused ({status}): {said}"
+        return f"{self.url} rejected the request ({status}): {message}"
 
     def _late(self) -> str:
-        timeout = self._asker.timeout
-        return f"{self.url} did not answer in time" + (f"; see {timeout}" if timeout else "")
+        timeout = self._options.timeout
+        return f"{self.url} did not respond in time" + (f"; see {timeout}" if timeout else "")
 
     def _not_grafana(self) -> str:
         return (
-            f"no Grafana answers at {self.url}; give the address of its start page, with the path "
-            "it is served under, as in https://example.org/grafana"
+            f"no Grafana responds at {self.url}; give the address of its start page, with the "
+            "path it is served under, as in https://example.org/grafana"
         )
 
-    def _words(self, said: object) -> str:
-        """Return what was said, on one line, not too long and without the token."""
-        text = " ".join(str(said).split()).replace(self._token, "***")
+    def _words(self, message: object) -> str:
+        """Return a message on one line, not too long and without the token."""
+        text = " ".join(str(message).split()).replace(self._token, "***")
         return text if len(text) <= _MAX_WORDS else f"{text[:_MAX_WORDS]}…"
 
 
 def _message(error: GrafanaException) -> str:
-    said = error.response
-    if isinstance(said, Mapping):
-        return str(said.get("message") or said.get("error") or "no reason given")
-    return str(said or error.message)
+    message = error.response
+    if isinstance(message, Mapping):
+        return str(message.get("message") or message.get("error") or "no reason given")
+    return str(message or error.message)
 
 
-def says_why(error: GrafanaException) -> bool:
-    """Say whether a 404 is Grafana's own word: any other server's is a page, or nothing."""
+def explains_error(error: GrafanaException) -> bool:
+    """Return whether a 404 has Grafana's message: any other server's is a page, or empty."""
     return isinstance(error.response, Mapping) and bool(error.response.get("message"))

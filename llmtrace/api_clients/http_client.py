@@ -1,4 +1,4 @@
-"""How does a command speak to one server, so that no secret of it reaches another?"""
+"""Open URLs so that no secret meant for one server reaches another."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from llmtrace.errors import ConfigError
 
 _MAX_TOKEN: Final = 4096
 _MAX_CAUSES: Final = 64
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # what a header can hold, and no space
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # characters a header can contain, and no space
 
 
 def opener(*, proxies: bool) -> urllib.request.OpenerDirector:
-    """Return what opens URLs, and follows nobody elsewhere.
+    """Return an opener of URLs that follows no redirect to another server.
 
     Args:
-        proxies: whether those that the environment names are asked for the way.
+        proxies: whether to use those that the environment names.
     """
-    ways = () if proxies else (urllib.request.ProxyHandler({}),)
-    return urllib.request.build_opener(*ways, _Stay)
+    handlers = () if proxies else (urllib.request.ProxyHandler({}),)
+    return urllib.request.build_opener(*handlers, _Stay)
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -48,7 +48,9 @@ def read_token(path: Path, option: str = "--token-file") -> str:
         reason = getattr(error, "strerror", None) or "not text"
         raise ConfigError(f"{option} {path}: cannot read the token: {reason}") from error
     if not _TOKEN.fullmatch(token):
-        raise ConfigError(f"{option} {path}: wants one token, on one line, and nothing else")
+        raise ConfigError(
+            f"{option} {path}: must contain one token, on one line, and nothing else"
+        )
     return token
 
 

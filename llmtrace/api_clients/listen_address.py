@@ -1,17 +1,17 @@
-"""Who can reach what a command of ours listens on, and by which name did they ask?"""
+"""Decide which machines can reach an address that a command listens on."""
 
 from __future__ import annotations
 
 from ipaddress import ip_address
 from typing import Final
 
-# Without a token only these will do: a page in somebody's browser could have its own name mean
+# Without a token only these will do: a page in a user's browser could have its own name mean
 # this machine.
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches a host to listen on.
+    """Return whether only this machine reaches a host to listen on.
 
     Example:
         >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("::1")

@@ -1,6 +1,6 @@
-"""What happens to an answer in the user's page? Our script measures it, its beacon joins the row.
+"""Measure a streamed response in the user's page, and join its beacon to the server's row.
 
-`Middleware` around an ASGI application is all a server needs; see docs/browser.md.
+Wrapping an ASGI application in `Middleware` is all a server needs; see docs/browser.md.
 """
 
 from llmtrace.browser.asgi import Middleware, page_span, script

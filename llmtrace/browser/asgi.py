@@ -1,8 +1,8 @@
-"""How does an application serve the script, take the beacons, and know which rows to join?
+"""ASGI middleware that serves the script, takes the beacons and delays the rows they belong to.
 
-`Middleware` goes around any ASGI application. It answers below one path of its own (`/llmtrace/`)
-and passes on everything else untouched; a request that the script made is given the page's trace,
-and its rows wait for the page's beacon.
+`Middleware` wraps any ASGI application. It answers below one path of its own (`/llmtrace/`) and
+passes on everything else untouched; a request that the script made is given the page's trace, and
+its rows wait for the page's beacon.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def script(*, module: bool = False) -> str:
         module: with `export`s, for `import`; else for `<script src>`. Both set `llmtrace`.
     """
     text = files("llmtrace.browser").joinpath("llmtrace.js").read_text(encoding="utf-8")
-    # Comments are for those who read the file, and half of what would go over the wire.
+    # Comments are half of the file, and a browser needs none of them.
     lines = [line for line in map(str.strip, text.splitlines()) if line[:2] not in {"", "//"}]
     text = "\n".join([_FIRST_LINE, *lines, ""])
     return text + _AS_MODULE if module else text
 
 
 class Middleware:
-    """Serve the page's side of llmtrace around an ASGI application.
+    """Serve the page's side of llmtrace, and pass all else to an ASGI application.
 
     Args:
         app: the application.
@@ -132,22 +132,22 @@ class Middleware:
         self, ids: tuple[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Run the application inside the page's trace, and have its rows wait for the beacon."""
-        attached = asked = token = None
+        attached = pending = token = None
         if (runtime := active()) is not None:
-            around = otel_trace.get_current_span().get_span_context()
-            if around.is_valid:
-                sampled: bool | None = around.trace_flags.sampled
+            enclosing = otel_trace.get_current_span().get_span_context()
+            if enclosing.is_valid:
+                sampled: bool | None = enclosing.trace_flags.sampled
             elif (sampled := _sampled(runtime, ids[0], scope)) is not None:
                 attached = otel_context.attach(_inside(*ids, sampled=sampled))
             if self._joins:
-                asked = self._waiting.begin(ids[0], sampled=sampled)
-                token = awaited.set(partial(self._waiting.row, asked))
+                pending = self._waiting.begin(ids[0], sampled=sampled)
+                token = awaited.set(partial(self._waiting.row, pending))
         try:
             await self._app(scope, receive, send)
         finally:
-            if token is not None and asked is not None:
+            if token is not None and pending is not None:
                 awaited.reset(token)
-                self._waiting.end(asked)
+                self._waiting.end(pending)
             if attached is not None:
                 otel_context.detach(attached)
 
@@ -190,7 +190,7 @@ class Middleware:
             await _respond(send, 204, "", cors)
 
     def _allowed(self, scope: Scope, origin: str | None) -> str | None:
-        """Return what the answer may say of the beacon's origin; `None` if it is not welcome."""
+        """Return the origin that the response allows; `None` if the beacon's is not allowed."""
         if origin is None:
             return None
         if "*" in self._origins:
@@ -224,9 +224,9 @@ def page_span(beacon: Beacon, service: str, ended: int) -> Span:
     """Make the span of a page's own request, the root of its trace, from its beacon.
 
     Args:
-        beacon: what the page told.
+        beacon: what the page reported.
         service: the application's.
-        ended: unix nanoseconds at which the answer was over, by the server's clock.
+        ended: unix nanoseconds at which the response was over, by the server's clock.
     """
     browser = beacon.browser
     failed = browser.outcome in {"error", "timeout", "truncated"}
@@ -272,11 +272,11 @@ def _page(scope: Scope) -> tuple[str, str] | None:
 
 
 def _sampled(runtime: Runtime, trace_id: str, scope: Scope) -> bool | None:
-    """Say whether the page's trace is sampled, as if this request were its root.
+    """Return whether the page's trace is sampled, as if this request were its root.
 
     Returns:
-        What the page's own `traceparent` says if it sent one of this trace, else what the
-        application's sampler says; `None` if that cannot be asked.
+        The page's own `traceparent` decides if it sent one of this trace, else the
+        application's sampler; `None` if that cannot be evaluated.
     """
     given = _TRACEPARENT.fullmatch(_header(scope, b"traceparent") or "")
     if given and given[1] == trace_id:

@@ -1,7 +1,7 @@
-"""What does a page's beacon say, and can it be read?
+"""Parse a page's beacon, and reject what cannot be true.
 
-One flat JSON object from a browser nobody vouches for: bounded in size, known names only, numbers
-finite and in range. It is believed about the page's own time, and about nothing else.
+One flat JSON object from an untrusted browser: bounded in size, known names only, numbers finite
+and in range. It is believed about the page's own time, and about nothing else.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _NOT_THE_PAGES: Final = ("app_e2e_ms", "app_ttft_ms", "app_held_ms", "inconsiste
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beacon:
-    """What one page told of one answer.
+    """What one page reported of one response.
 
     Attributes:
         trace_id: that the page made and sent along, 32 hex digits.
         span_id: the page's own span, parent of what the server did; 16 hex digits.
-        age_ns: from the end of the answer to the sending of this.
+        age_ns: from the end of the response to the sending of this.
     """
 
     trace_id: str
@@ -45,7 +45,7 @@ def read_beacon(body: bytes) -> Beacon:
     """Read a beacon; unknown names in it are ignored.
 
     Raises:
-        DataError: it is too long, not JSON, or holds a value that cannot be; the message says
+        DataError: it is too long, not JSON, or contains a value that cannot be; the message says
             which, and repeats nothing of it.
     """
     if len(body) > MAX_BYTES:

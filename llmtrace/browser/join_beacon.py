@@ -1,8 +1,8 @@
-"""What did the person at the page wait for? The server's row and the page's beacon, together.
+"""Join the server's row and the page's beacon: the time that the person at the page waited.
 
-A pure function. What the page measured comes from the page: the whole wait, the first content,
-its own time. What only the server side knows comes from the row: the engine, the gateways, the
-network between the application and the engine. Only durations of the two are put together.
+A pure function. The page's measurements come from the page: the whole wait, the first content, its
+own time. What only the server side knows comes from the row: the engine, the gateways, the network
+between the application and the engine. Only durations of the two are put together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def with_beacon(row: Row, beacon: Beacon, *, app_ns: int | None = None) -> Row:
     Args:
         row: of the request that the application made for the page.
         beacon: of the page's own request.
-        app_ns: what the application took itself up to its answer's first content, which a page
+        app_ns: what the application took itself up to its response's first content, which a page
             sees as a gateway's time. `None` = unknown.
     """
     if row.browser is not None:
@@ -60,8 +60,8 @@ def with_beacon(row: Row, beacon: Beacon, *, app_ns: int | None = None) -> Row:
 def joined_row(rows: Sequence[Row]) -> Row | None:
     """Pick the row that a page's beacon is about, of all the page's request made.
 
-    Of requests inside one another the outer; of several in a row the last, which answered. Of
-    several at the same time none: the page cannot tell them apart. Nor of a turn, whose time is
+    Of nested requests the outer; of several in a row the last, which answered. Of
+    several at the same time none: the page cannot distinguish them. Nor of a turn, whose time is
     not one request's.
     """
     if any(row.is_turn for row in rows):
@@ -79,13 +79,13 @@ def joined_row(rows: Sequence[Row]) -> Row | None:
 
 
 def _timeline(was: Timeline, seen: Browser, app_ns: int | None) -> Timeline:
-    held = seen.held_before_ns + seen.held_after_ns
+    consumer_ns = seen.held_before_ns + seen.held_after_ns
     stream = was.stream and seen.kind != "whole"
     ttft = seen.ttft_ns if stream else None
     marked: dict[StageName, int] = _without_render(was.marked_before)
     gateway = was.gateway
-    # The page may have been told by the application, or by what stands in front of it: whoever
-    # knows more is right, and both together would count twice.
+    # The page's figure may come from the application, or from a gateway in front of it: the larger
+    # one is right, and both together would count twice.
     ours = (0 if gateway is None else gateway.ns) + (app_ns or 0)
     if seen.gateway_ns is not None and seen.gateway_ns > ours:
         gateway = Reported(seen.gateway_ns, "server_timing")
@@ -95,7 +95,7 @@ def _timeline(was: Timeline, seen: Browser, app_ns: int | None) -> Timeline:
         was,
         e2e=seen.e2e_ns,
         ttft=None if ttft is None else min(ttft, seen.e2e_ns),
-        held_before=held if ttft is None else seen.held_before_ns,
+        held_before=consumer_ns if ttft is None else seen.held_before_ns,
         held_after=0 if ttft is None else seen.held_after_ns,
         network=_network(was.network, seen),
         gateway=gateway,
@@ -111,9 +111,9 @@ def _without_render(marks: Mapping[StageName, int]) -> dict[StageName, int]:
 
 
 def _network(was: Network, seen: Browser) -> Network:
-    """Add the way from the page to the application to the one from there on."""
-    # A handshake over TCP is one round trip; over QUIC it holds more. Nobody tells of the round
-    # trip on a connection that was open.
+    """Add the network from the page to the application to the network from there on."""
+    # A handshake over TCP is one round trip; over QUIC it contains more. The round trip
+    # on a connection that was open is not reported.
     shakes = seen.connect_ns is not None and seen.connect_ns > 0 and seen.protocol != "h3"
     rtt = seen.connect_ns if shakes else None
     return replace(
@@ -128,21 +128,21 @@ def _network(was: Network, seen: Browser) -> Network:
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
-    """Add what is known: unknown and unknown stays unknown."""
+    """Add the known values; the sum of two unknown ones is unknown."""
     if one is None or other is None:
         return other if one is None else one
     return one + other
 
 
 def _ending(row: Row, seen: Browser) -> Mapping[str, Any]:
-    """Tell how it ended for the user: as the server says, unless only the page saw it fail."""
+    """Return the user's outcome: the server's, unless only the page saw a failure."""
     if row.outcome != "success" or seen.outcome is None:
         return {}
     return {"outcome": cast("Outcome", seen.outcome), "error_type": seen.error_type}
 
 
 def _contradictions(row: Row, seen: Browser) -> Iterator[str]:
-    """Name the page's figures that cannot be, by themselves or beside the server's."""
+    """Name the page's figures that cannot be, by themselves or compared with the server's."""
     ttft = seen.e2e_ns if seen.ttft_ns is None else seen.ttft_ns
     if ttft > seen.e2e_ns + _ROUNDING_NS:
         yield "ttft"

@@ -1,10 +1,10 @@
-// What does a page do with a streamed answer, and how long does it take for it?
+// Measure how long a page takes to receive, render and paint a streamed response.
 //
 //   const response = await llmtrace.fetch("/chat", {method: "POST", body});  // else as `fetch`
 //   const source = new llmtrace.EventSource("/chat?q=...");                  // else as it was
 //
 // The page gets the browser's own objects; bytes, errors, cancelling and aborting are not touched.
-// Of each answer one small JSON beacon is sent. No dependency; a classic script and, served as
+// Of each response one small JSON beacon is sent. No dependency; a classic script and, served as
 // llmtrace.mjs, a module. Documented in docs/browser.md. Apache-2.0.
 (function (root) {
   "use strict";
@@ -12,9 +12,9 @@
   const nativeFetch = root.fetch;
   const NativeEventSource = root.EventSource;
   const settings = {beacon: "/llmtrace/beacon", origins: []};
-  const open = new Set(); // answers on their way
-  const MOST_OPEN = 100; // a page may drop answers unread
-  const WAITS_KEPT = 64; // of a long task one hears a moment after it blocked a wait
+  const open = new Set(); // responses on their way
+  const MOST_OPEN = 100; // a page may drop responses unread
+  const WAITS_KEPT = 64; // a long task is reported a moment after it blocked a wait
   const EAGER_MS = 1; // a task takes a moment to start, on an idle page too
   const PATIENCE_MS = 1000;
 
@@ -55,24 +55,24 @@
     }));
   }
 
-  // --- one answer while it comes ---------------------------------------------------------------
+  // --- one response while it comes -------------------------------------------------------------
 
-  // Times are milliseconds of the page's own clock. The page either waits for the next piece, or
-  // holds the stream: from a piece's arrival until it has asked for the next and is free to take
-  // it. A long task that begins during a wait is its own doing, too.
+  // Times are milliseconds of the page's own clock. The page either waits for the next chunk, or
+  // keeps the stream waiting: from a chunk's arrival until it has requested the next and is free to
+  // take it. A long task that begins during a wait is its own doing, too.
   class Answer {
     constructor(kind, url, options, traceId) {
       Object.assign(this, {
         kind, url, options: options || {}, traceId: traceId || hex(16), spanId: hex(8),
-        reading: 1, // pieces asked for; the call itself counts as one
-        askedAt: null, probing: false, // asked, and not known to be free
+        reading: 1, // chunks requested; the call itself counts as one
+        askedAt: null, probing: false, // requested, and not known to be free
         waited: 0, waitedAtContent: 0, blockedBefore: 0, blockedAfter: 0, waits: [],
         first: null, heldBefore: 0, firstByte: null, lastContent: null, maxGap: null, chunks: 0,
         renders: 0, paints: 0, lags: 0, lagSum: 0, lagMax: 0, unshown: null, painting: false,
         firstPaint: null, lastPaint: null, epoch: 0, // counts how often the page was hidden
         hidden: 0, longFrames: null, longFramesMs: null, whole: false, status: null,
         stop: null, end: null, observers: [],
-        unread: false, // a body was there, and nothing was asked of it in a way that is seen
+        unread: false, // a body was there, and no read of it was seen
       });
       this.start = this.waitsSince = now(); // null while it does not wait
       this.hiddenSince = doc && !visible() ? this.start : null;
@@ -87,7 +87,7 @@
       return (this.traceId + this.spanId).match(/.{8}/g).join("-");
     }
 
-    // What the browser itself tells: long tasks and frames, changes of the document, the network.
+    // What the browser itself reports: long tasks and frames, changes of the document, the network.
     observe() {
       const types = (root.PerformanceObserver || {}).supportedEntryTypes || [];
       const watch = (type, each) => {
@@ -130,7 +130,7 @@
       }
     }
 
-    // The page asks for the next piece.
+    // The page requests the next chunk.
     asks() {
       this.reading += 1;
       if (this.stop || this.waitsSince !== null) return;
@@ -161,7 +161,7 @@
       return at;
     }
 
-    // A piece came, at the time that `got` told.
+    // A chunk came, at the time that `got` returned.
     piece(value, at) {
       if (this.stop) return;
       this.last = value;
@@ -238,7 +238,7 @@
         if (!this.painting) this.finish();
       });
       // A window may be covered and never painted; twice, since a timer may be due before the
-      // frame that a long task held up.
+      // frame that a long task delayed.
       const later = (then) => root.setTimeout(safely(then), PATIENCE_MS);
       later(() => later(() => this.finish()));
     }
@@ -263,7 +263,7 @@
 
     beacon() {
       const since = (at) => (at === null ? null : at - this.start);
-      const told = (figure) => (doc ? figure : null);
+      const withDocument = (figure) => (doc ? figure : null);
       const e2e = this.end - this.start;
       const content = this.first !== null && !this.whole;
       const before = content ? this.heldBefore : e2e - this.waited;
@@ -276,12 +276,12 @@
         blocked_ms: this.longFrames === null ? null : this.blockedBefore + this.blockedAfter,
         first_byte_ms: since(this.firstByte), last_content_ms: since(this.lastContent),
         max_gap_ms: this.maxGap, chunks: this.chunks,
-        renders: told(this.renders), paints: told(this.paints),
+        renders: withDocument(this.renders), paints: withDocument(this.paints),
         first_paint_ms: since(this.firstPaint),
         paint_lag_ms: this.lags ? this.lagSum / this.lags : null,
         max_paint_lag_ms: this.lags ? this.lagMax : null,
         long_frames: this.longFrames, long_frames_total_ms: this.longFramesMs,
-        hidden_ms: told(this.hidden), ...network(this.entry), age_ms: now() - this.end,
+        hidden_ms: withDocument(this.hidden), ...network(this.entry), age_ms: now() - this.end,
       };
     }
   }
@@ -300,7 +300,7 @@
     return value.byteLength === undefined ? "data:" : new TextDecoder().decode(value);
   }
 
-  // What Resource Timing tells: nothing of another origin that does not allow it.
+  // What Resource Timing reports: nothing of another origin that does not allow it.
   function network(entry) {
     if (!entry || !entry.requestStart) return {};
     const secure = entry.secureConnectionStart;
@@ -316,12 +316,12 @@
   }
 
   const send = safely((beacon) => {
-    const told = {};
+    const report = {};
     for (const [name, value] of Object.entries(beacon)) {
       if (value === null || value === undefined) continue;
-      told[name] = name.endsWith("_ms") ? Math.max(0, Math.round(value * 1000) / 1000) : value;
+      report[name] = name.endsWith("_ms") ? Math.max(0, Math.round(value * 1000) / 1000) : value;
     }
-    const body = JSON.stringify(told);
+    const body = JSON.stringify(report);
     if (root.navigator.sendBeacon && root.navigator.sendBeacon(settings.beacon, body)) return;
     nativeFetch(settings.beacon, {method: "POST", body, keepalive: true}).catch(() => {});
   });
@@ -412,7 +412,7 @@
     hooked(answer, response);
   });
 
-  // Every way to its body that goes through the response itself.
+  // Every access to its body that goes through the response itself.
   const hooked = safely((answer, response) => {
     const {get} = Object.getOwnPropertyDescriptor(root.Response.prototype, "body");
     Object.defineProperty(response, "body", {
@@ -448,7 +448,7 @@
 
   const streams = new WeakSet();
 
-  // Of several readers one is timed: the one that reads first.
+  // Of several consumers one is timed: the one that reads first.
   function claims(answer, source) {
     answer.source = answer.source || source;
     answer.unread = false;
@@ -536,7 +536,7 @@
     const types = new Set(["message", "open", "error"]);
     source.addEventListener("message", message);
     source.addEventListener("error", safely(() => {
-      // The server closed the stream, at its end or in the middle: that, the page cannot tell.
+      // The server closed the stream, at its end or in the middle: the page cannot know.
       const failed = answer.first === null || source.readyState === NativeEventSource.CLOSED;
       if (done) answer.ends("success");
       else if (failed) answer.ends("error", "EventSource");
@@ -550,7 +550,7 @@
       return native(...args);
     });
     override(source, "close", (native, args) => {
-      // In answer to an event, or as somebody lost patience.
+      // In response to an event, or as the user lost patience.
       safely(() => answer.ends(done || answer.probing ? "success" : "cancelled"))();
       return native(...args);
     });

@@ -1,8 +1,8 @@
-"""Which rows wait for a page to tell the rest, and for how long?
+"""Keep finished rows until the page they belong to has sent its beacon, for a bounded time.
 
-A row is finished before the page has painted the last of it. So rows that a page asked for wait a
-moment, and go on joined, or as they are: each goes to the sinks once, and is counted once. What
-waits is bounded, in number and in time.
+A row is finished before the page has painted the last of it. So rows that a page requested wait a
+moment, and go on joined, or as they are: each goes to the sinks once, and is counted once. The
+waiting rows are bounded, in number and in time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ PassOn = Callable[[Row], None]
 
 _MAX_ROWS: Final = 64  # of one page's request; further ones go on at once
 _LOOK_EVERY_S: Final = 0.5
-# A slow page holds up the sending, so that its request runs on long after the row is finished.
+# A slow page delays the sending, so that its request runs on long after the row is finished.
 _RUNNING_TIMES: Final = 10
 # Without any row there may still come one: of a cancelled request, once its outcome is settled.
 _NO_ROW_S: Final = 5.0
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class PendingRow:
     """One request of a page, from its arrival until its rows have gone on.
 
     Attributes:
         began: unix nanoseconds by this server's clock.
-        relay: what measures the application as a gateway, if anything does.
+        relay: its measurement as a gateway, if the application has one.
         running: calls of the application for it that have not returned.
         until: when to wait no longer; `None` while it runs.
         sampled: whether its trace is; `None` = that could not be found out.
@@ -61,8 +61,8 @@ class PendingRows:
     """The rows of one process that wait for their pages' beacons.
 
     Args:
-        wait_s: longest a row waits after its page's request was answered; ten times as long while
-            the answer is still being sent.
+        wait_s: longest a row waits after its page's response has ended; ten times as long while
+            the response is still being sent.
         most: pages' requests kept at a time; above these the oldest goes on.
         clock: monotonic seconds.
         wall: unix nanoseconds.
@@ -89,107 +89,109 @@ class PendingRows:
     def _forget(self) -> None:
         # Rows that waited at a fork are the parent's to send.
         self._lock = threading.Lock()
-        self._asked: OrderedDict[str, Asked] = OrderedDict()
+        self._pending: OrderedDict[str, PendingRow] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many requests of pages are running or wait."""
-        return len(self._asked)
+        """Return the number of pages' requests that are running or wait."""
+        return len(self._pending)
 
-    def begin(self, trace_id: str, *, sampled: bool | None = True) -> Asked:
+    def begin(self, trace_id: str, *, sampled: bool | None = True) -> PendingRow:
         """Note that a page's request has arrived, of a trace that is sampled or not."""
         passed: list[tuple[Row, PassOn]] = []
         with self._lock:
-            asked = self._asked.get(trace_id)
-            if asked is None:
-                asked = self._asked[trace_id] = Asked(trace_id, self._wall(), sampled=sampled)
-                if len(self._asked) > self._most:
+            pending = self._pending.get(trace_id)
+            if pending is None:
+                pending = self._pending[trace_id] = PendingRow(
+                    trace_id, self._wall(), sampled=sampled
+                )
+                if len(self._pending) > self._most:
                     count_internal("browser.too_many")
-                    passed = self._leave(next(iter(self._asked.values())))
-            asked.running += 1
-            asked.until = None
+                    passed = self._leave(next(iter(self._pending.values())))
+            pending.running += 1
+            pending.until = None
         _pass_on(passed)
-        return asked
+        return pending
 
-    def row(self, asked: Asked, row: Row, pass_on: PassOn) -> None:
-        """Keep a finished row until its page has told the rest. Never raises."""
+    def row(self, pending: PendingRow, row: Row, pass_on: PassOn) -> None:
+        """Keep a finished row until its page has sent its beacon. Never raises."""
         relay = relays.current.get()
         with self._lock:
-            asked.relay = relay or asked.relay
-            kept = not asked.gone and len(asked.rows) < _MAX_ROWS
+            pending.relay = relay or pending.relay
+            kept = not pending.gone and len(pending.rows) < _MAX_ROWS
             if kept:
-                asked.rows.append((row, pass_on))
-                if asked.running and asked.until is None:
-                    asked.until = self._clock() + _RUNNING_TIMES * self._wait_s
-            passed = self._settle(asked) if kept else [(row, pass_on)]
+                pending.rows.append((row, pass_on))
+                if pending.running and pending.until is None:
+                    pending.until = self._clock() + _RUNNING_TIMES * self._wait_s
+            passed = self._settle(pending) if kept else [(row, pass_on)]
         _pass_on(passed)
 
-    def end(self, asked: Asked) -> None:
-        """Note that the application has answered."""
+    def end(self, pending: PendingRow) -> None:
+        """Note that the application has responded."""
         with self._lock:
-            asked.running -= 1
-            if asked.running == 0 and not asked.gone:
-                wait_s = self._wait_s if asked.rows else min(self._wait_s, _NO_ROW_S)
-                asked.until = self._clock() + wait_s
-            passed = self._settle(asked)
+            pending.running -= 1
+            if pending.running == 0 and not pending.gone:
+                wait_s = self._wait_s if pending.rows else min(self._wait_s, _NO_ROW_S)
+                pending.until = self._clock() + wait_s
+            passed = self._settle(pending)
         self._worker.need()
         _pass_on(passed)
 
-    def beacon(self, beacon: Beacon) -> Asked | None:
+    def beacon(self, beacon: Beacon) -> PendingRow | None:
         """Take what a page reported; return its request, or `None` if it is not known here."""
         with self._lock:
-            asked = self._asked.get(beacon.trace_id)
-            if asked is None:
+            pending = self._pending.get(beacon.trace_id)
+            if pending is None:
                 return None
-            if asked.beacon is None:  # the first counts
-                asked.beacon = beacon
-            passed = self._settle(asked)
+            if pending.beacon is None:  # the first counts
+                pending.beacon = beacon
+            passed = self._settle(pending)
         _pass_on(passed)
-        return asked
+        return pending
 
     def release(self) -> None:
-        """Let go on what has waited long enough; everything, once the process is ending."""
+        """Pass on the rows that have waited long enough; all, once the process is ending."""
         self._release(self._clock())
 
     def release_all(self) -> None:
-        """Let everything go on now."""
+        """Pass on all waiting rows now."""
         self._release(None)
 
     def _release(self, now: float | None) -> None:
         with self._lock:
             due = [
-                asked
-                for asked in self._asked.values()
-                if now is None or (asked.until is not None and asked.until <= now)
+                pending
+                for pending in self._pending.values()
+                if now is None or (pending.until is not None and pending.until <= now)
             ]
-            passed = [pair for asked in due for pair in self._leave(asked)]
+            passed = [pair for pending in due for pair in self._leave(pending)]
         _pass_on(passed)
 
-    def _settle(self, asked: Asked) -> list[tuple[Row, PassOn]]:
-        """Join, if all that belongs together is there; return what is to go on."""
-        if asked.gone or asked.beacon is None or asked.running or not asked.rows:
+    def _settle(self, pending: PendingRow) -> list[tuple[Row, PassOn]]:
+        """Join, if row and beacon are both there; return the rows to pass on."""
+        if pending.gone or pending.beacon is None or pending.running or not pending.rows:
             return []
-        beacon = asked.beacon
-        chosen = joined_row([row for row, _ in asked.rows])
-        pairs = self._leave(asked)
+        beacon = pending.beacon
+        chosen = joined_row([row for row, _ in pending.rows])
+        pairs = self._leave(pending)
         if chosen is None:
             return pairs
         return [
-            (_joined(row, beacon, asked) if row is chosen else row, pass_on)
+            (_joined(row, beacon, pending) if row is chosen else row, pass_on)
             for row, pass_on in pairs
         ]
 
-    def _leave(self, asked: Asked) -> list[tuple[Row, PassOn]]:
-        asked.gone = True
-        self._asked.pop(asked.trace_id, None)
-        rows, asked.rows = asked.rows, []
+    def _leave(self, pending: PendingRow) -> list[tuple[Row, PassOn]]:
+        pending.gone = True
+        self._pending.pop(pending.trace_id, None)
+        rows, pending.rows = pending.rows, []
         return rows
 
 
-def _joined(row: Row, beacon: Beacon, asked: Asked) -> Row:
+def _joined(row: Row, beacon: Beacon, pending: PendingRow) -> Row:
     try:
-        spent = None if asked.relay is None else asked.relay.spent
+        spent = None if pending.relay is None else pending.relay.spent
         # Without a gateway's measuring, what it took to come to the call, by one clock.
-        own = row.start - asked.began if spent is None else spent.own
+        own = row.start - pending.began if spent is None else spent.own
         return with_beacon(row, beacon, app_ns=max(0, own))
     except Exception as error:  # noqa: BLE001 - the row goes on as it is
         internal_error("browser", error)

@@ -1,7 +1,7 @@
-"""How long may a request take, and which stage may take how much of it?
+"""What a latency budget is, and how one is read.
 
-What a budget is, and how one is read. The arithmetic, reports and suggestions are in modules of
-their own: they need what an application does not.
+A budget limits how long a request may take, and how much of it each stage may. The arithmetic,
+reports and suggestions are in `llmtrace.budget_analysis`: they need what an application does not.
 """
 
 from llmtrace.budget.file import read_budget, read_budgets

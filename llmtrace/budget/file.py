@@ -1,4 +1,4 @@
-"""How is a budget read, from a mapping or a file, and written so that it is read back?"""
+"""Read a budget from a mapping or a file, and write it so that it can be read back."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def read_budget(given: str | Path | Mapping[str, Any]) -> Budget:
     """Read one budget from a mapping, or from a YAML or JSON file.
 
     Raises:
-        ConfigError: it is not a budget; the message says what is wrong, where, and what would do.
+        ConfigError: it is not a budget; the message has the error, its place, and a correct value.
     """
     budgets = read_budgets(given)
     if len(budgets) != 1:
         names = ", ".join(budget.name for budget in budgets)
         where = "budget" if isinstance(given, Mapping) else str(given)
-        raise ConfigError(f"{where}: holds several budgets ({names}), and one is wanted here")
+        raise ConfigError(f"{where}: contains several budgets ({names}), and one is expected here")
     return budgets.all[0]
 
 
@@ -181,7 +181,7 @@ def _objective(value: Any, where: str) -> float:
     raise ConfigError(msg)
 
 
-# Below a nanosecond nothing is told apart; a budget above a century is a slip.
+# Below a nanosecond nothing is distinguished; a budget above a century is a slip.
 _MIN_S: Final = 1e-9
 _MAX_S: Final = 3.2e9
 

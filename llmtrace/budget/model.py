@@ -1,8 +1,8 @@
-"""What is a latency budget?
+"""A latency budget: its limits, and the requests it covers.
 
-An objective (p95 unless said otherwise), a total, and each stage's share, for all requests or
-those of some models and routes. Its thresholds become exact histogram bounds: "share within
-budget" is never interpolated.
+An objective (p95 by default), a total, and each stage's share, for all requests or those of some
+models and routes. Its thresholds become exact histogram bounds: "share within budget" is never
+interpolated.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class Budget:
         tokens: output tokens expected, so that `decode` is `tpot_s` times these.
         stages_s: what each stage may take.
         buffer_s: kept free.
-        availability: share of the requests that end well, 0 to 1; what their callers cancelled
+        availability: share of the requests that end well, 0 to 1; what their clients cancelled
             does not count.
-        model: whose requests it is for, by name or by pattern, as in `llama-*`; empty = all.
+        model: the models whose requests it covers, by name or by pattern, as in `llama-*`; empty =
+            all.
         route: the same of routes.
     """
 
@@ -47,7 +48,7 @@ class Budget:
     route: tuple[str, ...] = ()
 
     def covers(self, model: str | None, route: str | None) -> bool:
-        """Return whether a request of this model and route is held against this budget."""
+        """Return whether this budget covers a request of this model and route."""
         return _matches(self.model, model) and _matches(self.route, route)
 
     def thresholds_s(self) -> dict[str, float]:
@@ -60,13 +61,13 @@ class Budget:
         """Return what the budget, by its name, allows each stage, the total, `ttft` and `tpot`."""
         stages: Mapping[Any, float] = self.stages_s
         limits = {"total": self.total_s, "ttft": self.ttft_s, "tpot": self.tpot_s}
-        told = {name: limit for name, limit in limits.items() if limit is not None}
-        return {self.name: {**stages, **told}}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        return {self.name: {**stages, **given}}
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """The budgets of one file. A request is held against each that covers it."""
+    """The budgets of one file. A request is compared with each that covers it."""
 
     all: tuple[Budget, ...]
 

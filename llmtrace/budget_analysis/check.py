@@ -1,7 +1,7 @@
-"""Does a latency budget add up, and if not, what would fit?
+"""Check that a latency budget adds up, and compute limits that would fit.
 
-Allocations add up, and are held against the total here. That each stage keeps its own p95 is
-something else, and says nothing of the p95 of the whole (docs/budgets.md).
+Allocations add up, and are compared with the total here. That each stage keeps its own p95 is
+something else, and implies nothing about the p95 of the whole (docs/budgets.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EQUAL: Final = 1e-9  # of a second: sums of what people write are not off by le
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One line of the sum: what it is, seconds, and where the figure is from, if not as given."""
+    """One line of the sum: its name, seconds, and their origin, if not as given."""
 
     name: str
     seconds: float
@@ -30,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A contradiction: where, what, and what would do instead."""
+    """A contradiction: its place, the values, and values that would fit."""
 
     where: str
     what: str
@@ -43,9 +43,9 @@ class Arithmetic:
 
     Attributes:
         budget: which.
-        parts: what the total is held against, in the order of time.
+        parts: the durations to compare with the total, in the order of time.
         problems: contradictions; none = it adds up.
-        notes: what is no contradiction and still worth a word.
+        notes: remarks that are no contradictions.
     """
 
     budget: Budget
@@ -114,7 +114,7 @@ def _decode(budget: Budget, problems: list[Problem], notes: list[str]) -> Iterat
         if given is not None:
             yield Part("decode", given)
         elif tokens is not None:
-            notes.append(f"tokens: {tokens} of them say nothing without a tpot")
+            notes.append(f"tokens: {tokens} of them mean nothing without a tpot")
         elif tpot is not None:
             notes.append("tpot: how long the decode takes is not known without tokens")
         return
@@ -144,7 +144,7 @@ def _total(budget: Budget, parts: list[Part], problems: list[Problem], notes: li
     total = budget.total_s
     together = math.fsum(part.seconds for part in parts)
     if total is None:
-        notes.append("total: there is none, so nothing to hold the parts against")
+        notes.append("total: there is none, so nothing to compare the parts with")
         return
     if budget.ttft_s is not None and budget.ttft_s > total + _EQUAL:
         problems.append(
@@ -166,7 +166,7 @@ def _total(budget: Budget, parts: list[Part], problems: list[Problem], notes: li
             )
         )
     elif over < -_EQUAL and parts:
-        notes.append(f"total: {ms(-over)} of the {ms(total)} are nobody's; make them buffer")
+        notes.append(f"total: {ms(-over)} of the {ms(total)} are not allocated; make them buffer")
 
 
 def _what_fits(budget: Budget, parts: list[Part], together: float, total: float) -> str:
@@ -193,7 +193,7 @@ def _tokens_that_fit(seconds: float, tpot: float, tokens: int) -> str:
 
 
 def as_text(arithmetic: Arithmetic) -> str:
-    """Lay a sum out as one would on paper, with what is wrong below it."""
+    """Lay a sum out as on paper, with the problems below it."""
     budget = arithmetic.budget
     good = not arithmetic.problems
     lines = [f"{budget.name}: {'adds up' if good else 'does not add up'}{_for(budget)}", ""]

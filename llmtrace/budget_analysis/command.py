@@ -1,4 +1,4 @@
-"""What do the commands of `llmtrace budget` do?"""
+"""The commands of `llmtrace budget`: check, report and suggest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does a budget with what was measured look as a picture?
+"""Show a budget and the measured requests as an HTML page.
 
-One HTML file that asks nobody for anything: light or dark as the reader's machine is, readable in
-black and white and without a mouse.
+One file that loads nothing from elsewhere: light or dark as the system is, readable in black and
+white and without a mouse.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from llmtrace.budget_analysis.report import Held, Report
+from llmtrace.budget_analysis.report import Comparison, Report
 from llmtrace.budget_analysis.terminal import eats
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace.display.html_page import document
@@ -51,7 +51,7 @@ def page(reports: Sequence[Report], source: str) -> str:
 
     Args:
         reports: one or several.
-        source: where the requests are from, for the reader.
+        source: where the requests are from, for the heading.
     """
     sections = "\n".join(_section(one) for one in reports)
     body = (
@@ -60,7 +60,7 @@ def page(reports: Sequence[Report], source: str) -> str:
         f"{sections}\n"
         '<p class="soft">What a request at the objective spends in each stage is an estimate '
         "over all requests (Harrell and Davis's weights), and adds up. A stage's own percentile "
-        "is of that stage alone: percentiles do not add up, and are shown beside it for what "
+        "is of that stage alone: percentiles do not add up, and are shown apart, for what "
         "they are.</p>"
     )
     return document("Latency budget", body, _STYLE)
@@ -87,7 +87,7 @@ def _section(report: Report) -> str:
     )
 
 
-def _pill(one: Held) -> str:
+def _pill(one: Comparison) -> str:
     sign, words, colour = _STATES[one.state]
     return f'<span class="pill" style="--c:{colour}">{sign} {words}</span>'
 
@@ -148,12 +148,12 @@ def _pieces(
 
 
 def _aloud(report: Report, high: str) -> str:
-    told = ", ".join(
+    spent = ", ".join(
         f"{one.name} {ms(one.spent_s)} of {ms(one.allowed_s)} ms"
         for one in report.stages
         if one.spent_s is not None
     )
-    return escape(f"A request at the {high} spends: {told}")
+    return escape(f"A request at the {high} spends: {spent}")
 
 
 def _table(report: Report, high: str) -> str:
@@ -173,7 +173,7 @@ def _table(report: Report, high: str) -> str:
     return f'<div class="scroll"><table>{head}{rows}{total}{metrics}</table></div>'
 
 
-def _row(one: Held) -> str:
+def _row(one: Comparison) -> str:
     colour = STAGE_COLOURS.get(one.name)
     chip = f'<span class="chip" style="background:{colour}"></span>' if colour else ""
     used = ""
@@ -200,10 +200,10 @@ def _row(one: Held) -> str:
 
 
 def _remarks(report: Report, high: str) -> str:
-    said = []
+    remarks = []
     if (words := eats(report)) is not None:
-        said.append(f"<b>{escape(words)}</b>")
+        remarks.append(f"<b>{escape(words)}</b>")
     if not report.enough:
-        said.append(f"Too few requests for an upper bound of the {high}: take it as a hint.")
-    said.append(f'<span class="soft">{escape(outcomes_text(report.summary))}</span>')
-    return "".join(f"<p>{one}</p>" for one in said)
+        remarks.append(f"Too few requests for an upper bound of the {high}: take it as a hint.")
+    remarks.append(f'<span class="soft">{escape(outcomes_text(report.summary))}</span>')
+    return "".join(f"<p>{one}</p>" for one in remarks)

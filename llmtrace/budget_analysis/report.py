@@ -1,7 +1,7 @@
-"""How do measured requests stand against a budget: which stage eats it, and how sure is that?
+"""Compare measured requests with a budget: which stage exceeds it, and how certain that is.
 
-What a request at the objective spends in each stage is held against what the stage is allowed:
-both add up, so that the picture is one of a whole. Each stage's own percentile stands beside it.
+The time that the request at the objective spends in each stage is compared with the stage's
+allocation: both add up. The report also has each stage's own percentile.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _PARTS: Final = (*STAGES, UNATTRIBUTED)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """One stage or metric held against its limit. Durations in seconds; `None` = not known.
+class Comparison:
+    """One stage or metric compared with its limit. Durations in seconds; `None` = not known.
 
     Attributes:
         name: of the stage or metric.
         allowed_s: what the budget allows.
         spent_s: what the request at the objective spends; of stages alone, and they add up.
         line: its percentiles, and how far they are known.
-        within: how many of the requests that tell it are within what is allowed.
+        within: how many of the requests that report it are within what is allowed.
         share: the share of these, and between what it lies with 95 % confidence.
-        state: in a word.
+        state: the result of the comparison.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Requests held against one budget.
+    """Requests compared with one budget.
 
     Attributes:
         budget: which.
@@ -72,29 +72,29 @@ class Report:
 
     budget: Budget
     summary: Summary
-    stages: tuple[Held, ...]
-    metrics: tuple[Held, ...]
+    stages: tuple[Comparison, ...]
+    metrics: tuple[Comparison, ...]
     high_s: float | None
     enough: bool
 
     @property
     def state(self) -> State:
-        """How the whole stands, in a word."""
+        """The state of the whole request."""
         return self.metrics[0].state
 
     @property
-    def eats(self) -> Held | None:
+    def eats(self) -> Comparison | None:
         """The stage furthest above its allocation; `None` = none is."""
         over = [one for one in self.stages if one.used is not None and one.used > 1]
         return max(over, key=_above, default=None)
 
 
-def _above(one: Held) -> float:
+def _above(one: Comparison) -> float:
     return (one.spent_s or 0.0) - (one.allowed_s or 0.0)
 
 
 def report(rows: Sequence[Row], budget: Budget) -> Report:
-    """Hold the requests a budget covers against it."""
+    """Compare the requests a budget covers with it."""
     covered = [row for row in rows if budget.covers(row.model, row.route)]
     summary = summarise(covered, budget)
     good = [row for row in covered if row.outcome == "success" and not row.is_turn]
@@ -104,11 +104,11 @@ def report(rows: Sequence[Row], budget: Budget) -> Report:
         budget=budget,
         summary=summary,
         stages=tuple(
-            _held(line, limits.get(line.name), spent.get(line.name), _values(good, line.name))
+            _compare(line, limits.get(line.name), spent.get(line.name), _values(good, line.name))
             for line in summary.stages
         ),
         metrics=tuple(
-            _held(line, limits.get(line.name), None, _values(good, line.name))
+            _compare(line, limits.get(line.name), None, _values(good, line.name))
             for line in summary.metrics
         ),
         high_s=high,
@@ -117,7 +117,7 @@ def report(rows: Sequence[Row], budget: Budget) -> Report:
 
 
 def reports(rows: Sequence[Row], budgets: Budgets) -> tuple[Report, ...]:
-    """Hold requests against each of several budgets."""
+    """Compare requests with each of several budgets."""
     return tuple(report(rows, budget) for budget in budgets)
 
 
@@ -125,8 +125,8 @@ def _values(rows: Sequence[Row], name: str) -> list[float]:
     if name in _PARTS:
         found = (getattr(row.stages, name) for row in rows)
         return [ns / 1e9 for ns in found if ns is not None]
-    told = (getattr(row, f"{name}_s") for row in rows)
-    return [value for value in told if value is not None]
+    values = (getattr(row, f"{name}_s") for row in rows)
+    return [value for value in values if value is not None]
 
 
 def _anatomy(rows: Sequence[Row], objective: float) -> tuple[float | None, dict[str, float]]:
@@ -134,20 +134,23 @@ def _anatomy(rows: Sequence[Row], objective: float) -> tuple[float | None, dict[
         return None, {}
     columns = from_rows(rows)
     whole = columns.numbers["e2e_s"]
-    told = np.column_stack([columns.numbers[f"{name}_s"] for name in _PARTS])
+    values = np.column_stack([columns.numbers[f"{name}_s"] for name in _PARTS])
     order = np.argsort(whole, kind="stable")
-    spent = harrell_davis(len(order), objective) @ np.nan_to_num(told)[order]
-    known = [bool(np.isfinite(column).any()) for column in told.T]
+    spent = harrell_davis(len(order), objective) @ np.nan_to_num(values)[order]
+    known = [bool(np.isfinite(column).any()) for column in values.T]
     return float(spent.sum()), {name: float(spent[i]) for i, name in enumerate(_PARTS) if known[i]}
 
 
-def _held(line: Line, allowed: float | None, spent: float | None, values: Sequence[float]) -> Held:
+def _compare(
+    line: Line, allowed: float | None, spent: float | None, values: Sequence[float]
+) -> Comparison:
     share = within = None
     if allowed is not None and values:
         within = sum(value <= allowed for value in values)
         low, high = share_bounds(within, len(values))
         share = (within / len(values), low, high)
-    return Held(line.name, allowed, spent, line, within, share, _state(line, allowed, spent))
+    state = _state(line, allowed, spent)
+    return Comparison(line.name, allowed, spent, line, within, share, state)
 
 
 def _state(line: Line, allowed: float | None, spent: float | None) -> State:

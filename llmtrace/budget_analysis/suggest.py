@@ -1,10 +1,10 @@
-"""Which allocation adds up, and is true to where the time of slow requests goes?
+"""Suggest an allocation that adds up, from where slow requests spend their time.
 
 Percentiles of stages do not add up to the percentile of the whole, since the slowest requests of
-each stage are rarely the same ones. So the time of the request *at* the percentile is dealt out
-instead: the Euler allocation, with Harrell and Davis's weights, whose parts add up exactly. Beside
-it the common quantile: the p at which the stages' own quantiles come to the total. Both are tried
-on whole requests, drawn again and again, so that what hangs together stays together.
+each stage are rarely the same ones. So the time of the request *at* the percentile is allocated
+instead: the Euler allocation, with Harrell and Davis's weights, whose parts add up exactly. For
+comparison the common quantile is computed: the p at which the stages' own quantiles add up to the
+total. Both are resampled by whole requests, so that correlated stages stay together.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _WIDTH: Final = 96
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one stage is dealt. Durations in seconds; `None` = nobody tells this stage.
+    """The allocation of one stage. Durations in seconds; `None` = not reported.
 
     Attributes:
         name: of the stage, or `unattributed`.
-        known: how many of the requests tell it.
+        known: how many of the requests report it.
         p50_s: its median.
         high_s: its own quantile at the objective. These do not add up.
         spent_s: what the request at the objective spends in it. These do.
-        euler_s: what it is dealt by that.
+        euler_s: its allocation by that.
         low_s: between which `euler_s` lies in 95 % of the draws.
         top_s: its other end.
-        common_s: what the common quantile deals it.
+        common_s: its allocation by the common quantile.
     """
 
     name: str
@@ -72,14 +72,14 @@ class Suggestion:
     Attributes:
         budget: the suggested one; it adds up.
         rows: requests that succeeded, which it is made of.
-        shares: what each stage is dealt.
+        shares: the allocation of each stage.
         measured_s: the quantile of e2e at the objective, as estimated here.
         sum_of_highs_s: what the stages' own quantiles come to.
-        common_p: at which the stages' own quantiles come to what is dealt out; `None` = nowhere.
+        common_p: at which the stages' own quantiles add up to what is allocated; `None` = nowhere.
         all_within: share of the requests of which every stage is within its own quantile.
         kept: share of the requests within the total if every stage came down (or up) to its
             allocation, each request as it is; and between what that lies in 95 % of the draws.
-        notes: what a reader should know.
+        notes: remarks about the data and the result.
     """
 
     budget: Budget
@@ -117,7 +117,7 @@ def suggest(
         seed: of the draws.
 
     Raises:
-        DataError: too few requests succeeded to say anything of their quantile.
+        DataError: too few requests succeeded to bound their quantile.
     """
     rows = _countable(rows)
     least = least_values(objective)
@@ -127,23 +127,23 @@ def suggest(
             f"than {least}: measure more, or take a lower objective"
         )
     whole = rows.numbers["e2e_s"]
-    told = np.column_stack([rows.numbers[f"{one}_s"] for one in _NAMES])
-    parts = np.nan_to_num(told)  # what nobody tells lies in another part of the same request
+    reported = np.column_stack([rows.numbers[f"{one}_s"] for one in _NAMES])
+    parts = np.nan_to_num(reported)  # time not reported is in another stage of the same request
     weights = harrell_davis(rows.n, objective)
     spent = weights @ parts[np.argsort(whole, kind="stable")]
     measured = float(spent.sum())
     goal = _rounded_up(measured) if total_s is None else round(total_s, _PLACES)
-    dealt = goal * (1 - buffer)
-    limited = np.isfinite(told).any(axis=0) & (np.array(_NAMES) != UNATTRIBUTED)
-    euler = _whole_ms(spent * (dealt / measured), dealt, limited.astype(np.float64))
-    common_p, common = _common(parts, dealt)
+    allocated = goal * (1 - buffer)
+    limited = np.isfinite(reported).any(axis=0) & (np.array(_NAMES) != UNATTRIBUTED)
+    euler = _whole_ms(spent * (allocated / measured), allocated, limited.astype(np.float64))
+    common_p, common = _common(parts, allocated)
     scale = np.divide(euler, spent, out=np.ones_like(spent), where=spent > 0)
-    drawn, kept = _draw(parts, whole, scale, (dealt, goal), objective=objective, seed=seed)
+    drawn, kept = _draw(parts, whole, scale, (allocated, goal), objective=objective, seed=seed)
     highs = np.quantile(parts, objective, axis=0)
     shares = tuple(
         _share(
             i,
-            told[:, i],
+            reported[:, i],
             objective=objective,
             spent=spent,
             euler=euler,
@@ -174,7 +174,7 @@ def _countable(rows: Columns) -> Columns:
 
 def _share(
     i: int,
-    told: Floats,
+    reported: Floats,
     *,
     objective: float,
     spent: Floats,
@@ -182,7 +182,7 @@ def _share(
     drawn: Floats,
     common: Floats | None,
 ) -> Share:
-    known = told[np.isfinite(told)]
+    known = reported[np.isfinite(reported)]
     low, top = np.quantile(drawn[:, i], (0.025, 0.975))
     return Share(
         name=_NAMES[i],
@@ -208,9 +208,9 @@ def _draw(
 ) -> tuple[Floats, tuple[float, float, float]]:
     """Draw whole requests with replacement; return allocations, and the share within the total.
 
-    `totals` are what is dealt out, and the total: that and the buffer.
+    `totals` are what is allocated out, and the total: that and the buffer.
     """
-    dealt, goal = totals
+    allocated, goal = totals
     n = len(whole)
     draws = max(min(_DRAWS, _MAX_DRAWN // n), 50)
     chance = np.random.default_rng(seed)
@@ -222,16 +222,16 @@ def _draw(
         which = chance.integers(0, n, n)
         order = which[np.argsort(whole[which], kind="stable")]
         found = weights @ parts[order]
-        allocations[i] = found * (dealt / found.sum())
+        allocations[i] = found * (allocated / found.sum())
         kept[i] = inside[which].mean()
     low, top = np.quantile(kept, (0.025, 0.975))
     return allocations, (float(inside.mean()), float(low), float(top))
 
 
-def _common(parts: Floats, dealt: float) -> tuple[float | None, Floats | None]:
-    """Return the p at which the stages' quantiles come to what is dealt out, and these."""
+def _common(parts: Floats, allocated: float) -> tuple[float | None, Floats | None]:
+    """Return the p at which the stages' quantiles come to what is allocated out, and these."""
     low, top = 0.0, 1.0
-    if not parts.min(axis=0).sum() <= dealt <= parts.max(axis=0).sum():
+    if not parts.min(axis=0).sum() <= allocated <= parts.max(axis=0).sum():
         return None, None
     ordered = np.sort(parts, axis=0)
     at = np.linspace(0, 1, len(ordered))
@@ -242,7 +242,7 @@ def _common(parts: Floats, dealt: float) -> tuple[float | None, Floats | None]:
 
     for _ in range(_STEPS):
         middle = (low + top) / 2
-        if quantiles(middle).sum() < dealt:
+        if quantiles(middle).sum() < allocated:
             low = middle
         else:
             top = middle
@@ -285,22 +285,23 @@ def _budget(
     weights: Floats,
 ) -> tuple[Budget, tuple[str, ...]]:
     notes = []
-    dealt: dict[StageName, float] = {
+    allocated: dict[StageName, float] = {
         stage: share.euler_s
         for stage in STAGES
         for share in shares
         if share.name == stage and share.known and share.euler_s > 0
     }
     unsplit = sum(share.euler_s for share in shares if share.name == UNATTRIBUTED)
-    untold = [share.name for share in shares if not share.known]
-    if untold:
+    missing = [share.name for share in shares if not share.known]
+    if missing:
         notes.append(
-            f"nobody tells {', '.join(untold)}: that time is in unattributed, and they get nothing"
+            f"not reported: {', '.join(missing)}; that time is in unattributed, and they get "
+            "nothing"
         )
-    together = math.fsum(dealt.values())
-    front = math.fsum(dealt.get(stage, 0.0) for stage in FRONT)
-    if any(stage in untold for stage in FRONT):
-        # What could not be split lies before the first content: the limit on it holds both.
+    together = math.fsum(allocated.values())
+    front = math.fsum(allocated.get(stage, 0.0) for stage in FRONT)
+    if any(stage in missing for stage in FRONT):
+        # What could not be split lies before the first content: the limit on it covers both.
         ttft: float | None = round(front + unsplit, 5) or None
         rest = goal - together - unsplit
     else:
@@ -309,7 +310,7 @@ def _budget(
             notes.append(f"{unsplit * 1000:.4g} ms could not be split, and are in the buffer")
         ttft = _ttft(rows, goal, objective)
         ttft = None if ttft is None else min(max(ttft, round(front, 5)), goal)
-    tokens, tpot = _tokens(rows, dealt.get("decode"), weights)
+    tokens, tpot = _tokens(rows, allocated.get("decode"), weights)
     weight = rows.weights
     if rows.n and np.ptp(weight) > 0:
         notes.append("rows stand for different numbers of requests; each was counted once")
@@ -321,7 +322,7 @@ def _budget(
             ttft_s=ttft,
             tpot_s=tpot,
             tokens=tokens,
-            stages_s=dealt,
+            stages_s=allocated,
             buffer_s=max(round(rest, _PLACES), 0.0),
         ),
         tuple(notes),
@@ -349,15 +350,23 @@ def _tokens(
         return None, None
     mean = float(weights[known] @ tokens[known] / weights[known].sum())
     count = max(round(mean), 1)
-    # Faster than can be written down: there is no limit, rather than one nothing keeps.
+    # Faster than can be written down: there is no limit, rather than one that nothing meets.
     return count, math.floor(decode / count / _FINE_S) * _FINE_S or None
 
 
 def as_text(suggestion: Suggestion) -> str:
-    """Say what each stage is dealt, and why it is not its own percentile."""
+    """Show each stage's allocation, and why it is not its own percentile."""
     budget = suggestion.budget
     high = f"p{100 * budget.objective:g}"
-    heading = ("stage", "p50", f"own {high}", f"at the {high}", "allocation", "lies in", "common")
+    heading = (
+        "stage",
+        "p50",
+        f"stage {high}",
+        f"{high} request",
+        "allocation",
+        "95% CI",
+        "common",
+    )
     rows = [
         (
             share.name,
@@ -370,9 +379,9 @@ def as_text(suggestion: Suggestion) -> str:
         )
         for share in suggestion.shares
     ]
-    dealt = _ms(math.fsum(share.euler_s for share in suggestion.shares))
+    allocated = _ms(math.fsum(share.euler_s for share in suggestion.shares))
     highs, whole = _ms(suggestion.sum_of_highs_s), _ms(suggestion.measured_s)
-    common = "-" if suggestion.common_p is None else dealt
+    common = "-" if suggestion.common_p is None else allocated
     too_much = suggestion.sum_of_highs_s / suggestion.measured_s - 1
     more = "more" if too_much >= 0 else "less"
     at = (
@@ -383,7 +392,7 @@ def as_text(suggestion: Suggestion) -> str:
     kept, low, top = (f"{share:.1%}" for share in suggestion.kept)
     head = (
         f"{suggestion.rows} requests; the {high} of the whole is {whole} ms, and "
-        f"{_ms(budget.total_s)} ms are to deal out. In ms:"
+        f"{_ms(budget.total_s)} ms are to allocate. In ms:"
     )
     why = (
         f"Why not each stage's own {high}: they come to {highs} ms, {abs(too_much):.0%} {more} "
@@ -391,9 +400,9 @@ def as_text(suggestion: Suggestion) -> str:
         "within all of them."
     )
     how = (
-        f"At the {high}: what a request at the {high} spends in each stage; it adds up. The "
-        "allocation is that, brought to the total; it lies in what 95 % of the draws of whole "
-        "requests gave."
+        f"{high} request: what a request at the {high} spends in each stage; it adds up. The "
+        "allocation is that, scaled to the total; its 95% CI is from resampling whole "
+        "requests."
     )
     other = (
         "Common: the stages' quantiles at the one p where they come to the total, "
@@ -410,7 +419,7 @@ def as_text(suggestion: Suggestion) -> str:
         [
             head,
             "",
-            *_table([heading, *rows, ("sum", "", f"({highs})", whole, dealt, "", common)]),
+            *_table([heading, *rows, ("sum", "", f"({highs})", whole, allocated, "", common)]),
             "",
             *(textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in sentences),
         ]

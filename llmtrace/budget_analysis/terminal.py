@@ -1,4 +1,4 @@
-"""How does a budget with what was measured look on a terminal?"""
+"""Show a budget and the measured requests on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.budget_analysis.report import Held, Report
+from llmtrace.budget_analysis.report import Comparison, Report
 from llmtrace.display.summary_tables import ms, outcomes_text
 
 _STATES: Final = {
@@ -28,7 +28,7 @@ _READABLE: Final = 100
 
 
 def heading(report: Report) -> str:
-    """Say in one line how the whole stands."""
+    """Return the state of the whole in one line."""
     budget, whole = report.budget, report.metrics[0]
     high = f"p{100 * budget.objective:g}"
     if report.high_s is None:
@@ -39,7 +39,7 @@ def heading(report: Report) -> str:
 
 
 def table(report: Report, width: int) -> Table:
-    """Lay the stages out: what is allowed, what a request at the objective spends, its share."""
+    """Lay the stages out: the allocation, the time of the request at the objective, its share."""
     bar = _BAR if width >= _WIDE else _SHORT_BAR
     high = f"p{100 * report.budget.objective:g}"
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -66,7 +66,7 @@ def table(report: Report, width: int) -> Table:
     return shown
 
 
-def _cells(one: Held, bar: int) -> list[Text | str]:
+def _cells(one: Comparison, bar: int) -> list[Text | str]:
     state = _STATES[one.state]
     style = _STYLES.get(state[:1], "")
     share = "" if one.share is None else f"{one.share[0]:.1%}"
@@ -82,7 +82,7 @@ def _cells(one: Held, bar: int) -> list[Text | str]:
 
 
 def _bar(used: float | None, width: int) -> str:
-    """Draw how much is used, the end of the bar being all that is allowed."""
+    """Draw the share used; the end of the bar is the whole allocation."""
     if used is None:
         return ""
     full = min(round(used * width), width)
@@ -90,7 +90,7 @@ def _bar(used: float | None, width: int) -> str:
 
 
 def eats(report: Report) -> str | None:
-    """Say which stage is furthest above its allocation, if one is."""
+    """Return which stage is furthest above its allocation, if one is."""
     stage = report.eats
     if stage is None:
         return None
@@ -101,21 +101,21 @@ def eats(report: Report) -> str | None:
 
 
 def remarks(report: Report, width: int) -> str:
-    """Say what the table cannot: what eats the budget, how sure it is, who is not in it."""
+    """Return the remarks below the table: the stage over budget, certainty, outcomes."""
     high = f"p{100 * report.budget.objective:g}"
-    said = []
+    lines = []
     if (words := eats(report)) is not None:
-        said.append(words)
-    said.append(
+        lines.append(words)
+    lines.append(
         f"{high} request: what a request at the {high} of e2e spends in each stage; it adds up. "
         f"Stage {high}: of that stage or metric alone; these never add up."
     )
     if report.high_s is not None and not report.enough:
-        said.append(f"Too few requests for an upper bound of the {high}: take it as a hint.")
-    untold = [one.name for one in report.stages if not one.line.known]
-    if untold and report.high_s is not None:
-        said.append(f"Not reported: {', '.join(untold)}; that time lies in the others.")
-    said.append(outcomes_text(report.summary))
+        lines.append(f"Too few requests for an upper bound of the {high}: take it as a hint.")
+    missing = [one.name for one in report.stages if not one.line.known]
+    if missing and report.high_s is not None:
+        lines.append(f"Not reported: {', '.join(missing)}; that time lies in the others.")
+    lines.append(outcomes_text(report.summary))
     if width <= _WIDEST:
-        said = [textwrap.fill(one, min(width, _READABLE)) for one in said]
-    return "\n".join(said)
+        lines = [textwrap.fill(one, min(width, _READABLE)) for one in lines]
+    return "\n".join(lines)

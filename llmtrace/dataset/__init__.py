@@ -1,1 +1,1 @@
-"""Rows as columns, in files and in cases."""
+"""Requests as columns, in files and in cases: reading, writing and summing up."""

@@ -1,7 +1,8 @@
-"""What does an incident look like on disk, so that it can be shared, replayed, kept as a test?
+"""Read and write an incident as a folder, to be shared, replayed or kept as a test.
 
-A folder: `case.json`, `rows.jsonl` (or `.gz`, or `rows.parquet`), `signals.jsonl` and `facts.json`
-(docs/triage.md). All but the rows may be missing; what is odd in them is left out and said.
+The folder has `case.json`, `rows.jsonl` (or `.gz`, or `rows.parquet`), `signals.jsonl` and
+`facts.json` (docs/triage.md). All but the rows may be missing; odd values are left out and
+reported.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Signals:
 
     Attributes:
         t: unix seconds, not before the sample above it.
-        instance: whose it is; a row's `replica` matches it.
+        instance: the server it is of; a row's `replica` matches it.
         signal: the unified name: `running`, `waiting`, `kv_usage`, ...
         value: gauges as sampled, counters raw and cumulative.
         labels: `label_sets[labels[i]]` are the labels of sample i.
@@ -107,7 +108,7 @@ class Case:
         before, after: the windows to compare; `None` = find the spike.
         metric: one of `METRICS`; `None` = decide.
         budget: what the requests may take, where given.
-        note: what whoever reads a triage of it must know first: that it is simulated, say.
+        note: what a triage of it must state first: that it is simulated, say.
         warnings: what was odd in the files, for people.
     """
 
@@ -141,9 +142,9 @@ def signals_from(samples: Iterable[Mapping[str, Any]]) -> tuple[Signals, tuple[s
             break
         times.append(float(t))
         values.append(float(value))
-        whose = short(instance) if isinstance(instance, str) else ""
+        server = short(instance) if isinstance(instance, str) else ""
         labels = _labels(sample.get("labels"))
-        for name, key in (("instance", whose), ("signal", short(signal)), ("labels", labels)):
+        for name, key in (("instance", server), ("signal", short(signal)), ("labels", labels)):
             codes[name].append(names[name].setdefault(key, len(names[name])))
     t_column = np.array(times, np.float64)
     order = np.argsort(t_column, kind="stable")
@@ -278,7 +279,7 @@ def _write(folder: Path, case: Case, *, compress: bool) -> None:
 
 
 def facts_from(given: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
-    """Read what `facts.json` holds: facts by instance, and `events`; return also what was odd."""
+    """Read `facts.json`: facts by instance, and `events`; return also what was odd."""
     odd: Counter[str] = Counter()
     given = dict(given)
     events = []

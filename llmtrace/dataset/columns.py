@@ -1,7 +1,7 @@
-"""How do a million rows lie in memory so that arithmetic over them is fast?
+"""Keep a million rows in memory as columns, so that arithmetic over them is fast.
 
-One numpy array a field: `Columns`. Whatever may stand in a row (text where a number belongs, NaN,
-time that runs backwards) is kept out and counted: a field becomes unknown, never a guess.
+One numpy array a field: `Columns`. Invalid values (text where a number belongs, NaN, time that
+runs backwards) are kept out and counted: a field becomes unknown, never a guess.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORDS: Final = (
     "version", "gateway", "client", "outcome", "finish_reason", "error_type",
     *(f"{stage}_source" for stage in STAGES),
 )  # fmt: skip
-# Different in every row: bytes beside each other, not a dictionary of names.
+# Different in every row: contiguous bytes, not a dictionary of names.
 IDS: Final = ("request_id", "trace_id", "span_id")
 
 _MAX_COUNT: Final = 2.0**53
@@ -59,7 +59,7 @@ class Words:
     names: tuple[str, ...]
 
     def where(self, *names: str) -> Mask:
-        """Return which rows hold one of these words."""
+        """Return a mask of the rows that have one of these words."""
         codes = [self.names.index(name) for name in names if name in self.names]
         return np.isin(self.codes, codes)
 
@@ -116,7 +116,7 @@ class Columns:
 
     @property
     def weights(self) -> Floats:
-        """How many requests each row stands for; 1 where nobody said."""
+        """How many requests each row stands for; 1 where not reported."""
         weight = self.numbers["weight"]
         return np.where(np.isnan(weight), 1.0, weight)
 
@@ -196,7 +196,7 @@ class Builder:
         self.n = 0
 
     def add(self, rows: Iterable[Mapping[str, Any]], block: int = 65_536) -> None:
-        """Add flat rows; those that say no time of their start cannot be placed, and are not."""
+        """Add flat rows; those without a start time cannot be placed, and are left out."""
         kept: list[Mapping[str, Any]] = []
         for row in rows:
             kept.append(row)
@@ -295,7 +295,7 @@ class Builder:
         return as_ids(column)
 
     def done(self) -> Columns:
-        """Return everything added, and say what was kept out."""
+        """Return everything added, with the counts of what was kept out."""
         return replace(self.flush(), warnings=self.warnings)
 
     @property

@@ -1,7 +1,7 @@
-"""How do rows get from a file into columns, fast, and whatever the file holds?
+"""Read rows from a file into columns, fast, and robust against anything the file contains.
 
 `rows.jsonl`, `rows.jsonl.gz` or `rows.parquet`. JSON lines are parsed in blocks: by pyarrow where
-it is installed and a block holds nothing odd, line by line otherwise, with the same result.
+it is installed and a block contains nothing odd, line by line otherwise, with the same result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read_columns(path: Path, progress: Progress | None = None) -> Columns:
 
     Raises:
         SourceError: the file cannot be read.
-        DataError: it holds lines, and none of them is a row.
+        DataError: it contains lines, and none of them is a row.
     """
     builder, sample = Builder(), Sample()
     report = progress or _silent
@@ -56,7 +56,7 @@ def read_columns(path: Path, progress: Progress | None = None) -> Columns:
     rows = sample.rows()
     if not rows.n and builder.kept_out:
         what = "; ".join(f"{what} ({count})" for what, count in builder.kept_out.items())
-        raise DataError(f"{path}: holds no row of llmtrace: {what}")
+        raise DataError(f"{path}: contains no row of llmtrace: {what}")
     return replace(rows, warnings=(*builder.warnings, *rows.warnings))
 
 
@@ -72,7 +72,7 @@ def blocks(path: Path, progress: Progress | None = None) -> Iterator[bytes]:
     """Yield a file's whole lines, many at once; an overlong line is cut, and so will not parse.
 
     Raises:
-        SourceError: the file cannot be read, or is not what its name says.
+        SourceError: the file cannot be read, or is not of the kind that its name implies.
     """
     report = progress or _silent
     try:
@@ -143,7 +143,7 @@ def _add_json(block: bytes, builder: Builder) -> None:
 
 
 def _add_json_fast(block: bytes, builder: Builder) -> bool:
-    """Add a block through pyarrow; say whether that was possible."""
+    """Add a block through pyarrow; return whether that was possible."""
     try:
         import pyarrow as pa
         from pyarrow import json as pa_json
@@ -177,7 +177,7 @@ def _add_json_fast(block: bytes, builder: Builder) -> bool:
 
 
 def add_table(table: Any, builder: Builder) -> None:
-    """Add a pyarrow table that holds a column `start` and any of the columns of a row."""
+    """Add a pyarrow table that has a column `start` and any of the columns of a row."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -27,7 +27,7 @@ def read_rows(path: Path) -> list[Row]:
 
     Raises:
         SourceError: the file cannot be read.
-        DataError: a line is not a row; the message says which.
+        DataError: a line is not a row; the message names it.
         ConfigError: the package that reads Parquet is missing.
     """
     if path.is_dir():
@@ -51,7 +51,7 @@ def case_rows(folder: Path) -> Path:
     """
     path = next((folder / name for name in CASE_ROWS if (folder / name).is_file()), None)
     if path is None:
-        raise SourceError(f"{folder}: holds none of {', '.join(CASE_ROWS)}; a case needs one")
+        raise SourceError(f"{folder}: contains none of {', '.join(CASE_ROWS)}; a case needs one")
     return path
 
 

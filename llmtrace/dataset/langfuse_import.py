@@ -1,8 +1,8 @@
-"""Which requests does a Langfuse project know of? Its generations, read back as rows.
+"""Read the generations of a Langfuse project back as rows.
 
-Those that llmtrace wrote come back whole, stages and all. Of the others, which Langfuse's own SDK
-or somebody else wrote, a row holds what is known: start, end, first token, tokens, failure. Nobody
-saw their stages, so their time stays unattributed.
+Those that llmtrace wrote come back whole, stages and all. Of the others, written by Langfuse's own
+SDK or by another program, a row has what is known: start, end, first token, tokens, failure. Their
+stages were not observed, so their time stays unattributed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from llmtrace.semconv.convert import from_attributes, is_row, kind_of
 _PAGE: Final = 1000  # as many as the API gives at once
 _FIELDS: Final = "core,basic,time,metadata,model,usage,trace_context"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# What a server adds to the metadata of a span, beside what was sent as such.
+# What a server adds to the metadata of a span that was sent.
 _OF_SERVER: Final = ("attributes.", "resourceAttributes.", "scope.", "scopeAttributes.")
 _MAX_TEXT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a project holds of one window of time.
+    """The rows of a project in one window of time.
 
     Attributes:
         rows: by start.
         skipped: observations that are not over yet, or cannot be read as rows.
-        more: whether there may be more than was asked for.
+        more: whether there may be more than `most`.
     """
 
     rows: tuple[Row, ...]
@@ -67,7 +67,7 @@ def read_rows(
 
     Raises:
         ConfigError: the package is not installed, or a variable is missing.
-        SourceError: the server does not answer, refuses, or says what cannot be read.
+        SourceError: the server does not respond, rejects a request, or sends what cannot be read.
     """
     try:
         from langfuse.api import LangfuseAPI
@@ -75,23 +75,23 @@ def read_rows(
         raise missing_extra("reading rows from Langfuse", "langfuse", "langfuse") from error
     import httpx
 
-    asked = read_project() if project is None else project
+    source = read_project() if project is None else project
     with httpx.Client(timeout=timeout_s, follow_redirects=True) as http:
         api = LangfuseAPI(
-            base_url=asked.url,
-            username=asked.public_key,
-            password=asked.secret_key,
-            x_langfuse_public_key=asked.public_key,
+            base_url=source.url,
+            username=source.public_key,
+            password=source.secret_key,
+            x_langfuse_public_key=source.public_key,
             httpx_client=http,
             timeout=timeout_s,
         )
 
         def page(conditions: str, limit: int, cursor: str | None) -> Any:
-            return _asked(
+            return _requested(
                 lambda: api.observations.get_many(
                     fields=_FIELDS, filter=conditions, limit=limit, cursor=cursor
                 ),
-                asked,
+                source,
                 timeout_s,
             )
 
@@ -111,9 +111,9 @@ def _gather(
     for conditions in _queries(start, end, environment):
         cursor, ended = None, False
         while left > 0 and not ended:
-            answer = page(conditions, min(_PAGE, left), cursor)
-            left -= max(1, len(answer.data))
-            for observation in answer.data:
+            response = page(conditions, min(_PAGE, left), cursor)
+            left -= max(1, len(response.data))
+            for observation in response.data:
                 row = row_of(observation)
                 if row is None:
                     skipped += 1
@@ -121,17 +121,17 @@ def _gather(
                     rows[row.span_id] = row
                 else:
                     others[row.span_id] = row
-            cursor = answer.meta.cursor
-            ended = not cursor or not answer.data
+            cursor = response.meta.cursor
+            ended = not cursor or not response.data
         more = more or not ended
     # A generation of Langfuse's own SDK that has a row under it is the same request.
-    told_better = {*rows, *(row.parent_span_id for row in rows.values())}
-    found = [*rows.values(), *(row for key, row in others.items() if key not in told_better)]
+    replaced = {*rows, *(row.parent_span_id for row in rows.values())}
+    found = [*rows.values(), *(row for key, row in others.items() if key not in replaced)]
     return Found(tuple(sorted(found, key=lambda row: row.start)), skipped, more)
 
 
 def _queries(start: datetime, end: datetime, environment: str | None) -> Iterator[str]:
-    """Yield the filters whose answers hold every row: all generations, and llmtrace's others."""
+    """Yield the filters whose responses have every row: all generations, and llmtrace's others."""
     window: list[dict[str, Any]] = [
         {"type": "datetime", "column": "startTime", "operator": operator, "value": _iso(at)}
         for operator, at in ((">=", start), ("<", end))
@@ -152,25 +152,25 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _asked(ask: Callable[[], Any], project: Project, timeout_s: float) -> Any:
-    """Ask the server, and say in words what went wrong with it."""
+def _requested(request: Callable[[], Any], project: Project, timeout_s: float) -> Any:
+    """Send a request, and turn its failure into an error of ours."""
     import httpx
     import pydantic
     from langfuse.api.core.api_error import ApiError
 
     try:
-        return ask()
+        return request()
     except ApiError as error:
-        # Its text holds headers; only the status is said.
+        # Its text contains headers; only the status is shown.
         raise SourceError(_refusal(project.url, error.status_code)) from None
     except httpx.TimeoutException:
-        msg = f"Langfuse at {project.url} did not answer within {timeout_s:g} s"
+        msg = f"Langfuse at {project.url} did not respond within {timeout_s:g} s"
         raise SourceError(msg) from None
     except httpx.HTTPError as error:
         msg = f"Langfuse at {project.url} cannot be reached: {type(error).__name__}: {error}"
         raise SourceError(msg) from None
     except (pydantic.ValidationError, ValueError) as error:
-        msg = f"Langfuse at {project.url} said what its API does not: {type(error).__name__}"
+        msg = f"Langfuse at {project.url} sent what is not in its API: {type(error).__name__}"
         raise SourceError(msg) from None
 
 
@@ -197,7 +197,7 @@ def row_of(observation: Any) -> Row | None:
     """Make a row of an observation as the `langfuse` client returns it.
 
     Returns:
-        `None` if it is not over yet, or nothing that can be read as a request.
+        `None` if it is not over yet, or cannot be read as a request.
     """
     metadata = dict(_flat(observation.metadata or {}))
     # Where spans come through OpenTelemetry, some servers keep all their attributes, as text.
@@ -239,7 +239,7 @@ def _other(observation: Any, metadata: Mapping[str, Any]) -> Row | None:
     failed = getattr(observation.level, "value", observation.level) == "ERROR"
     resource = _resource(metadata)
     status = observation.status_message
-    told = {"langfuse.status_message": status and status[:_MAX_TEXT]} if failed else {}
+    failure = {"langfuse.status_message": status and status[:_MAX_TEXT]} if failed else {}
     return Row(
         request_id=observation.id,
         trace_id=observation.trace_id or "",
@@ -259,14 +259,14 @@ def _other(observation: Any, metadata: Mapping[str, Any]) -> Row | None:
         ),
         attributes={
             name: value
-            for name, value in {**told, **_of_trace(observation)}.items()
+            for name, value in {**failure, **_of_trace(observation)}.items()
             if value is not None
         },
     )
 
 
 def _of_trace(observation: Any) -> dict[str, Any]:
-    """Return what Langfuse keeps in fields of its own, by the names that rows have for it."""
+    """Return Langfuse's own fields, by the names that rows have for them."""
     environment = observation.environment
     named = {
         "user.id": observation.user_id,

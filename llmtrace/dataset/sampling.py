@@ -1,7 +1,7 @@
-"""How are ten million rows looked at in the memory of two?
+"""Draw a bounded sample from any number of rows, so that they fit into memory.
 
-By a sample that is made as they come, in any number of pieces. Which rows are in it follows from
-what they are, not from chance or order, and each stands for those left out: its `weight` says so.
+The sample is made as rows come, in any number of blocks. Which rows are in it follows from their
+content, not from chance or order, and each stands for those left out: its `weight` counts them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What do many requests say together: each stage's percentiles, its share, its budget?
+"""Sum up many requests: each stage's percentiles, its share and its budget.
 
-Pure functions over rows. A row counts once; what a stage's rows do not tell stays unknown.
+Pure functions over rows. A row counts once; what is not reported of a stage stays unknown.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One stage or metric over many requests. Durations in seconds; `None` = nobody told.
+    """One stage or metric over many requests. Durations in seconds; `None` = not reported.
 
     Attributes:
-        known: how many of the requests tell it.
+        known: how many of the requests report it.
         p50_s: its median over those.
-        high_s: its quantile at the budget's objective, p95 unless said otherwise.
+        high_s: its quantile at the budget's objective, p95 by default.
         interval: where the true `high_s` lies, in seconds, with 95 % confidence.
         share: of all the time waited; `None` for `ttft` and `tpot`, which are no part of a sum.
         limit_s: what the budget allows.
         verdict: whether `high_s` is within `limit_s`; "unclear" if the limit is in the interval.
-        sources: who measured it, the most frequent first.
+        sources: of the measurement, the most frequent first.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Summary:
         stages: a line for each stage, and one for what cannot be split, if there is any of it.
         metrics: a line for e2e, ttft and tpot.
         outcomes: how many ended how, in the order of `llmtrace.OUTCOMES`.
-        errors: the error types of those that failed, the most frequent first; a caller that
+        errors: the error types of those that failed, the most frequent first; a client that
             cancels is no failure.
         exact: for how many rows the stages add up to e2e to the nanosecond.
         inconsistent: in how many a server's figure did not fit its window and was cut.
@@ -79,8 +79,8 @@ class Summary:
 def summarise(rows: Sequence[Row], budget: Budget) -> Summary:
     """Sum up requests against a budget.
 
-    The lines are about those that succeeded: an error after 2 ms is no fast answer, and a request
-    its caller gave up says nothing of the server. The other outcomes are counted beside them.
+    The lines are about those that succeeded: an error after 2 ms is no fast response, and a
+    request its client cancelled shows nothing of the server. Other outcomes are counted apart.
     Turns of agents are no requests, and left out.
     """
     rows = [row for row in rows if not row.is_turn]
@@ -167,7 +167,7 @@ def mean_changes(before: Sequence[Row], after: Sequence[Row]) -> dict[str, float
     """Return by how many seconds each stage's mean moved between two sets of requests.
 
     Unlike percentiles means add up: the changes come to the change of the mean e2e. A stage that
-    only some rows tell counts as nothing in the others, whose time is then in `unattributed`.
+    only some rows report counts as nothing in the others, whose time is then in `unattributed`.
 
     Example:
         >>> from llmtrace.testing import make_row

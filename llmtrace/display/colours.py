@@ -1,7 +1,7 @@
-"""Which colour does each stage have, wherever it is drawn?
+"""The colour of each stage, wherever it is drawn.
 
 One table for dashboards, pages and pictures, so that a stage is known by its colour everywhere.
-Legible on dark and on light; no meaning is told by colour alone.
+Legible on dark and on light; no meaning depends on colour alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OUTCOME_COLOURS: Final[Mapping[str, str]] = {
     "error": "#E02F44",
 }
 
-# Of what is held against a limit.
+# Of values compared with a limit.
 WITHIN: Final = "#56A64B"
 NEAR: Final = "#E5B800"
 OVER: Final = "#E02F44"

@@ -1,7 +1,7 @@
-"""What do all pages share that llmtrace writes for people to look at?
+"""The frame and style of every HTML page that llmtrace writes.
 
-Each is one HTML file that asks nobody for anything: light or dark as the reader's machine is,
-readable in black and white, without a mouse, and on paper.
+Each is one HTML file that loads nothing from elsewhere: light or dark as the system is, readable
+in black and white, without a mouse, and on paper.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def document(title: str, body: str, style: str = "") -> str:
     Args:
         title: plain text.
         body: HTML; what came from outside in it is escaped already.
-        style: CSS beside `STYLE`.
+        style: CSS in addition to `STYLE`.
     """
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -1,4 +1,4 @@
-"""How does a summary of many requests look on a terminal?
+"""Show a summary of many requests on a terminal.
 
 Tables and sentences for `rich` to print. Every meaning is in words and symbols; colour repeats it.
 """
@@ -61,7 +61,7 @@ def date_and_zone(at: float) -> str:
 
 
 def time_span(start: float, end: float, *, now: float | None = None, dated: bool = False) -> str:
-    """Write from when to when, in unix seconds; dated where a reader could take another day.
+    """Write from when to when, in unix seconds; dated where another day could be meant.
 
     Both ends are dated where they are of different days; where both are of the day of `now`
     (default: the present), neither is, unless `dated`. The zone is at the end, and at both ends
@@ -81,7 +81,7 @@ def time_span(start: float, end: float, *, now: float | None = None, dated: bool
 
 
 class _Trimmed:
-    """A file whose lines end where their text does."""
+    """A file that strips trailing spaces from the lines written to it."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -205,24 +205,24 @@ def _shares(lines: Sequence[Line]) -> Mapping[str, str]:
 
 
 def sources_text(summary: Summary) -> str:
-    """Say who measured each stage, those of one source together."""
+    """Return the source of each stage, those of one source together."""
     by_source: dict[str, list[str]] = {}
     for line in summary.stages:
         if line.sources:
             by_source.setdefault(" and ".join(line.sources), []).append(line.name)
-    told = [f"{', '.join(names)} by {source}" for source, names in by_source.items()]
-    return f"Measured: {'; '.join(told)}."
+    measured = [f"{', '.join(names)} by {source}" for source, names in by_source.items()]
+    return f"Measured: {'; '.join(measured)}."
 
 
 def outcomes_text(summary: Summary) -> str:
-    """Say how the requests ended, and what failed."""
+    """Return the outcomes of the requests, and the errors, as a sentence."""
     ended = ", ".join(f"{count} {outcome}" for outcome, count in summary.outcomes.items())
     failed = ", ".join(f"{count} {error}" for error, count in summary.errors.items())
     return f"{summary.rows} requests: {ended}" + (f" ({failed})." if failed else ".")
 
 
 def sum_text(summary: Summary) -> str:
-    """Say whether the stages of every request add up to its e2e."""
+    """Return as a sentence whether all requests' stages add up to e2e."""
     if summary.exact == summary.rows:
         return f"Σ stages = e2e, to the nanosecond: checked for each of the {summary.rows}."
     wrong = summary.rows - summary.exact
@@ -230,16 +230,16 @@ def sum_text(summary: Summary) -> str:
 
 
 def changes_text(changes: Mapping[str, float]) -> str:
-    """Say what each stage's mean gained or lost, the largest first, and what it comes to."""
+    """Return the change of each stage's mean, the largest first, and their sum."""
     least_s = _MIN_CHANGE * sum(map(abs, changes.values()))
-    told = {name: by for name, by in changes.items() if abs(by) > least_s}
-    parts = sorted(told.items(), key=lambda item: -abs(item[1]))
+    shown = {name: by for name, by in changes.items() if abs(by) > least_s}
+    parts = sorted(shown.items(), key=lambda item: -abs(item[1]))
     total = sum(changes.values())
-    others = total - sum(told.values())
-    if len(told) < len(changes):
+    others = total - sum(shown.values())
+    if len(shown) < len(changes):
         parts.append(("others", others))
-    told_parts = ", ".join(f"{name}{JOINED}{_signed(by)}" for name, by in parts)
-    return f"{_signed(total)}{JOINED}ms = {told_parts}"
+    shown_parts = ", ".join(f"{name}{JOINED}{_signed(by)}" for name, by in parts)
+    return f"{_signed(total)}{JOINED}ms = {shown_parts}"
 
 
 def _signed(seconds: float) -> str:

@@ -1,13 +1,13 @@
-"""Which rows do an engine's records of single requests belong to?
+"""Join an engine's records of single requests to the rows they belong to.
 
-vLLM makes its request ids of the `X-Request-Id` it was sent, and answers with them:
+vLLM makes its request ids of the `X-Request-Id` it was sent, and responds with them:
 
-    engine            id in the answer  sent
+    engine            id in response    sent
     chatcmpl-lt-01    chatcmpl-lt-01    lt-01   /v1/chat/completions, /v1/messages
     cmpl-lt-01-0      cmpl-lt-01        lt-01   /v1/completions, first prompt
     resp_ab12_0       resp_ab12         -       /v1/responses, first turn; the id is vLLM's own
 
-Pure functions. A record whose row cannot be told for certain is joined to none.
+Pure functions. A record whose row is not certain is joined to none.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _RESPONSE: Final = re.compile(r"(resp_.+)_[0-9]+", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ClientIds:
-    """What a client knows a request by: the id in the answer, and the `x-request-id` it sent."""
+    """The two ids by which a client knows a request: the response's, and the one it sent."""
 
     response_id: str
     request_id: str | None = None
 
 
 def client_ids(engine_id: str) -> ClientIds:
-    """Return what the client knows a request by that the engine calls `engine_id`.
+    """Return the client's ids of the request that the engine calls `engine_id`.
 
-    An id of another form is its own answer's id, and says nothing of what was sent.
+    An id of another form is the response's own, and implies nothing about the id sent.
 
     Example:
         >>> client_ids("cmpl-lt-01-0")
@@ -55,25 +55,25 @@ def client_ids(engine_id: str) -> ClientIds:
 def join(rows: Sequence[Row], records: Iterable[tuple[str, EngineFigures]]) -> Iterator[Row]:
     """Yield each row, with the figures of its records where it has any.
 
-    The id in the answer decides, since gateways pass it on; where no record has it, the id that
+    The id in the response decides, since gateways pass it on; where no record has it, the id that
     was sent. Nothing is joined to rows that share an id, nor to a row of several attempts that has
-    several records: whose they are cannot be told.
+    several records: which attempt they are of is unknown.
 
     Args:
         rows: of requests that are over.
-        records: the engine's own id of a request and what it told, in any order.
+        records: the engine's own id of a request and the figures it reported, in any order.
     """
-    answered: dict[str, list[EngineFigures]] = {}
+    by_response: dict[str, list[EngineFigures]] = {}
     sent: dict[str, list[EngineFigures]] = {}
     for engine_id, figures in records:
         ids = client_ids(engine_id)
-        answered.setdefault(ids.response_id, []).append(figures)
+        by_response.setdefault(ids.response_id, []).append(figures)
         if ids.request_id is not None:
             sent.setdefault(ids.request_id, []).append(figures)
     response_ids = Counter(row.response_id for row in rows)
     request_ids: Counter[str | None] = Counter(row.request_id for row in rows)
     for row in rows:
-        found = _of(row.response_id, answered, response_ids) or _of(
+        found = _of(row.response_id, by_response, response_ids) or _of(
             row.request_id, sent, request_ids
         )
         if not found or (row.attempts > 1 and len(found) > 1):
@@ -95,7 +95,7 @@ def together(records: Sequence[EngineFigures]) -> EngineFigures:
     another the decode, and none of the second's wait is the request's queue or prefill. Records of
     one engine are sequences, of `n > 1` or of several prompts: the first content comes from the
     one whose first token came first, and `decode` is from that token to the last one of all. Of
-    other records it cannot be told what they are, and nothing is known.
+    other records the kind is unknown, so nothing is known.
 
     Args:
         records: of one request; `engine` says which engine made one, as far as that is known.

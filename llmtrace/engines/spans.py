@@ -1,8 +1,8 @@
-"""What does an engine's span tell of the request it served: its own OTLP span, or our plugin's?
+"""Read an engine's figures from its spans: its own OTLP span, or that of our plugin.
 
 vLLM, SGLang and TensorRT-LLM write the same `gen_ai.latency.*` attributes, in seconds. A request's
 own span and its row share a trace id, because the SDK sends `traceparent`. Our plugin in vLLM
-(`vllm_plugin`) sees no trace, so its spans are joined by request id (`engine_join`).
+(`vllm_plugin`) sees no trace, so its spans are joined by request id (`engines.join`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_TEXT: Final = 512
 def read_engine_span(attributes: Mapping[str, Any]) -> EngineFigures | None:
     """Read the engine's figures from a span's attributes, or `None` if it carries none.
 
-    The front end is what TTFT as the engine counts it holds beside queue and prefill: template,
+    The front end is the engine's TTFT less queue and prefill: template,
     tokenising, IPC, and waiting for the running step.
     """
     queue = _reported(attributes, QUEUE)
@@ -56,11 +56,11 @@ def read_engine_span(attributes: Mapping[str, Any]) -> EngineFigures | None:
 def read_plugin_span(attributes: Mapping[str, Any]) -> tuple[str, EngineFigures] | None:
     """Read the span our plugin in vLLM wrote for a request, or `None` if this is not one.
 
-    The front end is what the request took in vLLM beside queue and inference, since the plugin is
-    not told of TTFT: the way of the last token to the front end is in it rather than the first's.
+    The front end is the request's time in vLLM less queue and inference, since the plugin does not
+    receive TTFT: it includes the last token's transfer to the front end, not the first's.
 
     Returns:
-        The engine's own id of the request (see `engine_join.client_ids`), and what it told.
+        The engine's own id of the request (see `join.client_ids`), and its figures.
     """
     engine_id = _text(attributes, ENGINE_ID)
     if attributes.get(ENGINE_SOURCE) != PLUGIN or engine_id is None:

@@ -1,4 +1,4 @@
-"""How does a gateway of your own show up in its callers' rows, and in the trace?
+"""Make a gateway of your own visible in its clients' rows and in the trace.
 
     from llmtrace import gateway
 

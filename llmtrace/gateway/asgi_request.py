@@ -1,7 +1,7 @@
-"""What happens to one request on its way through a gateway, and what is added to its answer?
+"""Measure one HTTP request that passes a gateway, and add the timing to its response.
 
-Messages go in and come out as they were, but for what the caller is told: headers, and comments
-between two events of a stream whose reader is llmtrace.
+Messages pass unchanged, apart from what is added for the client: headers, and comments between two
+events of a stream whose consumer is llmtrace.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _SERVER_ERROR: Final = 500
 _TAIL: Final = 4
 
 
-class Visit:
-    """One request in the middleware, from its receipt to the last byte of its answer.
+class PassingRequest:
+    """One request in the middleware, from its receipt to the last byte of its response.
 
     Args:
         runtime: what `init` set up.
         scope: the connection's.
         name: the gateway's.
-        tell: whether callers are told of times.
+        tell: whether clients receive the times.
 
     Attributes:
         has_request: whether all of the request has been received.
-        last: whether the last message of the answer has been passed.
+        last: whether the last message of the response has been passed.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class Visit:
         self._left = self._left_early = False  # by its client: at all, before the last message
         self._status = 0
         self._content: FirstContent | None = None  # looks for it in an event stream
-        self._comments = False  # the answer may have them
-        self._told: str | None = None  # in the last comment
+        self._comments = False  # the response may have them
+        self._last_comment: str | None = None  # in the last comment
         self._tail = b"\n\n"  # of what was passed: an event may begin before the first byte
-        self._passed_on: Collection[str | None] = ()  # told by the application itself
-        self._quiet = False  # nothing is left to be done to the answer
+        self._passed_on: Collection[str | None] = ()  # exposed by the application itself
+        self._quiet = False  # nothing is left to add to the response
 
     def inside(self) -> AbstractContextManager[None]:
-        """Make the request current, and whoever called us in the same process not."""
+        """Make the request current, and hide a client's recording in the same process."""
         return self._served.inside()
 
     # --- the request ----------------------------------------------------------------------------
 
     def receives(self) -> None:
-        """Note that the application waits for more of the request: for its caller."""
+        """Note that the application waits for more of the request from its client."""
         self._relay.receiving.begin(self._relay.clock())
 
     def received(self) -> None:
@@ -97,10 +97,10 @@ class Visit:
         elif not message.get("more_body", False):
             self.has_request = True
 
-    # --- the answer -----------------------------------------------------------------------------
+    # --- the response ---------------------------------------------------------------------------
 
     def passes(self, message: Message) -> Message:
-        """Return a message of the answer as it is to be sent. Never raises."""
+        """Return a message of the response as it is to be sent. Never raises."""
         try:
             kind = message["type"]
             if kind == "http.response.body":
@@ -111,8 +111,8 @@ class Visit:
             elif kind == "http.response.pathsend":  # the server sends a file
                 self.last = True
             if self.last and self._served.shared:
-                self.ends()  # whoever opened that span ends it with the last message
-        except Exception as error:  # noqa: BLE001 - the answer goes out as it is
+                self.ends()  # the code that opened the span ends it with the last message
+        except Exception as error:  # noqa: BLE001 - the response goes out as it is
             self._quiet = True
             internal_error("gateway", error)
         return message
@@ -133,17 +133,17 @@ class Visit:
         ours = [(b"server-timing", self._header(timing.decode("latin-1"), whole=whole))]
         if b"x-request-id" not in found:
             ours.append((b"x-request-id", self._relay.request_id.encode("latin-1")))
-        # Ours first: what is told twice, the gateway in front knows best.
+        # Ours first: of a value sent twice, the gateway in front knows best.
         return {**message, "headers": [*ours, *given]}
 
     def _header(self, timing: str, *, whole: bool) -> bytes:
         passed_on = {entry.hop for entry in entries(timing) if entry.name in gateway_time.OWN_TIME}
         self._passed_on = passed_on & {None}
-        # Before any upstream call of a stream, there is no telling yet whether one will be seen.
-        sure = self._refused or not whole
-        telling = [*self._served.entries(passed_on, sure=sure)] if self._tell else []
-        telling.append(Entry(_TRACEPARENT, None, self._served.identity.traceparent))
-        return write(telling).encode("latin-1", "replace")
+        # Before any upstream call of a stream, it is not known whether one will be seen.
+        sure = self._rejected or not whole
+        timing_entries = [*self._served.entries(passed_on, sure=sure)] if self._tell else []
+        timing_entries.append(Entry(_TRACEPARENT, None, self._served.identity.traceparent))
+        return write(timing_entries).encode("latin-1", "replace")
 
     def _body(self, message: Message) -> Message:
         body = message.get("body", b"")
@@ -165,30 +165,30 @@ class Visit:
         before, self._tail = self._tail, (self._tail + body[-_TAIL:])[-_TAIL:]
         at = before_the_last(body, boundary=at_end_of_event(before))
         final = self.last or at is not None
-        if self._told is not None and not final:
+        if self._last_comment is not None and not final:
             return message
         if at is None and at_end_of_event(self._tail):
             at = len(body)
         if at is None:
             return message
-        telling = write(self._served.entries(self._passed_on, sure=self._refused))
-        if telling == self._told:
+        comment = write(self._served.entries(self._passed_on, sure=self._rejected))
+        if comment == self._last_comment:
             return message
-        first, self._told = self._told is None, telling
+        first, self._last_comment = self._last_comment is None, comment
         if final or complete(self._relay):
             self._quiet = True
         elif first:
-            telling = f"{telling}, {write([more()])}"
-        return {**message, "body": body[:at] + line(telling) + body[at:]}
+            comment = f"{comment}, {write([more()])}"
+        return {**message, "body": body[:at] + line(comment) + body[at:]}
 
     @property
-    def _refused(self) -> bool:
-        """Whether the request was turned away: then all of its time was the gateway's."""
+    def _rejected(self) -> bool:
+        """Whether the request was rejected: then all of its time was the gateway's."""
         return self._status >= _ERROR
 
     def _hint(self) -> None:
-        """Say once what is missing, if a stream came from nowhere."""
-        if self._content is not None and not self._served.can_tell:
+        """Log once that an upstream call is missing, if a stream came from nowhere."""
+        if self._content is not None and not self._served.own_time_known:
             _hint_once()
 
     # --- the end --------------------------------------------------------------------------------
@@ -208,11 +208,11 @@ class Visit:
             error_type,
             attributes,
             span=None if route is None else f"{method} {route}",
-            sure=self._refused,
+            sure=self._rejected,
         )
 
     def _outcome(self, error: BaseException | None) -> tuple[str, str | None]:
-        """Say how it ended, and what was raised or refused, if anything was."""
+        """Return the outcome, and the type of the error or the failing status, if any."""
         left = self._left or type(error).__name__ == "ClientDisconnect"  # Starlette's name for it
         if error is not None and not left:
             return outcome_of(error)
@@ -252,12 +252,12 @@ _hinted = False
 
 
 def _hint_once() -> None:
-    """Say what is missing for a gateway's own time to be told from its waiting."""
+    """Log what is missing to separate a gateway's self time from its waiting."""
     global _hinted  # the process has one log
     if not _hinted:
         _hinted = True
         _logger.warning(
             "A stream went through llmtrace.gateway.Middleware without an upstream call that "
-            "llmtrace could see, so the gateway's own time is unknown. Instrument the client that "
-            "makes it, or put `with llmtrace.gateway.upstream():` around the waiting."
+            "llmtrace could see, so the gateway's self time is unknown. Instrument the client "
+            "that makes it, or put `with llmtrace.gateway.upstream():` around the waiting."
         )

@@ -1,4 +1,4 @@
-"""Where in the bytes of an event stream is the first content, and where does an event end?
+"""Find the first content in the bytes of an event stream, and where its events end.
 
 The gateway passes bytes on and does not parse them, except for this, and only up to the first
 content.
@@ -22,23 +22,23 @@ class FirstContent:
 
     def __init__(self) -> None:
         self._events = Events(whole=False)
-        # What the events tell of their request is noted where it is recorded; here is no row.
+        # What the events report is noted where the request is recorded; there is no row here.
         self._scratch = Recording(lambda _, __: None, {})
         self._scratch.in_decorated_function = True
 
     def in_these(self, data: bytes) -> bool:
-        """Say whether it is in the next bytes, or ends in them."""
+        """Return whether the first content is, or ends, in the next bytes."""
         kind = self._events(self._scratch, data)
         return kind > NOTHING or self._scratch.ttft is not None
 
 
 def at_end_of_event(data: bytes) -> bool:
-    """Say whether bytes end where an event does."""
+    """Return whether bytes end where an event does."""
     return data.endswith(_ENDS)
 
 
 def before_the_last(data: bytes, *, boundary: bool) -> int | None:
-    """Say where in these bytes the event begins that ends an OpenAI stream, `data: [DONE]`.
+    """Return where the event begins that ends an OpenAI stream, `data: [DONE]`.
 
     Args:
         data: the next bytes.

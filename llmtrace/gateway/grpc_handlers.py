@@ -1,6 +1,6 @@
-"""How is a gRPC method served as part of its caller's trace, and still served by the same code?
+"""Serve a gRPC method as part of its client's trace, with the application's code unchanged.
 
-A handler is put around the application's own, of the same kind, since gRPC looks at what kind of
+The application's handler is wrapped in one of the same kind, since gRPC inspects which kind of
 function it is given.
 """
 
@@ -20,7 +20,7 @@ from llmtrace.runtime.runtime import active
 
 _TIMING: Final = "server-timing"
 _OK: Final = "OK"
-# Metadata that holds anything else breaks the call.
+# Metadata that contains anything else breaks the call.
 _ILLEGAL: Final = re.compile(r"[^ -~]")
 
 
@@ -30,13 +30,13 @@ class Methods:
 
     Attributes:
         name: what the gateway goes by; `None` = the service's name.
-        tell: whether callers are told of times.
+        tell: whether clients receive the times.
     """
 
     name: str | None
     tell: bool
 
-    def around(self, behavior: Any, method: str, *, stream: bool) -> Any:
+    def wrapped(self, behavior: Any, method: str, *, stream: bool) -> Any:
         """Return what serves a method in the place of the application's own function.
 
         Args:
@@ -52,7 +52,7 @@ class Methods:
         return (_stream if stream else _whole)(self, behavior, method)
 
     def begin(self, method: str, context: Any) -> Serving | None:
-        """Begin to serve a question; `None` = nobody wants it measured."""
+        """Begin to serve a request; `None` = it is not measured."""
         runtime = active()
         if runtime is None:
             return None
@@ -84,14 +84,14 @@ class Serving:
     tell: bool
 
     def ends(self, error: BaseException | None = None) -> None:
-        """Tell the caller, and write the span."""
+        """Send the timing to the client, and write the span."""
         left = error is not None and not isinstance(error, Exception)
         status = _OK if error is None else "CANCELLED" if left else "UNKNOWN"
         try:
             if self.tell:
-                told = (_TIMING, _ILLEGAL.sub("?", self.served.timing()))
+                timing = (_TIMING, _ILLEGAL.sub("?", self.served.timing()))
                 before: Any = getattr(self.context, "trailing_metadata", list)()
-                self.context.set_trailing_metadata((*(before or ()), told))
+                self.context.set_trailing_metadata((*(before or ()), timing))
             status = _name_of(getattr(self.context, "code", str)()) or status
         except Exception as broken:  # noqa: BLE001
             internal_error("grpc.server", broken)

@@ -1,8 +1,7 @@
-"""How is one question served that does not come as an HTTP request of its own?
+"""Serve one request that is not an HTTP request of its own: over gRPC, or as a WebSocket message.
 
-Over gRPC, and as a message over a WebSocket. It opens the server side of the caller's trace, takes
-the time that this process spends itself up to the first content it sends, and has that ready to be
-told to the caller.
+It opens the server side of the client's trace, measures the self time of this process up to the
+first content it sends, and makes that available to send to the client.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import outcome_of, outcome_of_status
 from llmtrace.core.span import Span
 from llmtrace.gateway import parent_trace
-from llmtrace.gateway.timing_header import cached, spent, told
+from llmtrace.gateway.timing_header import cached, spent, timing_entries
 from llmtrace.instrumentation.headers.server_timing import Entry, write
 from llmtrace.runtime import proxied_request as relays
 from llmtrace.runtime.proxied_request import ProxiedRequest
@@ -25,16 +24,16 @@ from llmtrace.runtime.runtime import Runtime, current
 from llmtrace.runtime.trace_context import TraceContext
 from llmtrace.semconv.attributes import GATEWAY, PLAIN
 
-# What the application may say of a request (`llmtrace.annotate`), as in a row.
+# What the application may report of a request (`llmtrace.annotate`), as in a row.
 _FIELDS: Final = {line.field: line.name for line in PLAIN}
 _NS: Final = 1_000_000_000
-# What of it says whose trace a question is part of, and how it is called.
+# The headers that carry a request's trace context and its id.
 CARRIED: Final = ("traceparent", "tracestate", "baggage", "x-request-id")
 _MAX_LENGTH: Final = 8192
 
 
 class Served:
-    """One question, from its receipt to the end of its answer.
+    """One request, from its receipt to the end of its response.
 
     Args:
         runtime: what `init` set up.
@@ -44,8 +43,8 @@ class Served:
         attributes: of the span.
 
     Attributes:
-        relay: its time, and what the application says of it.
-        unsure: whether nobody sees when its first content goes out.
+        relay: its time, and what the application reports of it.
+        unsure: whether the time of its first content cannot be observed.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Served:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Make the question current for the code inside; a caller in the same process is not."""
+        """Make the request current for the code inside, and hide a client's recording."""
         tokens = current.set(None), relays.current.set(self.relay)
         context = self._server.identity.context
         attached = None if context is None else otel_context.attach(context)
@@ -90,23 +89,24 @@ class Served:
             self.relay.finalize(self.relay.clock())
 
     def timing(self) -> str:
-        """Write what there is to tell the caller by now, as in a `Server-Timing` header."""
+        """Return the timing for the client so far, as a `Server-Timing` header's value."""
         try:
             return write(self.entries())
-        except Exception as error:  # noqa: BLE001 - the answer goes out without
+        except Exception as error:  # noqa: BLE001 - the response goes out without
             internal_error("gateway", error)
             return ""
 
     def entries(
         self, passed_on: Collection[str | None] = (), *, sure: bool = False
     ) -> Iterator[Entry]:
-        """Yield what there is to tell the caller by now.
+        """Yield the timing for the client so far.
 
         Args:
-            passed_on: see `told`.
+            passed_on: see `timing_entries`.
             sure: whether the process's own time is known even if no upstream call was seen.
         """
-        return told(self.relay, self._name, self.identity.span_id, self._own(sure), passed_on)
+        hop, own = self.identity.span_id, self._own(sure)
+        return timing_entries(self.relay, self._name, hop, own, passed_on)
 
     @property
     def identity(self) -> TraceContext:
@@ -115,16 +115,16 @@ class Served:
 
     @property
     def shared(self) -> bool:
-        """Whether its span is one that somebody opened around us, and ends himself."""
-        return self._server.around is not None
+        """Whether its span is an enclosing one, which the code that opened it ends."""
+        return self._server.enclosing is not None
 
     @property
-    def can_tell(self) -> bool:
-        """Whether the process's own time can be told from its waiting."""
+    def own_time_known(self) -> bool:
+        """Whether the process's self time can be separated from its waiting."""
         return not self.unsure and (self.relay.seen or bool(cached(self.relay)))
 
     def _own(self, sure: bool) -> int | None:
-        return spent(self.relay, self.relay.clock()).own if sure or self.can_tell else None
+        return spent(self.relay, self.relay.clock()).own if sure or self.own_time_known else None
 
     @fails_open("gateway")
     def ends(
@@ -139,9 +139,9 @@ class Served:
 
         Args:
             error: what was raised.
-            attributes: what is known of the answer.
-            failure: the status that the answer failed with, where that is known.
-            left: whether the caller has gone.
+            attributes: what is known of the response.
+            failure: the status that the response failed with, where that is known.
+            left: whether the client has disconnected.
         """
         outcome, error_type = ("success", None) if error is None else outcome_of(error)
         if left:
@@ -159,7 +159,7 @@ class Served:
         span: str | None = None,
         sure: bool = False,
     ) -> None:
-        """Write the span, by what is known of the answer; only the first call does anything.
+        """Write the span, by what is known of the response; only the first call does anything.
 
         Args:
             outcome: how it ended.
@@ -177,7 +177,7 @@ class Served:
         parts = spent(relay, now)
         known: dict[str, Any] = {
             "name": self._name,
-            "own": parts.own / _NS if sure or self.can_tell else None,
+            "own": parts.own / _NS if sure or self.own_time_known else None,
             "upstream": parts.upstream / _NS if relay.seen else None,
             "caller": parts.caller / _NS if parts.caller else None,
             "calls": len(relay.calls) + len(relay.blind),
@@ -211,7 +211,7 @@ class Served:
 
 
 def carried(*carriers: Any) -> dict[str, str]:
-    """Return whose trace a question is part of, and how it is called.
+    """Return the headers that carry a request's trace context and its id.
 
     Args:
         *carriers: what it came with, the closest first. Mappings, and whatever else came in the
@@ -221,12 +221,12 @@ def carried(*carriers: Any) -> dict[str, str]:
     for carrier in carriers:
         if not isinstance(carrier, Mapping):
             continue
-        told = {
+        headers = {
             name: value[:_MAX_LENGTH]
             for name in CARRIED
             if isinstance(value := carrier.get(name), str) and value
         }
         if "traceparent" in found:  # what belongs to it comes from where that came from
-            told = {"x-request-id": told["x-request-id"]} if "x-request-id" in told else {}
-        found = {**told, **found}
+            headers = {name: value for name, value in headers.items() if name == "x-request-id"}
+        found = {**headers, **found}
     return found

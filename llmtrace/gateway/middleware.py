@@ -1,7 +1,7 @@
-"""How does a request go through a gateway, and what is measured and told on the way?
+"""ASGI middleware that measures the requests passing a gateway and exposes their timing.
 
-An ASGI middleware. It passes every message on as it comes: to what leaves, it adds headers, and
-for callers that are llmtrace a comment between two events of the stream.
+It passes every message on as it comes. To outgoing messages it adds headers and, for clients that
+are llmtrace, a comment between two events of the stream.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.errors import ConfigError
-from llmtrace.gateway.asgi_request import Visit
+from llmtrace.gateway.asgi_request import PassingRequest
 from llmtrace.runtime.runtime import active
 
 Scope = MutableMapping[str, Any]
@@ -21,7 +21,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# What nobody wants to see in a trace.
+# Paths that are noise in a trace.
 _SKIPPED: Final = (
     "/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics", "/favicon.ico",
 )  # fmt: skip
@@ -32,13 +32,13 @@ _MEASURED: Final = "llmtrace.gateway"
 
 
 class Middleware:
-    """Measure what a gateway takes for itself, tell its callers, and carry their trace on.
+    """Measure a gateway's self time, report it to its clients, and continue their trace.
 
-    For ASGI applications between a client and an engine. It opens the server side of the caller's
+    For ASGI applications between a client and an engine. It opens the server side of the client's
     trace, so that what llmtrace records inside are its children; takes the time the application
     spends itself, which is all up to the first content it sends but the waiting on its upstream
-    calls; and tells it downstream in `Server-Timing`. Bytes, errors and cancellation pass as they
-    are, and nothing is held back. Before `llmtrace.init` it does nothing.
+    calls; and exposes it downstream in `Server-Timing`. Bytes, errors and cancellation pass as
+    they are, and nothing is delayed. Before `llmtrace.init` it does nothing.
 
     Put it outermost, so that no other middleware's time is missed: in Starlette and FastAPI, what
     is added last is outermost.
@@ -46,12 +46,12 @@ class Middleware:
     Args:
         app: the application.
         name: what this gateway goes by in rows and spans; default: the service's name.
-        tell: whether to tell callers. Without, it measures for the trace alone: where clients
-            should not learn how long a gateway takes.
+        tell: whether to send the times to clients. Without, it measures for the trace alone:
+            where clients should not learn how long a gateway takes.
         skip: paths that are passed through unmeasured.
 
     Raises:
-        ConfigError: a setting is wrong; the message says which and how to mend it.
+        ConfigError: a setting is wrong; the message says which and how to fix it.
     """
 
     def __init__(
@@ -105,13 +105,14 @@ class Middleware:
             raise
         visit.ends()
 
-    def _visit(self, scope: Scope) -> Visit | None:
-        """Begin to measure a request, unless nobody wants it or it is being measured already."""
+    def _visit(self, scope: Scope) -> PassingRequest | None:
+        """Begin to measure a request, unless it is skipped or being measured already."""
         runtime = active()
         if runtime is None or scope["path"] in self._skip or _MEASURED in scope:
             return None
         try:
-            visit = Visit(runtime, scope, self._name or label(runtime.service), tell=self._tell)
+            name = self._name or label(runtime.service)
+            visit = PassingRequest(runtime, scope, name, tell=self._tell)
         except Exception as error:  # noqa: BLE001 - the request goes through unmeasured
             internal_error("gateway", error)
             return None
@@ -124,7 +125,7 @@ def check_name(name: str | None, where: str) -> None:
     """Check the name of a gateway.
 
     Raises:
-        ConfigError: it cannot be one; the message says why.
+        ConfigError: it cannot be one; the message gives the reason.
     """
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise ConfigError(

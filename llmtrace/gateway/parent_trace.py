@@ -1,7 +1,7 @@
-"""Whose trace is a request part of, and which span is the gateway's own in it?
+"""Decide which trace a request belongs to, and which span is the gateway's own in it.
 
-The caller's, if it sent W3C trace context; else a new one. Where an OpenTelemetry instrumentation
-of the web framework is around us, its server span is ours, too.
+The client's trace, if it sent W3C trace context; else a new one. An enclosing server span, opened
+by an OpenTelemetry instrumentation of the web framework, is used in place of one of our own.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Server:
 
     Attributes:
         identity: its ids.
-        around: the server span that somebody opened around us; `None` = it is one of our own.
+        enclosing: the enclosing server span of another instrumentation; `None` = it is our own.
     """
 
     identity: TraceContext
-    around: otel_trace.Span | None = None
+    enclosing: otel_trace.Span | None = None
 
 
 def opened(runtime: Runtime, headers: Mapping[str, str], name: str, start: int) -> Server:
-    """Continue the caller's trace, or the server span that is around us.
+    """Continue the client's trace, or the enclosing server span.
 
     Args:
         runtime: what `init` set up.
@@ -65,23 +65,23 @@ def opened(runtime: Runtime, headers: Mapping[str, str], name: str, start: int) 
 
 
 def closed(runtime: Runtime, server: Server, span: Span) -> None:
-    """Write the gateway's own span, or what it would say on the one that is around us."""
-    if server.around is None:
+    """Write the gateway's own span, or its attributes on the enclosing one."""
+    if server.enclosing is None:
         runtime.close_span(server.identity, span)
         return
     own = {name: value for name, value in span.attributes.items() if name.startswith("llmtrace.")}
-    server.around.set_attributes(own)
+    server.enclosing.set_attributes(own)
 
 
 def request_id(given: str | None, identity: TraceContext) -> str:
-    """Return the caller's request id, if it is one, else one of ours."""
+    """Return the client's request id, if it is valid, else one of ours."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
     return f"lt-{identity.span_id}"
 
 
 def _is_server_side(span: Any, traceparent: str) -> bool:
-    """Say whether the current span was opened on this side of the request.
+    """Return whether the current span was opened on this side of the request.
 
     A client in the same process, as in a test without a network, has its own span current: that
     one is of kind CLIENT, and is who sent the `traceparent`.
@@ -95,11 +95,11 @@ def _is_server_side(span: Any, traceparent: str) -> bool:
 
 
 def _extracted(headers: Mapping[str, str]) -> otel_context.Context:
-    """Return the context that the caller sent, by what the application propagates, or by W3C."""
+    """Return the context that the client sent, by the application's propagator, or by W3C."""
     # A turn of a client in the same process is none of this side's.
-    around = otel_context.set_value(KEY, None)
-    context = propagate.extract(headers, around)
-    caller = otel_trace.get_current_span(context).get_span_context()
-    if caller.is_remote or "traceparent" not in headers:
+    base = otel_context.set_value(KEY, None)
+    context = propagate.extract(headers, base)
+    client = otel_trace.get_current_span(context).get_span_context()
+    if client.is_remote or "traceparent" not in headers:
         return context
     return _W3C.extract(headers, context)

@@ -1,8 +1,8 @@
-"""What does a gateway tell whoever called it of where the time went?
+"""Make the `Server-Timing` entries by which a gateway reports its times to its client.
 
-As entries of `Server-Timing`: its own time, that of gateways behind it, the engine's queue and
-prefill as far as it learnt them, and whether a cache answered. Each gateway has an id of its own
-there, so that a caller who is told twice counts once.
+The entries are its self time, that of gateways behind it, the engine's queue and prefill as far as
+they are known, and whether a cache answered. Each gateway has an id of its own there, so that a
+client that receives the same entry twice counts it once.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from llmtrace.runtime.proxied_request import ProxiedRequest, SelfTime
 
 GATEWAY: Final = "gateway"
 
-# Who is believed to know what this one request of the engine took.
+# Sources that are believed about the times of one request of the engine.
 _BELIEVED: Final[frozenset[Source]] = frozenset(
     {"engine_inband", "engine_span", "engine_plugin", "server_timing"}
 )
 _ENGINE: Final = ("queue", "prefill", "decode")
 
 
-def told(
+def timing_entries(
     relay: ProxiedRequest,
     name: str,
     hop: str,
     own: int | None,
     passed_on: Collection[str | None] = (),
 ) -> Iterator[Entry]:
-    """Yield what there is to tell.
+    """Yield the entries of one request so far.
 
     Args:
         relay: the request.
         name: the gateway's.
         hop: its id in this trace.
-        own: its own time in nanoseconds; `None` = it cannot tell.
+        own: its own time in nanoseconds; `None` = not known.
         passed_on: ids of the gateways behind this one whose headers the application has passed on
             itself; `None` among them stands for those that have no id.
     """
@@ -60,31 +60,31 @@ def told(
 
 
 def spent(relay: ProxiedRequest, now: int) -> SelfTime:
-    """Split the time up to the first content, or up to now, by all that is known of who is behind.
+    """Split the time up to the first content, or up to now, by what the servers behind reported.
 
-    Gateways and the engine behind took what they say, and cannot have done it in less.
+    Gateways and the engine behind took what they report, and cannot have done it in less.
     """
     known = relay.elapsed(now) if relay.spent is None else relay.spent
-    told_of = engine(relay)
-    behind = told_of.get("queue", 0) + told_of.get("prefill", 0)
+    engine_ns = engine(relay)
+    behind = engine_ns.get("queue", 0) + engine_ns.get("prefill", 0)
     if len(relay.calls) == 1:
         behind += sum(hop.ns or 0 for hop in relay.calls[0].hops.values())
     return known.knowing(behind)
 
 
 def complete(relay: ProxiedRequest) -> bool:
-    """Say whether nothing that is still to come can add to what there is to tell."""
+    """Return whether nothing that is still to come can add to the entries."""
     if cached(relay):
         return True
     if relay.blind:
-        return False  # a gateway behind may speak for itself, in what is passed on
+        return False  # a gateway behind may report its own, in what is passed on
     return all(call.ended for call in relay.calls) or (
-        bool(engine(relay)) and not any(_may_tell_more(call) for call in relay.calls)
+        bool(engine(relay)) and not any(_may_report_more(call) for call in relay.calls)
     )
 
 
 def cached(relay: ProxiedRequest) -> bool | None:
-    """Say whether a cache answered: here, or at each upstream that was asked."""
+    """Return whether a cache answered: here, or at each upstream that was called."""
     if relay.cache_hit is not None or not relay.calls:
         return relay.cache_hit
     return all(call.info.get("cache_hit") for call in relay.calls) or None
@@ -93,7 +93,7 @@ def cached(relay: ProxiedRequest) -> bool | None:
 def engine(relay: ProxiedRequest) -> dict[str, int]:
     """Return the stages of the engine, in nanoseconds, as far as they are known of every call.
 
-    Calls one after another add up. Of calls at the same time nothing can be said, unless only one
+    Calls one after another add up. Of calls at the same time nothing is known, unless only one
     of them was answered.
     """
     if cached(relay) or not any(call.engine for call in relay.calls):
@@ -126,11 +126,11 @@ def _figures(call: Recording) -> dict[str, int]:
 
 
 def _came_to_nothing(call: Recording) -> bool:
-    """Say whether a call ended without an answer, so that no engine's time came of it."""
+    """Return whether a call ended without a response, so without an engine's time."""
     return call.ended and call.ttft is None and (call.stream or call.waits.span is None)
 
 
-def _may_tell_more(call: Recording) -> bool:
+def _may_report_more(call: Recording) -> bool:
     return not call.ended and any(hop.id is not None for hop in call.hops.values())
 
 
@@ -140,5 +140,5 @@ def _one_after_another(calls: Iterable[Recording]) -> bool:
 
 
 def more() -> Entry:
-    """Return the entry that says that another comment may follow."""
+    """Return the entry that announces that another comment may follow."""
     return Entry(propagation.MORE, None, None)

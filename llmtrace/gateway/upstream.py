@@ -1,4 +1,4 @@
-"""How does a gateway's code say what cannot be seen: an upstream call, an answer from a cache?"""
+"""Let a gateway's code report what cannot be seen: an upstream call, a response from a cache."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _KIND: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 @contextmanager
 def upstream() -> Iterator[dict[str, str]]:
-    """Say that the time inside is spent waiting on an upstream, and is not the gateway's own.
+    """Mark the time inside as spent waiting on an upstream: it is not the gateway's own.
 
     For upstream calls that llmtrace does not record by itself: those over gRPC, a queue, a client
-    that is not instrumented. Put it around the waiting only. For a stream that is passed on piece
+    that is not instrumented. Enclose the waiting only. For a stream that is passed on piece
     by piece, that is all up to its first content; what comes after it does not matter.
 
     If the code inside raises, its time is the gateway's own: a failed attempt.
@@ -55,11 +55,11 @@ def upstream() -> Iterator[dict[str, str]]:
 
 
 def cache_hit(kind: str | None = None) -> None:
-    """Say that the request being handled is answered from a cache, and no engine is asked.
+    """Report that the request being handled is answered from a cache, without an engine.
 
-    The caller's row then has `cache_hit`, the gateway's own time, and no stages of an engine.
-    `llmtrace.annotate(cache_hit=True)` says the same, and `annotate(cache_hit=False)` that the
-    cache had no answer.
+    The client's row then has `cache_hit`, the gateway's own time, and no stages of an engine.
+    `llmtrace.annotate(cache_hit=True)` does the same, and `annotate(cache_hit=False)` that the
+    cache had no entry.
 
     Args:
         kind: what kind of cache, for the gateway's span: `"exact"`, `"semantic"`. What is no such

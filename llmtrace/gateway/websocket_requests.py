@@ -1,7 +1,7 @@
-"""How does a question that came over a WebSocket become part of its caller's trace?
+"""Make a request that came over a WebSocket part of its client's trace.
 
-For Starlette's and FastAPI's endpoints: a connection serves many questions, each with a trace of
-its own, so the endpoint says where one begins and ends.
+For Starlette's and FastAPI's endpoints: a connection serves many requests, each with a trace of
+its own, so the endpoint marks where one begins and ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GONE = frozenset({"WebSocketDisconnect", "ClientDisconnect"})
 def serving(
     socket: Any, message: Mapping[str, Any] | None = None, *, name: str | None = None
 ) -> Iterator[Callable[[], str]]:
-    """Serve one question that came over a WebSocket; what is inside is part of its caller's trace.
+    """Serve one request that came over a WebSocket; the code inside is in its client's trace.
 
     It opens the server side of the trace, so that what llmtrace records inside are its children,
     and takes the time this process spends itself up to the first message it sends, which is all of
@@ -34,15 +34,15 @@ def serving(
 
     Args:
         socket: Starlette's (FastAPI's) WebSocket.
-        message: the question, if the caller has put its trace context there (`traceparent` and
+        message: the request, if the client has put its trace context there (`traceparent` and
             `x-request-id`, as of `llmtrace.propagate.trace_headers`). Default: what the handshake
             carried.
         name: what this gateway goes by in rows and spans, a short word; default: the service's
             name.
 
     Yields:
-        A function that returns what there is to tell the caller, as in a `Server-Timing` header,
-        to be sent along with the last message. A caller that is llmtrace reads it where its
+        A function that returns the timing for the client, as in a `Server-Timing` header,
+        to be sent along with the last message. A client that is llmtrace reads it where its
         `classify` gives it as `server_timing`. Without `llmtrace.init` it is empty.
 
     Example:

@@ -1,7 +1,7 @@
-"""What is a percentile of a few hundred requests, and how sure is it?
+"""Percentiles of a few hundred requests, with their confidence intervals.
 
-Nearest rank, so that every percentile is a wait somebody had; and the interval of order statistics
-that holds the true one, which assumes nothing but requests that are independent of each other.
+Nearest rank, so that every percentile is a wait that occurred; and the interval of order
+statistics that covers the true one, which assumes only that requests are independent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The bounds between which a quantile lies; `None` where the data are too few to tell."""
+    """The bounds between which a quantile lies; `None` where the data are too few."""
 
     low: float | None
     high: float | None
@@ -26,7 +26,7 @@ class Interval:
 def quantile(ordered: Sequence[float], q: float) -> float:
     """Return the smallest value that at least a share `q` of the values do not exceed.
 
-    A quantile within a limit therefore says the same as "a share `q` is within it".
+    A quantile within a limit therefore means the same as "a share `q` is within it".
 
     Args:
         ordered: the values, smallest first; one at least.
@@ -44,7 +44,7 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def interval(ordered: Sequence[float], q: float, confidence: float = 0.95) -> Interval:
-    """Return bounds that hold the true quantile `q` with a probability of `confidence` or more.
+    """Return bounds that cover the true quantile `q` with a probability of `confidence` or more.
 
     How many of n values lie below the true quantile is binomial, whatever their distribution: the
     bounds are the values whose ranks leave half of the rest on either side.
@@ -84,5 +84,5 @@ def least_values(q: float, confidence: float = 0.95) -> int:
 
 def _binomial(n: int, k: int, p: float) -> float:
     # In logarithms: 0.05 ** n is 0 in floating point from n = 249 on.
-    ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-    return math.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
+    log_combinations = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return math.exp(log_combinations + k * math.log(p) + (n - k) * math.log1p(-p))

@@ -1,7 +1,7 @@
-"""Could chance alone have done that?
+"""Decide whether chance alone explains a difference.
 
-Exact small-sample answers about counts (binomial, Fisher), how far clustering in time stretches
-them, and how many discoveries may be believed out of many tries (Benjamini and Hochberg).
+Exact small-sample tests of counts (binomial, Fisher), how far clustering in time stretches them,
+and how many discoveries may be believed out of many tests (Benjamini and Hochberg).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def harrell_davis(n: int, q: float) -> Floats:
 
 
 def effective_count(weights: Floats) -> float:
-    """Return how many equally weighted requests say as much as these.
+    """Return the effective sample size of weighted requests.
 
     Example:
         >>> effective_count(np.array([2.0, 2.0])), effective_count(np.array([1.0, 0.0]))
@@ -69,7 +69,7 @@ def effective_count(weights: Floats) -> float:
 def quantile_bounds(
     values: Floats, q: float, design: float = 1.0, weights: Floats | None = None
 ) -> tuple[float | None, ...]:
-    """Return the order statistics that hold the true quantile with 95 % confidence.
+    """Return the order statistics that cover the true quantile with 95 % confidence.
 
     Exact for independent requests; `design` counts fewer of them where they share fate, and so do
     weights that differ. `None` where there are too few for a bound.
@@ -150,15 +150,15 @@ def clustered(
     """Return how many times more the slow requests vary by time than if each were independent.
 
     The index of dispersion of their counts in bins of 15 s to 5 min, whichever is most: at least
-    1. So many requests say as much as one independent one.
+    1. So many requests are worth one independent one.
 
     Args:
         t: unix seconds.
         slow: whether each request was slow.
         window_s: the length of a window these are compared with. What stretches as long as it do
             by themselves, as load comes and goes, is no news either.
-        change: when the share changed for good, unix seconds; requests on either side are held
-            against the share of their own side, or an incident would be its own excuse.
+        change: when the share changed for good, unix seconds; requests on either side are compared
+            with the share of their own side, or an incident would be its own excuse.
     """
     if len(t) == 0 or slow.all() or not slow.any():
         return 1.0
@@ -174,7 +174,7 @@ def clustered(
 
 
 def _dispersion(t: Floats, slow: Mask, expected: Floats, width: float, fewest: int) -> float:
-    """Return the variance of counts in bins over that of independent requests; 1 if untold."""
+    """Return the variance of counts in bins over that of independent requests; 1 if not known."""
     p = float(slow.mean())
     start, span = float(t.min()), float(np.ptp(t))
     bins = round(span / width)

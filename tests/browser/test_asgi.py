@@ -84,7 +84,7 @@ async def answer():
 
 
 async def application(scope, receive, send) -> None:
-    """Stream an answer, whatever was asked."""
+    """Stream a response, whatever was requested."""
     assert scope["type"] == "http"
     await send({"type": "http.response.start", "status": 200, "headers": []})
     async for word in answer():
@@ -95,7 +95,7 @@ async def application(scope, receive, send) -> None:
 async def ask(
     app: Any, path: str, body: bytes = b"", method: str = "GET", query: str = "", **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """Send one request through an application; return status, headers and body of its answer."""
+    """Send one request through an application; return status, headers and body of its response."""
     parts = [body[at : at + 1000] for at in range(0, len(body), 1000)] or [b""]
     inbox = [
         {"type": "http.request", "body": part, "more_body": number + 1 < len(parts)}
@@ -124,7 +124,7 @@ def post(app: Any, body: bytes, **headers: str) -> tuple[int, dict[str, str], by
     return asyncio.run(ask(app, "/llmtrace/beacon", body, "POST", **headers))
 
 
-def told(**figures: Any) -> bytes:
+def report(**figures: Any) -> bytes:
     """Make a beacon's body."""
     return json.dumps({**BEACON, **figures}).encode()
 
@@ -171,12 +171,12 @@ def test_head_and_other_names():
 @pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
-        (told(), {}, 204),
-        (told(), {"origin": "https://shop.example"}, 204),
-        (told(), {"origin": "https://friend.example"}, 204),
-        (told(), {"origin": "https://evil.example"}, 403),
-        (told(), {"origin": "null"}, 403),
-        (told(e2e_ms=-1), {}, 400),
+        (report(), {}, 204),
+        (report(), {"origin": "https://shop.example"}, 204),
+        (report(), {"origin": "https://friend.example"}, 204),
+        (report(), {"origin": "https://evil.example"}, 403),
+        (report(), {"origin": "null"}, 403),
+        (report(e2e_ms=-1), {}, 400),
         (b"\xff", {}, 400),
         (b"", {}, 400),
         (b"x" * (MAX_BYTES + 1), {}, 413),
@@ -190,7 +190,7 @@ def test_beacons_are_taken_or_refused(body, headers, status):
 
 
 def test_a_page_of_another_origin_may_ask_first():
-    """A preflight is answered for the origins that are welcome."""
+    """A preflight is answered for the origins that are allowed."""
     app = Middleware(application, origins=["https://friend.example"])
     friend = asyncio.run(
         ask(app, "/llmtrace/beacon", method="OPTIONS", origin="https://friend.example")
@@ -206,7 +206,7 @@ def test_any_origin_can_be_welcome():
     """If the application says so."""
     app = Middleware(application, origins=["*"])
 
-    assert post(app, told(), origin="null")[1]["access-control-allow-origin"] == "*"
+    assert post(app, report(), origin="null")[1]["access-control-allow-origin"] == "*"
 
 
 def test_no_more_is_read_than_may_come():
@@ -265,7 +265,7 @@ def test_a_pages_row_is_joined_by_its_beacon():
     with capture(sinks=[spans]) as rows:
         status, _, body = asyncio.run(ask(app, "/chat", content_language=PAGE))
         assert (status, body, rows) == (200, b"Hello, world", [])
-        assert post(app, told())[0] == 204
+        assert post(app, report())[0] == 204
 
     [row] = rows
     assert (row.trace_id, row.parent_span_id) == (TRACE, SPAN)
@@ -283,7 +283,7 @@ def test_the_address_may_carry_the_id():
     app = Middleware(application)
     with capture() as rows:
         asyncio.run(ask(app, "/chat", query=f"q=1&llmtrace={MARK}"))
-        post(app, told())
+        post(app, report())
 
     assert [row.trace_id for row in rows] == [TRACE]
     assert rows[0].browser is not None
@@ -309,7 +309,7 @@ def test_a_gateway_inside_measures_the_application():
     app = Middleware(gateway.Middleware(slow))
     with capture() as rows:
         asyncio.run(ask(app, "/chat", content_language=PAGE))
-        post(app, told())
+        post(app, report())
 
     [row] = rows
     assert row.trace_id == TRACE
@@ -329,7 +329,7 @@ def test_a_trace_that_is_there_already_stays():
     Middleware_ = Middleware(application)  # noqa: N806
     with capture() as rows:
         asyncio.run(ask(framework, "/chat", content_language=PAGE))
-        post(Middleware_, told())
+        post(Middleware_, report())
 
     assert rows[0].trace_id != TRACE
     assert rows[0].browser is not None
@@ -343,7 +343,7 @@ def test_the_applications_own_provider_ends_its_span_joined():
     app = Middleware(application)
     with capture(tracer_provider=provider) as rows:
         asyncio.run(ask(app, "/chat", content_language=PAGE))
-        post(app, told())
+        post(app, report())
 
     spans = {span.name: span for span in exporter.get_finished_spans()}
     row = spans["chat tiny"]
@@ -357,30 +357,30 @@ def test_without_init_nothing_waits():
     app = Middleware(application)
 
     assert asyncio.run(ask(app, "/chat", content_language=PAGE))[2] == b"Hello, world"
-    assert post(app, told())[0] == 204
+    assert post(app, report())[0] == 204
     assert len(app._waiting) == 0
 
 
 def test_joining_can_be_left_to_others():
-    """With no time to wait, rows go on at once, and the page's span goes beside them."""
+    """With no time to wait, rows go on at once, and so does the page's span."""
     spans = Spans()
     app = Middleware(application, wait_s=0)
     with capture(sinks=[spans]) as rows:
         asyncio.run(ask(app, "/chat", content_language=PAGE))
         assert [row.browser for row in rows] == [None]
-        post(app, told())
+        post(app, report())
 
     assert [span.trace_id for span in spans.kept] == [TRACE]
 
 
 def test_strangers_cannot_flood_the_exporters():
-    """Of beacons for requests nobody made here, only so many a second are passed on."""
+    """Of beacons for requests not made here, only so many a second are passed on."""
     reset_internal_errors()
     spans = Spans()
     app = Middleware(application)
     with capture(sinks=[spans]):
         for number in range(300):
-            post(app, told(trace_id=f"{number + 1:032x}"))
+            post(app, report(trace_id=f"{number + 1:032x}"))
 
     assert 50 <= len(spans.kept) < 300
     assert internal_errors()["browser.unknown_dropped"] == 300 - len(spans.kept)
@@ -393,7 +393,7 @@ def test_what_is_sampled_out_has_no_span():
     app = Middleware(application)
     with capture(sinks=[spans], sample=0.0) as rows:
         asyncio.run(ask(app, "/chat", content_language=PAGE))
-        post(app, told())
+        post(app, report())
 
     assert [row.browser is not None for row in rows] == [True]
     assert spans.kept == []
@@ -439,7 +439,7 @@ def test_the_applications_sampler_decides_for_a_page(root, path, headers, sample
     app = Middleware(instrumented)
     with capture(tracer_provider=provider) as rows:
         asyncio.run(ask(app, path, content_language=PAGE, **headers))
-        post(app, told())
+        post(app, report())
 
     assert [row.browser is not None for row in rows] == [True]  # sampled or not
     names = {span.name for span in exporter.get_finished_spans()}

@@ -34,13 +34,13 @@ anything = st.recursive(
 NAMES = [name_of(field.name, IN_BEACON) for field in fields(Browser)]
 
 
-def beacon(**told: Any) -> bytes:
+def beacon(**report: Any) -> bytes:
     """Make the body of a beacon that is right but for what is given."""
-    return json.dumps({**IDS, "e2e_ms": 1500, **told}).encode()
+    return json.dumps({**IDS, "e2e_ms": 1500, **report}).encode()
 
 
 def test_a_beacon_is_read():
-    """Milliseconds become nanoseconds, and what is not told stays unknown."""
+    """Milliseconds become nanoseconds, and what is not reported stays unknown."""
     read = read_beacon(beacon(ttft_ms=300.25, chunks=7, outcome="success", age_ms=40))
 
     assert read == Beacon(
@@ -68,8 +68,8 @@ def test_what_a_page_can_tell_is_read(browser, trace_id, span_id):
     assert read_beacon(body) == Beacon(trace_id=trace_id, span_id=span_id, browser=rounded)
 
 
-def test_names_nobody_knows_are_ignored():
-    """A later script may tell more; and only the server knows what the server measured."""
+def test_unknown_names_are_ignored():
+    """A later script may report more; and only the server knows what the server measured."""
     more = {"v": 9, "colour": [[{"deep": None}]], "app_e2e_ms": 1, "inconsistent": "all"}
 
     assert read_beacon(beacon(**more)) == read_beacon(beacon())
@@ -125,16 +125,16 @@ def test_what_is_no_beacon_is_refused(body):
 
 @given(st.binary(max_size=2 * MAX_BYTES))
 def test_no_bytes_raise_anything_else(body):
-    """Arbitrary bytes are read or refused."""
+    """Arbitrary bytes are read or rejected."""
     with suppress(DataError):
         read_beacon(body)
 
 
 @given(st.dictionaries(st.sampled_from([*NAMES, *IDS, "age_ms", "v", "x"]), anything))
-def test_whatever_is_told_makes_sense_or_is_refused(told):
-    """Any JSON under any name is refused, or comes out within bounds."""
+def test_any_report_makes_sense_or_is_rejected(report):
+    """Any JSON under any name is rejected, or comes out within bounds."""
     try:
-        read = read_beacon(json.dumps({**IDS, **told}).encode())
+        read = read_beacon(json.dumps({**IDS, **report}).encode())
     except DataError:
         return
 

@@ -19,7 +19,7 @@ IDS = {"trace_id": "1" * 32, "span_id": "2" * 16}
 
 beacons = st.builds(Beacon, browser=browsers, **{name: st.just(v) for name, v in IDS.items()})
 
-# A server that waited 1,000 ms, 200 of them for the first content, of which the engine tells.
+# A server that waited 1,000 ms, 200 of them for the first content, of which the engine reports.
 ROW = make_row(
     output_tokens=11,
     chunks=10,
@@ -36,7 +36,7 @@ ROW = make_row(
 )
 
 
-def told(**figures: object) -> Beacon:
+def page(**figures: object) -> Beacon:
     """Make a beacon of a page that waited 1,500 ms, 320 of them for the first content."""
     known = {
         "outcome": "success",
@@ -52,7 +52,7 @@ def told(**figures: object) -> Beacon:
 
 def test_the_page_says_how_long_and_the_server_why():
     """The wait, the first content and render are the page's; the engine's are the row's."""
-    row = with_beacon(ROW, told(), app_ns=30 * MS)
+    row = with_beacon(ROW, page(), app_ns=30 * MS)
     stages = row.stages
 
     assert (row.e2e_ns, row.ttft_ns) == (1500 * MS, 320 * MS)
@@ -68,7 +68,7 @@ def test_the_page_says_how_long_and_the_server_why():
 
 def test_what_the_server_had_measured_is_kept():
     """Nothing is lost of either side."""
-    browser = with_beacon(ROW, told(paints=5)).browser
+    browser = with_beacon(ROW, page(paints=5)).browser
 
     assert (browser.app_e2e_ns, browser.app_ttft_ns, browser.app_held_ns) == (
         1000 * MS, 200 * MS, 50 * MS,
@@ -78,7 +78,7 @@ def test_what_the_server_had_measured_is_kept():
 
 def test_marks_of_the_servers_clock_are_not_put_on_the_pages():
     """What only the server saw come first has no time on the page's clock."""
-    row = with_beacon(ROW, told(first_byte_ns=310 * MS))
+    row = with_beacon(ROW, page(first_byte_ns=310 * MS))
 
     assert row.first_text_ns is None
     assert row.max_gap_ns is None
@@ -87,7 +87,7 @@ def test_marks_of_the_servers_clock_are_not_put_on_the_pages():
 
 def test_both_ways_of_the_network_add_up():
     """The page's way to the application, and the application's on to the engine."""
-    seen = told(dns_ns=5 * MS, connect_ns=8 * MS, tls_ns=9 * MS, client_wait_ns=1 * MS)
+    seen = page(dns_ns=5 * MS, connect_ns=8 * MS, tls_ns=9 * MS, client_wait_ns=1 * MS)
     network = with_beacon(ROW, seen).timeline.network
 
     assert network == Network(
@@ -97,43 +97,43 @@ def test_both_ways_of_the_network_add_up():
 
 
 def test_a_handshake_of_quic_is_no_round_trip():
-    """It holds the encryption's, too."""
-    seen = told(connect_ns=8 * MS, protocol="h3")
+    """It includes the encryption's, too."""
+    seen = page(connect_ns=8 * MS, protocol="h3")
 
     assert with_beacon(ROW, seen).timeline.network.rtt == 2 * MS
 
 
-def test_a_network_nobody_saw_stays_unknown():
+def test_a_network_not_observed_stays_unknown():
     """Unknown and unknown is unknown."""
     unseen = replace(ROW, timeline=replace(ROW.timeline, network=Network()))
 
-    assert with_beacon(unseen, told()).stages.network is None
-    assert with_beacon(unseen, told(dns_ns=0)).stages.network == 0
+    assert with_beacon(unseen, page()).stages.network is None
+    assert with_beacon(unseen, page(dns_ns=0)).stages.network == 0
 
 
 def test_a_gateways_time_is_counted_once():
-    """Whoever knows more of the gateways is believed: the page is told of those behind, too."""
+    """The larger figure of the gateways is believed: the page's includes those behind, too."""
     behind = replace(ROW.timeline, gateway=Reported(20 * MS, "server_timing"))
     row = replace(ROW, timeline=behind)
 
-    assert with_beacon(row, told(gateway_ns=45 * MS), app_ns=15 * MS).stages.gateway == 45 * MS
-    assert with_beacon(row, told(gateway_ns=10 * MS), app_ns=15 * MS).stages.gateway == 35 * MS
-    assert with_beacon(row, told()).stages.gateway == 20 * MS
-    assert with_beacon(ROW, told()).stages.gateway is None
+    assert with_beacon(row, page(gateway_ns=45 * MS), app_ns=15 * MS).stages.gateway == 45 * MS
+    assert with_beacon(row, page(gateway_ns=10 * MS), app_ns=15 * MS).stages.gateway == 35 * MS
+    assert with_beacon(row, page()).stages.gateway == 20 * MS
+    assert with_beacon(ROW, page()).stages.gateway is None
 
 
 def test_the_applications_render_is_not_the_users():
     """What the server marked as its own rendering is not what the page did."""
     marked = replace(ROW.timeline, marked_after={"render": 90 * MS, "gateway": 5 * MS})
-    stages = with_beacon(replace(ROW, timeline=marked), told()).stages
+    stages = with_beacon(replace(ROW, timeline=marked), page()).stages
 
     assert (stages.render, stages.gateway) == (710 * MS, 5 * MS)
 
 
 def test_an_answer_read_in_one_go_has_no_first_content():
-    """Its decode is the engine's own, as for any answer that is no stream."""
+    """Its decode is the engine's own, as for any unary response."""
     timed = replace(ROW.timeline, engine_decode=Reported(700 * MS, "engine_inband"))
-    whole = told(kind="whole", ttft_ns=None, held_before_ns=10 * MS, held_after_ns=0)
+    whole = page(kind="whole", ttft_ns=None, held_before_ns=10 * MS, held_after_ns=0)
     row = with_beacon(replace(ROW, timeline=timed), whole)
 
     assert (row.stream, row.ttft_ns) == (False, None)
@@ -143,36 +143,36 @@ def test_an_answer_read_in_one_go_has_no_first_content():
 
 def test_how_it_ended_is_what_the_user_saw():
     """A page that gave up counts, and a server that failed still counts."""
-    gave_up = told(outcome="cancelled", error_type="AbortError")
+    gave_up = page(outcome="cancelled", error_type="AbortError")
     failed = replace(ROW, outcome="error", error_type="APIError")
 
     assert with_beacon(ROW, gave_up).outcome == "cancelled"
     assert with_beacon(ROW, gave_up).error_type == "AbortError"
-    assert with_beacon(failed, told()).outcome == "error"
+    assert with_beacon(failed, page()).outcome == "error"
     assert with_beacon(failed, gave_up).error_type == "APIError"
-    assert with_beacon(ROW, told(outcome=None)).outcome == "success"
+    assert with_beacon(ROW, page(outcome=None)).outcome == "success"
 
 
 def test_what_cannot_be_is_named():
-    """Contradictions are flagged, cut to fit, and kept as told."""
+    """Contradictions are flagged, cut to fit, and kept as reported."""
     cases = {
-        "ttft": told(ttft_ns=2000 * MS),
-        "held_before": told(held_before_ns=400 * MS),
-        "held_after": told(held_after_ns=1300 * MS),
-        "server": told(ttft_ns=50 * MS),
-        None: told(),
+        "ttft": page(ttft_ns=2000 * MS),
+        "held_before": page(held_before_ns=400 * MS),
+        "held_after": page(held_after_ns=1300 * MS),
+        "server": page(ttft_ns=50 * MS),
+        None: page(),
     }
     for name, beacon in cases.items():
         row = with_beacon(ROW, beacon)
 
         assert name == row.browser.inconsistent or name in row.browser.inconsistent.split()
         assert row.stages.total == row.e2e_ns
-    assert with_beacon(ROW, told(ttft_ns=50 * MS)).stages.inconsistent
+    assert with_beacon(ROW, page(ttft_ns=50 * MS)).stages.inconsistent
 
 
 @given(requests, beacons, maybe_page)
 def test_stages_add_up_to_what_the_page_waited(row, beacon, app_ns):
-    """To the nanosecond, whatever either side tells."""
+    """To the nanosecond, whatever either side reports."""
     joined = with_beacon(row, beacon, app_ns=app_ns)
 
     if row.browser is None:
@@ -200,7 +200,7 @@ def test_it_does_not_matter_who_tells_first(row, beacon, queue, prefill):
 
 
 @given(requests, beacons)
-def test_what_nobody_told_stays_unknown(row, beacon):
+def test_what_is_not_reported_stays_unknown(row, beacon):
     """The page cannot know the engine, and what neither side knows is not 0."""
     row = replace(
         row, browser=None, timeline=replace(row.timeline, marked_before={}, marked_after={})
@@ -217,8 +217,8 @@ def test_what_nobody_told_stays_unknown(row, beacon):
             assert ns == dict(was.network.parts())[part]
 
 
-def _estimated(told_by: Reported) -> bool:
-    return told_by.source == "estimated"  # never part of a sum
+def _estimated(figure: Reported) -> bool:
+    return figure.source == "estimated"  # never part of a sum
 
 
 @given(requests, beacons)
@@ -245,7 +245,7 @@ def at(start_ms: int, e2e_ms: int, span: str, parent: str | None = None, **field
 
 
 def test_of_requests_inside_one_another_the_outer_is_the_pages():
-    """A decorated function's row holds those of the calls it makes."""
+    """A decorated function's row includes those of the calls it makes."""
     outer = at(0, 100, "a", "9")
 
     assert joined_row([at(10, 20, "b", "a"), at(40, 20, "c", "a"), outer]) is outer
@@ -259,7 +259,7 @@ def test_of_several_in_a_row_the_last_answered():
 
 
 def test_of_several_at_once_none_is():
-    """The page cannot tell which it read, and nothing is made up."""
+    """The page cannot know which it read, and nothing is made up."""
     assert joined_row([at(0, 50, "a"), at(20, 50, "b")]) is None
     assert joined_row([]) is None
 

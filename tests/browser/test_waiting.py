@@ -29,7 +29,7 @@ def page(number: int) -> str:
 
 
 def beacon(number: int = 0, e2e_ms: int = 1500) -> Beacon:
-    """Make what a page told of one request."""
+    """Make a page's beacon of one request."""
     browser = Browser(e2e_ns=e2e_ms * MS, ttft_ns=300 * MS, chunks=2)
     return Beacon(trace_id=page(number), span_id=SPAN, browser=browser)
 
@@ -46,10 +46,10 @@ class Pages:
         self.waiting = PendingRows(
             clock=lambda: self.now, wall=lambda: BEGAN, **{"wait_s": 10, **settings}
         )
-        self.waiting._worker.begin_close()  # here, time passes only when told to
+        self.waiting._worker.begin_close()  # here, time passes only when advanced
 
     def row(self, asked, row=ROW) -> None:
-        """Finish a row that a page asked for."""
+        """Finish a row that a page requested."""
         self.waiting.row(asked, row, self.gone.append)
 
     def later(self, seconds: float) -> None:
@@ -65,7 +65,7 @@ def pages():
     return Pages()
 
 
-def test_a_row_goes_on_joined_once_its_page_has_told(pages):
+def test_a_row_goes_on_joined_once_its_page_has_reported(pages):
     """It waits for the page, and what lay before the call is the application's own time."""
     asked = pages.waiting.begin(page(0))
     pages.row(asked)
@@ -116,7 +116,7 @@ def test_a_page_that_never_tells_costs_its_row_a_while(pages):
 
 
 def test_an_answer_that_is_still_sent_has_more_time(pages):
-    """A slow page holds up the sending, after the row is finished."""
+    """A slow page delays the sending, after the row is finished."""
     asked = pages.waiting.begin(page(0))
     pages.row(asked)
     pages.later(60)
@@ -140,7 +140,7 @@ def test_a_second_beacon_changes_nothing(pages):
     assert not pages.waiting.beacon(beacon(e2e_ms=9000))
 
 
-def test_a_page_nobody_asked_for_is_not_known(pages):
+def test_an_unknown_page_is_not_known(pages):
     """A beacon alone keeps nothing."""
     assert not pages.waiting.beacon(beacon())
     assert len(pages.waiting) == 0

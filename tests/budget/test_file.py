@@ -1,4 +1,4 @@
-"""Is a budget read as it was meant and written as it is read, every slip told with its place?"""
+"""Is a budget read as it was meant and written as it is read, each slip reported with its place?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ anything = st.recursive(
 
 
 def refused(given_: object) -> str:
-    """Return the message a budget is refused with."""
+    """Return the message a budget is rejected with."""
     with pytest.raises(ConfigError) as caught:
         read_budget(given_)  # type: ignore[arg-type]
     return str(caught.value)
@@ -119,7 +119,7 @@ def test_an_objective_as_a_quantile(percent):
     assert read_budget({"objective": f"p{percent}"}).objective == pytest.approx(percent / 100)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- what is rejected ---------------------------------------------------------------------------
 
 
 @given(
@@ -136,7 +136,7 @@ def test_anything_is_a_budget_or_a_config_error(content):
 
 
 @given(st.sampled_from(["objective", "total", "ttft", "tpot", "tokens", "buffer"]), anything)
-def test_a_wrong_value_is_told_with_its_place(key, value):
+def test_a_wrong_value_is_reported_with_its_place(key, value):
     """The message says which key, and what would do."""
     try:
         read_budget({key: value})
@@ -174,7 +174,7 @@ def test_a_wrong_value_is_told_with_its_place(key, value):
     ],
 )
 def test_a_slip_is_explained(content, expected):
-    """A slip is told with what is wrong, where, and what would do."""
+    """A slip is reported with the error, its place, and a correct value."""
     assert refused(content).startswith(expected)
 
 
@@ -195,14 +195,14 @@ def test_a_slip_is_explained(content, expected):
     ],
 )
 def test_a_broken_file_is_named(tmp_path, name, text, expected):
-    """What is wrong in a file is told with the file's path."""
+    """What is wrong in a file is reported with the file's path."""
     path = written(tmp_path, text, name)
 
     assert refused(path).startswith(f"{path}: {expected}")
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    """A missing file, a folder and text of no encoding are told apart by the system's words."""
+    """A missing file, a folder and text of no encoding are distinguished by the system's words."""
     odd = tmp_path / "odd.yaml"
     odd.write_bytes(b"\xff\xfe\xfa")
 
@@ -250,7 +250,7 @@ def test_several_budgets_in_a_file(tmp_path):
         ({"budgets": ["x"]}, "budget: budgets[0]: a budget is a mapping"),
         ({"budgets": [{}, {"tpot": "x"}]}, "budget: budgets[1]: tpot: 'x' is not a duration"),
         ({"budgets": [{}, {}]}, "budget: 2 budgets are called 'default'; name them apart"),
-        ({"budgets": [{}, {"name": "b"}]}, "budget: holds several budgets (default, b)"),
+        ({"budgets": [{}, {"name": "b"}]}, "budget: contains several budgets (default, b)"),
         ({"availability": "often"}, "budget: availability: 'often' is not a share"),
         ({"availability": 99}, "budget: availability: 99 is not a share of the requests"),
         ({"model": []}, "budget: model: [] is not a name or a list of names, as in llama-*"),

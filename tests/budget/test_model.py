@@ -46,7 +46,7 @@ def test_the_default_budget_spends_its_total():
 
 
 def test_whom_a_budget_covers():
-    """Names and patterns, for both labels; without any it is for everybody."""
+    """Names and patterns, for both labels; without any it is for all requests."""
     budget = read_budget({"model": ["llama-*", "gpt-4o"], "route": "chat"})
 
     assert budget.covers("llama-3", "chat")

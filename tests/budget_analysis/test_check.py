@@ -66,7 +66,7 @@ def test_the_default_budget_adds_up():
 
 
 @pytest.mark.parametrize(
-    ("keys", "where", "told"),
+    ("keys", "where", "expected"),
     [
         ({"ttft": "1s", "stages": {"queue": "700ms", "prefill": "400ms"}}, "ttft",
          "queue, prefill come to 1,100 ms before the first content, and ttft allows 1,000 ms"),
@@ -78,29 +78,29 @@ def test_the_default_budget_adds_up():
          "the parts come to 2,000 ms, 1,000 ms more than the total of 1,000 ms"),
     ],
 )  # fmt: skip
-def test_a_contradiction_is_told(keys, where, told):
+def test_a_contradiction_is_reported(keys, where, expected):
     """Each with where it is and by how much."""
-    assert problems(**keys)[where] == told
+    assert problems(**keys)[where] == expected
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "expected"),
     [
-        ({}, "total: there is none, so nothing to hold the parts against"),
-        ({"tokens": 5}, "tokens: 5 of them say nothing without a tpot"),
+        ({}, "total: there is none, so nothing to compare the parts with"),
+        ({"tokens": 5}, "tokens: 5 of them mean nothing without a tpot"),
         ({"tpot": "5ms"}, "tpot: how long the decode takes is not known without tokens"),
-        ({"total": "2s", "stages": {"queue": "1s"}}, "total: 1,000 ms of the 2,000 ms are nobody"),
+        ({"total": "2s", "stages": {"queue": "1s"}}, "total: 1,000 ms of the 2,000 ms are not"),
         ({"tpot": "5ms", "tokens": 10, "stages": {"decode": "80ms"}},
          "decode: 10 tokens × 5 ms = 50 ms; 30 ms of its 80 ms are to spare"),  # noqa: RUF001
         ({"ttft": "1s", "stages": dict.fromkeys(FRONT, "100ms")}, "ttft: its stages come to 500"),
     ],
 )  # fmt: skip
-def test_what_is_no_contradiction_is_a_note(keys, told):
+def test_what_is_no_contradiction_is_a_note(keys, expected):
     """It is said, and the budget still adds up."""
     found = check(read_budget(keys))
 
     assert found.problems == ()
-    assert any(note.startswith(told) for note in found.notes), found.notes
+    assert any(note.startswith(expected) for note in found.notes), found.notes
 
 
 def test_a_budget_no_tokens_fit_into():
@@ -126,12 +126,12 @@ def test_what_is_said_to_fit_fits(budget):
         **budget.stages_s,
         **({"decode": decode} if decode and "decode" in budget.stages_s else {}),
     }
-    mended = Budget(
+    fixed = Budget(
         total_s=room + 1e-6, ttft_s=budget.ttft_s, tpot_s=budget.tpot_s, tokens=budget.tokens,
         stages_s=stages, buffer_s=budget.buffer_s,
     )  # fmt: skip
 
-    assert not [one for one in check(mended).problems if "parts come to" in one.what]
+    assert not [one for one in check(fixed).problems if "parts come to" in one.what]
 
 
 @given(budgets)

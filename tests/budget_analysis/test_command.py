@@ -22,7 +22,7 @@ def rows_file(tmp_path: Path) -> Path:
 
 
 def test_check_ends_with_1_for_a_contradiction(tmp_path, capsys):
-    """A CI job can tell."""
+    """A CI job sees the result."""
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(json.dumps({"total": "1s", "stages": {"queue": "1s"}}))
     bad.write_text(json.dumps({"budgets": [
@@ -54,7 +54,7 @@ def test_a_suggested_budget_is_a_budget_file(rows_file, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "told"),
+    ("arguments", "status", "expected"),
     [
         (["--total", "soon"], 2, "total: 'soon' is not a duration"),
         (["--buffer", "110%"], 2, "--buffer: '110%' is not a share of the total; write 10%"),
@@ -63,10 +63,10 @@ def test_a_suggested_budget_is_a_budget_file(rows_file, tmp_path, capsys):
         (["--out", "/none/such.yaml"], 1, "/none/such.yaml: cannot write it"),
     ],
 )
-def test_a_slip_is_told(rows_file, capsys, arguments, status, told):
+def test_a_slip_is_reported(rows_file, capsys, arguments, status, expected):
     """With what is wrong and what would do."""
     assert main(["budget", "suggest", str(rows_file), *arguments]) == status
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 def test_the_report_is_printed_and_drawn(rows_file, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Is what was measured held against a budget rightly, and shown as it is?"""
+"""Are measured requests compared with a budget correctly, and shown as they are?"""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from llmtrace.testing import make_row
 MS = 1_000_000
 
 
-def row(number, *, queue=100, decode=800, told=True, **fields):
+def row(number, *, queue=100, decode=800, from_engine=True, **fields):
     """Return one request whose queue and decode are so many milliseconds; prefill is 200."""
     front = 50 + 20 + queue + 200 + 10
-    engine = {"queue": queue, "prefill": 200} if told else {}
+    engine = {"queue": queue, "prefill": 200} if from_engine else {}
     reports = {name: Reported(ms * MS, "engine_inband") for name, ms in engine.items()}
     timeline = Timeline(
         e2e=(front + decode) * MS,
@@ -70,7 +70,7 @@ def test_requests_within_the_limit_are_counted_with_bounds():
 
 
 def test_within_the_budget_nothing_is_over():
-    """No stage is, and nobody eats anything."""
+    """No stage is, and none exceeds its allocation."""
     found = report(QUICK, DEFAULT)
 
     assert found.state == "within"
@@ -78,9 +78,9 @@ def test_within_the_budget_nothing_is_over():
     assert {one.state for one in found.stages} <= {"within", "near", "not reported"}
 
 
-def test_what_nobody_tells_is_not_zero():
+def test_what_is_not_reported_is_not_zero():
     """A queue that is not known is not reported; its time is in unattributed."""
-    found = report([row(i, told=False) for i in range(100)], DEFAULT)
+    found = report([row(i, from_engine=False) for i in range(100)], DEFAULT)
 
     assert held(found, "queue").state == "not reported"
     assert held(found, "queue").spent_s is None
@@ -143,15 +143,15 @@ class Reading(HTMLParser):
         self.text.append(data)
 
 
-def test_the_page_is_whole_and_asks_nobody_for_anything():
+def test_the_page_is_whole_and_loads_nothing_from_elsewhere():
     """Well-formed, no script, nothing fetched, light and dark."""
-    nobody = Budget(name="x", route=("none",))
-    html = page(reports(QUEUED, Budgets((DEFAULT, nobody))), "rows.jsonl")
+    no_route = Budget(name="x", route=("none",))
+    html = page(reports(QUEUED, Budgets((DEFAULT, no_route))), "rows.jsonl")
     reading = Reading()
     reading.feed(html)
 
     assert reading.open == []
-    assert reading.fetched == ["data:,"]  # an icon of nothing: without it one is asked for
+    assert reading.fetched == ["data:,"]  # an icon of nothing: without it one is requested
     assert "<script" not in html
     assert "url(" not in html
     assert "prefers-color-scheme: dark" in html

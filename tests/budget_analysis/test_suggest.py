@@ -20,7 +20,7 @@ from llmtrace.errors import DataError
 def made(n=1200, seed=1, **changes):
     """Make rows: log-normal stages, decode by tokens.
 
-    `name=None` = nobody tells that stage; `name=seconds` = it always takes so long.
+    `name=None` = that stage is not reported; `name=seconds` = it always takes so long.
     """
     chance = np.random.default_rng(seed)
 
@@ -64,7 +64,7 @@ def test_what_is_dealt_out_adds_up():
 
 
 def test_the_anatomy_is_that_of_the_request_at_the_quantile():
-    """What is spent adds up to the p95, and is that of the requests around it."""
+    """What is spent adds up to the p95, and is that of the requests near it."""
     rows = made(4000)
     found = suggest(rows)
     whole = rows.numbers["e2e_s"]
@@ -109,7 +109,7 @@ def test_as_many_requests_are_within_the_total_as_promised():
 
 
 def test_the_draws_hold_the_allocation_another_sample_gives():
-    """The interval of each stage holds, nearly always, what far more requests say."""
+    """The interval of each stage covers, nearly always, the result of far more requests."""
     truth = {share.name: share.euler_s for share in suggest(made(12_000, 9), total_s=2.5).shares}
     held = [
         share.low_s - 1e-3 <= truth[share.name] <= share.top_s + 1e-3
@@ -120,13 +120,13 @@ def test_the_draws_hold_the_allocation_another_sample_gives():
     assert sum(held) / len(held) > 0.85
 
 
-def test_what_nobody_tells_gets_nothing_and_is_not_lost():
-    """A hosted API tells no queue and no prefill: what cannot be split is in ttft."""
+def test_what_is_not_reported_gets_nothing_and_is_not_lost():
+    """A hosted API reports no queue and no prefill: what cannot be split is in ttft."""
     found = suggest(made(queue=None, prefill=None, first_chunk=None), total_s=2.5, buffer=0.1)
     budget = found.budget
 
     assert set(budget.stages_s) == {"network", "gateway", "decode", "render"}
-    assert any("nobody tells queue, prefill, first_chunk" in note for note in found.notes)
+    assert any("not reported: queue, prefill, first_chunk" in note for note in found.notes)
     assert check(budget).problems == ()
     assert check(budget).sum_s == pytest.approx(2.5, abs=1e-4)
 
@@ -146,10 +146,10 @@ def test_tokens_and_their_time_come_to_the_decode():
     st.sampled_from(["queue", "gateway", "render", "prefill"]),
 )  # fmt: skip
 @example(72, 1, 0.25, 0.5, "render")  # half a millisecond in the gateway
-def test_any_suggestion_passes_the_check(n, seed, total, buffer, untold):
+def test_any_suggestion_passes_the_check(n, seed, total, buffer, missing):
     """Whatever the rows and the total."""
     budget = suggest(
-        made(n, seed, **{untold: None}), total_s=round(total, 3), buffer=buffer
+        made(n, seed, **{missing: None}), total_s=round(total, 3), buffer=buffer
     ).budget
 
     assert check(budget).problems == ()
@@ -223,7 +223,7 @@ def test_what_is_written_of_quick_requests_passes_the_check(seed):
 @example(4, 2.0, 0.999, (1, 4), (300, 900))
 @settings(max_examples=25, deadline=None)
 def test_what_is_written_is_read_back_and_adds_up(seed, total, buffer, took, tokens):
-    """Whatever total was asked for, and however fast tokens come."""
+    """Whatever total was requested, and however fast tokens come."""
     found = suggest(quick(seed, *took, tokens), total_s=total, buffer=buffer).budget
 
     assert check(back(found)).problems == ()

@@ -74,9 +74,9 @@ def test_once(capsys):
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        (401, "{}", "wants a token; put it into a file"),
-        (421, '{"error": "not called so"}', "answered 421: not called so"),
-        (200, "hello", "what came is no JSON"),
+        (401, "{}", "requires a token; put it into a file"),
+        (421, '{"error": "not called so"}', "responded 421: not called so"),
+        (200, "hello", "the response is not JSON"),
         (200, "[1]", "is no collector"),
     ],
 )

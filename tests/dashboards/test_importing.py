@@ -313,11 +313,11 @@ def test_below_a_path(token: Path, run):
         ({"GET /api/folders": (403, "Access denied")}, "needs the role Editor"),
         (
             {"GET /api/dashboards": (500, "database is locked")},
-            "refused (500): database is locked",
+            "rejected the request (500): database is locked",
         ),
-        ({"POST /api/dashboards": (412, "changed by someone else")}, "refused (412"),
+        ({"POST /api/dashboards": (412, "changed by someone else")}, "rejected (412"),
         ({"POST /api/dashboards": (400, "Cannot save provisioned dashboard")}, "provisioned"),
-        ({"POST /api/folders": (409, "a folder with the same name exists")}, "refused (409"),
+        ({"POST /api/folders": (409, "a folder with the same name exists")}, "rejected (409"),
     ],
 )
 def test_refusals(grafana: Grafana, run, refuse, said):
@@ -371,7 +371,7 @@ def test_no_grafana_there(grafana: Grafana, run):
     status, said = run(f"{grafana.url}/somewhere")
 
     assert status == 1
-    assert "no Grafana answers at" in said
+    assert "no Grafana responds at" in said
     assert grafana.changes == []
 
 

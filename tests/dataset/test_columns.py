@@ -43,7 +43,7 @@ odd_rows = st.dictionaries(
 
 
 def same(one, other):
-    """Return whether two tables hold the same rows."""
+    """Return whether two tables have the same rows."""
     return (
         one.n == other.n
         and np.array_equal(one.start, other.start)
@@ -77,7 +77,7 @@ def test_rows_lie_in_columns_as_they_are(rows: list[Row]):
 
 
 def test_durations_of_another_generator_are_kept():
-    """Stages are taken as they stand, though nobody says who reported them."""
+    """Stages are taken as they stand, though their source is not reported."""
     columns = from_dicts([{"start": START, "queue_s": 0.5, "prefill_s": 0.25, "ttft_s": 1.0}])
 
     assert columns.numbers["queue_s"][0] == 0.5
@@ -255,7 +255,7 @@ LONG = b'{"start": 1, "a": "' + b"x" * (2 << 20) + b'"}'
     "line", [b"{", b"[]", b"7", b"null", b"\xff\xfe", b'{"start": NaN}', DEEP, LONG]
 )
 def test_a_line_that_is_no_row_costs_no_other(tmp_path, line):
-    """It is counted, and the rows around it are read."""
+    """It is counted, and the rows before and after it are read."""
     path = lines(tmp_path / "rows.jsonl", {"start": START}, line, b"", {"start": START + 1})
     columns = read_columns(path)
 
@@ -264,7 +264,7 @@ def test_a_line_that_is_no_row_costs_no_other(tmp_path, line):
 
 
 def test_a_file_of_no_rows_says_why(tmp_path):
-    """Not an empty answer that looks like a quiet day."""
+    """Not an empty result that looks like a quiet day."""
     with pytest.raises(DataError, match="line: not a row"):
         read_columns(lines(tmp_path / "rows.jsonl", b"hello", b"world"))
 

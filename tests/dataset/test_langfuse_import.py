@@ -133,13 +133,13 @@ def model(given: dict) -> ObservationV2:
 
 @dataclass
 class Langfuse:
-    """A server of version 2 of the observations API: what it holds, and what it was asked."""
+    """A server of version 2 of the observations API: its rows, and the requests it got."""
 
     url: str = ""
     held: list = field(default_factory=list)
     asked: list = field(default_factory=list)
     headers: list = field(default_factory=list)
-    answer: object = None  # a status to answer with, or bytes to say, instead
+    answer: object = None  # a status to respond with, or bytes to send, instead
     page: int = 1000
 
 
@@ -184,7 +184,7 @@ def langfuse(*held, **more):
 
 
 def find(server: Langfuse, asked: dict) -> dict:
-    """Answer as the API does: what all conditions hold for, newest first, a page at a time."""
+    """Respond as the API does: what all conditions hold for, newest first, a page at a time."""
     conditions = json.loads(asked["filter"])
     fits = [one for one in server.held if all(holds(one, c) for c in conditions)]
     fits.sort(key=lambda one: one["startTime"], reverse=True)
@@ -197,7 +197,7 @@ def find(server: Langfuse, asked: dict) -> dict:
 
 
 def holds(one: dict, condition: dict) -> bool:
-    """Say whether a condition of the API's filter holds."""
+    """Return whether a condition of the API's filter holds."""
     column, operator, value = condition["column"], condition["operator"], condition["value"]
     if condition["type"] == "datetime":
         at, limit = (datetime.fromisoformat(t) for t in (one[column], value))
@@ -210,7 +210,7 @@ def holds(one: dict, condition: dict) -> bool:
 
 
 def reading(server: Langfuse, **more):
-    """Read what a server holds."""
+    """Read the rows of a server."""
     project = Project(public_key="pk-lf-1", secret_key="sk-lf-2", url=server.url)
     return read_rows(FROM, TO, **{"project": project, "timeout_s": 10.0, **more})
 
@@ -253,8 +253,8 @@ def test_user_session_and_tags_come_from_langfuses_fields():
 # --- others' generations -------------------------------------------------------------------------
 
 
-def test_a_generation_of_somebody_else():
-    """A row holds what is known of it; its stages are unattributed, and still add up."""
+def test_a_generation_of_another_program():
+    """A row has what is known of it; its stages are unattributed, and still add up."""
     row = row_of(
         model(
             observation(
@@ -280,7 +280,7 @@ def test_a_generation_of_somebody_else():
     assert row.ttft_arrival_s is None
 
 
-def test_what_nobody_watched_stays_so():
+def test_what_was_not_observed_stays_so():
     """Written to a file or a span and read again, its decode and render are still unknown."""
     row = row_of(model(observation()))
     span = from_attributes(
@@ -357,7 +357,7 @@ def test_reading_a_project():
 
 
 def test_the_requests_are_those_of_the_api():
-    """Path, authentication, fields, window and size are what the API asks for."""
+    """Path, authentication, fields, window and size are what the API expects."""
     with langfuse() as server:
         reading(server, environment="staging")
     basic = base64.b64encode(b"pk-lf-1:sk-lf-2").decode()
@@ -394,7 +394,7 @@ def test_pages_are_read_to_the_end():
 
 @pytest.mark.parametrize("most", [1, 4, 7])
 def test_no_more_is_read_than_asked_for(most):
-    """The bound holds over all pages and kinds, and is told of even if nothing more is there."""
+    """The bound covers all pages and kinds, and is reported even if nothing more is there."""
     held = [ingested(typical(number)) for number in range(7)]
     with langfuse(*held, page=3) as server:
         found = reading(server, most=most)
@@ -426,7 +426,7 @@ def test_a_row_under_langfuses_generation_is_the_same_request():
         (404, "HTTP 404: it has no /api/public/v2/observations"),
         (400, "HTTP 400"),
         (b"<html>sign in</html>", "HTTP 200 with something that is no list"),
-        (b'{"data": "x", "meta": {}}', "said what its API does not"),
+        (b'{"data": "x", "meta": {}}', "sent what is not in its API"),
     ],
 )
 def test_what_went_wrong_is_said(answer, said):
@@ -440,7 +440,7 @@ def test_what_went_wrong_is_said(answer, said):
 
 
 def test_a_server_that_is_not_there():
-    """Nobody at the address is a SourceError, too."""
+    """No server at the address is a SourceError, too."""
     with pytest.raises(SourceError, match="cannot be reached: ConnectError"):
         reading(Langfuse(url="http://127.0.0.1:9"))
 
@@ -449,7 +449,7 @@ def test_a_server_that_does_not_answer():
     """It is given up after the time-out."""
     from tests.exporters.receivers import silent_server
 
-    with silent_server() as url, pytest.raises(SourceError, match="did not answer within"):
+    with silent_server() as url, pytest.raises(SourceError, match="did not respond within"):
         reading(Langfuse(url=url), timeout_s=0.2)
 
 
@@ -482,7 +482,7 @@ def test_the_command_writes_rows(monkeypatch, capsys, tmp_path):
     ],
 )
 def test_the_command_checks_times(monkeypatch, capsys, arguments, said):
-    """A window that cannot be is said before the server is asked."""
+    """An invalid window is reported before a request is sent."""
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     try:

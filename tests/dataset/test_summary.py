@@ -51,7 +51,7 @@ def test_every_row_is_checked(some):
     assert summarise(some, Budget()).exact == len(some)
 
 
-def test_a_row_that_does_not_add_up_is_told():
+def test_a_row_that_does_not_add_up_is_reported():
     """A partition that lost a nanosecond is not counted as exact."""
     wrong = request()
     wrong.__dict__["stages"] = Stages(decode=wrong.e2e_ns - 1)
@@ -59,7 +59,7 @@ def test_a_row_that_does_not_add_up_is_told():
     assert summarise([wrong, request()], Budget()).exact == 1
 
 
-def test_what_nobody_told_is_unknown():
+def test_what_is_not_reported_is_unknown():
     """A stage no row knows has no figures, no share and no verdict."""
     queue = line(summarise([make_row()], Budget(stages_s={"queue": 0.1})), "queue")
 
@@ -75,7 +75,7 @@ def test_a_stage_some_rows_tell_counts_those():
     assert (queue.known, queue.p50_s) == (1, 0.02)
 
 
-def test_time_nobody_can_split_has_a_line_of_its_own():
+def test_time_that_cannot_be_split_has_a_line_of_its_own():
     """`unattributed` appears where there is some, and only there."""
     assert line(summarise([make_row()], Budget()), "unattributed").share == 0.2
     assert [one.name for one in summarise([request()], Budget()).stages] == list(STAGES)
@@ -116,7 +116,7 @@ def test_metrics_are_held_against_the_budget():
 
 
 def test_failures_do_not_enter_the_figures():
-    """An error after 1 ms makes no percentile better; it is counted beside them."""
+    """An error after 1 ms makes no percentile better; it is counted apart."""
     failed = make_row(
         timeline=Timeline(e2e=MS), outcome="error", error_type="openai.RateLimitError"
     )
@@ -129,7 +129,7 @@ def test_failures_do_not_enter_the_figures():
 
 
 def test_outcomes_come_in_their_own_order_and_a_cancel_is_no_error():
-    """All five outcomes are counted; the exception a cancelled call ends with is not told."""
+    """All five outcomes are counted; the exception a cancelled call ends with is not shown."""
     some = [request(outcome=outcome) for outcome in reversed(OUTCOMES)]
     some.append(request(outcome="cancelled", error_type="asyncio.CancelledError"))
     summary = summarise(some, Budget())

@@ -111,7 +111,7 @@ def test_verdicts_are_words_and_symbols():
     assert "no limit set" in lines["decode"]
 
 
-def test_what_nobody_told_is_not_reported():
+def test_what_no_source_gave_is_not_reported():
     """An unknown stage shows no figure at all, and for how many requests it is known."""
     queue = shown(summarise([make_row(), make_row()], DEFAULT), 80)[3]
 
@@ -126,7 +126,7 @@ def test_a_stage_some_rows_tell_says_how_many():
     assert lines[1 + len(STAGES)].startswith("unattributed")
 
 
-def test_sources_are_told_together():
+def test_sources_are_shown_together():
     """Stages of one source are named in one breath."""
     assert sources_text(summarise([request()], Budget())) == (
         "Measured: network, first_chunk, decode, render by client; gateway by server_timing; "
@@ -135,7 +135,7 @@ def test_sources_are_told_together():
 
 
 def test_outcomes_name_what_failed():
-    """Errors are told by their type."""
+    """Errors are shown by their type."""
     failed = request(outcome="error", error_type="openai.APIError")
 
     assert outcomes_text(summarise([request(), failed], Budget())) == (
@@ -143,7 +143,7 @@ def test_outcomes_name_what_failed():
     )
 
 
-def test_the_sum_is_told_as_it_was_found():
+def test_the_sum_is_shown_as_it_was_found():
     """Exact for all, or a fault for so many."""
     wrong = request()
     wrong.__dict__["stages"] = make_row().stages
@@ -154,7 +154,7 @@ def test_the_sum_is_told_as_it_was_found():
     assert "not e2e in 1 of the 2" in sum_text(summarise([wrong, request()], Budget()))
 
 
-def test_changes_are_told_the_largest_first():
+def test_changes_are_shown_the_largest_first():
     """What moved little is summed up, and the parts come to the whole."""
     text = changes_text({"queue": 0.5, "decode": -0.1, "network": 0.001, "render": 0.0})
 

@@ -29,7 +29,7 @@ def figures(queue=10, prefill=20, decode=100, **more):
     )
 
 
-# The ids that vLLM makes of what it was sent, and answers with.
+# The ids that vLLM makes of what it was sent, and responds with.
 sent_ids = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), min_size=1)
 NAMED = {
     "chat": lambda sent: (f"chatcmpl-{sent}", f"chatcmpl-{sent}"),
@@ -41,7 +41,7 @@ NAMED = {
 @pytest.mark.parametrize("kind", NAMED)
 @given(sent=sent_ids)
 def test_ids_lead_back_to_what_the_client_knows(kind, sent):
-    """Of vLLM's id, the answer's id and the `X-Request-Id` can be told, whatever was sent."""
+    """From vLLM's id, the response's id and the `X-Request-Id` follow, whatever was sent."""
     response_id, engine_id = NAMED[kind](sent)
 
     assert client_ids(engine_id) == ClientIds(response_id, None if kind == "response" else sent)
@@ -49,7 +49,7 @@ def test_ids_lead_back_to_what_the_client_knows(kind, sent):
 
 @given(st.text())
 def test_any_text_may_be_an_id(text):
-    """What has no known form is its own answer's id, and nothing is made up."""
+    """What has no known form is its own response's id, and nothing is made up."""
     ids = client_ids(text)
 
     assert text.startswith(ids.response_id)
@@ -65,18 +65,18 @@ def test_any_text_may_be_an_id(text):
 )
 def test_each_record_goes_to_its_own_row(sent, without, kind, passed_on, random):
     """In any order, with some missing, a row gets the figures of its id and no other's."""
-    asked = [make_row(request_id=one, response_id=NAMED[kind](one)[0]) for one in sent]
-    if not passed_on and kind != "response":  # a gateway made ids of its own for the answers
-        asked = [replace(row, response_id=f"gw-{n}") for n, row in enumerate(asked)]
-    told = {one: figures(queue=n + 1) for n, one in enumerate(sent) if n not in without}
-    records = [(NAMED[kind](one)[1], said) for one, said in told.items()]
+    rows = [make_row(request_id=one, response_id=NAMED[kind](one)[0]) for one in sent]
+    if not passed_on and kind != "response":  # a gateway made ids of its own for the responses
+        rows = [replace(row, response_id=f"gw-{n}") for n, row in enumerate(rows)]
+    filled = {one: figures(queue=n + 1) for n, one in enumerate(sent) if n not in without}
+    records = [(NAMED[kind](one)[1], said) for one, said in filled.items()]
     random.shuffle(records)
 
     expected = [
-        with_figures(row, told[one]) if one in told else row
-        for one, row in zip(sent, asked, strict=True)
+        with_figures(row, filled[one]) if one in filled else row
+        for one, row in zip(sent, rows, strict=True)
     ]
-    assert list(join(asked, records)) == expected
+    assert list(join(rows, records)) == expected
 
 
 def test_an_id_within_another_is_not_the_same():
@@ -96,7 +96,7 @@ def test_rows_that_share_an_id_get_nothing():
 
 
 def test_several_records_of_several_attempts_get_nothing():
-    """Which of the attempts the caller got an answer of cannot be told."""
+    """Which of the attempts the client got a response of is unknown."""
     row = make_row(request_id="lt-1", response_id="chatcmpl-lt-1", attempts=2)
     first, second = ("chatcmpl-lt-1", figures()), ("chatcmpl-lt-1", figures(queue=5))
 
@@ -115,7 +115,7 @@ def test_several_sequences_are_one_request():
 
 
 def test_a_sequence_nothing_is_known_of_leaves_all_unknown():
-    """One that told too little may have been the first."""
+    """One that reported too little may have been the first."""
     assert together([figures(), figures(queue=None)]) == EngineFigures()
 
 
@@ -132,7 +132,7 @@ def test_two_legs_are_no_sequences():
 
 
 def test_records_of_two_engines_that_both_decoded_tell_nothing():
-    """Whether they are legs or two tries cannot be told."""
+    """Whether they are legs or two attempts is unknown."""
     assert together([figures(engine="a"), figures(15, engine="b")]) == EngineFigures()
     assert together([figures(engine=None), figures(15, engine=None)]) == EngineFigures()
 
@@ -173,9 +173,9 @@ def test_whatever_is_joined_the_stages_add_up(row, several):
 
 
 def test_what_the_row_knows_stays():
-    """An engine fills in what the client was not told, and does not overrule it."""
-    told = figures(prompt_tokens=9, cached_tokens=4, output_tokens=7, preemptions=0, replica="a")
-    row = with_figures(make_row(prompt_tokens=8, outcome="success"), told)
+    """An engine fills in what the client did not get, and does not overrule it."""
+    filled = figures(prompt_tokens=9, cached_tokens=4, output_tokens=7, preemptions=0, replica="a")
+    row = with_figures(make_row(prompt_tokens=8, outcome="success"), filled)
 
     assert (row.prompt_tokens, row.cached_tokens, row.output_tokens) == (8, 4, 7)
     assert (row.preemptions, row.replica) == (0, "a")

@@ -1,4 +1,4 @@
-"""What does an engine's span tell, and what does our plugin's?"""
+"""What does an engine's span report, and what does our plugin's?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ attributes = st.dictionaries(
 
 
 def test_an_engines_own_span():
-    """Queue, prefill and decode as they are; the front end is what TTFT holds beside them."""
+    """Queue, prefill and decode as they are; the front end is the rest of TTFT."""
     assert read_engine_span(LATENCIES) == EngineFigures(
         queue=Reported(40 * MS, "engine_span"),
         prefill=Reported(90 * MS, "engine_span"),
@@ -46,7 +46,7 @@ def test_an_engines_own_span():
 
 
 def test_a_plugins_span():
-    """It also tells tokens, preemptions and the replica; the front end is e2e's remainder."""
+    """It also reports tokens, preemptions and the replica; the front end is e2e's remainder."""
     read = read_plugin_span(
         {
             **LATENCIES,
@@ -76,7 +76,7 @@ def test_a_plugins_span():
 
 
 def test_what_a_plugin_did_not_tell_is_unknown():
-    """An older vLLM tells less; nothing becomes 0."""
+    """An older vLLM reports less; nothing becomes 0."""
     assert read_plugin_span(MARK) == ("chatcmpl-lt-01", EngineFigures())
 
 

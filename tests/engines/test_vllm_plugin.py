@@ -1,4 +1,4 @@
-"""Does the stat logger tell what vLLM tells it, whatever that is, and never get in its way?
+"""Does the stat logger export what vLLM reports, whatever that is, and never disturb it?
 
 Against stats of the shapes that vLLM had from version to version. The real ones:
 tests/real/test_vllm_plugin.py.
@@ -86,11 +86,11 @@ def shape(version, **changes):
 
 
 def iteration(*finished):
-    """Make what vLLM tells after a step of its engine."""
+    """Make what vLLM reports after a step of its engine."""
     return SimpleNamespace(finished_requests=list(finished), iteration_timestamp=1_800_000_000.0)
 
 
-def told(stats, engine=ENGINE, **more):
+def exported(stats, engine=ENGINE, **more):
     """Return the attributes of the span of a finished request."""
     return finished_request(stats, engine, finished_at=1_800_000_000.0, **more).attributes
 
@@ -124,7 +124,7 @@ def reporter(monkeypatch):
     return Reporter(vllm_config=CONFIG, engine_indexes=[0])
 
 
-# --- what it tells ------------------------------------------------------------------------------
+# --- what it exports ----------------------------------------------------------------------------
 
 
 def test_a_finished_request_tells_all_the_engine_knows():
@@ -158,16 +158,16 @@ def test_a_finished_request_tells_all_the_engine_knows():
 
 
 def test_the_page_names_every_attribute():
-    """docs/vllm.md lists what a record holds."""
+    """docs/vllm.md lists the fields of a record."""
     page = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
 
-    assert [name for name in told(shape("0.33")) if f"`{name}`" not in page] == []
+    assert [name for name in exported(shape("0.33")) if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("version", ["0.20", "0.25", "0.29"])
 def test_an_older_vllm_tells_less(version):
-    """Before 0.30 nobody counts a request's preemptions: unknown, not none."""
-    attributes = told(shape(version))
+    """Before 0.30 a request's preemptions are not counted: unknown, not none."""
+    attributes = exported(shape(version))
 
     assert "llmtrace.preemptions" not in attributes
     assert attributes["gen_ai.usage.cache_read.input_tokens"] == 256
@@ -177,7 +177,7 @@ def test_an_older_vllm_tells_less(version):
 
 
 @pytest.mark.parametrize("version", ["0.11", "0.14", "0.19"])
-def test_before_0_20_nobody_says_which_request_it_was(version, reporter, caplog):
+def test_before_0_20_the_request_is_not_identified(version, reporter, caplog):
     """Without an id there is nothing to join: no record, said once, counted."""
     for _ in range(3):
         reporter.record(None, iteration(shape(version)))
@@ -191,7 +191,7 @@ def test_before_0_20_nobody_says_which_request_it_was(version, reporter, caplog)
 
 def test_a_request_that_made_nothing_was_not_measured():
     """VLLM counts from stamps; where one is missing the figure is 0 or negative, and unknown."""
-    attributes = told(
+    attributes = exported(
         shape("0.32", queued_time=-81_234.5, prefill_time=0.0, decode_time=0.0,
               inference_time=0.0, num_generation_tokens=0, finish_reason=FinishReason.ABORT)
     )  # fmt: skip
@@ -203,7 +203,7 @@ def test_a_request_that_made_nothing_was_not_measured():
 
 def test_one_token_is_decoded_in_no_time():
     """With a single token there is nothing to decode, and that is known."""
-    attributes = told(shape("0.32", num_generation_tokens=1, decode_time=0.0))
+    attributes = exported(shape("0.32", num_generation_tokens=1, decode_time=0.0))
 
     assert attributes["gen_ai.latency.time_in_model_decode"] == 0.0
 
@@ -217,11 +217,11 @@ def test_a_failure_of_the_engine_is_an_error():
     assert span.error == "the engine failed"
 
 
-def test_data_parallel_engines_are_told_apart():
+def test_data_parallel_engines_are_distinguished():
     """Engines behind one front end have a number each."""
     engine = Engine(service="vllm", replica="pod-7", parallel=True)
 
-    assert told(shape("0.32"), engine, engine_index=1)["llmtrace.replica"] == "pod-7/1"
+    assert exported(shape("0.32"), engine, engine_index=1)["llmtrace.replica"] == "pod-7/1"
 
 
 anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
@@ -241,7 +241,7 @@ def test_whatever_vllm_tells_can_be_sent(fields):
 
 @given(anything, anything)
 def test_whatever_record_is_given_it_does_not_raise(first, second):
-    """An exception in here would fail every request that vLLM holds."""
+    """An exception in here would fail every request in vLLM."""
     reporter = Reporter()
     reporter._sink = Sink()
 
@@ -343,7 +343,7 @@ def entry_point():
 
 
 def test_the_entry_point_is_a_stat_logger(vllm):
-    """One that starts even where a later vLLM asks for more than there is."""
+    """One that starts even where a later vLLM requires more than there is."""
     made = entry_point()
     logger = made(CONFIG, 0)
 
@@ -401,7 +401,7 @@ def test_installed_and_not_asked_for_it_does_nothing(switch, monkeypatch, caplog
 
 @pytest.mark.parametrize("name", ["LLMTRACE_DISABLED", "OTEL_SDK_DISABLED"])
 def test_what_switches_everything_off_switches_it_off(name, monkeypatch, caplog):
-    """The usual variables hold here, too."""
+    """The usual variables apply here, too."""
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("LLMTRACE_VLLM_PLUGIN", "1")
     monkeypatch.setenv(name, "true")
@@ -526,7 +526,7 @@ def test_records_arrive_beside_vllms_own_spans(monkeypatch, caplog):
 
 
 def test_a_receiver_that_hangs_costs_records_and_no_time(monkeypatch):
-    """More requests than the queue holds end while nobody answers: those left over are counted."""
+    """More requests than the queue takes end while no receiver responds: the rest are counted."""
     with silent_server() as url:
         reporter = turned_on(monkeypatch, url, OTEL_EXPORTER_OTLP_TIMEOUT="2")
         slowest = 0.0
@@ -542,7 +542,7 @@ def test_a_receiver_that_hangs_costs_records_and_no_time(monkeypatch):
     # One batch may have been taken out of the queue of 10,000 by then.
     assert 12_800 - 10_000 - 512 <= lost <= 12_800 - 10_000
     assert failopen.internal_errors()["export.otlp.dropped"] == 12_800
-    assert slowest < 1.0  # nobody waited for the receiver, which takes 2 s to time out
+    assert slowest < 1.0  # no request waited for the receiver, which takes 2 s to time out
 
 
 # --- what it costs ------------------------------------------------------------------------------

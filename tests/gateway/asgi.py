@@ -1,4 +1,4 @@
-"""An ASGI server and its caller in one, without a network: what goes in, what comes out."""
+"""An ASGI server and its client in one, without a network: what goes in, what comes out."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Answer:
 
     @property
     def status(self) -> int:
-        """The answer's status."""
+        """The response's status."""
         return int(self.messages[0]["status"])
 
     def header(self, name: str) -> list[str]:
@@ -73,21 +73,21 @@ class Answer:
 
     @property
     def timing(self) -> list[Entry]:
-        """What `Server-Timing` told of time."""
+        """The timing entries of `Server-Timing`."""
         value = ", ".join(self.header("server-timing"))
         return [entry for entry in entries(value) if entry.name != "traceparent"]
 
     @property
     def comments(self) -> list[list[Entry]]:
-        """What the comments told, one by one."""
+        """The timing entries of each comment."""
         lines = self.body.split(b"\n")
         found = [line for line in lines if line.startswith(b":\tllmtrace ")]
         return [list(entries(line.removeprefix(b":\tllmtrace ").decode())) for line in found]
 
 
-def ms(told: Iterable[Entry], name: str = "gateway") -> list[float | None]:
-    """Return the durations told under a name, in milliseconds."""
-    return [None if e.ns is None else e.ns / 1e6 for e in told if e.name == name]
+def ms(timing: Iterable[Entry], name: str = "gateway") -> list[float | None]:
+    """Return the durations of a name, in milliseconds."""
+    return [None if e.ns is None else e.ns / 1e6 for e in timing if e.name == name]
 
 
 def ask(
@@ -114,7 +114,7 @@ def ask(
         if pieces:
             piece = pieces.pop(0)
             return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
-        await asyncio.sleep(3600)  # until the answer is done
+        await asyncio.sleep(3600)  # until the response is done
         return {"type": "http.disconnect"}
 
     async def sent(message: Any) -> None:
@@ -143,7 +143,7 @@ async def read_all(receive: Any) -> bytes:
 def streams(
     clock: FakeClock, *steps: float | bytes | Callable[[], Any], headers: Any = SSE
 ) -> App:
-    """Make an application that answers with a stream.
+    """Make an application that responds with a stream.
 
     Args:
         clock: moved on by the steps that are seconds.
@@ -171,10 +171,10 @@ def streams(
 
 
 def start(headers: Any = SSE, status: int = 200) -> dict[str, Any]:
-    """Return the message an answer begins with."""
+    """Return the message a response begins with."""
     return {"type": "http.response.start", "status": status, "headers": [*headers]}
 
 
 def through(app: App, **settings: Any) -> gateway.Middleware:
-    """Put the middleware around an application."""
+    """Wrap an application in the middleware."""
     return gateway.Middleware(app, **{"name": "edge", **settings})

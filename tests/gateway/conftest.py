@@ -23,7 +23,7 @@ class Recorded:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """A clock that moves when told to."""
+    """A clock that moves when advanced."""
     return FakeClock(1_000_000_000)
 
 

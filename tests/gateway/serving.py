@@ -24,10 +24,10 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @contextmanager
 def serving(app: Any, ws: Any = "none") -> Iterator[str]:
-    """Serve an application in a thread of its own, WebSocket too if asked; yield its address."""
+    """Serve an application in a thread of its own, WebSocket too if set; yield its address."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
-    # uvloop's timers are whole milliseconds and may end early; tests hold what a sleep took to it.
+    # uvloop's timers are whole milliseconds and may end early; tests compare with the time slept.
     server = uvicorn.Server(
         uvicorn.Config(app, loop="asyncio", log_config=None, ws=ws, timeout_graceful_shutdown=5)
     )
@@ -57,7 +57,7 @@ def relay(
     release_s: float = 0.0,
     guarded: list[int] | None = None,
 ) -> Handler:
-    """Make the endpoint of a gateway that asks an upstream by the SDK and writes events anew.
+    """Make the endpoint of a gateway that calls an upstream by the SDK and writes events anew.
 
     Args:
         base_url: of the upstream.
@@ -74,26 +74,26 @@ def relay(
         if guarded is not None:
             guarded.append(time.perf_counter_ns() - begun)
         if not body.get("stream"):
-            async with asking(base_url) as client:
+            async with upstream_client(base_url) as client:
                 answer = await client.chat.completions.create(**body)
-            # As gateways do that make answers of their own.
-            told = answer.model_dump(exclude={"metrics"}, exclude_none=True)
-            return JSONResponse(told)
+            # As gateways do that make responses of their own.
+            content = answer.model_dump(exclude={"metrics"}, exclude_none=True)
+            return JSONResponse(content)
         return StreamingResponse(events(base_url, body, release_s), media_type=SSE)
 
     return handle
 
 
-def asking(base_url: str) -> openai.AsyncOpenAI:
+def upstream_client(base_url: str) -> openai.AsyncOpenAI:
     """Make a client that reads no certificates: that takes longer than all the rest."""
     http = openai.DefaultAsyncHttpxClient(verify=False)
     return openai.AsyncOpenAI(base_url=base_url, api_key="none", http_client=http)
 
 
 async def events(base_url: str, body: dict[str, Any], release_s: float) -> AsyncIterator[str]:
-    """Stream from an upstream; the first content is held for a while."""
+    """Stream from an upstream; the first content is delayed for a while."""
     released = False
-    async with asking(base_url) as client:
+    async with upstream_client(base_url) as client:
         async for chunk in await client.chat.completions.create(**body):
             if not released and chunk.choices and chunk.choices[0].delta.content:
                 await asyncio.sleep(release_s)

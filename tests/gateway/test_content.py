@@ -69,7 +69,7 @@ NOTHING = {
 
 @pytest.mark.parametrize("data", CONTENT.values(), ids=CONTENT.keys())
 def test_content(data):
-    """Text, reasoning, tool calls and whatever nobody knows better are content."""
+    """Text, reasoning, tool calls and all unknown kinds are content."""
     assert FirstContent().in_these(data)
 
 

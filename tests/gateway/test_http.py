@@ -1,4 +1,4 @@
-"""Over real HTTP, with the real SDKs: does a caller's row get what gateways took, once?"""
+"""Over real HTTP, with the real SDKs: does a client's row get what gateways took, once?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .serving import SSE, app, events, relay, serving
 
 GUARD_S = 0.05
 RELEASE_S = 0.03
-# What a proxy has to pass on for the gateway behind it to know who asks.
+# What a proxy has to pass on for the gateway behind it to know the client.
 ACCEPTS = {"content-type", "accept", "x-llmtrace-accept"}
 QUESTION: dict[str, Any] = {
     "model": "llmtrace-sim",
@@ -69,7 +69,7 @@ def finished(sink: Spans, spans: int, rows: int) -> None:
 
 
 def clients_row(sink: Spans) -> Row:
-    """Return the row of the client: nobody's child."""
+    """Return the row of the client: the one without a parent."""
     [row] = [row for row in sink.rows if row.parent_span_id is None]
     assert row.stages.total == row.e2e_ns
     assert row.stages.inconsistent == (), (row, sink.finished)
@@ -146,7 +146,7 @@ def test_the_callers_row_has_what_the_gateway_took(
 
 
 @ASKING
-def test_a_header_is_all_there_is_for_a_stream_nobody_may_comment(
+def test_a_header_is_all_there_is_for_a_stream_without_comments(
     sink: Spans, engine: SimulatedServer, asks: Callable[..., None]
 ) -> None:
     """Compressed on the way, comments cannot be seen: the header's share is what is known."""
@@ -222,19 +222,19 @@ def test_endpoints_in_threads(sink: Spans, engine: SimulatedServer) -> None:
 
 
 def test_anthropics_stream(sink: Spans, engine: SimulatedServer) -> None:
-    """A protocol without an end mark tells the rest after its last event."""
+    """A protocol without an end mark sends the rest after its last event."""
 
     async def handle(request: Request) -> Response:
         body = await request.json()
 
-        async def told() -> Any:
+        async def relayed() -> Any:
             async with anthropic.AsyncAnthropic(base_url=engine.root, api_key="none") as client:
                 async for event in await client.messages.create(**body):
                     kind = event.type
                     yield f"event: {kind}\ndata: {event.model_dump_json(exclude_none=True)}\n\n"
 
         await asyncio.sleep(GUARD_S)
-        return StreamingResponse(told(), media_type=SSE)
+        return StreamingResponse(relayed(), media_type=SSE)
 
     one = Starlette(routes=[Route("/v1/messages", handle, methods=["POST"])])
     one.add_middleware(gateway.Middleware, name="edge")
@@ -299,7 +299,7 @@ def counted_once(sink: Spans) -> None:
 
 @STREAMED
 def test_two_gateways(sink: Spans, engine: SimulatedServer, stream: bool) -> None:
-    """Each is in the caller's row once, and in the outer one's own row there is the inner one."""
+    """Each is in the client's row once, and in the outer one's own row there is the inner one."""
     with two(engine, lambda behind: app(relay(f"{behind}/v1", GUARD_S, RELEASE_S))) as url:
         ask_sync(url, stream=stream)
         finished(sink, spans=2, rows=3)
@@ -319,7 +319,7 @@ def test_two_gateways(sink: Spans, engine: SimulatedServer, stream: bool) -> Non
 def test_a_proxy_that_passes_bytes_on(
     sink: Spans, engine: SimulatedServer, stream: bool, headers: bool
 ) -> None:
-    """What the inner gateway tells comes through by itself, and counts no second time for it."""
+    """What the inner gateway exposes comes through by itself, and counts no second time for it."""
 
     def proxy(behind: str) -> Any:
         async def handle(request: Request) -> Response:
@@ -331,7 +331,7 @@ def test_a_proxy_that_passes_bytes_on(
             )  # fmt: skip
             answer = await client.send(asked, stream=True)
 
-            async def told() -> Any:
+            async def relayed() -> Any:
                 async for piece in answer.aiter_raw():
                     yield piece
                 await answer.aclose()
@@ -339,7 +339,7 @@ def test_a_proxy_that_passes_bytes_on(
 
             left = {"date", "server", *(() if headers else ("server-timing",))}
             kept = {k: v for k, v in answer.headers.items() if k not in left}
-            return StreamingResponse(told(), answer.status_code, headers=kept)
+            return StreamingResponse(relayed(), answer.status_code, headers=kept)
 
         return app(handle)
 
@@ -350,7 +350,7 @@ def test_a_proxy_that_passes_bytes_on(
     counted_once(sink)
 
 
-def test_a_proxy_whose_client_nobody_records(sink: Spans, engine: SimulatedServer) -> None:
+def test_a_proxy_whose_client_is_not_recorded(sink: Spans, engine: SimulatedServer) -> None:
     """It says itself when it waits; the inner gateway's comments pass through it."""
 
     def proxy(behind: str) -> Any:
@@ -366,13 +366,13 @@ def test_a_proxy_whose_client_nobody_records(sink: Spans, engine: SimulatedServe
                 while not content.in_these(first[-1]):
                     first.append(answer.read1())
 
-            def told() -> Any:
+            def relayed() -> Any:
                 with answer:
                     yield b"".join(first)
                     while piece := answer.read1():
                         yield piece
 
-            return StreamingResponse(told(), media_type=SSE)
+            return StreamingResponse(relayed(), media_type=SSE)
 
         async def endpoint(request: Request) -> Response:
             return await run_in_threadpool(handle, request.headers, await request.body())
@@ -411,12 +411,12 @@ def test_an_answer_from_a_cache_is_the_gateways(
                 whole.append((await client.chat.completions.create(**body)).model_dump())
             return JSONResponse(whole[0])
 
-        async def told() -> Any:
+        async def relayed() -> Any:
             async for event in events(engine.url, body, 0.0):
                 kept.append(event.encode())
                 yield event
 
-        return StreamingResponse(told(), media_type=SSE)
+        return StreamingResponse(relayed(), media_type=SSE)
 
     one = app(handle)
     one.add_middleware(gateway.Middleware, name="edge")
@@ -452,16 +452,16 @@ FIXED = [
 async def fixed(_: Request) -> Response:
     """Answer the same each time."""
 
-    async def told() -> Any:
+    async def relayed() -> Any:
         with gateway.upstream():
             await asyncio.sleep(0.01)
         for piece in FIXED:
             yield piece
 
-    return StreamingResponse(told(), media_type=SSE)
+    return StreamingResponse(relayed(), media_type=SSE)
 
 
-def test_whoever_is_not_llmtrace_gets_the_very_same_bytes(sink: Spans) -> None:
+def test_other_clients_get_the_very_same_bytes(sink: Spans) -> None:
     """With the middleware and without, the body is one and the same."""
 
     def ask(url: str) -> tuple[bytes, dict[str, str]]:
@@ -509,7 +509,7 @@ def lines_by_aiohttp(url: str, headers: dict[str, str]) -> list[str]:
 def test_a_reader_of_raw_bytes(
     sink: Spans, accept: dict[str, str], read: Callable[..., list[str]]
 ) -> None:
-    """Who asks for an event stream gets comments; who does not may not know what they are."""
+    """A client that requests an event stream gets comments; others may not know them."""
     with serving(gateway.Middleware(app(fixed), name="edge")) as url:
         lines = read(url, accept)
         finished(sink, spans=1, rows=1)
@@ -555,7 +555,7 @@ def test_a_client_that_leaves_in_the_middle(
 
 
 def test_an_application_that_fails(sink: Spans) -> None:
-    """The framework's answer goes out, the exception to the server, and the span says what."""
+    """The framework's response goes out, the exception to the server, and the span names it."""
 
     async def handle(_: Request) -> Response:
         await asyncio.sleep(GUARD_S)
@@ -578,13 +578,13 @@ def test_an_application_that_fails_in_the_middle(sink: Spans, engine: SimulatedS
     async def handle(request: Request) -> Response:
         body = await request.json()
 
-        async def told() -> Any:
+        async def relayed() -> Any:
             async for event in events(engine.url, body, 0.0):
                 yield event
                 if "content" in event:
                     raise ConnectionError("gone")
 
-        return StreamingResponse(told(), media_type=SSE)
+        return StreamingResponse(relayed(), media_type=SSE)
 
     one = app(handle)
     one.add_middleware(gateway.Middleware, name="edge")

@@ -1,4 +1,4 @@
-"""Is a gateway's own time measured, written and told, and the answer otherwise left alone?"""
+"""Is a gateway's self time measured, written and exposed, and the response else unchanged?"""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def waiting(clock: FakeClock, seconds: float) -> Any:
     return step
 
 
-def recorded(clock: FakeClock, *gaps: float, told: EngineFigures | None = None) -> Any:
-    """Return a step that reads a recorded stream to its end; it may tell of its engine."""
+def recorded(clock: FakeClock, *gaps: float, reported: EngineFigures | None = None) -> Any:
+    """Return a step that reads a recorded stream to its end, maybe with an engine's figures."""
 
     @llmtrace.trace
     def answer() -> Any:
         yield from fake_stream(["a"] * len(gaps), clock, gaps)
         recording = runtime.current.get()
-        if told is not None and recording is not None:
-            recording.engine.append(told)
+        if reported is not None and recording is not None:
+            recording.engine.append(reported)
 
     return lambda: list(answer())
 
 
 def engine(queue_ms: int, prefill_ms: int) -> EngineFigures:
-    """Return what an engine tells."""
+    """Return the figures of an engine."""
     return EngineFigures(
         queue=Reported(queue_ms * MS, "engine_inband"),
         prefill=Reported(prefill_ms * MS, "engine_inband"),
@@ -73,7 +73,7 @@ def engine(queue_ms: int, prefill_ms: int) -> EngineFigures:
 
 
 def whole(clock: FakeClock, *steps: Any, status: int = 200, headers: Any = JSON) -> Any:
-    """Make an application that answers in one piece."""
+    """Make an application that responds in one piece."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await read_all(receive)
@@ -98,8 +98,8 @@ def test_a_whole_answer_tells_all_in_its_header(clock, spans):
     assert answer.body == b"{}"
 
 
-def test_a_streams_header_tells_what_was_spent_so_far(clock, spans):
-    """The rest is in the gateway's span, for everybody who is not llmtrace."""
+def test_a_streams_header_has_what_was_spent_so_far(clock, spans):
+    """The rest is in the gateway's span, for all clients that are not llmtrace."""
     app = streams(clock, 0.05, ROLE, waiting(clock, 0.3), 0.004, WORD, 0.2, WORD, DONE)
     answer = ask(through(app))
 
@@ -114,18 +114,18 @@ def test_a_stream_tells_llmtrace_the_rest_in_a_comment(clock, spans):
     answer = ask(through(app), LLMTRACE)
 
     assert ms(answer.timing) == [50]
-    assert [ms(told) for told in answer.comments] == [[54]]
+    assert [ms(reported) for reported in answer.comments] == [[54]]
     assert answer.bodies[0] == ROLE
     assert answer.bodies[1].startswith(WORD + b":\tllmtrace ")
     assert answer.bodies[2:] == [WORD, DONE, b""]
 
 
 def test_what_follows_the_first_content_is_not_measured(clock, spans):
-    """A caller's decode is what the stream takes."""
+    """A client's decode is what the stream takes."""
     app = streams(clock, recorded(clock, 0.1), WORD, 5.0, WORD, recorded(clock, 5.0), DONE)
     answer = ask(through(app), LLMTRACE)
 
-    assert [ms(told) for told in answer.comments] == [[0]]
+    assert [ms(reported) for reported in answer.comments] == [[0]]
     assert spans.one.attributes["llmtrace.gateway.upstream"] == 0.1
     assert spans.one.attributes["llmtrace.gateway.calls"] == 1
 
@@ -155,7 +155,7 @@ def test_a_slow_upload_is_its_callers(clock, spans):
 
 
 def test_listening_for_a_disconnect_is_no_waiting(clock, spans):
-    """Frameworks listen while they answer."""
+    """Frameworks listen while they respond."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await read_all(receive)
@@ -176,7 +176,7 @@ steps = st.lists(
 
 @given(steps, st.booleans())
 def test_own_and_upstream_add_up_to_the_time_to_the_first_content(some, streamed):
-    """To the nanosecond, for any order of work and waiting, and told as it is written."""
+    """To the nanosecond, for any order of work and waiting, and exposed as it is written."""
     clock, sink = FakeClock(1_000_000_000), Spans()
     doing = {
         "own": lambda s: lambda: clock.advance(s),
@@ -190,19 +190,19 @@ def test_own_and_upstream_add_up_to_the_time_to_the_first_content(some, streamed
         answer = ask(through(app), LLMTRACE)
     total = clock() - begun - (300 * MS if streamed else 0)
 
-    told = (answer.comments or [answer.timing])[-1]
+    reported = (answer.comments or [answer.timing])[-1]
     own = round(sink.one.attributes["llmtrace.gateway.self"] * 1e9)
     upstream = round(sink.one.attributes["llmtrace.gateway.upstream"] * 1e9)
     assert own == sum(1000 * us for what, us in some if what == "own")
     assert own + upstream == total
-    assert ms(told) == [own / MS]
+    assert ms(reported) == [own / MS]
 
 
 # --- what cannot be known -----------------------------------------------------------------------
 
 
 def test_without_an_upstream_call_the_own_time_is_unknown(clock, spans):
-    """Nobody saw the waiting, so that all of it would pass for the gateway's own."""
+    """The waiting was not observed, so that all of it would count as the gateway's own."""
     answer = ask(through(whole(clock, 0.5)))
 
     assert ms(answer.timing) == [None]
@@ -218,13 +218,13 @@ def test_a_figure_is_taken_back_that_turns_out_to_be_none(clock, spans, caplog, 
         ask(app)
 
     assert ms(answer.timing) == [50]
-    assert [ms(told) for told in answer.comments] == [[None]]
+    assert [ms(reported) for reported in answer.comments] == [[None]]
     assert len(caplog.records) == 1
     assert "llmtrace.gateway.upstream()" in caplog.text
 
 
 def test_a_refusal_is_all_own(clock, spans):
-    """Who turns a request away has asked no upstream."""
+    """A gateway that rejects a request has called no upstream."""
     answer = ask(through(whole(clock, 0.02, status=429)))
 
     assert ms(answer.timing) == [20]
@@ -236,14 +236,14 @@ def test_a_refusal_is_all_own(clock, spans):
 
 
 def test_the_engines_queue_and_prefill(clock, spans):
-    """What was learnt of a whole answer is known before the gateway's own headers leave."""
-    answer = ask(through(whole(clock, recorded(clock, 0.1, told=engine(5, 80)))))
+    """What was learnt of a unary response is known before the gateway's own headers leave."""
+    answer = ask(through(whole(clock, recorded(clock, 0.1, reported=engine(5, 80)))))
 
     assert (ms(answer.timing, "queue"), ms(answer.timing, "prefill")) == ([5], [80])
 
 
 def test_the_engines_figures_of_a_stream_come_at_its_end(clock, spans):
-    """Before `[DONE]`, since a client reads no further; and once, with all there is to tell."""
+    """Before `[DONE]`, since a client reads no further; and once, with all that is known."""
 
     @llmtrace.trace
     def answer() -> Any:
@@ -254,18 +254,21 @@ def test_the_engines_figures_of_a_stream_come_at_its_end(clock, spans):
     app = streams(
         clock, lambda: next(stream), WORD, lambda: next(stream), WORD, lambda: [*stream], DONE
     )
-    told = ask(through(app), LLMTRACE)
+    reported = ask(through(app), LLMTRACE)
 
-    first, last = told.comments
+    first, last = reported.comments
     assert (ms(first, "queue"), ms(first, "more")) == ([], [None])
     assert (ms(last, "queue"), ms(last, "prefill"), ms(last, "more")) == ([5], [80], [])
-    assert told.bodies[2].startswith(b":\tllmtrace ")
-    assert told.bodies[2].endswith(DONE)
+    assert reported.bodies[2].startswith(b":\tllmtrace ")
+    assert reported.bodies[2].endswith(DONE)
 
 
 def test_calls_one_after_another_add_up(clock, spans):
-    """The engine's time of a planner's call and of the answer's is both the engine's."""
-    calls = [recorded(clock, 0.1, told=engine(5, 80)), recorded(clock, 0.1, told=engine(1, 20))]
+    """The engine's time of a planner's call and of the response's is both the engine's."""
+    calls = [
+        recorded(clock, 0.1, reported=engine(5, 80)),
+        recorded(clock, 0.1, reported=engine(1, 20)),
+    ]
     answer = ask(through(whole(clock, *calls)))
 
     assert (ms(answer.timing, "queue"), ms(answer.timing, "prefill")) == ([6], [100])
@@ -273,13 +276,13 @@ def test_calls_one_after_another_add_up(clock, spans):
 
 def test_calls_of_which_one_is_silent(clock, spans):
     """Half of the engine's time is not passed off as all of it."""
-    calls = [recorded(clock, 0.1, told=engine(5, 80)), recorded(clock, 0.1)]
+    calls = [recorded(clock, 0.1, reported=engine(5, 80)), recorded(clock, 0.1)]
 
     assert ms(ask(through(whole(clock, *calls))).timing, "queue") == []
 
 
 def test_calls_side_by_side_tell_nothing_of_the_engine(clock, spans):
-    """Their times overlap, and their sum would be nobody's."""
+    """Their times overlap, and their sum would mean nothing."""
 
     @llmtrace.trace
     def answer() -> Any:
@@ -305,7 +308,7 @@ def test_a_call_that_failed_hides_nothing(clock, spans):
     def falls_back() -> None:
         with pytest.raises(ConnectionError):
             list(broken())
-        recorded(clock, 0.1, told=engine(5, 80))()
+        recorded(clock, 0.1, reported=engine(5, 80))()
 
     answer = ask(through(whole(clock, falls_back)))
 
@@ -316,20 +319,22 @@ def test_a_call_that_failed_hides_nothing(clock, spans):
 @pytest.mark.parametrize("source", ["client_bound", "engine_window", "estimated"])
 def test_what_is_no_measurement_of_this_request_is_not_passed_on(clock, spans, source):
     """A bound or an average would come out as a measurement at the other end."""
-    told = EngineFigures(prefill=Reported(80 * MS, source))
+    reported = EngineFigures(prefill=Reported(80 * MS, source))
 
-    assert ms(ask(through(whole(clock, recorded(clock, 0.1, told=told)))).timing, "prefill") == []
+    answer = ask(through(whole(clock, recorded(clock, 0.1, reported=reported))))
+
+    assert ms(answer.timing, "prefill") == []
 
 
-def behind(clock: FakeClock, told: str, headers: dict[str, str] | None = None) -> Any:
-    """Return a step that asks a gateway which tells of itself in its headers."""
+def behind(clock: FakeClock, reported: str, headers: dict[str, str] | None = None) -> Any:
+    """Return a step that calls a gateway which exposes its time in its headers."""
 
     @llmtrace.trace
     def answer() -> Any:
         from llmtrace.instrumentation.headers.propagation import incoming
 
         clock.advance(0.1)
-        incoming(runtime.current.get(), {"server-timing": told, **(headers or {})})
+        incoming(runtime.current.get(), {"server-timing": reported, **(headers or {})})
         yield "a"
 
     return lambda: list(answer())
@@ -347,7 +352,7 @@ def test_a_gateway_behind_this_one(clock, spans):
 
 
 def test_work_beside_what_the_upstream_took_costs_nothing(clock, spans):
-    """A guard that runs while the engine works has held up only what it took longer."""
+    """A guard that runs while the engine works has delayed only by what it took longer."""
 
     @llmtrace.trace
     def answer() -> Any:
@@ -370,7 +375,7 @@ def test_work_beside_what_the_upstream_took_costs_nothing(clock, spans):
 
 
 def test_a_gateway_behind_this_one_that_is_not_llmtrace(clock, spans):
-    """It gets an id here, so that nobody adds it up twice."""
+    """It gets an id here, so that it is not added up twice."""
     step = behind(clock, "", {"x-litellm-overhead-duration-ms": "7"})
     answer = ask(through(whole(clock, 0.02, step)))
 
@@ -379,11 +384,11 @@ def test_a_gateway_behind_this_one_that_is_not_llmtrace(clock, spans):
     assert answer.timing[1].hop == f"{answer.timing[0].hop}.0.0"
 
 
-@pytest.mark.parametrize("told", ['gateway;dur=7;desc="inner";hop=bb', "gateway;dur=7"])
-def test_headers_the_application_passes_on_itself(clock, spans, told):
-    """What is in the answer already is not said again."""
-    passed_on = [*JSON, (b"server-timing", told.encode())]
-    answer = ask(through(whole(clock, 0.02, behind(clock, told), headers=passed_on)))
+@pytest.mark.parametrize("reported", ['gateway;dur=7;desc="inner";hop=bb', "gateway;dur=7"])
+def test_headers_the_application_passes_on_itself(clock, spans, reported):
+    """What is in the response already is not added again."""
+    passed_on = [*JSON, (b"server-timing", reported.encode())]
+    answer = ask(through(whole(clock, 0.02, behind(clock, reported), headers=passed_on)))
 
     assert ms(answer.timing) == [20, 7]
 
@@ -400,7 +405,7 @@ def test_headers_the_application_passes_on_itself(clock, spans, told):
     ],
 )
 def test_an_answer_from_a_cache(clock, spans, say, kind):
-    """All of its time is the gateway's own, and no engine is told of."""
+    """All of its time is the gateway's own, and no engine is reported."""
     answer = ask(through(whole(clock, 0.004, say)))
 
     assert ms(answer.timing) == [4]
@@ -432,7 +437,7 @@ def test_a_cached_stream_tells_all_at_once(clock, spans):
     app = streams(clock, gateway.cache_hit, 0.004, WORD, WORD, DONE)
     answer = ask(through(app), LLMTRACE)
 
-    assert [ms(told) for told in answer.comments] == [[4]]
+    assert [ms(reported) for reported in answer.comments] == [[4]]
     assert ms(answer.comments[0], "more") == []
 
 
@@ -470,7 +475,7 @@ def test_annotations_are_the_requests(clock, spans):
 
 
 def test_annotations_inside_a_recorded_request_are_its_own(clock, spans):
-    """But for the cache, which both are told of."""
+    """But for the cache, which both record."""
 
     @llmtrace.trace
     def answer() -> str:
@@ -536,8 +541,8 @@ def test_without_a_callers_trace_one_begins(clock, spans, given):
     assert (row.trace_id, row.parent_span_id) == (span.trace_id, span.span_id)
 
 
-def test_a_trace_nobody_keeps_is_not_written(clock, spans):
-    """Its caller has decided; the answer tells the same."""
+def test_an_unsampled_trace_is_not_written(clock, spans):
+    """Its client has decided; the response has the same."""
     answer = ask(
         through(whole(clock, recorded(clock, 0.1))), {"traceparent": f"00-{TRACE}-{PARENT}-00"}
     )
@@ -547,7 +552,7 @@ def test_a_trace_nobody_keeps_is_not_written(clock, spans):
 
 
 def test_sampling_leaves_out_spans_as_it_leaves_out_rows(clock):
-    """One decision holds for the trace."""
+    """One decision applies to the trace."""
     sink = Spans()
     with capture(clock=clock, sample=0.0, sinks=[sink]):
         ask(through(whole(clock, recorded(clock, 0.1))))
@@ -591,7 +596,7 @@ def test_bytes_are_the_same_for_everybody_who_is_not_llmtrace(clock, spans):
 
 
 def test_messages_are_passed_at_once_and_in_order(clock, spans):
-    """Nothing is held back: each is out before the application goes on."""
+    """Nothing is delayed: each is out before the application goes on."""
     out: list[bytes] = []
 
     async def sent(message: Any) -> None:
@@ -632,7 +637,7 @@ def test_a_comment_waits_for_the_end_of_an_event(clock, spans):
 
 
 def test_a_whole_stream_in_one_piece(clock, spans):
-    """The comment comes before the end that nobody reads beyond."""
+    """The comment comes before the end, where clients stop reading."""
     answer = ask(through(streams(clock, recorded(clock, 0.1), WORD + WORD + DONE)), LLMTRACE)
 
     assert answer.bodies[0].startswith(WORD + WORD + b":\tllmtrace ")
@@ -649,7 +654,7 @@ def test_a_stream_without_content(clock, spans):
 
 @pytest.mark.parametrize("kind", ["lifespan", "websocket"])
 def test_other_connections_pass(kind, spans):
-    """They go by as if nobody stood there."""
+    """They pass unchanged."""
     seen: list[Any] = []
 
     async def app(*given: Any) -> None:
@@ -670,7 +675,7 @@ def test_without_init_nothing_happens(clock):
     assert [name for name, _ in answer.messages[0]["headers"]] == [name for name, _ in JSON]
 
 
-def test_paths_nobody_wants_to_see_are_skipped(clock, spans):
+def test_uninteresting_paths_are_skipped(clock, spans):
     """Health checks make no spans."""
     ask(through(whole(clock)), path="/healthz")
     ask(through(whole(clock), skip=["/internal"]), path="/internal")
@@ -686,7 +691,7 @@ def test_twice_around_the_same_application_is_once(clock, spans):
     assert len(spans.finished) == 1
 
 
-def test_callers_need_not_be_told(clock, spans):
+def test_clients_need_not_get_the_times(clock, spans):
     """The trace still has it all."""
     app = streams(clock, 0.02, recorded(clock, 0.1), WORD, DONE)
     answer = ask(through(app, tell=False), LLMTRACE)
@@ -786,7 +791,7 @@ def test_an_exception_passes_untouched(clock, spans):
     assert (spans.one.error, spans.one.attributes["llmtrace.outcome"]) == ("ValueError", "error")
 
 
-def test_an_exception_amid_a_stream(clock, spans):
+def test_an_exception_within_a_stream(clock, spans):
     """What was sent was sent."""
 
     def breaks() -> None:
@@ -800,7 +805,7 @@ def test_an_exception_amid_a_stream(clock, spans):
 
 
 def test_a_server_error_without_an_exception(clock, spans):
-    """A framework that answers 500 itself has failed all the same."""
+    """A framework that responds 500 itself has failed all the same."""
     ask(through(whole(clock, status=503)))
 
     assert (spans.one.error, spans.one.attributes["llmtrace.outcome"]) == ("503", "error")
@@ -822,7 +827,7 @@ def test_a_background_task_is_not_counted(clock, spans):
 
 
 def test_a_file_that_the_server_sends(clock, spans):
-    """Servers that send files themselves are told of one in place of a body."""
+    """Servers that send files themselves get its path in place of a body."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send(start(JSON))
@@ -835,7 +840,7 @@ def test_a_file_that_the_server_sends(clock, spans):
 
 
 def test_a_client_that_leaves(clock, spans):
-    """The application is told, and stops in the middle; that is no error of the gateway's."""
+    """The application is notified, and stops in the middle; that is no error of the gateway's."""
 
     async def received() -> Any:
         return {"type": "http.disconnect"}
@@ -886,7 +891,7 @@ def test_a_cancelled_request(clock, spans):
 
 
 def test_an_answer_that_just_stops(clock, spans):
-    """A server cuts such an answer off."""
+    """A server truncates such a response."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send(start())
@@ -897,7 +902,7 @@ def test_an_answer_that_just_stops(clock, spans):
 
 
 def test_nothing_is_left_behind(clock, spans):
-    """After a request, nobody's request is current."""
+    """After a request, no request is current."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append(runtime.current.get())
@@ -921,7 +926,7 @@ def test_nothing_is_left_behind(clock, spans):
 
 @pytest.mark.parametrize("name", ["", "two words", "x" * 65, 5, "é", '"'])
 def test_a_name_that_is_no_label(name):
-    """It is said at once, with how to mend it."""
+    """It is reported at once, with the fix."""
     with pytest.raises(ConfigError, match="short word"):
         gateway.Middleware(whole(FakeClock()), name=name)
 

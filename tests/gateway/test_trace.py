@@ -46,7 +46,7 @@ class Own:
 
 @pytest.fixture
 def own() -> Iterator[Own]:
-    """An application with OpenTelemetry set up, and llmtrace beside it."""
+    """An application with OpenTelemetry set up, and llmtrace as well."""
     made = Own()
     with capture(tracer_provider=made.provider):
         yield made
@@ -86,7 +86,7 @@ def test_the_applications_own_provider_starts_the_span(own):
 
 
 def test_the_answer_names_that_span(own):
-    """The id told is the one that was written."""
+    """The id in the header is the one that was written."""
     answered = ask(through(app), {**CALLER, **LLMTRACE})
     [server] = own.servers()
 
@@ -143,8 +143,8 @@ def test_an_instrumentation_inside_us_leaves_the_server_span_to_us(own):
     assert parent(server) == int(PARENT, 16)
 
 
-def test_a_server_span_that_nobody_keeps(own):
-    """The instrumentation around us has decided; the times are told all the same."""
+def test_an_unsampled_server_span(own):
+    """The enclosing instrumentation has decided; the times are exposed all the same."""
     unsampled = TracerProvider(sampler=ALWAYS_OFF)
     around = OpenTelemetryMiddleware(through(app), tracer_provider=unsampled)
     answered = ask(around)
@@ -154,7 +154,7 @@ def test_a_server_span_that_nobody_keeps(own):
 
 
 def test_a_client_in_the_same_process_is_not_around_us(own):
-    """A test without a network has the client's span current: it is the caller's."""
+    """A test without a network has the client's span current: it is the client's."""
 
     async def run() -> None:
         transport = httpx.ASGITransport(through(json_app))

@@ -106,7 +106,7 @@ def test_a_server_that_dies_shows_its_log(vllm_python: Path) -> None:
 def test_a_server_that_is_too_slow_is_stopped(vllm_python: Path) -> None:
     """Past its time-out the start raises and leaves nothing running."""
     told: list[str] = []
-    with pytest.raises(SourceError, match="did not answer within 2 s"):
+    with pytest.raises(SourceError, match="did not respond within 2 s"):
         local_vllm.start(log=told.append, timeout_s=2.0)
 
     pid = next(int(line.split("pid ")[1].split(",")[0]) for line in told if "pid " in line)

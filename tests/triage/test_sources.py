@@ -167,7 +167,7 @@ def test_rows_have_one_source(together, capsys):
         (("--store", "nowhere"), "holds no store"),
         (("--store", "ftp://x/y"), "give a folder"),
         (("--prometheus", "x"), "no address of a Prometheus"),
-        (("--prometheus", "http://127.0.0.1:9"), "no Prometheus answers"),
+        (("--prometheus", "http://127.0.0.1:9"), "no Prometheus responds"),
     ],
 )
 def test_what_is_wrong_with_a_source_is_said(folder, arguments, words, capsys):

@@ -44,9 +44,9 @@ _MORE: Final = {
 class Prometheus(Collector):
     """A Prometheus, asked by its HTTP API."""
 
-    whom = "Prometheus"
+    server_kind = "Prometheus"
     usual = "http://127.0.0.1:9090"
-    mend = "say where it is by --prometheus"
+    fix = "say where it is by --prometheus"
     token_option = "--prometheus-token-file"  # noqa: S105 - the name of an option
 
     def ask(self, path: str, **parameters: object) -> list[Any]:

@@ -14,13 +14,18 @@ from llmtrace.errors import SourceError, missing_extra
 try:
     from grafana_client.client import GrafanaException
 
-    from llmtrace.api_clients.grafana_client import NOT_FOUND, Asker, Grafana, says_why
+    from llmtrace.api_clients.grafana_client import (
+        NOT_FOUND,
+        Grafana,
+        GrafanaOptions,
+        explains_error,
+    )
 except ImportError as error:
     raise missing_extra(
         "llmtrace dashboards import", "dashboards", error.name or "grafana-client"
     ) from error
 
-_ASKER: Final = Asker(
+_OPTIONS: Final = GrafanaOptions(
     url="--url",
     token_file="--token-file",  # noqa: S106 - the name of an option
     ca_file="--ca-file",
@@ -35,9 +40,9 @@ class Remote:
     def __init__(
         self, url: str, token: str, *, ca_file: Path | None = None, timeout_s: float = 10.0
     ) -> None:
-        self._grafana = Grafana(url, token, _ASKER, ca_file=ca_file, timeout_s=timeout_s)
+        self._grafana = Grafana(url, token, _OPTIONS, ca_file=ca_file, timeout_s=timeout_s)
         self._api = self._grafana.api
-        self._asking = self._grafana.asking
+        self._requesting = self._grafana.requesting
         self.url = self._grafana.url
 
     def __repr__(self) -> str:
@@ -75,12 +80,12 @@ class Remote:
 
     def make_folder(self, uid: str, title: str) -> None:
         """Make a folder."""
-        with self._asking(f"folder {title!r}"):
+        with self._requesting(f"folder {title!r}"):
             self._api.folder.create_folder(title, uid=uid)
 
     def save_dashboard(self, dashboard: Mapping[str, Any], folder: str, message: str) -> None:
         """Save a dashboard: a new one without `version`, else one that replaces that version."""
-        with self._asking(f"dashboard {dashboard['title']!r}"):
+        with self._requesting(f"dashboard {dashboard['title']!r}"):
             self._api.dashboard.update_dashboard(
                 {
                     "dashboard": dict(dashboard),
@@ -93,7 +98,7 @@ class Remote:
 
     def save_datasource(self, source: Mapping[str, Any], *, new: bool) -> None:
         """Save a data source."""
-        with self._asking(f"data source {source['name']!r}"):
+        with self._requesting(f"data source {source['name']!r}"):
             if new:
                 self._api.datasource.create_datasource(dict(source))
             else:
@@ -101,7 +106,7 @@ class Remote:
 
     def save_rule_group(self, folder: str, group: Mapping[str, Any]) -> None:
         """Save a group of alert rules, in place of what it held."""
-        with self._asking(f"rule group {group['title']!r}"):
+        with self._requesting(f"rule group {group['title']!r}"):
             self._api.alertingprovisioning.update_rule_group(
                 folder, group["title"], dict(group), disable_provenance=True
             )
@@ -109,11 +114,11 @@ class Remote:
     def _find(
         self, what: str, ask: Callable[[], Any], *, silently: bool = False
     ) -> dict[str, Any] | None:
-        with self._asking(what):
+        with self._requesting(what):
             try:
                 found = ask()
             except GrafanaException as error:
-                if error.status_code != NOT_FOUND or not (silently or says_why(error)):
+                if error.status_code != NOT_FOUND or not (silently or explains_error(error)):
                     raise
                 return None
         if not isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""How does a real vLLM start, answer and stop on this machine's CPU?
+"""Start and stop a real vLLM on this machine's CPU.
 
 Behind `llmtrace demo --vllm` and the tests against a real engine. Standard library only.
 """
@@ -32,7 +32,7 @@ from llmtrace.errors import SourceError
 
 __all__ = ["DEFAULT_FLAGS", "Server", "find_python", "make_tiny_model", "start"]
 
-# Without these vLLM tells nothing about a single request.
+# Without these vLLM reports nothing about a single request.
 DEFAULT_FLAGS: Final = (
     "--enable-per-request-metrics",
     "--enable-prompt-tokens-details",
@@ -49,7 +49,7 @@ _SIZE_FLAGS: Final = (
     *("--kv-cache-memory-bytes", str(512 * 2**20)),
 )
 _STOP_S: Final = 15.0
-_TELL_EVERY_S: Final = 5.0
+_LOG_EVERY_S: Final = 5.0
 # Ends the engine when this program dies without stopping it: `read` returns at end of file.
 _LEASH: Final = 'read _; kill -TERM "$1"; sleep 10; kill -KILL -"$1"'
 
@@ -104,7 +104,7 @@ class Server:
         return tail(self.log_path.read_text(encoding="utf-8", errors="replace"))
 
     def stop(self) -> None:
-        """End the server and every process it started: asked first, killed after 15 s.
+        """End the server and every process it started: SIGTERM first, killed after 15 s.
 
         The log of a server that had ended by itself stays; every other trace of it goes. Stopping
         twice does nothing.
@@ -115,8 +115,8 @@ class Server:
         self._is_stopped = True
         has_died = not self.is_running()
         atexit.unregister(self.stop)
-        # Only the API server is asked: it ends its engine in order. What was stopped by SIGSTOP
-        # hears nothing until it continues.
+        # Only the API server gets the signal: it ends its engine in order. A process
+        # stopped by SIGSTOP gets it only once it continues.
         self._process.terminate()
         _signal_group(self.pid, signal.SIGCONT)
         deadline = time.monotonic() + _STOP_S
@@ -143,20 +143,20 @@ def start(
     program: Sequence[str] = ("-m", "vllm.entrypoints.openai.api_server"),
     timeout_s: float = 300.0,
 ) -> Server:
-    """Start vLLM with its per-request figures switched on and wait until it answers.
+    """Start vLLM with its per-request figures switched on and wait until it responds.
 
     Args:
         model: A model folder; a tiny random model is made when left out.
         flags: More flags of vLLM's API server. A flag given here wins over the same one of ours.
         port: Where to listen; 0 takes a free port.
-        log: Told every few seconds how far it is.
+        log: called every few seconds with the progress.
         host: The address to listen on.
         env: Environment variables on top of ours, such as `VLLM_CPU_KVCACHE_SPACE` in GiB.
         program: Which of vLLM's programs to run, as arguments of Python.
-        timeout_s: How long it may take until it answers, in seconds.
+        timeout_s: How long it may take until it responds, in seconds.
 
     Raises:
-        SourceError: vLLM is not installed, died, or did not answer in time.
+        SourceError: vLLM is not installed, died, or did not respond in time.
     """
     python = find_python()
     if python is None:
@@ -173,7 +173,7 @@ def start(
     scratch.mkdir()
     places = {"TMPDIR": str(scratch), "VLLM_RPC_BASE_PATH": str(scratch)}
     with (folder / _LOG_NAME).open("wb") as log_file:
-        # -P: a folder in the caller's working directory must not hide a module of vLLM's.
+        # -P: a folder in the current working directory must not hide a module of vLLM's.
         process = subprocess.Popen(
             _command((str(python), "-P", *program), model, host, port, flags),
             env=os.environ | OFFLINE | places | dict(env or {}),
@@ -204,7 +204,7 @@ def _wait_until_healthy(
     server: Server, host: str, port: int, timeout_s: float, log: Callable[[str], None]
 ) -> None:
     began = time.monotonic()
-    told_s = 0.0
+    logged_s = 0.0
     while not _is_healthy(host, port):
         waited_s = time.monotonic() - began
         if not server.is_running():
@@ -212,13 +212,13 @@ def _wait_until_healthy(
                 f"vLLM ended while starting; the end of {server.log_path}:\n{server.log_tail()}"
             )
         if waited_s > timeout_s:
-            late = f"vLLM did not answer within {timeout_s:.0f} s"
+            late = f"vLLM did not respond within {timeout_s:.0f} s"
             raise SourceError(f"{late}; the end of its log:\n{server.log_tail()}")
-        if waited_s - told_s >= _TELL_EVERY_S:
-            told_s = waited_s
+        if waited_s - logged_s >= _LOG_EVERY_S:
+            logged_s = waited_s
             log(f"waiting for vLLM: {waited_s:.0f} s")
         time.sleep(0.1)
-    log(f"vLLM answers at {server.url} after {time.monotonic() - began:.0f} s")
+    log(f"vLLM responds at {server.url} after {time.monotonic() - began:.0f} s")
 
 
 def _is_healthy(host: str, port: int) -> bool:

@@ -1,4 +1,4 @@
-"""Where is a Python that has vLLM, and which tiny model does it serve?
+"""Locate a Python that has vLLM, and make the tiny model that it serves.
 
 vLLM lives in an environment of its own, made by `scripts/install_vllm.py`; nothing here imports
 it.
@@ -21,7 +21,7 @@ VERSION: Final = "0.32.0"
 PYTHON_VARIABLE: Final = "LLMTRACE_VLLM_PYTHON"
 # Written last by the installer: an environment without it is half made.
 INSTALLED_MARKER: Final = "llmtrace-installed.json"
-# An engine for tests asks nobody for anything: no model hub, no usage statistics.
+# An engine for tests contacts no other server: no model hub, no usage statistics.
 OFFLINE: Final = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -74,7 +74,7 @@ def make_tiny_model(python: Path, folder: Path, hidden_size: int = 256, layers: 
         layers: More makes every step slower.
 
     Raises:
-        ConfigError: `hidden_size` does not fit, or `folder` holds a model of other sizes.
+        ConfigError: `hidden_size` does not fit, or `folder` contains a model of other sizes.
         SourceError: The model could not be made.
     """
     if hidden_size < 1 or hidden_size % 128:
@@ -103,7 +103,7 @@ def _is_made(folder: Path, hidden_size: int, layers: int) -> bool:
     found = (config.get("hidden_size"), config.get("num_hidden_layers"))
     if found != (hidden_size, layers):
         raise ConfigError(
-            f"{folder}: holds a model with hidden_size={found[0]}, layers={found[1]}, not "
+            f"{folder}: contains a model with hidden_size={found[0]}, layers={found[1]}, not "
             f"hidden_size={hidden_size}, layers={layers}; name another folder"
         )
     return True

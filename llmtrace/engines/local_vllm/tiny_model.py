@@ -1,7 +1,7 @@
-"""How is a language model made that a real engine serves in seconds on a CPU?
+"""Make a language model that a real engine serves in seconds on a CPU.
 
 A program for the interpreter that has vLLM: `python tiny_model.py FOLDER HIDDEN_SIZE LAYERS`.
-Weights are random, one byte of text is one token; what it says means nothing.
+Weights are random, one byte of text is one token; its output is meaningless.
 """
 
 from __future__ import annotations

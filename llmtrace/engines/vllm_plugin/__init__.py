@@ -1,4 +1,4 @@
-"""How do the figures of a vLLM's requests get out, where its answers do not carry them?
+"""A vLLM plugin that exports the figures of each request, where responses do not carry them.
 
 vLLM loads `StatLogger` by the entry point `vllm.stat_logger_plugins`, in each API server. With
 `LLMTRACE_VLLM_PLUGIN=1` it sends a span for every finished request by OTLP; without, it does
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    # Made when vLLM asks for it: the class has a base of vLLM's, which is nowhere else.
+    # Made when vLLM requests it: the class has a base of vLLM's, which is nowhere else.
     if name == "StatLogger":
         from llmtrace.engines.vllm_plugin.stat_logger import stat_logger_class
 

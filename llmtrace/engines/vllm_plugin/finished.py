@@ -1,4 +1,4 @@
-"""What does vLLM tell of one request it finished?
+"""Convert vLLM's statistics of one finished request to a span.
 
 Pure: vLLM's `FinishedRequestStats` in, a `Span` out. vLLM calls that class unstable, and it grew
 from version to version, so that every field is looked for, checked, and unknown if it is odd.
@@ -56,9 +56,9 @@ class Engine:
 def finished_request(
     stats: Any, engine: Engine, *, finished_at: float, engine_index: Any = 0
 ) -> Span | None:
-    """Make the span of a finished request, or `None` where vLLM does not say which one it was.
+    """Make the span of a finished request, or `None` where vLLM does not identify it.
 
-    Its trace is its own: vLLM does not tell a stat logger of the client's. It starts when the
+    Its trace is its own: vLLM does not pass the client's to a stat logger. It starts when the
     request arrived, by vLLM's clock, and lasts until vLLM was done with it.
 
     Args:

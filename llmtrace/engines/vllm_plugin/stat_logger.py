@@ -1,7 +1,7 @@
-"""How does vLLM call us, and what may that cost it?
+"""The stat logger that vLLM calls after every step, and what it may cost vLLM.
 
 vLLM runs `record` on its event loop after every step of the engine, and an exception in there
-fails every request it holds. So nothing leaves here, the work is a few microseconds a finished
+fails every request in progress. So nothing escapes here, the work is a few microseconds a finished
 request, and a thread does the sending.
 """
 
@@ -53,7 +53,7 @@ class Reporter:
     def __init__(self, vllm_config: Any = None, *_indexes: Any, **_more: Any) -> None:
         self._sink: SpanSink | None = None
         self._engine = Engine(service=_SERVICE)
-        self._told = 0
+        self._reported = 0
         try:
             ours = {k: v for k, v in os.environ.items() if k.startswith(_PREFIXES)}
             if (reason := why_off(ours)) is not None:
@@ -78,14 +78,14 @@ class Reporter:
         *_args: Any,
         **_more: Any,
     ) -> None:
-        """Take what one step of the engine tells; only requests that it finished count here."""
+        """Take the statistics of one step of the engine; only finished requests count here."""
         del scheduler_stats, mm_cache_stats
         if self._sink is None or iteration_stats is None:
             return
         try:
             for stats in getattr(iteration_stats, "finished_requests", ()):
                 self._report(stats, iteration_stats, engine_idx)
-        except Exception as error:  # noqa: BLE001 - it would fail every request vLLM holds
+        except Exception as error:  # noqa: BLE001 - it would fail every request in vLLM
             internal_error("vllm_plugin", error)
 
     def _report(self, stats: Any, iteration_stats: Any, engine_index: Any) -> None:
@@ -97,7 +97,7 @@ class Reporter:
                 engine_index=engine_index,
             )
             if span is None:
-                older = f"vLLM {self._engine.version} does not say which request it finished"
+                older = f"vLLM {self._engine.version} does not identify the finished request"
                 internal_error("vllm_plugin.request_id", f"{older}; 0.20 and later do")
             elif self._sink is not None:
                 self._sink.write(span)
@@ -105,18 +105,18 @@ class Reporter:
             internal_error("vllm_plugin", error)
 
     def log(self, *_args: Any, **_more: Any) -> None:
-        """Say what was lost since vLLM last asked for a line in its log, every 10 s or so."""
+        """Log what was dropped since vLLM last called, every 10 s or so."""
         try:
             counts = internal_errors()
             lost = {kind: counts[kind] for kind in _LOST if kind in counts}
-            if (total := sum(lost.values())) > self._told:
-                self._told = total
+            if (total := sum(lost.values())) > self._reported:
+                self._reported = total
                 logger.warning("llmtrace lost %d records of finished requests: %s", total, lost)
         except Exception as error:  # noqa: BLE001
             internal_error("vllm_plugin", error)
 
     def log_engine_initialized(self, *_args: Any, **_more: Any) -> None:
-        """Tell nothing: `__init__` has said it."""
+        """Log nothing: `__init__` has done so."""
 
     def record_sleep_state(self, *_args: Any, **_more: Any) -> None:
         """Pass over that the engine sleeps or wakes."""
@@ -143,7 +143,7 @@ def stat_logger_class() -> type:
 
 
 def why_off(environ: Mapping[str, str]) -> str | None:
-    """Return why the environment asks for no records; `None` = it does ask.
+    """Return why the environment requests no records; `None` = it does request them.
 
     Raises:
         ConfigError: the switch is neither on nor off.
@@ -162,7 +162,7 @@ def not_for_spans(environ: Mapping[str, str], spans_to: str | None) -> Mapping[s
 
     `--otlp-traces-endpoint` goes into OTEL_EXPORTER_OTLP_TRACES_ENDPOINT before any stat logger is
     made, over what was there. So the general variable is what is left that was meant for us.
-    Without one, records go where the spans go and as they go: by gRPC unless vLLM was told
+    Without one, records go where the spans go and as they go: by gRPC unless vLLM was set
     otherwise, without TLS unless the scheme is https, whatever else it is (`grpc://` is usual).
 
     Args:
@@ -183,7 +183,7 @@ def not_for_spans(environ: Mapping[str, str], spans_to: str | None) -> Mapping[s
 
 @lru_cache(maxsize=8)
 def _sink(environ: frozenset[tuple[str, str]]) -> SpanSink:
-    """Make what sends the spans: one for a process and its settings, however often vLLM asks."""
+    """Make what sends the spans: one for a process and its settings, however often vLLM calls."""
     variables = dict(environ)
     sink = otlp_sink(environ=variables)
     atexit.register(sink.close)  # counts what does not go in time

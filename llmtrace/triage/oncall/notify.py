@@ -122,22 +122,22 @@ class Annotated:
     """
 
     def __init__(self, url: str, token: str, ca_file: Path | None = None) -> None:
-        from llmtrace.api_clients.grafana_client import Asker, Grafana
+        from llmtrace.api_clients.grafana_client import Grafana, GrafanaOptions
 
-        asker = Asker(
+        options = GrafanaOptions(
             url="--grafana",
             token_file="--grafana-token-file",  # noqa: S106 - the name of an option
             ca_file="--grafana-ca-file",
             timeout=None,
             role="the right to write annotations, which the role Editor has",
         )
-        self._grafana = Grafana(url, token, asker, ca_file=ca_file, timeout_s=_TIMEOUT_S)
+        self._grafana = Grafana(url, token, options, ca_file=ca_file, timeout_s=_TIMEOUT_S)
 
     def tell(self, alert: Alert, result: Result, link: str | None) -> None:
         """Annotate the time of the incident."""
         start = alert.started if result.onset is None else result.onset.start
         end = alert.ended or (None if result.after.window is None else result.after.window.end)
-        with self._grafana.asking("annotation"):
+        with self._grafana.requesting("annotation"):
             self._grafana.api.annotations.add_annotation(
                 time_from=round(start * _MS),
                 time_to=None if end is None else round(max(end, start) * _MS),
