@@ -1,4 +1,4 @@
-"""Is a budget read as it was meant and written as it is read, each slip reported with its place?"""
+"""Is a budget read as meant and written as it is read, each slip reported with its place?"""
 
 from __future__ import annotations
 

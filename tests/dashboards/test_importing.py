@@ -362,7 +362,7 @@ def test_somebody_changes_a_dashboard_meanwhile(grafana: Grafana, run):
     status, said = run(grafana.url)
 
     assert status == 1
-    assert "somebody else changed it meanwhile" in said
+    assert "it has been changed meanwhile" in said
     assert grafana.dashboards["llmtrace-budget"]["dashboard"]["panels"][1]["title"] == "theirs"
 
 

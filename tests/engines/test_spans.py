@@ -71,6 +71,7 @@ def test_a_plugins_span():
             output_tokens=64,
             preemptions=1,
             replica="pod-7",
+            engine="pod-7",
         ),
     )
 

@@ -95,7 +95,7 @@ def test_only_some_rows(folder, capsys):
         (("--after", "10m/soon"), "is no time"),
         (("--at", "noonish"), "is no time"),
         (("--last", "never"), "is no time"),
-        (("--url", "ftp://x"), "no address of a collector"),
+        (("--url", "ftp://x"), "not an address of a collector"),
         (("--url", "http://u:p@x"), "keep secrets out"),
         (("--url", "http://127.0.0.1:9"), "llmtrace collect"),
         (("--token-file", "nowhere"), "cannot read the token"),

@@ -526,7 +526,7 @@ def options(tmp_path: Path, **changes: Any) -> Any:
         ({"listen": "0.0.0.0:4321"}, "--listen-token-file"),
         ({"listen": "nowhere"}, "host:port"),
         ({"listen": "127.0.0.1:99999"}, "host:port"),
-        ({"url": "x"}, "no address of a collector"),
+        ({"url": "x"}, "not an address of a collector"),
         ({"listen": "127.0.0.1:0", "grafana": "https://g"}, "--grafana-token-file"),
         ({"listen": "127.0.0.1:0", "webhook_file": Path("/nowhere")}, "cannot read the token"),
         ({"reports": Path("/dev/null/x")}, "--reports"),

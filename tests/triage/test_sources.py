@@ -166,7 +166,7 @@ def test_rows_have_one_source(together, capsys):
         (("--rows", "nowhere.jsonl"), "nowhere.jsonl: cannot read it"),
         (("--store", "nowhere"), "holds no store"),
         (("--store", "ftp://x/y"), "give a folder"),
-        (("--prometheus", "x"), "no address of a Prometheus"),
+        (("--prometheus", "x"), "not an address of a Prometheus"),
         (("--prometheus", "http://127.0.0.1:9"), "no Prometheus responds"),
     ],
 )
