@@ -341,7 +341,7 @@ def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
 def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
     """Send what is queued in the exporters. Return whether all of it went within `timeout_s`."""
     active, deadline = runtime.active(), time.monotonic() + timeout_s
-    settled = finalize.settle(timeout_s)
+    settled = finalize.flush_deferred(timeout_s)
     if active is None:
         return settled
     left = _each(active.sinks, "flush", lambda: (max(0.0, deadline - time.monotonic()),))
@@ -357,7 +357,7 @@ def shutdown() -> None:
     wrapping.undo_all()
     if before is not None:
         _end_open()
-        finalize.settle(_SETTLE_TIMEOUT_S)
+        finalize.flush_deferred(_SETTLE_TIMEOUT_S)
         _each(before.sinks, "close")
 
 

@@ -97,7 +97,7 @@ def capture(
         for handle in handles:
             handle.undo()
         runtime.activate(before)
-        finalize.settle(_PATIENCE_S)
+        finalize.flush_deferred(_PATIENCE_S)
 
 
 def fake_stream(

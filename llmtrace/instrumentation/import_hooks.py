@@ -1,7 +1,7 @@
-"""How does llmtrace hear that an application imports an SDK after `llmtrace.init`?
+"""Call a function once a module is imported, also when that is after `llmtrace.init`.
 
-A finder on `sys.meta_path` that finds nothing itself: it has the others find the module, and adds
-a call after its execution. It is there only while a module is waited for.
+A finder on `sys.meta_path` that finds nothing itself: the other finders find the module, and it
+adds a call after the module's execution. It is installed only while a module is awaited.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def after_import(name: str, then: Callable[[ModuleType], object]) -> None:
 
 
 def forget() -> None:
-    """Wait for nothing any more."""
+    """Forget all modules that are awaited."""
     _waiting.clear()
     if _finder in sys.meta_path:
         sys.meta_path.remove(_finder)

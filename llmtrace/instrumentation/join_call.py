@@ -1,8 +1,8 @@
-"""Is a client's call a request of its own, or the one its decorated function is recorded as?
+"""Decide whether a client's call is a request of its own or joins its decorated function's row.
 
 The first call inside a function under `llmtrace.trace` joins that function's row. If another one
 follows, or begins at the same time, each has a row of its own with the function's labels, and the
-function is a span around them that is no request.
+function is a span that encloses them and is no request.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ _filled: weakref.WeakKeyDictionary[Recording, set[str]] = weakref.WeakKeyDiction
 
 def enclosing_recording() -> Recording | None:
     """Return the decorated function's recording that a call made right now would join."""
-    around = current.get()
-    if around is None or around.joined or around.ended or around.function is not None:
+    outer = current.get()
+    if outer is None or outer.joined or outer.ended or outer.function is not None:
         return None
-    return around
+    return outer
 
 
 def join(runtime: Runtime, info: Mapping[str, Any]) -> tuple[Recording, set[str]]:
     """Return the recording a call belongs to, and the fields that the call filled in on it."""
-    around = enclosing_recording()
+    outer = enclosing_recording()
     generation = langfuse_sdk.opened()
     enters(runtime, call=True)
-    if around is None or around.function is not None:
+    if outer is None or outer.function is not None:
         return runtime.start(info, generation=generation), set()
     if generation is not None:
-        runtime.beside(around, generation)
-    around.joined = True
-    around.failure = None  # a call before this one failed: the function tries again
-    around.call_begins()
-    # What the decorator was told wins over what the call says.
-    ours = _filled.pop(around, {"operation"})
-    told = {k: v for k, v in info.items() if around.info.get(k) is None or k in ours}
-    around.info.update(told)
-    return around, {"operation", *told}
+        runtime.beside(outer, generation)
+    outer.joined = True
+    outer.failure = None  # an earlier call failed: the function retries
+    outer.call_begins()
+    # Values given to the decorator win over those of the call.
+    ours = _filled.pop(outer, {"operation"})
+    fields = {k: v for k, v in info.items() if outer.info.get(k) is None or k in ours}
+    outer.info.update(fields)
+    return outer, {"operation", *fields}
 
 
 def enters(runtime: Runtime, *, call: bool) -> None:
-    """Make the decorated function around a span of its own, unless this is its first call.
+    """Make the enclosing decorated function a span of its own, unless this is its first call.
 
     Args:
         runtime: what is set up.
         call: whether a call begins, and not another decorated function.
     """
-    around = current.get()
-    if around is None or around.function is not None or around.ended:
+    outer = current.get()
+    if outer is None or outer.function is not None or outer.ended:
         return
-    if not around.in_decorated_function or around.labels is None:
+    if not outer.in_decorated_function or outer.labels is None:
         return  # a call, and no function
-    if around.joined or around.ttft is not None or not call:
-        runtime.separate(around)
+    if outer.joined or outer.ttft is not None or not call:
+        runtime.separate(outer)
 
 
 @fails_open("record")
 def failed(recording: Recording, filled: set[str], error: BaseException) -> None:
-    """End with what the call raised, unless a decorated function may try again."""
+    """End with what the call raised, unless a decorated function may retry."""
     if recording.in_decorated_function:
         recording.joined = False
         recording.failure = outcome_of(error)
@@ -80,8 +80,8 @@ def failed(recording: Recording, filled: set[str], error: BaseException) -> None
 
 
 @fails_open("record")
-def refused(recording: Recording, filled: set[str], code: str) -> None:
-    """Note that a call was answered by an error; a decorated function may try again."""
+def rejected(recording: Recording, filled: set[str], code: str) -> None:
+    """Note that a call's response was an error; a decorated function may retry."""
     recording.calling = False
     recording.failure = ("error", code)
     if recording.in_decorated_function:

@@ -1,7 +1,7 @@
-"""Does Langfuse's own SDK record the call that is being made as a generation already?
+"""Find the generation by which Langfuse's own SDK records the current call already.
 
-`langfuse.openai` opens one right before it calls the client, and makes it nobody's current span.
-So llmtrace listens to where the SDK opens them.
+`langfuse.openai` opens one right before it calls the client, and does not make it the current
+span. So llmtrace patches the method by which the SDK opens them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 
 from llmtrace.core.failopen import internal_error
 
-# The generation opened last in this context, until a call of a client asks for it.
+# The generation opened last in this context, until a client's call takes it.
 _last: ContextVar[weakref.ref[Any] | None] = ContextVar("llmtrace_langfuse", default=None)
 
 
 def listen(module: ModuleType) -> Callable[[], None]:
-    """Note every generation that the `langfuse` module's clients open; return what undoes it."""
+    """Note the generations that `langfuse`'s clients open; return the function that undoes it."""
     kind: Any = module.Langfuse
     plain = kind.start_observation
 

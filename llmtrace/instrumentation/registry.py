@@ -1,4 +1,4 @@
-"""Which clients are instrumented, and how is that undone?
+"""Keep which clients are instrumented, and undo it.
 
 `instrument(openai)` covers every client of the module, `instrument(client)` that one. Each is
 idempotent, and what it returns undoes it.
@@ -21,7 +21,7 @@ from llmtrace.instrumentation.llm_sdks.endpoints import library
 
 _SDKS: Final = ("openai", "anthropic")
 _HTTP: Final = ("httpx", "httpx2")
-# What `init` instruments. Not aiohttp: there every request pays, whether it asks a model or not.
+# What `init` instruments. Not aiohttp: there every request pays, also those to no model.
 MODULES: Final = (*_SDKS, *_HTTP)
 KNOWN: Final = (*MODULES, "aiohttp")
 
@@ -46,7 +46,7 @@ class Instrumented:
         self._keys = ()
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return the handle itself."""
         return self
 
     def __exit__(
@@ -55,7 +55,7 @@ class Instrumented:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Undo."""
+        """Undo the instrumentation."""
         self.undo()
 
 

@@ -1,7 +1,7 @@
-"""How does `@llmtrace.trace` make one row of one call of a function, whatever it returns?
+"""`@llmtrace.trace`: record each call of a function as one row, of any return type.
 
 A function returning a stream, a generator, an async generator, a coroutine returning a stream or a
-plain answer, a context manager: each becomes what it was, timed.
+unary response, a context manager: each stays what it was, timed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from llmtrace.instrumentation.llm_sdks import endpoints, responses
 from llmtrace.instrumentation.streams import generators, generic_chunks
 from llmtrace.instrumentation.streams.cancellation import cancelled
 from llmtrace.instrumentation.streams.context_managers import proxy
-from llmtrace.instrumentation.streams.proxy import StreamProxy, stand_in
+from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 from llmtrace.runtime.runtime import active, enclosing, entered
 
 F = TypeVar("F", bound=Callable[..., Any])
 Scalar = str | bool | int | float
 
 _LABELS: Final = ("model", "route", "tenant", "region", "version", "gateway")
-# Attributes of the user's own that have a name everybody knows.
+# The user's own attributes that have a standard name.
 _NAMED: Final = {"user": "user.id", "session": "session.id", "tags": "tag.tags"}
 
 
@@ -98,14 +98,14 @@ def trace(
 ) -> Any:
     """Record each call of a function as one request.
 
-    Put it, bare or with arguments, on the function around one request to a model. What the
-    function returns stays what it is: its chunks, order, exceptions and cancellation are not
+    Put it, bare or with arguments, on the function that makes one request to a model. Its return
+    value stays what it is: its chunks, order, exceptions and cancellation are not
     touched. Without `llmtrace.init` the function runs as if it were not decorated.
 
     Args:
         function: when used bare.
-        model: the model's name, where the call itself does not tell.
-        route: what of the application asked: a low-cardinality name such as `"chat"`.
+        model: the model's name, where the call itself does not name it.
+        route: the part of the application, a low-cardinality name such as `"chat"`.
         tenant: on whose behalf.
         tags: a list of words to find it by, in Langfuse.
         **attributes: recorded on the row's span under their own names; `user` and `session` as
@@ -151,7 +151,7 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> An
     def start() -> Recording | None:
         return _start(name, fields, extra)
 
-    # Frameworks look at what kind of function they are given, so each kind stays its kind.
+    # Frameworks check the kind of a function, so each kind stays its kind.
     if inspect.isgeneratorfunction(target):
         return generators.traced(target, start)
     if inspect.isasyncgenfunction(target):
@@ -184,7 +184,7 @@ def _decorated(target: Any, fields: dict[str, Any], extra: dict[str, Any]) -> An
             result.add_done_callback(partial(_done, recording))
             return result
         if inspect.isawaitable(result) and not any(hasattr(result, name) for name in _STREAMS):
-            return stand_in(
+            return make_proxy(
                 _Awaitable, recording, result, generic_chunks.reader(recording, result)
             )
         return _deliver(recording, result)
@@ -197,7 +197,7 @@ _STREAMS: Final = ("__aenter__", "__aiter__", "__anext__")
 
 
 class _Awaitable(StreamProxy):
-    """A stream proxy's like for what is to be awaited, and is no coroutine."""
+    """Proxy of an awaitable that is no coroutine."""
 
     def __await__(self) -> Any:
         vars(self).pop("_classify", None)  # from here on the row is of what it is awaited into
@@ -209,7 +209,7 @@ class _Awaitable(StreamProxy):
 
 
 def _done(recording: Recording, future: asyncio.Future[Any]) -> None:
-    """End with a future, or leave the row to the stream that it gives; nobody awaits it for us."""
+    """End with a future, or leave the row to the stream it returns: it is not awaited here."""
     if future.cancelled():
         recording.left().finish("cancelled", "asyncio.exceptions.CancelledError")
     elif (error := future.exception()) is not None:
@@ -226,9 +226,9 @@ def _start(name: str, fields: dict[str, Any], extra: dict[str, Any]) -> Recordin
         join_call.enters(runtime, call=False)
         recording = runtime.start(dict(fields))
         recording.attributes.update(extra)
-        around = enclosing()
-        outer = None if around is None or around.ended else around.labels
-        _, said, more = ("", {}, {}) if outer is None else outer
+        outer = enclosing()
+        inherited = None if outer is None or outer.ended else outer.labels
+        _, said, more = ("", {}, {}) if inherited is None else inherited
         recording.labels = name, {**said, **fields}, {**more, **extra}
         recording.in_decorated_function = True
     except Exception as error:  # noqa: BLE001 - the function runs unrecorded
@@ -251,7 +251,7 @@ async def _awaited(recording: Recording, answer: Any) -> Any:
 
 
 def _deliver(recording: Recording, result: Any, *, proxied: bool = True) -> Any:
-    """Hand on what a decorated function returned, timed if there is something left to time.
+    """Return a decorated function's result, timed if there is something left to time.
 
     Args:
         recording: of the function.

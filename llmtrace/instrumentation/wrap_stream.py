@@ -1,4 +1,4 @@
-"""How does one stream, made anywhere, become a row? `llmtrace.wrap(stream)`."""
+"""`llmtrace.wrap(stream)`: record one stream, made anywhere, as a row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.llm_sdks import endpoints, responses
 from llmtrace.instrumentation.streams import generic_chunks
 from llmtrace.instrumentation.streams.context_managers import proxy
-from llmtrace.instrumentation.streams.nested import recording_beneath
+from llmtrace.instrumentation.streams.nested import nested_recording
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import active
 
@@ -33,11 +33,11 @@ def wrap(
 
     Args:
         stream: any iterator, async iterator, or context manager that gives one. An SDK's own
-            stream comes back as the same object; others come back as a stand-in that passes on
-            everything it has. A stream that is recorded already, or is made of one, comes back as
+            stream comes back as the same object; others come back as a proxy that forwards
+            everything. A stream that is recorded already, or is made of one, comes back as
             it is, and its row gets the labels.
         model: the model's name.
-        route: what of the application asked.
+        route: the part of the application that makes the request.
         tenant: on whose behalf.
         tags: a list of words to find it by, in Langfuse.
         **attributes: recorded on the row's span under their own names; `user` and `session` as
@@ -67,10 +67,10 @@ def wrap(
                 "for a list or another iterable, wrap iter(…) of it",
             )
             return stream
-        beneath = recording_beneath(stream)
-        if beneath is not None:
-            beneath.info.update(fields)
-            beneath.attributes.update(extra)
+        nested = nested_recording(stream)
+        if nested is not None:
+            nested.info.update(fields)
+            nested.attributes.update(extra)
             return stream
         join_call.enters(runtime, call=False)
         recording = runtime.start(fields)

@@ -28,7 +28,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(litellm, "suppress_debug_info", True)
 
 
-def asked(server: Server, **more: Any) -> dict[str, Any]:
+def call_options(server: Server, **more: Any) -> dict[str, Any]:
     """Return what to call LiteLLM with."""
     return {
         "model": "openai/tiny", "messages": HI, "api_base": server.url, "api_key": "none",
@@ -42,10 +42,12 @@ def read(mode: str, server: Server, *, wrap: bool = False, **more: Any) -> list[
         (lambda stream: llmtrace.wrap(stream, route="wrapped")) if wrap else lambda stream: stream
     )
     if mode == "sync":
-        return list(own(litellm.completion(**asked(server, **more))))
+        return list(own(litellm.completion(**call_options(server, **more))))
 
     async def main() -> list[Any]:
-        return [chunk async for chunk in own(await litellm.acompletion(**asked(server, **more)))]
+        return [
+            chunk async for chunk in own(await litellm.acompletion(**call_options(server, **more)))
+        ]
 
     return asyncio.run(main())
 
@@ -81,11 +83,11 @@ def test_decorated(mode: str, instrumented: tuple[str, ...], server: Server) -> 
 
     @llmtrace.trace(route="decorated")
     def ask() -> Any:
-        return litellm.completion(**asked(server))
+        return litellm.completion(**call_options(server))
 
     @llmtrace.trace(route="decorated")
     async def aask() -> Any:
-        return await litellm.acompletion(**asked(server))
+        return await litellm.acompletion(**call_options(server))
 
     async def main() -> None:
         async for _chunk in await aask():
@@ -105,11 +107,11 @@ def test_a_decorated_generator(mode: str, instrumented: tuple[str, ...], server:
 
     @llmtrace.trace
     def words() -> Any:
-        yield from litellm.completion(**asked(server))
+        yield from litellm.completion(**call_options(server))
 
     @llmtrace.trace
     async def awords() -> Any:
-        async for chunk in await litellm.acompletion(**asked(server)):
+        async for chunk in await litellm.acompletion(**call_options(server)):
             yield chunk
 
     async def main() -> None:
@@ -141,11 +143,11 @@ def test_whole_answers(mode: str, instrumented: tuple[str, ...], server: Server)
 
     @llmtrace.trace
     def ask() -> Any:
-        return litellm.completion(**asked(server, **more))
+        return litellm.completion(**call_options(server, **more))
 
     @llmtrace.trace
     async def aask() -> Any:
-        return await litellm.acompletion(**asked(server, **more))
+        return await litellm.acompletion(**call_options(server, **more))
 
     row = recorded(
         lambda: asyncio.run(aask()) if mode == "async" else ask(), instrumented
@@ -186,11 +188,11 @@ def test_failures(
 
     @llmtrace.trace
     def ask() -> Any:
-        return litellm.completion(**asked(server))
+        return litellm.completion(**call_options(server))
 
     @llmtrace.trace
     async def aask() -> Any:
-        return await litellm.acompletion(**asked(server))
+        return await litellm.acompletion(**call_options(server))
 
     async def main() -> None:
         async for _chunk in await aask():

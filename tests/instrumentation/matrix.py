@@ -91,13 +91,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     names = [version.name for version in VERSIONS]
     parser.add_argument("version", nargs="*", help=f"any of {', '.join(names)}; default: all")
-    asked = parser.parse_args().version
-    if unknown := set(asked) - set(names):
+    selected = parser.parse_args().version
+    if unknown := set(selected) - set(names):
         parser.error(f"no such version: {', '.join(sorted(unknown))}")
     failed = False
     print(f"{'SDK':<20}{'passed':>8}{'failed':>8}{'skipped':>9}", flush=True)
     for version in VERSIONS:
-        if asked and version.name not in asked:
+        if selected and version.name not in selected:
             continue
         status, counts, said = run(version)
         broken = counts.get("failed", 0) + counts.get("error", 0)

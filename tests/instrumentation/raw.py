@@ -89,22 +89,22 @@ def ask(
     Returns:
         The bytes as read, or what `read` returned.
     """
-    asked = {"json": BODY if body is None else body, "headers": headers}
+    call_options = {"json": BODY if body is None else body, "headers": headers}
     module = pytest.importorskip(library)
     if library == "aiohttp":
-        return asyncio.run(_aiohttp(module, address, read or "lines", asked, timeout_s))
+        return asyncio.run(_aiohttp(module, address, read or "lines", call_options, timeout_s))
     read = read or "iter_lines"
     if mode == "sync":
         with (
             module.Client(verify=no_tls(), timeout=timeout_s) as client,
-            client.stream("POST", address, **asked) as response,
+            client.stream("POST", address, **call_options) as response,
         ):
             return read(response) if callable(read) else _sync(response, read)
 
     async def main() -> Any:
         async with (
             module.AsyncClient(verify=no_tls(), timeout=timeout_s) as client,
-            client.stream("POST", address, **asked) as response,
+            client.stream("POST", address, **call_options) as response,
         ):
             return await (read(response) if callable(read) else _async(response, read))
 
@@ -140,11 +140,13 @@ def _again(event: Any) -> bytes:
     return f"{named}data: {event.data}\n\n".encode()
 
 
-async def _aiohttp(module: Any, address: str, read: Any, asked: Any, timeout_s: float) -> Any:
+async def _aiohttp(
+    module: Any, address: str, read: Any, call_options: Any, timeout_s: float
+) -> Any:
     timeout = module.ClientTimeout(total=None, sock_read=timeout_s)
     async with (
         module.ClientSession(timeout=timeout) as session,
-        session.post(address, **asked) as response,
+        session.post(address, **call_options) as response,
     ):
         if callable(read):
             return await read(response)

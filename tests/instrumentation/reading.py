@@ -50,9 +50,9 @@ def client(mode: str, server: Server, sdk: str = "openai", **options: Any) -> An
 
 def method(made: Any, endpoint: str = "chat") -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return a client's method for an endpoint, and the arguments to call it with."""
-    _, path, asked = CALLS[endpoint]
+    _, path, call_options = CALLS[endpoint]
     try:
-        return attrgetter(path)(made), {"model": "tiny", **asked}
+        return attrgetter(path)(made), {"model": "tiny", **call_options}
     except AttributeError:
         pytest.skip("this version has no such endpoint")
 
@@ -65,7 +65,7 @@ def read(
     late_s: float = 0.0,
     each_s: float = 0.0,
     options: dict[str, Any] | None = None,
-    **asked: Any,
+    **call_options: Any,
 ) -> list[Any]:
     """Read a stream to its end and return its chunks.
 
@@ -76,14 +76,14 @@ def read(
         late_s: how late the reader is.
         each_s: how long it is busy with each chunk.
         options: the client's.
-        **asked: further arguments of the call.
+        **call_options: further arguments of the call.
     """
     sdk = CALLS[endpoint][0]
     chunks = []
     if mode == "sync":
         with client(mode, server, sdk, **options or {}) as made:
             create, fixed = method(made, endpoint)
-            stream = create(**{**fixed, "stream": True, **asked})
+            stream = create(**{**fixed, "stream": True, **call_options})
             if late_s:
                 time.sleep(late_s)
             for chunk in stream:
@@ -95,7 +95,7 @@ def read(
     async def main() -> None:
         async with client(mode, server, sdk, **options or {}) as made:
             create, fixed = method(made, endpoint)
-            stream = await create(**{**fixed, "stream": True, **asked})
+            stream = await create(**{**fixed, "stream": True, **call_options})
             if late_s:
                 await asyncio.sleep(late_s)
             async for chunk in stream:
@@ -113,19 +113,19 @@ def answer(
     endpoint: str = "chat",
     *,
     options: dict[str, Any] | None = None,
-    **asked: Any,
+    **call_options: Any,
 ) -> Any:
     """Ask for a whole answer and return it."""
     sdk = CALLS[endpoint][0]
     if mode == "sync":
         with client(mode, server, sdk, **options or {}) as made:
             create, fixed = method(made, endpoint)
-            return create(**{**fixed, **asked})
+            return create(**{**fixed, **call_options})
 
     async def main() -> Any:
         async with client(mode, server, sdk, **options or {}) as made:
             create, fixed = method(made, endpoint)
-            return await create(**{**fixed, **asked})
+            return await create(**{**fixed, **call_options})
 
     return asyncio.run(main())
 

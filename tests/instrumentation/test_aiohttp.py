@@ -32,7 +32,7 @@ async def stream(session: Any, url: str) -> AsyncIterator[bytes]:
             yield line
 
 
-def asked(url: str, act: Callable[[Any, str], Any] = stream, times: int = 1) -> None:
+def over_one_session(url: str, act: Callable[[Any, str], Any] = stream, times: int = 1) -> None:
     """Ask so many times over one session."""
 
     async def main() -> None:
@@ -61,7 +61,7 @@ def test_name_resolution(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
         assert row.timeline.network.dns is not None
         near(row.timeline.network.dns / 1e9, DELAY_S)
 
-    row = settled(lambda: recorded(lambda: asked(url), instrument=MODULES), check)
+    row = settled(lambda: recorded(lambda: over_one_session(url), instrument=MODULES), check)
     assert row.timeline.network.tls is None  # aiohttp does not tell it from connecting
 
 
@@ -69,7 +69,7 @@ def test_phases(server: Server) -> None:
     """The first request connects, the second finds the connection open; both wait and read."""
     server.play(answers.chat(head_s=DELAY_S))
     with capture(instrument=MODULES) as rows:
-        asked(f"{server.url}/chat/completions", times=2)
+        over_one_session(f"{server.url}/chat/completions", times=2)
     first, second = (row.timeline.network for row in rows)
     assert first.connect
     assert (second.dns, second.connect, second.tls) == (0, 0, 0)

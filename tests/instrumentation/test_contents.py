@@ -79,7 +79,7 @@ MESSAGES = [
         ],
     },
 ]
-ASKED: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+PROMPTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "chat": (
         {"messages": CHAT},
         [
@@ -119,7 +119,7 @@ def output(row: Row) -> list[dict[str, Any]]:
     return parts
 
 
-def asked(row: Row) -> Any:
+def prompt_of(row: Row) -> Any:
     """Return what was asked."""
     return json.loads(row.content[INPUT])
 
@@ -130,7 +130,7 @@ def test_a_stream(endpoint: str, mode: str, server: Server) -> None:
     server.play(SCRIPTS[endpoint])
     row = recorded(lambda: read(mode, server, endpoint), content=ContentPolicy())
 
-    assert asked(row) == [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]
+    assert prompt_of(row) == [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]
     reasoned = [{"type": "reasoning", "content": "hm"}]
     expected = reasoned if endpoint in {"responses", "messages"} else []
     assert output(row) == [*expected, {"type": "text", "content": WHOLE}]
@@ -143,7 +143,7 @@ def test_a_whole_answer(endpoint: str, mode: str, server: Server) -> None:
     server.play(SCRIPTS[endpoint])
     row = recorded(lambda: answer(mode, server, endpoint), content=ContentPolicy())
 
-    assert asked(row) == [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]
+    assert prompt_of(row) == [{"role": "user", "parts": [{"type": "text", "content": "hi"}]}]
     assert output(row) == [{"type": "text", "content": WHOLE}]
 
 
@@ -156,15 +156,15 @@ def test_nothing_unless_asked_for(endpoint: str, mode: str, server: Server) -> N
     assert row.content == {}
 
 
-@pytest.mark.parametrize("endpoint", list(ASKED))
+@pytest.mark.parametrize("endpoint", list(PROMPTS))
 def test_a_conversation_with_tools(endpoint: str, server: Server) -> None:
     """Instructions, pictures, tool calls and their results are in the conventions' shape."""
     server.play(SCRIPTS[endpoint])
-    given, expected = ASKED[endpoint]
+    given, expected = PROMPTS[endpoint]
     row = recorded(lambda: answer("sync", server, endpoint, **given), content=ContentPolicy())
 
     role = "user" if endpoint == "messages" else "tool"
-    assert asked(row) == [*expected, CALL, {"role": role, "parts": [RESULT]}]
+    assert prompt_of(row) == [*expected, CALL, {"role": role, "parts": [RESULT]}]
     if endpoint != "chat":
         assert json.loads(row.content[SYSTEM]) == [{"type": "text", "content": "Be brief."}]
 
@@ -215,7 +215,7 @@ def test_a_failed_request_has_what_was_asked(server: Server) -> None:
 
     row = recorded(act, content=ContentPolicy())
     assert row.outcome == "error"
-    assert asked(row)[0]["parts"][0]["content"] == "hi"
+    assert prompt_of(row)[0]["parts"][0]["content"] == "hi"
     assert OUTPUT not in row.content
 
 
@@ -237,7 +237,7 @@ def test_messages_that_are_appended_to_meanwhile(server: Server) -> None:
             messages.append({"role": "user", "content": "later"})
 
     row = recorded(act, content=ContentPolicy())
-    assert len(asked(row)) == 1
+    assert len(prompt_of(row)) == 1
 
 
 def test_any_stream_of_texts(server: Server) -> None:

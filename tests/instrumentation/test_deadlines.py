@@ -10,7 +10,7 @@ from . import answers
 _HEAD = """
 import sys, time, openai, llmtrace
 from llmtrace.testing import capture
-ASKED = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+REQUEST = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 """
 _TRIO = """
 import trio
@@ -21,7 +21,7 @@ async def main():
             scope.deadline = trio.current_time() + 1
         else:
             trio.lowlevel.current_trio_token().run_sync_soon(scope.cancel)
-        stream = await client.chat.completions.create(**ASKED)
+        stream = await client.chat.completions.create(**REQUEST)
         async for _ in stream: pass
 with capture() as rows:
     trio.run(main)
@@ -31,7 +31,7 @@ _GEVENT = """
 import gevent
 client = openai.OpenAI(base_url=sys.argv[1], api_key="x", max_retries=0)
 def ask():
-    for _ in client.chat.completions.create(**ASKED): pass
+    for _ in client.chat.completions.create(**REQUEST): pass
 with capture() as rows:
     if sys.argv[2] == "deadline":
         with gevent.Timeout(1, False): ask()

@@ -137,9 +137,9 @@ def test_waiting_for_a_connection(mode: str, server: Server) -> None:
     server.play(answers.chat(("x ",) * 4, first_s=0.05, gap_s=0.05))
 
     async def busy(made: Any) -> None:
-        create, asked = method(made)
-        first = await create(**asked, stream=True)
-        started = asyncio.create_task(create(**asked, stream=True))
+        create, call_options = method(made)
+        first = await create(**call_options, stream=True)
+        started = asyncio.create_task(create(**call_options, stream=True))
         async for _chunk in first:
             pass
         async for _chunk in await started:
@@ -153,10 +153,10 @@ def test_waiting_for_a_connection(mode: str, server: Server) -> None:
     def sync() -> None:
         http_client = getattr(openai, made)(limits=limits)
         with client("sync", server, http_client=http_client) as asking:
-            create, asked = method(asking)
+            create, call_options = method(asking)
             with ThreadPoolExecutor(1) as pool:
-                first = create(**asked, stream=True)
-                started = pool.submit(lambda: list(create(**asked, stream=True)))
+                first = create(**call_options, stream=True)
+                started = pool.submit(lambda: list(create(**call_options, stream=True)))
                 list(first)
                 started.result()
 
@@ -190,8 +190,8 @@ def test_semaphore_of_the_application(server: Server) -> None:
     @llmtrace.trace
     async def ask(made: Any, turn: asyncio.Semaphore) -> None:
         async with turn:
-            create, asked = method(made)
-            async for _chunk in await create(**asked, stream=True):
+            create, call_options = method(made)
+            async for _chunk in await create(**call_options, stream=True):
                 pass
 
     async def main() -> None:
@@ -297,8 +297,8 @@ def test_marked_time(server: Server) -> None:
     def ask(made: Any) -> None:
         with llmtrace.stage("gateway"):
             time.sleep(0.1)
-        create, asked = method(made)
-        for _chunk in create(**asked, stream=True):
+        create, call_options = method(made)
+        for _chunk in create(**call_options, stream=True):
             pass
         with llmtrace.render():
             time.sleep(0.05)

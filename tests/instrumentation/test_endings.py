@@ -26,8 +26,8 @@ from .reading import client, eventually, method, near, raised_by, read, recorded
 
 def started(server: Server, made: Any) -> Any:
     """Ask for a stream."""
-    create, asked = method(made)
-    return create(**asked, stream=True)
+    create, call_options = method(made)
+    return create(**call_options, stream=True)
 
 
 def sync_run(server: Server, act: Callable[[Any], object]) -> list[Row]:
@@ -144,8 +144,8 @@ def test_break_out_of_messages(mode: str, server: Server) -> None:
 
     async def main() -> None:
         async with client("async", server, "anthropic") as made:
-            create, asked = method(made, "messages")
-            async with await create(**asked, stream=True) as stream:
+            create, call_options = method(made, "messages")
+            async with await create(**call_options, stream=True) as stream:
                 async for event in stream:
                     if event.type == "content_block_delta":
                         break
@@ -155,8 +155,8 @@ def test_break_out_of_messages(mode: str, server: Server) -> None:
             asyncio.run(main())
             return
         with client("sync", server, "anthropic") as made:
-            create, asked = method(made, "messages")
-            with create(**asked, stream=True) as stream:
+            create, call_options = method(made, "messages")
+            with create(**call_options, stream=True) as stream:
                 for event in stream:
                     if event.type == "content_block_delta":
                         break
@@ -413,8 +413,8 @@ def test_asyncio_wait_for(server: Server) -> None:
             await asyncio.wait_for(_reads_all(server, made), 0.1)
 
     [row] = async_run(server, act)
-    told = sys.version_info >= (3, 12)
-    assert row.outcome == ("timeout" if told else "cancelled")
+    distinguishable = sys.version_info >= (3, 12)
+    assert row.outcome == ("timeout" if distinguishable else "cancelled")
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,13 @@ def helped(mode: str, server: Server, endpoint: str, wrap: Callable[[Any], Any])
     sdk = CALLS[endpoint][0]
 
     def opened(made: Any) -> Any:
-        _, asked = method(made, endpoint)
+        _, call_options = method(made, endpoint)
         found = made
         for name in HELPERS[endpoint].split("."):
             found = getattr(found, name, None)
             if found is None:
                 pytest.skip("this version has no such helper")
-        return wrap(found)(**asked)
+        return wrap(found)(**call_options)
 
     async def main() -> list[str]:
         async with client(mode, server, sdk) as made, opened(made) as stream:
@@ -145,8 +145,8 @@ def test_decorated_call(mode: str, server: Server, endpoint: str, stream: bool) 
 
     @llmtrace.trace(route="inside", model="alias")
     def ask(made: Any) -> Any:
-        create, asked = method(made, endpoint)
-        return create(**asked, stream=stream)
+        create, call_options = method(made, endpoint)
+        return create(**call_options, stream=stream)
 
     async def main() -> None:
         async with client(mode, server, sdk) as made:
@@ -183,8 +183,8 @@ def test_streams_of_clients_that_are_not_instrumented(
 
     @llmtrace.trace
     def ask(made: Any) -> Any:
-        create, asked = method(made, endpoint)
-        return create(**asked, stream=True)
+        create, call_options = method(made, endpoint)
+        return create(**call_options, stream=True)
 
     async def main(act: Callable[[Any], Any]) -> None:
         async with client(mode, server, sdk) as made:
@@ -200,12 +200,12 @@ def test_streams_of_clients_that_are_not_instrumented(
                 pass
 
     def wrapped(made: Any) -> Any:
-        create, asked = method(made, endpoint)
-        return llmtrace.wrap(create(**asked, stream=True), route="wrapped")
+        create, call_options = method(made, endpoint)
+        return llmtrace.wrap(create(**call_options, stream=True), route="wrapped")
 
     async def awrapped(made: Any) -> Any:
-        create, asked = method(made, endpoint)
-        return llmtrace.wrap(await create(**asked, stream=True), route="wrapped")
+        create, call_options = method(made, endpoint)
+        return llmtrace.wrap(await create(**call_options, stream=True), route="wrapped")
 
     with capture(instrument=()) as rows:
         run(ask)
@@ -224,8 +224,8 @@ SCRIPTS_THINK = ("responses", "messages")
 
 def raw_method(made: Any, endpoint: str, how: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return an endpoint's `with_raw_response.create` or `with_streaming_response.create`."""
-    create, asked = method(made, endpoint)
-    return getattr(create.__self__, how).create, asked
+    create, call_options = method(made, endpoint)
+    return getattr(create.__self__, how).create, call_options
 
 
 @pytest.mark.parametrize("endpoint", CALLS)
@@ -237,8 +237,8 @@ def test_with_raw_response(mode: str, server: Server, endpoint: str, stream: boo
 
     async def main() -> None:
         async with client(mode, server, sdk) as made:
-            create, asked = raw_method(made, endpoint, "with_raw_response")
-            raw = await create(**asked, stream=stream)
+            create, call_options = raw_method(made, endpoint, "with_raw_response")
+            raw = await create(**call_options, stream=stream)
             assert raw.http_response.status_code == 200
             parsed = raw.parse()
             if inspect.isawaitable(parsed):  # in newer versions of Anthropic's
@@ -252,8 +252,8 @@ def test_with_raw_response(mode: str, server: Server, endpoint: str, stream: boo
             asyncio.run(main())
             return
         with client(mode, server, sdk) as made:
-            create, asked = raw_method(made, endpoint, "with_raw_response")
-            raw = create(**asked, stream=stream)
+            create, call_options = raw_method(made, endpoint, "with_raw_response")
+            raw = create(**call_options, stream=stream)
             assert raw.http_response.status_code == 200
             assert raw.headers["content-type"]
             parsed = raw.parse()
@@ -277,15 +277,15 @@ def test_with_streaming_response_lines(mode: str, server: Server, endpoint: str)
     def lines() -> list[str]:
         async def main() -> list[str]:
             async with client(mode, server, sdk) as made:
-                create, asked = raw_method(made, endpoint, "with_streaming_response")
-                async with create(**asked, stream=True) as response:
+                create, call_options = raw_method(made, endpoint, "with_streaming_response")
+                async with create(**call_options, stream=True) as response:
                     return [line async for line in response.iter_lines()]
 
         if mode == "async":
             return asyncio.run(main())
         with client(mode, server, sdk) as made:
-            create, asked = raw_method(made, endpoint, "with_streaming_response")
-            with create(**asked, stream=True) as response:
+            create, call_options = raw_method(made, endpoint, "with_streaming_response")
+            with create(**call_options, stream=True) as response:
                 return list(response.iter_lines())
 
     bare = lines()
@@ -308,8 +308,8 @@ def test_with_streaming_response_parsed(
 
     async def main() -> None:
         async with client(mode, server, sdk) as made:
-            create, asked = raw_method(made, endpoint, "with_streaming_response")
-            async with create(**asked, stream=stream) as response:
+            create, call_options = raw_method(made, endpoint, "with_streaming_response")
+            async with create(**call_options, stream=stream) as response:
                 parsed = await response.parse()
                 if stream:
                     async for _chunk in parsed:
@@ -320,8 +320,8 @@ def test_with_streaming_response_parsed(
             asyncio.run(main())
             return
         with client(mode, server, sdk) as made:
-            create, asked = raw_method(made, endpoint, "with_streaming_response")
-            with create(**asked, stream=stream) as response:
+            create, call_options = raw_method(made, endpoint, "with_streaming_response")
+            with create(**call_options, stream=stream) as response:
                 parsed = response.parse()
                 if stream:
                     for _chunk in parsed:
@@ -338,8 +338,8 @@ def test_with_streaming_response_left_early(mode: str, server: Server) -> None:
 
     async def main() -> None:
         async with client(mode, server) as made:
-            create, asked = raw_method(made, "chat", "with_streaming_response")
-            async with create(**asked, stream=True):
+            create, call_options = raw_method(made, "chat", "with_streaming_response")
+            async with create(**call_options, stream=True):
                 pass
 
     def act() -> None:
@@ -347,8 +347,8 @@ def test_with_streaming_response_left_early(mode: str, server: Server) -> None:
             asyncio.run(main())
             return
         with client(mode, server) as made:
-            create, asked = raw_method(made, "chat", "with_streaming_response")
-            with create(**asked, stream=True):
+            create, call_options = raw_method(made, "chat", "with_streaming_response")
+            with create(**call_options, stream=True):
                 pass
 
     row = recorded(act)
@@ -465,7 +465,7 @@ def test_whole_answer_with_tool_calls(mode: str, server: Server) -> None:
     message = {"role": "assistant", "content": None, "tool_calls": [call, {**call, "id": "d"}]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     body = {**answers.delta(), "object": "chat.completion", "choices": [choice]}
-    server.play(lambda _, told: told.whole(body))
+    server.play(lambda _, reply: reply.whole(body))
     row = recorded(lambda: answer(mode, server))
     assert (row.finish_reason, row.tool_calls) == ("tool_calls", 2)
 
@@ -491,9 +491,9 @@ def test_messages_that_use_tools(mode: str, server: Server) -> None:
         {"type": "message_stop"},
     ]  # fmt: skip
 
-    def script(_request: Any, told: Any) -> None:
+    def script(_request: Any, reply: Any) -> None:
         for event in stream:
-            told.event(event, name=event["type"])
+            reply.event(event, name=event["type"])
 
     server.play(script)
     row = recorded(lambda: read(mode, server, "messages"))
@@ -533,14 +533,14 @@ def test_what_vllm_tells_of_itself(mode: str, server: Server) -> None:
 def test_a_streaming_response_that_cannot_be_parsed(mode: str, server: Server) -> None:
     """What parsing raises is the caller's, and the row's."""
 
-    def script(_request: Any, told: Any) -> None:
-        told.head(headers={"content-type": "application/json"})
-        told.data(b"{not json")
+    def script(_request: Any, reply: Any) -> None:
+        reply.head(headers={"content-type": "application/json"})
+        reply.data(b"{not json")
 
     async def main() -> None:
         async with client(mode, server) as made:
-            create, asked = raw_method(made, "chat", "with_streaming_response")
-            async with create(**asked) as response:
+            create, call_options = raw_method(made, "chat", "with_streaming_response")
+            async with create(**call_options) as response:
                 await response.parse()
 
     def act() -> None:
@@ -548,8 +548,8 @@ def test_a_streaming_response_that_cannot_be_parsed(mode: str, server: Server) -
             asyncio.run(main())
             return
         with client(mode, server) as made:
-            create, asked = raw_method(made, "chat", "with_streaming_response")
-            with create(**asked) as response:
+            create, call_options = raw_method(made, "chat", "with_streaming_response")
+            with create(**call_options) as response:
                 response.parse()
 
     server.play(script)

@@ -75,7 +75,7 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (httpx_bodies, "_body"),
     (tcp_info, "look"),
     (phases, "noting"),
-    (iterators, "stand_in"),
+    (iterators, "make_proxy"),
 )
 HOOK_IDS = [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name in HOOKS]
 
@@ -102,30 +102,30 @@ CASES: tuple[tuple[str, Script, tuple[str, ...]], ...] = (
 
 def acts(made: Any, into: list[Any]) -> dict[str, Callable[[], None]]:
     """Return what an application does with a client; what it gets goes into the list."""
-    create, asked = method(made)
+    create, call_options = method(made)
 
     def stream() -> None:
-        for chunk in create(**asked, stream=True):
+        for chunk in create(**call_options, stream=True):
             into.append(chunk)
 
     @llmtrace.trace
     def generator() -> Iterator[Any]:
-        yield from create(**asked, stream=True)
+        yield from create(**call_options, stream=True)
 
     def decorated() -> None:
         for chunk in generator():
             into.append(chunk)
 
     def early() -> None:
-        with create(**asked, stream=True) as opened:
+        with create(**call_options, stream=True) as opened:
             into.append(next(opened))
         assert opened.response.is_closed
 
     def whole() -> None:
-        into.append(create.__self__.with_raw_response.create(**asked).parse())
+        into.append(create.__self__.with_raw_response.create(**call_options).parse())
 
     def raw() -> None:
-        for chunk in create.__self__.with_raw_response.create(**asked, stream=True).parse():
+        for chunk in create.__self__.with_raw_response.create(**call_options, stream=True).parse():
             into.append(chunk)
 
     return {one.__name__: one for one in (stream, decorated, early, whole, raw)}
@@ -133,15 +133,15 @@ def acts(made: Any, into: list[Any]) -> dict[str, Callable[[], None]]:
 
 def async_acts(made: Any, into: list[Any]) -> dict[str, Callable[[], Awaitable[None]]]:
     """Do the same with an async client."""
-    create, asked = method(made)
+    create, call_options = method(made)
 
     async def stream() -> None:
-        async for chunk in await create(**asked, stream=True):
+        async for chunk in await create(**call_options, stream=True):
             into.append(chunk)
 
     @llmtrace.trace
     async def generator() -> AsyncIterator[Any]:
-        async for chunk in await create(**asked, stream=True):
+        async for chunk in await create(**call_options, stream=True):
             yield chunk
 
     async def decorated() -> None:
@@ -149,15 +149,15 @@ def async_acts(made: Any, into: list[Any]) -> dict[str, Callable[[], Awaitable[N
             into.append(chunk)
 
     async def early() -> None:
-        async with await create(**asked, stream=True) as opened:
+        async with await create(**call_options, stream=True) as opened:
             into.append(await anext(opened))
         assert opened.response.is_closed
 
     async def whole() -> None:
-        into.append((await create.__self__.with_raw_response.create(**asked)).parse())
+        into.append((await create.__self__.with_raw_response.create(**call_options)).parse())
 
     async def raw() -> None:
-        answer = await create.__self__.with_raw_response.create(**asked, stream=True)
+        answer = await create.__self__.with_raw_response.create(**call_options, stream=True)
         async for chunk in answer.parse():
             into.append(chunk)
 
@@ -246,8 +246,8 @@ def test_broken_hooks_of_streams_that_are_found(
 
     @llmtrace.trace
     def ask(made: Any) -> Any:
-        create, asked = method(made)
-        return create(**asked, stream=True)
+        create, call_options = method(made)
+        return create(**call_options, stream=True)
 
     async def main() -> list[Any]:
         async with client("async", server) as made:
@@ -266,10 +266,10 @@ def test_broken_hooks_of_streams_that_are_found(
 @pytest.mark.parametrize("calls", [1, 2, 3, 5, 8, 13, 21, 34])
 def test_a_clock_that_breaks(mode: str, server: Server, bare: dict[str, Seen], calls: int) -> None:
     """A clock may fail at any call."""
-    asked = count(1)
+    ticks = count(1)
 
     def clock() -> int:
-        if next(asked) % calls == 0:
+        if next(ticks) % calls == 0:
             raise Broken
         return time.perf_counter_ns()
 
@@ -292,8 +292,8 @@ def test_cancellation_goes_through(
 
     async def read() -> None:
         async with client("async", server) as made:
-            create, asked = method(made)
-            async for _chunk in await create(**asked, stream=True):
+            create, call_options = method(made)
+            async for _chunk in await create(**call_options, stream=True):
                 pass
 
     async def main() -> None:

@@ -20,7 +20,7 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def told(value: str) -> list[Hop]:
+def reported_hops(value: str) -> list[Hop]:
     """Return what a `Server-Timing` header tells of gateways."""
     return list(hops({"server-timing": value}, tuple(entries(value))))
 
@@ -74,7 +74,7 @@ def test_any_text_is_read_within_bounds(value):
     for name, ns, *_ in entries(value):
         assert name == name.lower()
         assert ns is None or 0 <= ns <= 86_400_000 * MS
-    for hop in told(value):
+    for hop in reported_hops(value):
         assert hop.ns is None or hop.ns >= 0
         assert hop.name is None or len(hop.name) <= 64
 
@@ -90,14 +90,14 @@ def test_a_long_header_is_read_in_part():
 
 def test_a_gateway_may_say_what_it_is_called():
     """A description that is one short word names it; a sentence does not."""
-    assert told('gateway;dur=1;desc=edge-1, gw;dur=2;desc="the old one"') == [
+    assert reported_hops('gateway;dur=1;desc=edge-1, gw;dur=2;desc="the old one"') == [
         Hop("edge-1", MS),
         Hop(None, 2 * MS),
     ]
 
 
 INNER = "gateway-total;dur=30, gateway-upstream;dur=25"
-UNTOLD = "gateway-total;dur=30, gateway-upstream;dur="
+UPSTREAM_ONLY = "gateway-total;dur=30, gateway-upstream;dur="
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ UNTOLD = "gateway-total;dur=30, gateway-upstream;dur="
         # One behind the other: each total goes with the upstream that follows it.
         (f"{INNER}, gateway-total;dur=90, gateway-upstream;dur=40", [5, 50]),
         # No upstream answered it, or it did not say: unknown, and not another's total.
-        (f"{UNTOLD}, gateway-total;dur=90, gateway-upstream;dur=40", [None, 50]),
+        (f"{UPSTREAM_ONLY}, gateway-total;dur=90, gateway-upstream;dur=40", [None, 50]),
         ("gateway-upstream;dur=40", [None]),
         ("gateway-total;dur=40", []),
         ("gateway-total;dur=9, gateway-upstream;dur=4, gateway-upstream;dur=3", [5, None]),
@@ -118,7 +118,9 @@ UNTOLD = "gateway-total;dur=30, gateway-upstream;dur="
 )
 def test_a_gateway_that_cannot_subtract(value, expected):
     """Total and upstream make the gateway's own time."""
-    assert [hop.ns for hop in told(value)] == [None if ms is None else ms * MS for ms in expected]
+    assert [hop.ns for hop in reported_hops(value)] == [
+        None if ms is None else ms * MS for ms in expected
+    ]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_a_gateway_that_cannot_subtract(value, expected):
             {"x-kong-proxy-latency": "3", "x-kong-upstream-latency": "250"},
             [Hop("kong", 3 * MS)],
         ),
-        # Kong answered itself: what it took is not told apart from an upstream's.
+        # Kong answered itself: what it took is not reported_hops apart from an upstream's.
         ({"x-kong-response-latency": "3"}, []),
         # How long the upstream took is nobody's time in between.
         ({"x-envoy-upstream-service-time": "250"}, [Hop("envoy")]),

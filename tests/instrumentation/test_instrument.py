@@ -41,17 +41,17 @@ def rows() -> Iterator[list[Row]]:
 
 def ask(made: Any) -> None:
     """Ask with a client, sync or async."""
-    create, asked = method(made)
+    create, call_options = method(made)
 
     async def main() -> None:
         async with made:
-            async for _chunk in await create(**asked, stream=True):
+            async for _chunk in await create(**call_options, stream=True):
                 pass
 
     if asyncio.iscoroutinefunction(type(made).request):
         asyncio.run(main())
         return
-    for _chunk in create(**asked, stream=True):
+    for _chunk in create(**call_options, stream=True):
         pass
 
 
@@ -335,9 +335,9 @@ def test_a_request_that_bypasses_us(server: Server, rows: list[Row], faulty: Non
         llmtrace.instrument([openai, import_module(HTTP)]),
         Bypassing(base_url=server.url, api_key="none") as made,
     ):
-        create, asked = method(made)
-        create(**asked)
-        create(**asked)
+        create, call_options = method(made)
+        create(**call_options)
+        create(**call_options)
     assert [row.client for row in rows] == [HTTP] * 2
     assert llmtrace.internal_errors() == {"sdk.bypassed": 2}
 
@@ -386,8 +386,8 @@ def test_clients_of_other_transports(server: Server, rows: list[Row]) -> None:
     llmtrace.instrument(openai)
     http_client = library.Client(transport=transport)
     with client("sync", server, http_client=http_client) as made:
-        create, asked = method(made)
-        create(**asked)
+        create, call_options = method(made)
+        create(**call_options)
     [row] = rows
     assert (row.outcome, row.http_status, row.timeline.network.rtt) == ("success", 200, None)
 
@@ -425,12 +425,12 @@ def test_headers_go_with_the_clients_own_requests_once(server: Server) -> None:
 
     http_client = Twice(transport=library.MockTransport(answer))
     with capture() as collected, client("sync", server, http_client=http_client) as made:
-        create, asked = method(made)
-        create(**asked)
+        create, call_options = method(made)
+        create(**call_options)
     [row] = collected
     own = [f"00-{row.trace_id}-{row.span_id}-01"]
-    assert [told for host, told in seen if host != "login.test"] == [own, own]
-    assert [told for host, told in seen if host == "login.test"] == [[]]
+    assert [sent for host, sent in seen if host != "login.test"] == [own, own]
+    assert [sent for host, sent in seen if host == "login.test"] == [[]]
 
 
 @pytest.mark.parametrize("where", ["call", "client"])
@@ -439,19 +439,19 @@ def test_headers_of_the_caller_stay(mode: str, server: Server, where: str) -> No
     own = {"X-Request-ID": "mine", "TraceParent": "00-" + "1" * 32 + "-" + "2" * 16 + "-00"}
     options = {"default_headers": own} if where == "client" else {}
     made = client(mode, server, **options)
-    create, asked = method(made)
+    create, call_options = method(made)
     extra = {"extra_headers": own} if where == "call" else {}
 
     async def main() -> None:
         async with made:
-            await create(**asked, **extra)
+            await create(**call_options, **extra)
 
     with capture() as collected:
         if mode == "async":
             asyncio.run(main())
         else:
             with made:
-                create(**asked, **extra)
+                create(**call_options, **extra)
     headers = server.requests[0].headers
     assert (headers["x-request-id"], headers["traceparent"]) == ("mine", own["TraceParent"])
     assert collected[0].request_id == "mine"
@@ -476,8 +476,8 @@ def test_headers_of_another_instrumentation_of_the_call(server: Server) -> None:
         otel_trace.use_span(otel_trace.NonRecordingSpan(parent)),
         client("sync", server, http_client=Watching()) as made,
     ):
-        create, asked = method(made)
-        create(**asked, extra_headers=theirs)
+        create, call_options = method(made)
+        create(**call_options, extra_headers=theirs)
         made._client.post(f"{server.url}/chat/completions", json={"model": "m"}, headers=theirs)
     expected = [f"00-{'1' * 32}-{row.span_id}-01" for row in collected]
     assert [row.parent_span_id for row in collected] == ["2" * 16] * 2
@@ -520,8 +520,8 @@ def test_sampled_out(server: Server) -> None:
 def test_two_runtimes(server: Server) -> None:
     """Rows go to the runtime that was active when the request was made."""
     with capture(service="first") as first, client("sync", server) as made:
-        create, asked = method(made)
-        stream = create(**asked, stream=True)
+        create, call_options = method(made)
+        stream = create(**call_options, stream=True)
         with capture(service="second") as second:
             list(stream)
     assert ([row.service for row in first], second) == (["first"], [])

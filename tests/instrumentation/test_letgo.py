@@ -48,8 +48,8 @@ def _no_collector() -> Iterator[None]:
 
 def drops_stream(made: Any) -> None:
     """Leave a half-read stream in a reference cycle behind."""
-    create, asked = method(made)
-    stream = create(**asked, stream=True)
+    create, call_options = method(made)
+    stream = create(**call_options, stream=True)
     next(stream)
     stream.itself = stream
 
@@ -84,8 +84,8 @@ def test_collected_inside_a_sink(server: Server, drops: Callable[[Any], None]) -
     with capture(sinks=(sink,)), client("sync", server) as made:
         drops(made)
         assert sink.rows == []
-        create, asked = method(made)
-        create(**asked)
+        create, call_options = method(made)
+        create(**call_options)
         eventually(lambda: sink.stuck or len(sink.rows) == 2)
     assert not sink.stuck
     assert [row.outcome for row in sink.rows] == ["success", "cancelled"]

@@ -27,7 +27,7 @@ def gateway_ms(recording: Recording) -> float | None:
 
 
 texts = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
-told = st.builds(
+reported_entry = st.builds(
     Entry,
     st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True),
     st.none() | st.integers(0, 86_399 * 10**9),
@@ -36,7 +36,7 @@ told = st.builds(
 )
 
 
-@given(st.lists(told, max_size=8))
+@given(st.lists(reported_entry, max_size=8))
 def test_what_is_written_is_read(some):
     """Names, durations to the nanosecond, descriptions and ids come back as they were."""
     assert list(entries(write(some))) == some

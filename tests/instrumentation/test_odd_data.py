@@ -114,9 +114,9 @@ def unless_asked(events: list[Any]) -> Script:
 
     def script(request: Request, answer: Answer) -> None:
         answer.head()
-        asked = answers.asks_usage(request)
+        requests_usage = answers.asks_usage(request)
         for event in events:
-            if asked or not is_usage(event):
+            if requests_usage or not is_usage(event):
                 name = event.get("type") if isinstance(event, dict) else None
                 answer.event(json.dumps(event), name=name if isinstance(name, str) else None)
 
@@ -125,10 +125,10 @@ def unless_asked(events: list[Any]) -> Script:
 
 def gets(made: Any, endpoint: str) -> tuple[list[str], str | None]:
     """Return what an application gets of a stream, chunk by chunk, and how it ends."""
-    create, asked = method(made, endpoint)
+    create, call_options = method(made, endpoint)
     chunks: list[str] = []
     try:
-        for chunk in create(**asked, stream=True):
+        for chunk in create(**call_options, stream=True):
             chunks.append(repr(chunk))
     except Exception as error:
         return chunks, f"{type(error).__name__}: {error}"

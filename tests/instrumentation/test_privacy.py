@@ -95,12 +95,12 @@ class Watch:
         )
         assert sent
         self._receiver.requests.clear()
-        told = [self._console.getvalue(), self._logged.getvalue(), *self._drawn]
+        written = [self._console.getvalue(), self._logged.getvalue(), *self._drawn]
         for stream in (self._console, self._logged):
             stream.seek(0)
             stream.truncate()
         self._drawn.clear()
-        return sent + generate_latest(self._registry) + "\n".join(told).encode()
+        return sent + generate_latest(self._registry) + "\n".join(written).encode()
 
     def close(self) -> None:
         """Stop the exporters."""

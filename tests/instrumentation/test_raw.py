@@ -341,11 +341,11 @@ def test_httpx_over_aiohttp(library: str, server: Server) -> None:
         async def handle_async_request(self, request: Any) -> Any:
             async with aiohttp.ClientSession() as session:
                 sent = dict(request.headers)
-                asked = session.post(str(request.url), data=request.content, headers=sent)
-                async with asked as response:
+                posting = session.post(str(request.url), data=request.content, headers=sent)
+                async with posting as response:
                     body = await response.read()
-            told = {"content-type": response.headers["content-type"]}
-            return module.Response(response.status, headers=told, content=body)
+            sent_back = {"content-type": response.headers["content-type"]}
+            return module.Response(response.status, headers=sent_back, content=body)
 
     async def main() -> None:
         async with (
@@ -554,15 +554,16 @@ def breaks(*_: Any, **__: Any) -> Any:
 
 
 HOOKS = [
-    (llm_requests, "_asked"), (llm_requests, "_parsed"), (llm_requests, "opened"),
-    (llm_requests, "whole"), (llm_requests, "refused"), (llm_requests, "is_stream"),
+    (llm_requests, "_target"), (llm_requests, "_parsed"), (llm_requests, "opened"),
+    (llm_requests, "whole"), (llm_requests, "rejected"), (llm_requests, "is_stream"),
     (llm_requests, "View"), (llm_requests, "code"), (propagation, "outgoing"),
     (propagation, "answered"), (propagation, "retry_after"), (httpx_bodies, "watch"),
-    (httpx_bodies, "watch_refusal"), (httpx_bodies, "Events"), (aiohttp_bodies, "watch"),
-    (aiohttp_bodies, "Events"), (aiohttp_bodies, "watch_refusal"), (sse, "Parsed"),
+    (httpx_bodies, "watch_error_body"), (httpx_bodies, "Events"), (aiohttp_bodies, "watch"),
+    (aiohttp_bodies, "Events"), (aiohttp_bodies, "watch_error_body"), (sse, "Parsed"),
     (Events, "__call__"), (Events, "_line"), (Recording, "opened"), (Recording, "event"),
     (Recording, "switch_interval"), (Recording, "_row"), (Recording, "attempt"),
-    (join_call, "join"), (join_call, "refused"), (join_call, "failed"), (Recording, "abandoned"),
+    (join_call, "join"),
+    (join_call, "rejected"), (join_call, "failed"), (Recording, "abandoned"),
 ]  # fmt: skip
 
 

@@ -477,12 +477,12 @@ def test_an_sdks_own_http_client(server: Server) -> None:
 def test_the_response_of_a_stream_is_read(mode: str, server: Server, ending: str) -> None:
     """Who reads the body of an SDK's stream by its response has read the answer."""
     openai = pytest.importorskip("openai")
-    asked = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    call_options = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
     client = {"base_url": f"{server.url}/v1", "api_key": "x", "max_retries": 0}
 
     async def aread() -> None:
         async with openai.AsyncOpenAI(**client) as made:
-            stream = await made.chat.completions.create(**asked)
+            stream = await made.chat.completions.create(**call_options)
             async for line in stream.response.aiter_lines():
                 if ending == "left" and line:
                     break
@@ -490,7 +490,7 @@ def test_the_response_of_a_stream_is_read(mode: str, server: Server, ending: str
 
     def read() -> None:
         with openai.OpenAI(**client) as made:
-            stream = made.chat.completions.create(**asked)
+            stream = made.chat.completions.create(**call_options)
             for line in stream.response.iter_lines():
                 if ending == "left" and line:
                     break

@@ -161,8 +161,8 @@ def test_given_up_in_the_backoff(server: Server) -> None:
 
     async def asks() -> None:
         async with asyncio.timeout(0.3), client("async", server, max_retries=2) as made:
-            create, asked = method(made)
-            await create(**asked, stream=True)
+            create, call_options = method(made)
+            await create(**call_options, stream=True)
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
@@ -239,19 +239,19 @@ def asks_twice(mode: str, server: Server, first: str, second: str) -> Any:
 
     @llmtrace.trace(route="twice")
     def ask(made: Any) -> Any:
-        create, asked = method(made)
+        create, call_options = method(made)
         try:
-            return create(**{**asked, "model": first}, stream=True)
+            return create(**{**call_options, "model": first}, stream=True)
         except Exception:
-            return create(**{**asked, "model": second}, stream=True)
+            return create(**{**call_options, "model": second}, stream=True)
 
     @llmtrace.trace(route="twice")
     async def aask(made: Any) -> Any:
-        create, asked = method(made)
+        create, call_options = method(made)
         try:
-            return await create(**{**asked, "model": first}, stream=True)
+            return await create(**{**call_options, "model": first}, stream=True)
         except Exception:
-            return await create(**{**asked, "model": second}, stream=True)
+            return await create(**{**call_options, "model": second}, stream=True)
 
     async def main() -> None:
         async with client("async", server) as made:
@@ -301,8 +301,8 @@ def test_two_calls_at_once(server: Server) -> None:
 
     @llmtrace.trace(route="both")
     async def ask(made: Any) -> None:
-        create, asked = method(made)
-        await asyncio.gather(*(create(**asked) for _ in range(2)))
+        create, call_options = method(made)
+        await asyncio.gather(*(create(**call_options) for _ in range(2)))
 
     async def main() -> None:
         async with client("async", server) as made:

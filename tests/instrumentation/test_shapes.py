@@ -176,14 +176,14 @@ def test_the_sdks_own_chunks(mode: str, server: Server) -> None:
 
     @llmtrace.trace(route="words")
     def words(made: Any) -> Any:
-        create, asked = method(made)
-        yield from create(**asked, stream=True, stream_options={"include_usage": True})
+        create, call_options = method(made)
+        yield from create(**call_options, stream=True, stream_options={"include_usage": True})
 
     @llmtrace.trace(route="words")
     async def awords(made: Any) -> Any:
-        create, asked = method(made)
+        create, call_options = method(made)
         options = {"include_usage": True}
-        async for chunk in await create(**asked, stream=True, stream_options=options):
+        async for chunk in await create(**call_options, stream=True, stream_options=options):
             yield chunk
 
     async def main() -> None:
@@ -334,12 +334,12 @@ def test_a_stream_made_of_one_that_is_recorded(server: Server) -> None:
     """Wrapping it makes no second row; the first one gets the labels."""
     pytest.importorskip("openai")
     with capture() as rows, client("sync", server) as made:
-        create, asked = method(made)
-        plain = Framework(create(**asked, stream=True))
+        create, call_options = method(made)
+        plain = Framework(create(**call_options, stream=True))
         stream = llmtrace.wrap(plain, route="framework", shoe_size=44)
         assert stream is plain
         list(stream)
-        generator = (chunk for chunk in create(**asked, stream=True))
+        generator = (chunk for chunk in create(**call_options, stream=True))
         assert llmtrace.wrap(generator, route="generator") is generator
         list(generator)
     assert [(row.route, row.chunks) for row in rows] == [("framework", 5), ("generator", 5)]

@@ -18,11 +18,11 @@ from llmtrace.instrumentation.http import sse
 from llmtrace.instrumentation.http.sse import Events, looks_like_events
 from tests.recordings import Request
 from tests.sse_server import Answer
-from tests.sse_server import Request as Asked
+from tests.sse_server import Request as ScriptRequest
 
 from . import answers
 
-ASKED = {"stream": True, "stream_options": {"include_usage": True}}
+REQUEST_BODY = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 class Written(Answer):
@@ -45,7 +45,7 @@ class Written(Answer):
 def written(script: Any) -> bytes:
     """Return the bytes of a script's answer."""
     answer = Written()
-    script(Asked("POST", "/", {}, ASKED), answer)
+    script(ScriptRequest("POST", "/", {}, REQUEST_BODY), answer)
     return answer.written
 
 
@@ -75,7 +75,7 @@ def row_of(pieces: list[bytes], reader: Events | None = None) -> Row:
     return request.row
 
 
-def told(row: Row) -> dict[str, Any]:
+def facts(row: Row) -> dict[str, Any]:
     """Return what a row knows from its stream."""
     known = {name: getattr(row, name) for name in FIELDS}
     return {**known, "queue": row.timeline.queue, "prefill": row.timeline.prefill}
@@ -104,18 +104,18 @@ def test_cut_anywhere(stream: bytes, newline: bytes, cuts: list[int]) -> None:
     sent = stream.replace(b"\n", newline)
     places = sorted({0, len(sent), *(cut % len(sent) for cut in cuts)})
     pieces = [sent[a:b] for a, b in pairwise(places)]
-    assert told(row_of(pieces)) == told(row_of(events_of(stream)))
+    assert facts(row_of(pieces)) == facts(row_of(events_of(stream)))
 
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 def test_byte_by_byte_and_line_by_line(stream: bytes) -> None:
     """So it does byte by byte, by line with its end, and by line without."""
-    expected = told(row_of(events_of(stream)))
-    assert told(row_of([bytes([byte]) for byte in stream])) == expected
-    assert told(row_of(stream.splitlines(keepends=True))) == expected
-    assert told(row_of(stream.splitlines(), Events(lines=True))) == expected
+    expected = facts(row_of(events_of(stream)))
+    assert facts(row_of([bytes([byte]) for byte in stream])) == expected
+    assert facts(row_of(stream.splitlines(keepends=True))) == expected
+    assert facts(row_of(stream.splitlines(), Events(lines=True))) == expected
     texts: Any = stream.decode().splitlines()
-    assert told(row_of(texts, Events(lines=True))) == expected
+    assert facts(row_of(texts, Events(lines=True))) == expected
 
 
 def in_lines(event: bytes) -> bytes:
@@ -137,9 +137,9 @@ def test_events_in_several_lines(stream: bytes, newline: bytes) -> None:
     events = [in_lines(event).replace(b"\n", newline) for event in events_of(stream)]
     sent = b"".join(events)
     assert sent.count(b"data:") > 2 * stream.count(b"data:")
-    assert told(row_of(events)) == told(row_of(events_of(stream)))
+    assert facts(row_of(events)) == facts(row_of(events_of(stream)))
     single = row_of([sent[at : at + 1] for at in range(len(sent))])
-    assert told(single) == told(row_of(events_of(stream)))
+    assert facts(single) == facts(row_of(events_of(stream)))
 
 
 def test_texts_in_several_lines() -> None:
@@ -168,7 +168,7 @@ def test_an_event_in_more_lines_than_are_held() -> None:
 def test_a_byte_order_mark() -> None:
     """It may stand before the first line, and is no part of it."""
     stream = STREAMS["chat"]
-    assert told(row_of(events_of(b"\xef\xbb\xbf" + stream))) == told(row_of(events_of(stream)))
+    assert facts(row_of(events_of(b"\xef\xbb\xbf" + stream))) == facts(row_of(events_of(stream)))
     assert looks_like_events(b"\xef\xbb\xbfdata: x")
     assert looks_like_events("\ufeffdata: x")
 
@@ -196,7 +196,7 @@ def test_compressed(encoding: str) -> None:
     packer = zlib.compressobj(wbits=15 if encoding == "deflate" else 31)
     stream = events_of(STREAMS["chat"])
     pieces = [packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH) for event in stream]
-    assert told(row_of(pieces, Events(encoding=encoding))) == told(row_of(stream))
+    assert facts(row_of(pieces, Events(encoding=encoding))) == facts(row_of(stream))
 
 
 def test_compressed_in_a_way_we_do_not_know() -> None:

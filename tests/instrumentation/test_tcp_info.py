@@ -24,14 +24,14 @@ class Socket:
     family = socket.AF_INET
 
     def __init__(self, min_rtt_us: int, sent_ms_ago: int = 0, size: int = 160) -> None:
-        told = bytearray(160)
-        struct.pack_into("=I", told, 148, min_rtt_us)
-        struct.pack_into("=I", told, 44, sent_ms_ago)
-        self._told = bytes(told[:size])
+        tcp_info_bytes = bytearray(160)
+        struct.pack_into("=I", tcp_info_bytes, 148, min_rtt_us)
+        struct.pack_into("=I", tcp_info_bytes, 44, sent_ms_ago)
+        self._reported = bytes(tcp_info_bytes[:size])
 
     def getsockopt(self, *_: int) -> bytes:
         """Answer for TCP_INFO."""
-        return self._told
+        return self._reported
 
 
 @pytest.fixture

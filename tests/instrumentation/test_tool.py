@@ -441,8 +441,8 @@ def test_a_tools_request_is_not_its_callers(server: Server, mode: str) -> None:
     @llmtrace.tool
     def sync_tool() -> None:
         with client("sync", server) as made:
-            create, asked = method(made)
-            create(**asked)
+            create, call_options = method(made)
+            create(**call_options)
 
     @llmtrace.trace(route="outer")
     def function() -> str:
@@ -634,11 +634,11 @@ def test_what_cannot_be_decorated(wrong: Any) -> None:
         llmtrace.tool()(wrong)
 
 
-@pytest.mark.parametrize("told", [{"name": 5}, {"unit": ["C"]}, {"route": 5}])
-def test_what_cannot_be_recorded(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [{"name": 5}, {"unit": ["C"]}, {"route": 5}])
+def test_what_cannot_be_recorded(settings: dict[str, Any]) -> None:
     """So is a label that cannot be one."""
     with pytest.raises(ConfigError, match=r"@llmtrace\.tool"):
-        llmtrace.tool(**told)
+        llmtrace.tool(**settings)
 
 
 def test_a_sampled_out_tool_is_counted_and_not_written() -> None:

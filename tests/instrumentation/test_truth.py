@@ -33,8 +33,8 @@ def test_a_slow_consumer_is_not_a_slow_model(mode: str, server: Server) -> None:
     busy_s, gap_s = 0.03, 0.05
     server.play(chat(_WORDS[:10], first_s=0.1, gap_s=gap_s))
     slow = recorded(lambda: read(mode, server, each_s=busy_s))
-    [(asked, _)] = [(r.body, r) for r in server.requests]
-    assert asked["stream"]
+    [(sent_body, _)] = [(r.body, r) for r in server.requests]
+    assert sent_body["stream"]
 
     def check(row: Row) -> None:
         # The reader is back before the next chunk is due, so it waits for what is left of a gap.

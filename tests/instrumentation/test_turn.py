@@ -61,8 +61,8 @@ def tools(clock: FakeClock, *names: str, seconds: float = 1.5, result: object = 
 
 def test_a_turn_is_a_row(clock: FakeClock) -> None:
     """It has a name, whom it is for, and an outcome; its requests are its children."""
-    told = llmtrace.turn("trip", session="s-1", user=7, route="travel", tries=2)
-    with watched(clock=clock) as (rows, _), told:
+    labelled = llmtrace.turn("trip", session="s-1", user=7, route="travel", tries=2)
+    with watched(clock=clock) as (rows, _), labelled:
         ask(clock)
         clock.advance(0.5)
         ask(clock)
@@ -786,21 +786,21 @@ def test_an_agent_over_an_sdk(mode: str, server: Server) -> None:
 
     def sync_agent() -> None:
         with client(mode, server) as made:
-            create, asked = method(made)
+            create, call_options = method(made)
             with llmtrace.turn("agent"):
-                for _ in create(**asked, stream=True):
+                for _ in create(**call_options, stream=True):
                     pass
                 search("tea"), search("milk")
-                create(**asked)
+                create(**call_options)
 
     async def async_agent() -> None:
         async with client(mode, server) as made:
-            create, asked = method(made)
+            create, call_options = method(made)
             async with llmtrace.turn("agent"):
-                async for _ in await create(**asked, stream=True):
+                async for _ in await create(**call_options, stream=True):
                     pass
                 search("tea"), search("milk")
-                await create(**asked)
+                await create(**call_options)
 
     server.play(answers.chat(first_s=0.03))
     with capture() as rows:
@@ -822,8 +822,8 @@ def test_a_request_that_times_out_inside_a_turn(server: Server) -> None:
 
     async def ask_briefly(made: Any) -> None:
         async with asyncio.timeout(0.03):
-            create, asked = method(made)
-            async for _ in await create(**asked, stream=True):
+            create, call_options = method(made)
+            async for _ in await create(**call_options, stream=True):
                 pass
 
     async def main() -> None:

@@ -84,8 +84,8 @@ def rejecting(status: int, message: str) -> Script:
     """Return the script of a server that rejects `stream_options`."""
 
     def script(request: Request, answer: Answer) -> None:
-        asked = "stream_options" in request.body
-        (answers.error(status, message) if asked else answers.chat())(request, answer)
+        with_usage = "stream_options" in request.body
+        (answers.error(status, message) if with_usage else answers.chat())(request, answer)
 
     return script
 
@@ -99,8 +99,8 @@ def test_a_server_that_rejects(mode: str, strict: Server, rejection: str) -> Non
     assert row.stages.gateway is not None
     row = recorded(lambda: read(mode, strict))
     assert (row.outcome, row.attempts) == ("success", 1)
-    asked = ["stream_options" in request.body for request in strict.requests]
-    assert asked == [True, False, False]
+    with_usage = ["stream_options" in request.body for request in strict.requests]
+    assert with_usage == [True, False, False]
 
 
 def test_rejected_after_it_was_taken(mode: str, strict: Server) -> None:
@@ -142,8 +142,8 @@ def test_one_request_more_and_no_second_round_of_retries(mode: str, strict: Serv
     strict.play(answers.error(503, headers={"retry-after-ms": "1"}))
     row = recorded(lambda: raised_by(lambda: read(mode, strict, options={"max_retries": 2})))
     assert (row.outcome, row.attempts) == ("error", 4)
-    asked = ["stream_options" in request.body for request in strict.requests]
-    assert asked == [True, True, True, False]
+    with_usage = ["stream_options" in request.body for request in strict.requests]
+    assert with_usage == [True, True, True, False]
 
 
 def test_a_host_that_is_known_to_reject(mode: str) -> None:
@@ -158,16 +158,16 @@ def test_a_host_that_is_known_to_reject(mode: str) -> None:
 
     kinds = {"sync": (openai.OpenAI, library.Client)}
     made, http = kinds.get(mode, (openai.AsyncOpenAI, library.AsyncClient))
-    asked = made(
+    create = made(
         base_url="https://api.mistral.ai/v1",
         api_key="none",
         http_client=http(transport=library.MockTransport(answer)),
     ).chat.completions.create
     with capture():
         if mode == "sync":
-            asked(model="m", messages=HI, stream=True)
+            create(model="m", messages=HI, stream=True)
         else:
-            asyncio.run(asked(model="m", messages=HI, stream=True))
+            asyncio.run(create(model="m", messages=HI, stream=True))
     assert ["stream_options" in body for body in bodies] == [False]
 
 
@@ -176,8 +176,8 @@ def test_rejected_twice(mode: str, strict: Server) -> None:
     openai = pytest.importorskip("openai")
 
     def reject(request: Request, answer: Answer) -> None:
-        asked = "stream_options" in request.body
-        answers.error(400, "no stream_options" if asked else "no model")(request, answer)
+        with_usage = "stream_options" in request.body
+        answers.error(400, "no stream_options" if with_usage else "no model")(request, answer)
 
     strict.play(reject)
 

@@ -224,8 +224,8 @@ def test_stream_of_an_instrumented_client(mode: str, server: Server) -> None:
 
     async def main() -> None:
         async with client("async", server) as made:
-            create, asked = method(made)
-            stream = await create(**asked, stream=True)
+            create, call_options = method(made)
+            stream = await create(**call_options, stream=True)
             assert llmtrace.wrap(stream) is stream
             assert [chunk async for chunk in stream]
 
@@ -234,8 +234,8 @@ def test_stream_of_an_instrumented_client(mode: str, server: Server) -> None:
             asyncio.run(main())
         else:
             with client("sync", server) as made:
-                create, asked = method(made)
-                stream = create(**asked, stream=True)
+                create, call_options = method(made)
+                stream = create(**call_options, stream=True)
                 assert llmtrace.wrap(stream) is stream
                 assert list(stream)
     assert len(rows) == 1

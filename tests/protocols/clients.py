@@ -129,11 +129,11 @@ def sse_sync(server: Server, protocol: str) -> Run:
         server.play(script(protocol, ending))
         options = {"timeout": LONG_S} if ending == "timeout" else {}
         with client("sync", server, CALLS[protocol][0], **options) as made:
-            create, asked = method(made, protocol)
+            create, call_options = method(made, protocol)
             if not stream:
-                saw.append(_dump(create(**asked)))
+                saw.append(_dump(create(**call_options)))
                 return
-            with create(**asked, stream=True) as chunks:
+            with create(**call_options, stream=True) as chunks:
                 read(ending, chunks, saw, _dump, _has_content)
                 if ending == "cancelled":
                     chunks.close()
@@ -144,21 +144,21 @@ def sse_sync(server: Server, protocol: str) -> Run:
 def sse_async(server: Server, protocol: str) -> Run:
     """Ask an SSE server through an SDK's async client."""
 
-    async def whole(create: Any, asked: Any, saw: Saw, ready: asyncio.Event) -> None:
+    async def whole(create: Any, call_options: Any, saw: Saw, ready: asyncio.Event) -> None:
         ready.set()
-        saw.append(_dump(await create(**asked)))
+        saw.append(_dump(await create(**call_options)))
 
     async def main(ending: str, stream: bool, saw: Saw) -> None:
         async with client("async", server, CALLS[protocol][0]) as made:
-            create, asked = method(made, protocol)
+            create, call_options = method(made, protocol)
             if stream:
-                async with await create(**asked, stream=True) as chunks:
+                async with await create(**call_options, stream=True) as chunks:
                     await Asyncio(ending, saw, _dump).read(chunks, _has_content)
             elif ending == "cancelled":
-                await cancelled_midway(lambda ready: whole(create, asked, saw, ready))
+                await cancelled_midway(lambda ready: whole(create, call_options, saw, ready))
             else:
                 async with asyncio.timeout(LONG_S if ending == "timeout" else None):
-                    await whole(create, asked, saw, asyncio.Event())
+                    await whole(create, call_options, saw, asyncio.Event())
 
     def run(ending: str, stream: bool, saw: Saw) -> None:
         server.play(script(protocol, ending))
@@ -252,7 +252,7 @@ async def _lines(content: Any) -> AsyncIterator[str]:
 # --- WebSocket -----------------------------------------------------------------------------------
 
 
-def told(message: str) -> Any:
+def classify_message(message: str) -> Any:
     """Say what a message of the test's own protocol carries."""
     event = json.loads(message)
     return {"kind": "text" if event.pop("text", None) else None, **event}
@@ -278,7 +278,7 @@ def _last(message: str) -> bool:
 
 
 def _protocol(protocol: str) -> dict[str, Any]:
-    return {} if protocol == "events" else {"classify": told}
+    return {} if protocol == "events" else {"classify": classify_message}
 
 
 def websocket_sync(address: str, protocol: str) -> Run:

@@ -126,9 +126,9 @@ def websocket() -> Iterator[str]:
         send = _event if connection.request.path == "/events" else _message
         with suppress(ConnectionClosed):
             for question in connection:
-                asked = json.loads(question)
-                if "ending" in asked:
-                    _answer(connection, send, str(asked["ending"]), stop)
+                event = json.loads(question)
+                if "ending" in event:
+                    _answer(connection, send, str(event["ending"]), stop)
 
     with serve_websocket(answer, "127.0.0.1", 0, process_request=refuse) as server:
         thread = threading.Thread(target=server.serve_forever)

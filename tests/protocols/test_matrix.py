@@ -30,7 +30,7 @@ CELLS = [pytest.param(cell, id=cell.id) for cell in table.cells() if cell.reason
 RAW = ("httpx", "httpx2", "aiohttp")
 # What a client measures itself, of a stream and of a whole answer.
 _OWN = {True: {"decode", "render"}, False: {"render"}}
-_TOLD = {"queue", "prefill", "first_chunk"}
+_REPORTED = {"queue", "prefill", "first_chunk"}
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +122,9 @@ def known(cell: Cell) -> set[str]:
     if name in RAW and cell.stream:
         return stages  # nobody asked for the figures
     if name in {"chat", "completions", "responses", *RAW} and ending in {"success", "empty"}:
-        return stages | _TOLD | {"decode"}
+        return stages | _REPORTED | {"decode"}
     if name == "websocket" and ending in {"success", "empty"}:
-        return stages | _TOLD
+        return stages | _REPORTED
     if name == "grpc" and (ending in {"success", "empty"} or (cell.stream and _ended(ending))):
         return (
             stages | {"gateway", "queue", "prefill"} | ({"first_chunk"} if cell.stream else set())

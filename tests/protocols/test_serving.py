@@ -74,8 +74,8 @@ def client() -> dict[str, Any]:
 async def upstream(engine: SimulatedServer) -> Any:
     """Think, then ask the engine, and pass on its words."""
     await asyncio.sleep(GUARD_S)
-    async with openai.AsyncOpenAI(base_url=engine.url, **client()) as asked:
-        async for chunk in await asked.chat.completions.create(**QUESTION):
+    async with openai.AsyncOpenAI(base_url=engine.url, **client()) as upstream_client:
+        async for chunk in await upstream_client.chat.completions.create(**QUESTION):
             if chunk.choices and chunk.choices[0].delta.content:
                 yield chunk.choices[0].delta.content
 
@@ -83,8 +83,8 @@ async def upstream(engine: SimulatedServer) -> Any:
 def upstream_sync(engine: SimulatedServer) -> Iterator[str]:
     """Do the same in a thread."""
     time.sleep(GUARD_S)
-    with openai.OpenAI(base_url=engine.url, **client()) as asked:
-        for chunk in asked.chat.completions.create(**QUESTION):
+    with openai.OpenAI(base_url=engine.url, **client()) as upstream_client:
+        for chunk in upstream_client.chat.completions.create(**QUESTION):
             if chunk.choices and chunk.choices[0].delta.content:
                 yield chunk.choices[0].delta.content
 
@@ -111,7 +111,7 @@ def one_trace(sink: Spans, questions: int = 1) -> list[tuple[Row, Span, Row]]:
     return found
 
 
-def told(row: Row, span: Span) -> None:
+def check_reported(row: Row, span: Span) -> None:
     """Check that the caller's row has what the gateway's span says, and the engine's time, too."""
     own = round(float(str(span.attributes["llmtrace.gateway.self"])) * 1e9)
     assert own >= GUARD_S * 1e9
@@ -179,7 +179,7 @@ def test_a_question_of_a_connection(sink: Spans, engine: SimulatedServer) -> Non
         asyncio.run(main(url))
         first, second = one_trace(sink, 2)
     for row, span, _ in (first, second):
-        told(row, span)
+        check_reported(row, span)
         assert (span.name, span.error) == ("WEBSOCKET /chat", None)
         assert span.attributes["network.protocol.name"] == "websocket"
     assert first[0].trace_id != second[0].trace_id
@@ -395,7 +395,7 @@ def test_a_grpc_gateway(
         [(row, span, behind)] = one_trace(sink)
     assert len(answer.split()) > 1
     assert row.outcome == behind.outcome == "success"
-    told(row, span)
+    check_reported(row, span)
     assert span.name == f"{SERVICE}/{method}"
     assert span.attributes["rpc.response.status_code"] == "OK"
     if call is not None and method == "Stream":

@@ -43,7 +43,7 @@ from tests.instrumentation.conftest import certificate
 from tests.instrumentation.reading import near, settled
 
 from . import servers
-from .clients import told
+from .clients import classify_message
 
 __all__ = ["certificate"]
 
@@ -294,7 +294,7 @@ def test_reconnecting(address: str) -> None:
 
     async def main() -> None:
         count = 0
-        async for connection in websocket.wrap(connect(address), classify=told):
+        async for connection in websocket.wrap(connect(address), classify=classify_message):
             await connection.send(json.dumps({"ending": "broken" if count == 0 else "refused"}))
             count += 1
             try:
@@ -426,8 +426,8 @@ PARTS = ('{"kind": ', '"text"', ', "text": "hi"}')
 
 def kind_in(message: str) -> Any:
     """Read a whole message; half of one raises."""
-    told = json.loads(message)
-    return {"finish_reason": "stop"} if told["kind"] == "end" else told["kind"]
+    event = json.loads(message)
+    return {"finish_reason": "stop"} if event["kind"] == "end" else event["kind"]
 
 
 @pytest.mark.parametrize("how", ["recv", "recv_streaming"])
@@ -598,7 +598,7 @@ def test_polling_from_a_thread(address: str) -> None:
     """A read that times out and is tried again ends nothing."""
     with capture() as rows:
         opens = connect_sync(address, legacy=False)
-        with websocket.wrap(opens, classify=told) as connection:
+        with websocket.wrap(opens, classify=classify_message) as connection:
             connection.send('{"ending": "success"}')
             timed_out = 0
             while True:
@@ -786,7 +786,7 @@ def test_a_connection_opened_in_a_decorated_function(address: str) -> None:
 
     @llmtrace.trace(route="chat")
     async def chat() -> Any:
-        async with websocket.wrap(connect(address), classify=told) as connection:
+        async with websocket.wrap(connect(address), classify=classify_message) as connection:
             headers.update(connection.request.headers)
             await asyncio.sleep(0.05)
             await connection.send('{"ending": "success"}')
@@ -814,8 +814,8 @@ def test_a_function_that_cannot_connect() -> None:
     @llmtrace.trace
     async def chat(url: str) -> None:
         with pytest.raises(InvalidStatus):
-            await websocket.wrap(connect(f"{url}refused"), classify=told)
-        async with websocket.wrap(connect(url), classify=told) as connection:
+            await websocket.wrap(connect(f"{url}refused"), classify=classify_message)
+        async with websocket.wrap(connect(url), classify=classify_message) as connection:
             await connection.send('{"ending": "empty"}')
             await connection.recv()
 
@@ -831,14 +831,14 @@ def test_two_connections_of_one_function(address: str) -> None:
 
     @llmtrace.trace
     async def chat(other: Any) -> None:
-        async with websocket.wrap(connect(address), classify=told) as connection:
-            for asked in (other, connection):
-                await asked.send('{"ending": "empty"}')
-                await asked.recv()
+        async with websocket.wrap(connect(address), classify=classify_message) as connection:
+            for used in (other, connection):
+                await used.send('{"ending": "empty"}')
+                await used.recv()
 
     async def main() -> None:
         async with connect(address) as other:
-            await chat(websocket.wrap(other, classify=told))
+            await chat(websocket.wrap(other, classify=classify_message))
 
     with capture() as rows:
         asyncio.run(main())
@@ -910,7 +910,7 @@ def test_the_callers_own_headers_stay(address: str) -> None:
     async def main() -> None:
         own = [("traceparent", "00-" + "1" * 32 + "-" + "2" * 16 + "-01"), ("X-Key", "a")]
         opens = connect(address, additional_headers=own)
-        async with websocket.wrap(opens, classify=told) as connection:
+        async with websocket.wrap(opens, classify=classify_message) as connection:
             headers = connection.request.headers
             assert headers.get_all("traceparent") == [own[0][1]]
             assert headers["x-key"] == "a"
@@ -949,7 +949,7 @@ def test_shutdown_in_between() -> None:
 def test_a_warning_is_the_callers(address: str) -> None:
     """The library warns of how a connection was opened in the name of whoever did it."""
     with capture():
-        connection = websocket.wrap(connect_sync(address), classify=told)
+        connection = websocket.wrap(connect_sync(address), classify=classify_message)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -1006,7 +1006,7 @@ def test_threads_that_ask_and_read(address: str) -> None:
     count = 20
     with capture() as rows:
         opens = connect_sync(address, legacy=False)
-        with websocket.wrap(opens, classify=told) as connection:
+        with websocket.wrap(opens, classify=classify_message) as connection:
             answered = threading.Semaphore(0)
 
             def reads() -> None:

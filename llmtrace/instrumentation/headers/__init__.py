@@ -1,1 +1,1 @@
-"""What do headers tell of gateways, caches and servers?"""
+"""Read what headers report of gateways, caches and servers."""

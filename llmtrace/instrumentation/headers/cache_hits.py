@@ -1,7 +1,8 @@
-"""Did a cache answer, before any engine was asked?
+"""Decide whether a response came from a cache and not from an engine.
 
-By `Server-Timing: cache;desc=hit`, as our own middleware tells it, or by a header of a gateway or
-proxy whose meaning is documented. A provider's prompt cache is none of these: its engine answers.
+By `Server-Timing: cache;desc=hit`, as our own middleware reports it, or by a header of a gateway
+or proxy whose meaning is documented. A provider's prompt cache is none of these: its engine
+responds.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _MISS: Final = re.compile(r"(?:[A-Z]+[_ ])*MISS\b", re.IGNORECASE)
 
 
 def hit(headers: Mapping[str, str], timing: Iterable[Entry] = ()) -> bool | None:
-    """Say whether an answer came from a cache; `None` = nobody told.
+    """Return whether a response came from a cache; `None` = not reported.
 
     Args:
-        headers: of the answer, by lower-case name.
+        headers: of the response, by lower-case name.
         timing: the entries of its `Server-Timing`.
 
     Example:

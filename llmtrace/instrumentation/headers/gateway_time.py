@@ -1,6 +1,6 @@
-"""Which gateways does an answer's header tell of, and how long did each take for itself?
+"""Read from a response's headers which gateways it passed, and each gateway's self time.
 
-Read: `Server-Timing`, and LiteLLM's and Kong's own headers. Envoy's tells how long the upstream
+Read: `Server-Timing`, and LiteLLM's and Kong's own headers. Envoy's reports how long the upstream
 took, which is no gateway's time, so that Envoy and nginx need a line of configuration: see
 docs/gateways.md.
 """
@@ -18,10 +18,10 @@ SELF_TIME: Final = frozenset({"gateway", "gw"})
 # From a gateway that cannot subtract: all its time up to now, and what of it was its upstream's.
 TOTAL: Final = "gateway-total"
 UPSTREAM: Final = "gateway-upstream"
-OWN_TIME: Final = SELF_TIME | {UPSTREAM}  # every entry by which a gateway tells its own
+OWN_TIME: Final = SELF_TIME | {UPSTREAM}  # every entry by which a gateway reports its self time
 
-# What shows that somebody stands between client and engine, even if it tells no time. That a
-# server is not a vLLM's own says the same (`engine_itself`).
+# Headers that show a gateway between client and engine, even if it reports no time. A server
+# that is not vLLM's own shows the same (`engine_itself`).
 SIGNS: Final = frozenset({
     "via", "x-litellm-version", "x-litellm-overhead-duration-ms", "x-envoy-upstream-service-time",
     "x-kong-proxy-latency", "x-kong-upstream-latency", "x-served-by", "cf-ray", "server-timing",
@@ -39,9 +39,9 @@ _CALLED: Final = re.compile(r"[0-9A-Za-z][\w.:-]{0,63}", re.ASCII)
 
 
 class Hop(NamedTuple):
-    """A gateway on the way: what it goes by, and its own time in nanoseconds, where told.
+    """A gateway on the way: its name, and its self time in nanoseconds; `None` = not reported.
 
-    `id` is what tells it from every other, where it is one that has llmtrace inside.
+    `id` identifies a gateway that has llmtrace inside.
     """
 
     name: str | None
@@ -50,21 +50,22 @@ class Hop(NamedTuple):
 
 
 def engine_itself(headers: Mapping[str, str]) -> bool:
-    """Say whether an answer looks as if it came from a vLLM with nobody in between."""
+    """Return whether a response looks as if it came from a vLLM without a gateway."""
     return headers.get("server") == _ENGINES_SERVER and SIGNS.isdisjoint(headers)
 
 
 def hops(headers: Mapping[str, str], timing: Sequence[Entry] = ()) -> Iterator[Hop]:
-    """Yield every gateway that an answer's headers tell of.
+    """Yield every gateway that a response's headers report.
 
-    Each tells its own time and not that of those behind it, so that the sum counts nothing twice.
+    Each reports its self time and not that of gateways behind it, so that the sum counts nothing
+    twice.
 
     Args:
-        headers: of the answer, by lower-case name.
+        headers: of the response, by lower-case name.
         timing: the entries of its `Server-Timing`.
     """
     total: int | None = None
-    passed_on: set[str | None] = set()  # what a gateway has told of those behind it
+    passed_on: set[str | None] = set()  # what a gateway has reported of those behind it
     for name, ns, description, hop in timing:
         if name in SELF_TIME:
             if hop is not None:
@@ -92,14 +93,14 @@ def hops(headers: Mapping[str, str], timing: Sequence[Entry] = ()) -> Iterator[H
 
 @lru_cache(maxsize=64)
 def by_server(server: str) -> tuple[bool, bool]:
-    """Say of an answer with no other header that tells anything: is it of an engine, a gateway?"""
+    """Return whether a `Server` header alone shows an engine, and whether it shows a gateway."""
     headers = {"server": server}
     return engine_itself(headers), next(hops(headers), None) is not None
 
 
 def _ns(milliseconds_text: str | None) -> int | None:
-    told = None if milliseconds_text is None else milliseconds(milliseconds_text)
-    return None if told is None else told.ns
+    duration = None if milliseconds_text is None else milliseconds(milliseconds_text)
+    return None if duration is None else duration.ns
 
 
 def _called(description: str | None) -> str | None:

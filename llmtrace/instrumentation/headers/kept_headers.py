@@ -1,8 +1,8 @@
-"""Which headers of an answer are worth keeping on the row, as they came?
+"""List the response headers that are kept on the row as they came.
 
-What a provider or gateway tells in its own words and nobody can turn into a stage: evidence for
-who reads the row. Nothing here identifies a user or lets anybody in: no cookies, no keys, no
-accounts, no prices.
+They are a provider's or gateway's own reports that cannot be turned into a stage, for people who
+read the row. Nothing here identifies a user or grants access: no cookies, no keys, no accounts, no
+prices.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ MAX_LENGTH: Final = 256
 
 _NAMES: Final = frozenset(
     {
-        # Ids to quote to who served it: OpenAI, Anthropic, Cloudflare, Azure, AWS, LiteLLM.
+        # Ids to quote to the provider: OpenAI, Anthropic, Cloudflare, Azure, AWS, LiteLLM.
         "x-request-id", "request-id", "cf-ray", "apim-request-id", "x-amzn-requestid",
         "x-litellm-call-id", "x-litellm-model-id",
-        # How long to stay away, and what a gateway tried before it answered.
+        # When to retry, and a gateway's attempts before its response.
         "retry-after", "retry-after-ms", "x-envoy-attempt-count",
         "x-litellm-attempted-retries", "x-litellm-attempted-fallbacks",
-        # Times of theirs, each of its own meaning: see docs/gateways.md.
+        # Times, each of its own meaning: see docs/gateways.md.
         "openai-processing-ms", "x-envoy-upstream-service-time", "server-timing",
         "x-kong-proxy-latency", "x-kong-upstream-latency", "x-kong-response-latency",
         "x-litellm-overhead-duration-ms", "x-litellm-response-duration-ms",
@@ -36,5 +36,5 @@ _PREFIXES: Final = (
 
 
 def worth_keeping(name: str) -> bool:
-    """Say whether a header, by its lower-case name, is kept."""
+    """Return whether a header, by its lower-case name, is kept."""
     return name in _NAMES or name.startswith(_PREFIXES)

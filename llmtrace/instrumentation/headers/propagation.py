@@ -1,7 +1,7 @@
-"""What do the headers of a request and its answer carry between client, gateway and engine?
+"""Set the headers of a request, and read those of its response, between client and engine.
 
 Out go `traceparent` and `x-request-id`, the join keys. Back come the gateways' own times, queue
-and prefill where a server tells them, and what is kept as evidence. Headers are untrusted: read
+and prefill where a server reports them, and the headers that are kept. Headers are untrusted: read
 within bounds, never raised on.
 """
 
@@ -24,7 +24,7 @@ _MAX_BYTES: Final = 4096
 _MAX_NAMES: Final = 512
 _MAX_NAME: Final = 128
 _NS_PER_MS: Final = 1_000_000
-# What a server may tell of its engine.
+# Stages that a server may report of its engine.
 _ENGINE: Final = ("queue", "prefill", "decode")
 _MAX_HOPS: Final = 32
 
@@ -33,7 +33,7 @@ _MAX_HOPS: Final = 32
 ACCEPT: Final = "X-Llmtrace-Accept"
 COMMENTS: Final = "timing-comments"
 _EVENTS: Final = "text/event-stream"
-_SERVER: Final = frozenset({"server"})  # what most answers tell, of all that is read
+_SERVER: Final = frozenset({"server"})  # what most responses have, of all that is read
 # An entry of such a comment: another one may follow.
 MORE: Final = "more"
 
@@ -47,16 +47,16 @@ def outgoing(
 ) -> dict[str, str]:
     """Return the headers to set on a request so that the server's side can be joined to it.
 
-    A `traceparent` or `x-request-id` the caller sets stays; the latter becomes the row's id. Only
-    where a `traceparent` names the row's own parent, as of another instrumentation of the same
-    call, the row's span takes its place: it lies between the two.
+    A `traceparent` or `x-request-id` the application sets stays; the latter becomes the row's id.
+    Only where a `traceparent` names the row's own parent, as of another instrumentation of the
+    same call, the row's span takes its place: it lies between the two.
 
     Args:
         recording: of the request.
         already: the headers it has.
-        host: who gets it: what `init` says of headers decides.
+        host: the receiver; the header policy given to `init` decides.
         parsed: whether its stream is read by a client that knows all of an event stream, comments
-            too. So does who asks for one by `Accept`. Other readers may know `data:` alone.
+            too; also assumed if `Accept` requests one. Other parsers may know `data:` alone.
     """
     runtime, span = active(), recording.span
     policy = TO_ALL if runtime is None else runtime.headers
@@ -85,17 +85,18 @@ def outgoing(
 
 
 def answered(recording: Recording, raw: Iterable[tuple[bytes, bytes]], *, ok: bool) -> bool:
-    """Note what an answer's raw headers tell, in place of what an earlier answer's did.
+    """Note what a response's raw headers report, in place of what an earlier response's did.
 
-    Return whether a gateway may tell more in comments of the answer, if that is an event stream.
+    Return whether a gateway may report more in comments of the response, if that is an event
+    stream.
 
     Args:
         recording: of the request.
         raw: names and values as they came; of a value, 4 KiB are looked at.
-        ok: whether the answer is no error. Of an error only the evidence is kept: its time is a
-            failed attempt's as a whole.
+        ok: whether the response is no error. Of an error only kept headers are noted: its time is
+            a failed attempt's as a whole.
     """
-    told: dict[str, str] = {}
+    read: dict[str, str] = {}
     kept: dict[str, str] = {}
     for sent, value in raw:
         try:
@@ -106,17 +107,17 @@ def answered(recording: Recording, raw: Iterable[tuple[bytes, bytes]], *, ok: bo
             continue
         name, keep = known
         text = value[:_MAX_BYTES].decode("latin-1")
-        if name in told:  # repeated: one header, separated by commas
-            text = f"{told[name]}, {text}"
-        told[name] = text
+        if name in read:  # repeated: one header, separated by commas
+            text = f"{read[name]}, {text}"
+        read[name] = text
         if keep and (len(kept) < MAX or name in kept):
             kept[name] = printable(text[:MAX_LENGTH])
     for name in ("x-request-id", "request-id"):
         if name in kept and kept[name] == recording.info.get("request_id"):
-            del kept[name]  # an echo tells nothing
+            del kept[name]  # an echo reports nothing
     recording.info["evidence"] = kept
     if ok:
-        return incoming(recording, told)
+        return incoming(recording, read)
     recording.no_gateway_seen, recording.gateway, recording.hops = False, None, {}
     return False
 
@@ -132,37 +133,37 @@ def _look_at(sent: bytes) -> tuple[str, bool] | None:
 
 
 def retry_after(recording: Recording) -> int | None:
-    """Return for how many nanoseconds the last answer asks its client to stay away.
+    """Return the backoff that the last response requests of its client, in nanoseconds.
 
     A date is not read: it is by another machine's clock.
     """
-    told = recording.info.get("evidence", {})
+    kept = recording.info.get("evidence", {})
     for name, unit in (("retry-after-ms", _NS_PER_MS), ("retry-after", 1000 * _NS_PER_MS)):
         try:
-            asked = reported(float(told[name]), unit, "server_timing")
+            backoff = reported(float(kept[name]), unit, "server_timing")
         except (KeyError, ValueError):
             continue
-        if asked is not None:
-            return asked.ns
+        if backoff is not None:
+            return backoff.ns
     return None
 
 
 def incoming(recording: Recording, headers: Mapping[str, str]) -> bool:
-    """Note what an answer's headers, by lower-case name, tell of where its time went.
+    """Note what a response's headers, by lower-case name, report of where its time went.
 
-    Return whether a gateway may tell more in comments of the answer.
+    Return whether a gateway may report more in comments of the response.
     """
     before = recording.hops
     recording.gateway, recording.hops = None, {}
-    if headers.keys() <= _SERVER and not before:  # as with most answers: known already
+    if headers.keys() <= _SERVER and not before:  # as with most responses: known already
         recording.no_gateway_seen, gateway = gateway_time.by_server(headers.get("server", ""))
         if not gateway:
             return False
     recording.no_gateway_seen = gateway_time.engine_itself(headers)
     if recording.no_gateway_seen:
         return False
-    told = headers.get("server-timing")
-    timing = () if told is None else tuple(entries(told))
+    timing_header = headers.get("server-timing")
+    timing = () if timing_header is None else tuple(entries(timing_header))
     more = False
     for number, hop in enumerate(gateway_time.hops(headers, timing)):
         more = more or hop.id is not None
@@ -174,7 +175,7 @@ def incoming(recording: Recording, headers: Mapping[str, str]) -> bool:
 
 
 def commented(recording: Recording, text: str) -> bool:
-    """Note what a gateway tells in a comment of the event stream; say whether another may follow.
+    """Note what a gateway's comment in the event stream reports; return whether more may follow.
 
     Its own time, which takes the place of what its headers said, and what it learnt of the engine.
     """
@@ -189,11 +190,11 @@ def commented(recording: Recording, text: str) -> bool:
 
 
 def _gateways(recording: Recording, before: Mapping[str, Hop]) -> None:
-    """Add up what each gateway told of itself, and name them."""
-    told = [hop.ns for hop in recording.hops.values() if hop.ns is not None]
-    recording.gateway = Reported(sum(told), "server_timing") if told else None
+    """Add up the self times that gateways reported, and name the gateways."""
+    times_ns = [hop.ns for hop in recording.hops.values() if hop.ns is not None]
+    recording.gateway = Reported(sum(times_ns), "server_timing") if times_ns else None
     name, given = _named(recording.hops), recording.info.get("gateway")
-    # What the application calls it wins.
+    # The application's own name for it wins.
     if name is not None and (given is None or given == _named(before)):
         recording.info["gateway"] = name
 
@@ -207,19 +208,19 @@ def _named(hops: Mapping[str, Hop]) -> str | None:
 
 
 def _servers(recording: Recording, headers: Mapping[str, str], timing: Sequence[Entry]) -> None:
-    """Note what is told of those behind the gateways: a cache that answered, or the engine."""
+    """Note what is reported of a cache or an engine behind the gateways."""
     if timing or not cache_hits.NAMES.isdisjoint(headers):
         hit = cache_hits.hit(headers, timing)
         if hit is not None:
             recording.info["cache_hit"] = hit
     if not timing:
         return
-    # What is told first is by the gateway in front, and holds for all behind it.
-    told = {
+    # The first report is by the gateway in front, and includes all behind it.
+    reported_ns = {
         entry.name: Reported(entry.ns, "server_timing")
         for entry in reversed(timing)
         if entry.ns is not None
     }
-    queue, prefill, decode = map(told.get, _ENGINE)
+    queue, prefill, decode = map(reported_ns.get, _ENGINE)
     if queue is not None or prefill is not None or decode is not None:
         recording.add_engine_figures(EngineFigures(queue=queue, prefill=prefill, decode=decode))

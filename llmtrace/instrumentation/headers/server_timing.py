@@ -1,4 +1,4 @@
-"""What does a `Server-Timing` header say?
+"""Read and write `Server-Timing` headers.
 
     Server-Timing: gateway;dur=12.5;desc=edge, cache;desc="a miss"
 
@@ -37,8 +37,8 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 class Entry(NamedTuple):
     """One entry: its name in lower case, its duration in nanoseconds, and what it says of it.
 
-    `hop` is llmtrace's own parameter: which gateway tells this, so that what is told twice, here
-    and further on, counts once.
+    `hop` is llmtrace's own parameter: the gateway that reports this, so that a time reported
+    twice, here and further on, counts once.
     """
 
     name: str
@@ -59,19 +59,19 @@ def entries(value: str) -> Iterator[Entry]:
             duration = duration or _DURATION.match(parameter)
             description = description or _DESCRIPTION.match(parameter)
             hop = hop or _HOP.fullmatch(parameter)
-        told = None if duration is None else milliseconds(duration[1])
-        ns = None if told is None else told.ns
+        parsed = None if duration is None else milliseconds(duration[1])
+        ns = None if parsed is None else parsed.ns
         yield Entry(name, ns, _unquoted(description), None if hop is None else hop[1])
 
 
-def write(told: Iterable[Entry]) -> str:
+def write(timings: Iterable[Entry]) -> str:
     """Write entries as the value of a header; durations to the nanosecond.
 
     Example:
         >>> write([Entry("gateway", 1_500_000, "edge", "a1"), Entry("cache", None, "hit")])
         'gateway;dur=1.5;desc="edge";hop=a1, cache;desc="hit"'
     """
-    return ", ".join(map(_written, told))
+    return ", ".join(map(_written, timings))
 
 
 def _written(entry: Entry) -> str:

@@ -1,8 +1,8 @@
-"""How does a gateway's time come along inside an event stream, after its headers have left?
+"""Read and write a gateway's time as a comment of an event stream, after its headers have left.
 
-In a comment, which no reader of events shows: `:<TAB>llmtrace gateway;dur=53.1;…`, an empty line
-after it. A gateway writes it only for a reader that said it is llmtrace. The bytes stay as they
-are; they are looked at on their way, until the gateway has told all.
+A comment is shown by no parser of events: `:<TAB>llmtrace gateway;dur=53.1;…`, an empty line
+after it. A gateway writes it only for a client that declares it is llmtrace. The bytes
+pass unchanged; they are searched until the gateway has reported everything.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ BEGIN: Final = b":" + _NAME
 _MAX_LENGTH: Final = 4096
 
 
-def line(told: str) -> bytes:
-    """Return what to put between two events, to tell what a `Server-Timing` header would."""
-    return BEGIN + told.encode("latin-1", "replace") + b"\n\n"
+def line(entries: str) -> bytes:
+    """Return the comment line to put between two events, with the entries of `Server-Timing`."""
+    return BEGIN + entries.encode("latin-1", "replace") + b"\n\n"
 
 
 def read(recording: Recording, written: bytes) -> bool:
-    """Note what a line tells that begins with `BEGIN`; say whether another may follow."""
-    told = written[len(BEGIN) : len(BEGIN) + _MAX_LENGTH]
-    return propagation.commented(recording, told.decode("latin-1"))
+    """Note what a line that begins with `BEGIN` reports; return whether another may follow."""
+    entries = written[len(BEGIN) : len(BEGIN) + _MAX_LENGTH]
+    return propagation.commented(recording, entries.decode("latin-1"))
 
 
 class Comments:
     """Looks for a gateway's comments in the bytes of an event stream.
 
     Args:
-        recording: whose request they tell of.
+        recording: of the request that they report on.
     """
 
     __slots__ = ("_recording", "begun", "over")
@@ -44,7 +44,7 @@ class Comments:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self.begun = b""  # of a comment that is not all here yet
-        self.over = False  # the gateway has told all
+        self.over = False  # the gateway has reported everything
 
     def look(self, data: bytes) -> None:
         """Look at the next bytes. Never raises."""
@@ -72,15 +72,15 @@ class Comments:
 def watch(recording: Recording, response: Any) -> None:
     """Look at the bytes of an httpx response as they are decoded, sync or async.
 
-    Its decoder is handed every piece of the body by a plain call, whoever reads: to look there
-    costs a tenth of what one more iterator around the stream would.
+    Its decoder is handed every piece of the body by a plain call, by every way of reading: to look
+    there costs a tenth of what one more iterator over the stream would.
     """
     if response.headers.get("content-encoding", "identity") == "identity":
         response._decoder = _Decoder(recording, response._get_content_decoder())  # noqa: SLF001
 
 
 class _Decoder:
-    """Stands before a response's own decoder, and out of its way once all is told."""
+    """Called before a response's own decoder, and removed once everything is reported."""
 
     def __init__(self, recording: Recording, decoder: Any) -> None:
         self._comments = Comments(recording)

@@ -1,1 +1,1 @@
-"""How are HTTP requests timed, and read where no SDK does?"""
+"""Time HTTP requests, and read their bodies where no SDK does."""

@@ -1,7 +1,7 @@
-"""How does one HTTP request under aiohttp split into its network phases, and become a row?
+"""Split one aiohttp request into its network phases, and record requests to models as rows.
 
-A `TraceConfig` notes the phases on the request being recorded; a request to a model that nobody
-records yet gets a row. aiohttp does not tell TCP from TLS: `connect` holds both.
+A `TraceConfig` notes the phases on the request being recorded; a request to a model that is not
+recorded yet gets a row. aiohttp does not distinguish TCP from TLS: `connect` includes both.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _resolving(recording: Recording, attempt: LiveAttempt, seen: SimpleNamespace
 
 
 def _resolved(recording: Recording, attempt: LiveAttempt, seen: SimpleNamespace, _: Any) -> None:
-    # In place of what was timed inside, where the resolver is one that `dns` sees as well.
+    # Replaces the time that `dns` noted, where the resolver is one that it sees as well.
     attempt.dns = recording.clock() - seen.resolving
 
 
@@ -86,7 +86,7 @@ def _broke(recording: Recording, attempt: LiveAttempt, _: SimpleNamespace, param
     if attempt.ended is None:
         attempt.ended, attempt.error = recording.clock(), type_name(error)
     if isinstance(error, aiohttp.ClientResponseError) and attempt.answered is None:
-        # By `raise_for_status=True`: it was answered.
+        # Raised by `raise_for_status=True`: there was a response.
         attempt.answered, attempt.status = attempt.ended, error.status
         attempt.error = None
         raw = [(name.encode(), value.encode()) for name, value in (error.headers or {}).items()]
@@ -145,12 +145,12 @@ def trace_config() -> aiohttp.TraceConfig:
     return config
 
 
-# Configurations made here, by which a session that has one is known.
+# Configurations made here; they identify the sessions that have one.
 _made: WeakSet[aiohttp.TraceConfig] = WeakSet()
 
 
 def is_instrumented(target: Any) -> bool:
-    """Say whether the session class, or this one session, is instrumented already."""
+    """Return whether the session class, or this one session, is instrumented already."""
     if isinstance(target, type):
         kind: Any = target
         return getattr(kind.__init__, "_llmtrace", False)
@@ -158,7 +158,7 @@ def is_instrumented(target: Any) -> bool:
 
 
 def instrument_session(session: aiohttp.ClientSession) -> Callable[[], None]:
-    """Record the requests of one session; return what undoes it. It does not keep it alive."""
+    """Record one session, without keeping it alive; return the function that undoes it."""
     config = trace_config()
     _made.add(config)
     session.trace_configs.append(config)
@@ -175,11 +175,11 @@ def instrument_session(session: aiohttp.ClientSession) -> Callable[[], None]:
 
 
 def instrument_class(kind: Any) -> Callable[[], None]:
-    """Record the requests of every session made from here on; return what undoes it."""
+    """Record every session made from here on; return the function that undoes it."""
     plain = kind.__init__
 
     @wraps(plain)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - stands for it
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - replaces it
         plain(self, *args, **kwargs)
         try:
             config = trace_config()
@@ -207,7 +207,7 @@ _unpatch: list[Callable[[], None]] = []
 
 
 def _patch_requests() -> Callable[[], None]:
-    """Look at the requests of instrumented sessions from here on; return what ends it."""
+    """Look at instrumented sessions' requests from here on; return the function that undoes it."""
     global _users
     _users += 1
     if not _unpatch:
@@ -223,7 +223,7 @@ def _patch_requests() -> Callable[[], None]:
 
 
 def _patch(kind: Any) -> Callable[[], None]:
-    # Where all of a session's methods meet; trace configurations do not get to see the body.
+    # All of a session's methods call this one; trace configurations do not see the body.
     plain = kind._request  # noqa: SLF001
 
     @wraps(plain)
@@ -252,7 +252,7 @@ def _patch(kind: Any) -> Callable[[], None]:
 
 
 def _note_before_raising(session: Any, options: dict[str, Any]) -> None:
-    """Have the answer noted before the application's own `raise_for_status` raises what it likes.
+    """Note the response before the application's own `raise_for_status` may raise.
 
     Trace configurations are given the exception alone.
     """
@@ -282,7 +282,7 @@ def _note_before_raising(session: Any, options: dict[str, Any]) -> None:
 def _post(
     session: Any, method: str, url: Any, options: dict[str, Any]
 ) -> tuple[llm_requests.LlmRequest, dict[str, Any]] | None:
-    """Begin recording a request, if it asks a model; return it, and what to send it with."""
+    """Begin recording a request if it calls a model; return it, and the options to send."""
     if method.upper() != "POST":
         return None
     try:
@@ -331,15 +331,15 @@ def _url(session: Any, url: Any) -> URL:
 
 
 def _deliver(post: llm_requests.LlmRequest, response: Any) -> None:
-    """Time from here on how the caller reads what it got."""
+    """Time the reading of a response from here on."""
     recording = post.recording
     recording.calling = False
     try:
         if not llm_requests.is_success(
             response.status
-        ):  # a redirect not followed is no answer either
-            llm_requests.refused(post, response.status, None, ends=False)
-            bodies.watch_refusal(recording, response)
+        ):  # a redirect not followed is no response either
+            llm_requests.rejected(post, response.status, None, ends=False)
+            bodies.watch_error_body(recording, response)
         else:
             bodies.watch(
                 post,

@@ -1,7 +1,7 @@
-"""How is the body of an aiohttp answer timed, whoever reads it, and the object stays the same?
+"""Time the reading of an aiohttp response's body; the response stays the same object.
 
-In place of its `content` stands a reader that passes everything on. Whether it is read by line, by
-piece or as a whole, what is read is looked at once.
+Its `content` is replaced by a reader that forwards everything. Whether it is read by line, by
+piece or as a whole, every byte is looked at once.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 
 def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comments: bool) -> None:
-    """Time how an answer is read, and end its row with it.
+    """Time how a response is read, and end its row with it.
 
     Args:
         post: its request.
-        response: the answer.
+        response: the response.
         events: whether it is a stream of events.
-        comments: whether a gateway may tell its time in them.
+        comments: whether a gateway may report its time in them.
     """
     recording = post.recording
     llm_requests.opened(post, events=events)
@@ -48,16 +48,14 @@ def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comment
         reader = Reader(response.content, recording, kept, ended, look, at_once=True)
     response.content = reader
     _become(response, recording)
-    response._llmtrace_let_go = finalize.StreamFinalizer(recording)  # noqa: SLF001
+    response._llmtrace_finalizer = finalize.StreamFinalizer(recording)  # noqa: SLF001
 
 
-def watch_refusal(recording: Recording, response: Any) -> None:
-    """End a row when the body of an error has been read, or is closed, or let go."""
+def watch_error_body(recording: Recording, response: Any) -> None:
+    """End a row when the body of an error has been read, is closed or is garbage collected."""
     _become(response, recording)
-    if (
-        not recording.in_decorated_function
-    ):  # else the decorated function ends it, which may try again
-        response._llmtrace_let_go = finalize.StreamFinalizer(recording)  # noqa: SLF001
+    if not recording.in_decorated_function:  # else the decorated function ends it, which may retry
+        response._llmtrace_finalizer = finalize.StreamFinalizer(recording)  # noqa: SLF001
 
 
 def _become(response: Any, recording: Recording) -> None:
@@ -68,7 +66,7 @@ def _become(response: Any, recording: Recording) -> None:
 
 @lru_cache(maxsize=8)
 def _watched(kind: Any) -> type[Any]:
-    """Make the subclass of a response that says when it is done with."""
+    """Make the subclass of a response that ends its row once it is read, released or closed."""
 
     class Response(kind):  # type: ignore[misc]
         async def read(self) -> bytes:
@@ -76,7 +74,7 @@ def _watched(kind: Any) -> type[Any]:
                 return await super().read()  # type: ignore[no-any-return]
             finally:
                 if self.status >= llm_requests.HTTP_ERROR and self._body is not None:
-                    llm_requests.refused_because(self._llmtrace, self.status, self._body)
+                    llm_requests.rejected_because(self._llmtrace, self.status, self._body)
                     finalize.closed(self._llmtrace)
 
         def release(self) -> Any:
@@ -97,7 +95,7 @@ def _watched(kind: Any) -> type[Any]:
 
 
 class _Kept:
-    """Keeps the pieces of an answer that is no stream, as far as it is worth parsing."""
+    """Keeps the pieces of a unary response, up to the size that is worth parsing."""
 
     __slots__ = ("body",)
 
@@ -115,15 +113,15 @@ def _whole(post: llm_requests.LlmRequest, kept: _Kept) -> None:
 
 
 class Reader:
-    """Stands for a `StreamReader`.
+    """Proxy of aiohttp's `StreamReader`.
 
     Args:
-        source: it.
+        source: the reader.
         recording: of the request.
-        classify: what looks at what is read.
+        classify: called with the bytes that are read.
         ended: called when the body has been read to its end.
-        look: what else looks at it.
-        at_once: the end is where the last byte was read, and not where nothing more came.
+        look: called with the same bytes, for a gateway's comments.
+        at_once: the end is where the last byte was read, not where a read returned nothing.
     """
 
     def __init__(
@@ -145,7 +143,7 @@ class Reader:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of what it stands for, so that `isinstance` says what it always said."""
+        """Return the reader's class, so that `isinstance` is unchanged."""
         return type(self._source)
 
     def __getattr__(self, name: str) -> Any:
@@ -160,24 +158,24 @@ class Reader:
     iter_chunks = StreamReader.iter_chunks
 
     async def readline(self, **options: Any) -> bytes:
-        """Read a line."""
+        """Read a line, as the reader does."""
         return await self._timed(self._source.readline(**options))
 
     async def readuntil(self, *separator: bytes, **options: Any) -> bytes:
-        """Read up to a separator."""
+        """Read up to a separator, as the reader does."""
         return await self._timed(self._source.readuntil(*separator, **options))
 
     async def readany(self) -> bytes:
-        """Read what is there."""
+        """Read the bytes that are there, waiting for the first."""
         return await self._timed(self._source.readany())
 
     async def read(self, n: int = -1) -> bytes:
-        """Read so many bytes at most, or all."""
+        """Read at most `n` bytes, or all to the end."""
         reading: Awaitable[bytes] = self._source.read(n)
         return await (reading if n == 0 else self._timed(reading))
 
     async def readexactly(self, n: int) -> bytes:
-        """Read so many bytes."""
+        """Read exactly `n` bytes, as the reader does."""
         reading: Awaitable[bytes] = self._source.readexactly(n)
         return await (reading if n == 0 else self._timed(reading))
 
@@ -186,7 +184,7 @@ class Reader:
         return await self._timed(self._source.readchunk())
 
     def read_nowait(self, n: int = -1) -> bytes:
-        """Read what is there already."""
+        """Read the bytes that are there already, without waiting."""
         data: bytes = self._source.read_nowait(n)
         self._got(data)
         return data
@@ -206,7 +204,7 @@ class Reader:
             raise
         data, *chunk_end = got if isinstance(got, tuple) else (got,)
         if not data and not any(chunk_end):
-            self._end()  # while it still waits: silence up to the end is a gap
+            self._end()  # while it still waits: the wait up to the end is a gap
         else:
             self._boundary(reading=False)
             self._got(data)

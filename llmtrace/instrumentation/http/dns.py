@@ -1,7 +1,7 @@
-"""How long did name resolution take, which HTTP clients count into their connect?
+"""Time name resolution, which HTTP clients count into their connect.
 
 While any client is instrumented, `socket.getaddrinfo` and asyncio's are timed for the request that
-is connecting right now, and passed through untouched for everybody else.
+is connecting right now, and passed through untouched for all others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _connecting() -> tuple[LiveAttempt, Clock, int] | None:
         return None
     try:
         return recording.attempts[-1], recording.clock, recording.clock()
-    except Exception as error:  # noqa: BLE001 - names are resolved all the same
+    except Exception as error:  # noqa: BLE001 - names are resolved anyway
         internal_error("dns", error)
         return None
 
@@ -36,7 +36,7 @@ def _resolved(attempt: LiveAttempt, clock: Clock, started: int) -> None:
 
 
 def watching() -> bool:
-    """Say whether a resolution made here would be seen: some event loops bring their own."""
+    """Return whether a resolution made here would be timed: some event loops have their own."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -50,7 +50,7 @@ _undo: Callable[[], None] | None = None
 
 
 def install() -> Callable[[], None]:
-    """Time name resolution from here on; return what undoes it, once nobody else wants it."""
+    """Time name resolution from here on; return the function that undoes it for the last user."""
     global _users, _undo
     with _lock:
         if _users == 0:
@@ -100,8 +100,8 @@ def _patch() -> Callable[[], None]:
     base.getaddrinfo = getaddrinfo_async  # type: ignore[method-assign]
 
     def undo() -> None:
-        # Somebody may have patched over us since; then theirs stays, and calls ours, which then
-        # finds nothing to time.
+        # Another library may have patched it since; then its function stays and calls ours,
+        # which then has nothing to time.
         if socket.getaddrinfo is getaddrinfo:
             socket.getaddrinfo = plain
         if base.getaddrinfo is getaddrinfo_async:

@@ -1,7 +1,7 @@
-"""How does one HTTP attempt split into its network phases, under httpx and httpx2?
+"""Split one HTTP attempt of httpx or httpx2 into its network phases.
 
 While an SDK's call is being recorded, `send` is timed through the `trace` extension of httpcore,
-the live socket is asked for its round trip, and the answer's first byte and its close are noted.
+the live socket's round trip is read, and the response's first byte and close are noted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _atrace(
 
 
 def _give_back(extensions: dict[str, Any], theirs: Any) -> None:
-    """Have httpcore tell us no more of a request that is sent: it saves its time."""
+    """Stop httpcore's events for a request that is sent: it saves time."""
     if theirs is None:
         extensions.pop("trace", None)
     else:
@@ -82,7 +82,7 @@ def _begin(
     try:
         attempt = recording.attempt()
         attempt.under_way = True
-        # A copy of ours: retries may share the caller's.
+        # Our own copy: retries may share the application's.
         request.extensions = extensions = dict(request.extensions)
         extensions["trace"] = make_trace(attempt, recording.clock, extensions)
     except Exception as error:  # noqa: BLE001
@@ -97,7 +97,7 @@ def _add_headers(recording: Recording, request: Any, added: Mapping[str, str]) -
         return
     request._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
     try:
-        # The documented way looks for each among all of them, several times.
+        # The documented way searches all of them for each one, several times.
         ours = [(*_name(name), text.encode("latin-1")) for name, text in added.items()]
         names = {lowered for _, lowered, _ in ours}
         listed = request.headers._list  # noqa: SLF001
@@ -108,7 +108,7 @@ def _add_headers(recording: Recording, request: Any, added: Mapping[str, str]) -
 
 @lru_cache(maxsize=16)
 def _name(name: str) -> tuple[bytes, bytes]:
-    """Return the name of a header as it goes over the wire, and by which it is looked up."""
+    """Return the name of a header as sent, and its lower-case form for look-ups."""
     return name.encode(), name.lower().encode()
 
 
@@ -143,7 +143,7 @@ def _raw(headers: Any) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _socket(network_stream: Any) -> Any:
-    # anyio's plain TCP stream: asking it the documented way costs dozens of microseconds.
+    # anyio's plain TCP stream: the documented way costs dozens of microseconds.
     inner = getattr(network_stream, "_stream", None)
     known = getattr(inner, "_raw_socket", None)
     return network_stream.get_extra_info("socket") if known is None else known
@@ -153,7 +153,7 @@ def _broke(recording: Recording, attempt: LiveAttempt, error: BaseException) -> 
     try:
         response = getattr(error, "response", None)
         if isinstance(getattr(response, "extensions", None), dict):
-            # Raised by the client's event hook or auth: the server had answered.
+            # Raised by the client's event hook or auth: the server had responded.
             _answered(recording, attempt, response, stream=False)
         attempt.under_way = False
         if attempt.ended is None:
@@ -188,7 +188,7 @@ def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
     ) -> Any:
         post, added = call
         try:
-            with entered(post.recording):  # in which it is an attempt of this call's
+            with entered(post.recording):  # so that it is an attempt of this call
                 response = send(self, request, *args, **kwargs)
         except BaseException as error:
             llm_requests.failed(post, error)
@@ -271,7 +271,8 @@ def _patch(library: Any) -> Callable[[], None]:
     library.Client.send, library.AsyncClient.send = ours, ours_async
 
     def undo() -> None:
-        # Where somebody patched over us since, theirs stays, and ours is passed through.
+        # Where another library patched it since, its function stays, and ours passes calls
+        # through.
         if library.Client.send is ours:
             library.Client.send = plain
         if library.AsyncClient.send is ours_async:

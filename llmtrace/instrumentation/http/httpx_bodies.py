@@ -1,7 +1,7 @@
-"""How is the body of an httpx answer watched, whoever reads it, and the object stays the same?
+"""Watch the body of an httpx response; the response stays the same object.
 
 Its first byte and its close are noted. Where no client parses it, it is timed piece by piece. The
-body of an error is looked at for what the error is.
+body of an error is read for the error's code.
 """
 
 from __future__ import annotations
@@ -21,35 +21,33 @@ from llmtrace.instrumentation.streams.timed_reads import Classify, atimed_reads,
 
 
 def watch(recording: Recording, response: Any, *, comments: bool = False) -> None:
-    """Note the first byte of a streamed answer, and when it is closed, whoever closes it.
+    """Note the first byte of a streamed response, and when it is closed.
 
     Args:
         recording: of the request.
-        response: the answer.
-        comments: whether a gateway may tell its time in the stream.
+        response: the response.
+        comments: whether a gateway may report its time in the stream.
     """
     kinds: Any = type(response), type(response.stream)
     response.stream = _body(*kinds)(recording, response, comments)
     response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
 
 
-def watch_refusal(recording: Recording, response: Any) -> None:
-    """End a row when the body of an error has been read, or is closed, or let go."""
+def watch_error_body(recording: Recording, response: Any) -> None:
+    """End a row when the body of an error has been read, is closed or is garbage collected."""
     kind: Any = type(response)
-    response.__class__ = _refused(kind)
+    response.__class__ = _rejected(kind)
     response._llmtrace = recording  # noqa: SLF001 - our own attribute on their object
-    if (
-        not recording.in_decorated_function
-    ):  # else the decorated function ends it, which may try again
-        response._llmtrace_let_go = finalize.StreamFinalizer(recording)  # noqa: SLF001
+    if not recording.in_decorated_function:  # else the decorated function ends it, which may retry
+        response._llmtrace_finalizer = finalize.StreamFinalizer(recording)  # noqa: SLF001
 
 
 @lru_cache(maxsize=8)
-def _refused(kind: Any) -> type[Any]:
+def _rejected(kind: Any) -> type[Any]:
     """Make the subclass of an error's response that looks at its body once that is read.
 
     A subclass and not an attribute on the instance: that would be a reference cycle, and keep
-    connections of dropped answers open until the garbage collector comes by.
+    connections of released responses open until the garbage collector runs.
     """
 
     class Response(kind):  # type: ignore[misc]
@@ -85,11 +83,11 @@ def _refused(kind: Any) -> type[Any]:
             self._llmtrace_reading = False
             body = getattr(self, "_content", None)
             if body is not None:
-                llm_requests.refused_because(self._llmtrace, self.status_code, body)
+                llm_requests.rejected_because(self._llmtrace, self.status_code, body)
             self._llmtrace_closed()
 
         def _llmtrace_closed(self) -> None:
-            if not self._llmtrace_reading:  # reading closes it before the body is all here
+            if not self._llmtrace_reading:  # reading closes it before the whole body is here
                 finalize.closed(self._llmtrace)
 
     return _named_like(Response, kind)
@@ -101,8 +99,8 @@ def _named_like(made: type[Any], kind: type[Any]) -> type[Any]:
     return made
 
 
-def _untold(recording: Recording, _piece: bytes) -> int:
-    """Classify a piece of an answer that is no stream: its parts say nothing by themselves."""
+def _unclassified(recording: Recording, _piece: bytes) -> int:
+    """Classify a piece of a unary response as nothing: only the whole can be read."""
     if recording.first_byte is None:
         recording.first_byte = recording.mark
     return NOTHING
@@ -110,9 +108,9 @@ def _untold(recording: Recording, _piece: bytes) -> int:
 
 @lru_cache(maxsize=64)
 def _body(response: Any, stream: Any) -> type[Any]:
-    """Make the byte stream that stands for one of a response's, of the same kinds.
+    """Make the proxy class of a response's byte stream, of the same kinds.
 
-    It notes its first chunk and is then out of the way, until it is closed or let go.
+    It notes its first chunk and is then bypassed, until it is closed or garbage collected.
     """
     library = sys.modules[response.__module__.partition(".")[0]]
     kinds = (library.SyncByteStream, library.AsyncByteStream)
@@ -138,17 +136,17 @@ def _body(response: Any, stream: Any) -> type[Any]:
             try:
                 if self._recording.stream:
                     encoding = self._headers.get("content-encoding", "")
-                    # Its method: to call that is quicker than to call the object.
+                    # The method: calling it is faster than calling the object.
                     return Events(encoding=encoding, comments=self._comments).__call__
             except Exception as error:  # noqa: BLE001
                 internal_error("http", error)
-            return _untold
+            return _unclassified
 
         def _raw(self) -> bool:
-            """Say whether the body is read as bytes, and not by the client that has the stream.
+            """Return whether the body is read as bytes, and not by the client that has the stream.
 
-            A client reads while its stream is waited for. Whoever reads at another time has taken
-            the response from the stream: then the row is that of the bytes.
+            A client reads while its consumer waits. A read at another time comes from code that
+            has taken the response from the stream: then the row is that of the bytes.
             """
             recording = self._recording
             if recording.open and recording.stream and not recording.reading:
@@ -159,9 +157,9 @@ def _body(response: Any, stream: Any) -> type[Any]:
             if self._raw():
                 return timed_reads(self._recording, iter(self._stream).__next__, self._classify())
             chunks: Iterator[bytes] = iter(self._stream)
-            if self._recording.first_byte is not None:  # whoever drains it reads it again
+            if self._recording.first_byte is not None:  # draining it reads it again
                 return chunks
-            return chain(self._first(chunks), chunks)  # all but the first without a step of ours
+            return chain(self._first(chunks), chunks)  # all but the first bypass us
 
         def _first(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
             for chunk in chunks:
@@ -197,7 +195,7 @@ def _body(response: Any, stream: Any) -> type[Any]:
 class _AsyncFirstByte:
     """Hands out the stream's own awaitables; only the first is looked at.
 
-    It can be closed like the async generator it stands for, since httpx2 does so where it can.
+    It can be closed like the async generator it replaces, since httpx2 does so where it can.
     """
 
     __slots__ = ("__anext__", "_close")  # a slot, so that it can become the stream's own
@@ -229,7 +227,7 @@ class _AsyncFirstByte:
 async def _afirst(
     stream: _AsyncFirstByte, note: Callable[[], None], following: Callable[[], Awaitable[bytes]]
 ) -> bytes:
-    """Read and note the first byte; from then on the stream is read past us."""
+    """Read and note the first byte; from then on the stream bypasses us."""
     try:
         chunk = await following()
     finally:

@@ -1,6 +1,6 @@
-"""Which requests of httpx and httpx2 are rows of their own, and how is each begun and handed over?
+"""Record requests of httpx and httpx2 as rows of their own.
 
-Those to models, of an instrumented library or client, that no client above records already.
+Those to models, of an instrumented library or client, that no enclosing client records already.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.http import httpx_bodies, llm_requests
 from llmtrace.instrumentation.llm_sdks import patch
 
-# What a request had before for each header of ours; `None` = nothing.
+# The earlier value of each header that we set on a request; `None` = none.
 Before = dict[str, str | None]
 Begun = tuple[llm_requests.LlmRequest, Before]
 
-_recorded: set[str] = set()  # libraries whose requests are
-_clients: WeakSet[Any] = WeakSet()  # so are those of these clients
+_recorded: set[str] = set()  # libraries whose requests are recorded
+_clients: WeakSet[Any] = WeakSet()  # clients whose requests are recorded
 
 
 def records(target: Any) -> bool:
-    """Say whether the requests of a library, by its name, or of one client are recorded."""
+    """Return whether the requests of a library, by its name, or of one client are recorded."""
     return target in (_recorded if isinstance(target, str) else _clients)
 
 
@@ -33,7 +33,7 @@ def record(target: Any) -> Callable[[], None]:
     """Record the requests to models of a library, by its name, or of one client.
 
     Returns:
-        What undoes it. It does not keep a client alive.
+        The function that undoes it. It does not keep a client alive.
     """
     if isinstance(target, str):
         _recorded.add(target)
@@ -49,7 +49,7 @@ def record(target: Any) -> Callable[[], None]:
 
 
 def begin(client: str, sender: Any, request: Any) -> Begun | None:
-    """Begin recording a request, if it asks a model; say what it had for the headers set on it."""
+    """Begin recording a request if it calls a model; return its earlier values of our headers."""
     if request.method != "POST" or not (client in _recorded or sender in _clients):
         return None
     try:
@@ -94,7 +94,7 @@ def _check_bypass(request: Any) -> None:
 
 
 def take_back(request: Any, before: Before) -> None:
-    """Leave a request as it was: who sends it again sends another row's."""
+    """Restore a request's headers: if it is sent again, that is another row."""
     for name, value in before.items():
         request.headers.pop(name, None)
         if value is not None:
@@ -102,17 +102,17 @@ def take_back(request: Any, before: Before) -> None:
 
 
 def deliver(post: llm_requests.LlmRequest, response: Any, *, stream: bool) -> None:
-    """Time from here on how the caller reads what it got, or end the row."""
+    """Time the reading of a response from here on, or end the row."""
     recording = post.recording
     recording.calling = False
     try:
-        stream = stream and not hasattr(response, "_content")  # a transport may have it all
+        stream = stream and not hasattr(response, "_content")  # a transport may have read it all
         events = llm_requests.is_stream(response.headers.get("content-type", ""))
-        if not response.is_success:  # a redirect that is not followed is no answer either
+        if not response.is_success:  # a redirect that is not followed is no response either
             body = None if stream else response.content
-            llm_requests.refused(post, response.status_code, body, ends=not stream)
+            llm_requests.rejected(post, response.status_code, body, ends=not stream)
             if stream:
-                httpx_bodies.watch_refusal(recording, response)
+                httpx_bodies.watch_error_body(recording, response)
         elif stream:
             llm_requests.opened(post, events=events)
         else:

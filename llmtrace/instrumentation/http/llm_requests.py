@@ -1,7 +1,7 @@
-"""Which plain HTTP requests ask a model for an answer, and how do they become rows without an SDK?
+"""Recognise plain HTTP requests to models, and record them as rows without an SDK.
 
-`POST`s to the paths that model servers have, by their body where the path is not enough. What is
-the same under every HTTP library; `http` and `aiohttp` call it.
+They are `POST`s to the paths that model servers have, or known by their body where the path is not
+enough. `httpx_requests` and `aiohttp` share this code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HTTP_ERROR: Final = 400
 _SUCCESS: Final = 200
 _REDIRECTION: Final = 300
 _EVENT_STREAM: Final = "text/event-stream"
-# So much of a body is looked at for the model's name, and so much of it parsed for its content.
+# Bytes of a body that are searched for the model's name, and that are parsed for its content.
 _MAX_LOOKED_AT: Final = 1 << 14
 _MAX_PARSED: Final = 1 << 20
 _COULD_BE: Final = ""
@@ -58,7 +58,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class LlmRequest:
-    """A request to a model as it goes: its recording, and what the call itself told of it."""
+    """A request to a model under way: its recording, and the fields that the call itself gave."""
 
     recording: Recording
     endpoint: Endpoint | None
@@ -74,14 +74,14 @@ def begin(sent: Sent) -> LlmRequest | None:
     runtime = active()
     if runtime is None or sent.method != "POST":
         return None
-    around = current.get()
-    if around is not None and around.calling and not around.ended:
+    outer = current.get()
+    if outer is not None and outer.calling and not outer.ended:
         return None
     try:
-        asked = _asked(sent.path, sent.body)
-        if asked is None:
+        target = _target(sent.path, sent.body)
+        if target is None:
             return None
-        (sdk, endpoint), model = asked
+        (sdk, endpoint), model = target
         info = {
             "operation": "chat" if endpoint is None else endpoint.operation,
             "model": model or None,
@@ -97,28 +97,28 @@ def begin(sent: Sent) -> LlmRequest | None:
         return None
     if recording.content is not None and endpoint is not None:
         body = _parsed(sent.body) if isinstance(sent.body, bytes) else sent.body
-        message_content.asked(recording, endpoint.chunk, body)
+        message_content.note_prompt(recording, endpoint.chunk, body)
     return LlmRequest(recording, endpoint, filled)
 
 
-def _asked(
+def _target(
     path: str, body: bytes | Mapping[str, Any] | None
 ) -> tuple[tuple[str | None, Endpoint | None], str | None] | None:
-    """Return what a request asks, and the model it names; `None` = it asks no model."""
+    """Return the endpoint of a request and the model it names; `None` = it calls no model."""
     found = plain_endpoint(path)
-    if found is None and not _asks_stream(body):
+    if found is None and not _requests_stream(body):
         return None
     model = model_in(body) if isinstance(body, bytes) else (body or {}).get("model")
     if not isinstance(model, str):
         model = None
     if found is None:
-        # A path of somebody's own: a stream that is asked for by a model's name is an answer's.
+        # A custom path: a body that names a model and requests a stream is a model's.
         return ((None, None), model) if model else None
-    # Others have such paths, too: messengers have `/messages`. Theirs name no model.
+    # Other services have such paths too: messengers have `/messages`. Theirs name no model.
     return (found, model) if model is not None or path.endswith("/chat/completions") else None
 
 
-def _asks_stream(body: bytes | Mapping[str, Any] | None) -> bool:
+def _requests_stream(body: bytes | Mapping[str, Any] | None) -> bool:
     if isinstance(body, bytes):
         ends = body[:_MAX_LOOKED_AT], body[_MAX_LOOKED_AT:][-_MAX_LOOKED_AT:]
         return any(map(_STREAM.search, ends))
@@ -150,17 +150,17 @@ def model_in(body: bytes) -> str | None:
 
 
 def is_stream(content_type: str) -> bool:
-    """Say whether an answer of this type is a stream of events."""
+    """Return whether a response of this type is a stream of events."""
     return content_type.lower().startswith(_EVENT_STREAM)
 
 
 def is_success(status: int) -> bool:
-    """Say whether an HTTP status is a success, and not a redirect or an error."""
+    """Return whether an HTTP status is a success, and not a redirect or an error."""
     return _SUCCESS <= status < _REDIRECTION
 
 
 def opened(post: LlmRequest, *, events: bool) -> None:
-    """Note that the caller has an answer whose body is still to be read."""
+    """Note that the application has a response whose body is still to be read."""
     recording = post.recording
     recording.opened()
     recording.stream = events
@@ -168,7 +168,7 @@ def opened(post: LlmRequest, *, events: bool) -> None:
 
 
 def whole(post: LlmRequest, body: bytes, *, events: bool) -> None:
-    """Note what an answer tells that is here as a whole, and end it."""
+    """Note what a unary response reports, and end its row."""
     recording = post.recording
     try:
         if events:
@@ -178,27 +178,27 @@ def whole(post: LlmRequest, body: bytes, *, events: bool) -> None:
                 recording.failure = ("error", code_in(fields) or "error")
             answer = View(fields)
             post.endpoint.answer(recording, answer)
-            message_content.answered(recording, post.endpoint.chunk, answer)
+            message_content.note_response(recording, post.endpoint.chunk, answer)
     except (TypeError, AttributeError, ValueError):
-        pass  # an odd answer is still the caller's answer
+        pass  # an odd response is still the application's
     if events:
         recording.exhausted()
     else:
         recording.finish("success")
 
 
-def refused(post: LlmRequest, status: int, body: bytes | None, *, ends: bool) -> None:
-    """Note that a request was answered by an error, for which a decorated function may try again.
+def rejected(post: LlmRequest, status: int, body: bytes | None, *, ends: bool) -> None:
+    """Note that the response is an error, after which a decorated function may retry.
 
     Args:
         post: the request.
-        status: of the answer.
-        body: of the answer, where it is here already.
-        ends: whether nothing more will come of it.
+        status: of the response.
+        body: of the response, where it is here already.
+        ends: whether the row ends with it.
     """
     recording = post.recording
     because = code(body) or str(status)
-    join_call.refused(recording, post.filled, because)
+    join_call.rejected(recording, post.filled, because)
     if recording.in_decorated_function:
         return
     if ends:
@@ -209,7 +209,7 @@ def refused(post: LlmRequest, status: int, body: bytes | None, *, ends: bool) ->
 
 
 @fails_open("http.post")
-def refused_because(recording: Recording, status: int, body: bytes) -> None:
+def rejected_because(recording: Recording, status: int, body: bytes) -> None:
     """Note what the body of an error says, which was read later."""
     found = code(body)
     if found is not None and recording.failure == ("error", str(status)):
@@ -223,7 +223,7 @@ def code(body: bytes | None) -> str | None:
 
 @fails_open("http.post")
 def failed(post: LlmRequest, error: BaseException) -> None:
-    """Note what was raised in place of an answer."""
+    """Note the exception that was raised in place of a response."""
     post.recording.calling = False
     join_call.failed(post.recording, post.filled, error)
 

@@ -1,4 +1,4 @@
-"""Into which network phases does one HTTP attempt fall, by the events httpcore tells of it?"""
+"""Split one HTTP attempt into network phases by httpcore's events."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _tunnelled(attempt: LiveAttempt, now: int) -> None:
 
 
 def _shaking_hands(attempt: LiveAttempt, now: int) -> None:
-    if attempt.connect is not None:  # a proxy was asked to connect on, or nothing took place
+    if attempt.connect is not None:  # an HTTP proxy was sent CONNECT, or nothing took place
         _tunnelled(attempt, now)
     attempt.phase_started = now
 
 
 def _shook_hands(attempt: LiveAttempt, now: int) -> None:
     attempt.tls = (attempt.tls or 0) + now - attempt.phase_started
-    attempt.phase_started = now  # TLS to the proxy: its CONNECT comes next
+    attempt.phase_started = now  # TLS to the HTTP proxy: CONNECT comes next
 
 
 def _sending(attempt: LiveAttempt, now: int) -> None:
@@ -80,10 +80,10 @@ _MAX_NAMES: Final = 256
 def noting(
     attempt: LiveAttempt, clock: Clock, sent: Callable[[], object]
 ) -> Callable[[str, Any], None]:
-    """Return what notes the events of an attempt. It never raises.
+    """Return the function that notes an attempt's events. It never raises.
 
     Args:
-        attempt: which one.
+        attempt: the attempt.
         clock: monotonic nanoseconds.
         sent: called when the request is sent: nothing that follows is of interest.
     """
@@ -94,7 +94,7 @@ def noting(
                 known = _by_name[name]
             except KeyError:
                 known = _look_at(name)
-            if known is None or (known is _sending and _asks_for_tunnel(info)):
+            if known is None or (known is _sending and _opens_tunnel(info)):
                 return
             known(attempt, clock())
             if attempt.sent:
@@ -105,8 +105,8 @@ def noting(
     return note
 
 
-def _asks_for_tunnel(info: Any) -> bool:
-    """Say whether what is sent is for a proxy: the request itself follows after TLS."""
+def _opens_tunnel(info: Any) -> bool:
+    """Return whether the request sent is an HTTP proxy's CONNECT: the request itself follows."""
     return getattr((info or {}).get("request"), "method", None) == b"CONNECT"
 
 

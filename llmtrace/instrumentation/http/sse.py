@@ -1,8 +1,8 @@
-"""What do the bytes of an event stream carry, when no SDK parses them?
+"""Classify the bytes of an event stream that no SDK parses.
 
-Events of the protocols we know, read as they pass: content and its kind, finish reason, usage,
-the engine's figures, errors. Nearly all events of a stream differ in one text alone: those are
-known by what is the same, and only the others are parsed. Nothing is held back or changed.
+Events of known protocols are read as they pass: content and its kind, finish reason, usage, the
+engine's figures, errors. Nearly all events of a stream differ in one text alone: those are known
+by what is the same, and only the others are parsed. Nothing is delayed or changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from llmtrace.instrumentation.streams.timed_reads import Classify
 # Longer events than this are not parsed, and no more than this is ever held.
 _MAX_LENGTH: Final = 1 << 20
 _MAX_NAME: Final = 64
-# Where every event differs in more than its text, as by a number, there is nothing to learn.
+# Where every event differs in more than its text, as by a number, there is no pattern to learn.
 _MAX_LESSONS: Final = 16
 
 _DATA: Final = b"data:"
@@ -70,7 +70,7 @@ _ANTHROPIC: Final = frozenset(
 
 
 def looks_like_events(piece: bytes | str) -> bool:
-    """Say whether a stream that begins like this is one of server-sent events."""
+    """Return whether a stream that begins like this is one of server-sent events."""
     begin = piece[:9].encode() if isinstance(piece, str) else piece[:9]
     return begin.removeprefix(_BOM).startswith(_FIELDS)
 
@@ -91,12 +91,12 @@ class _Lesson(NamedTuple):
     empty: bytes | None = None
 
     def knows(self, data: bytes) -> bool:
-        """Say whether this is one of those events, and nothing else."""
+        """Return whether a piece is one of those events, and nothing else."""
         head, tail, _, empty = self
         if not data.startswith(head):
             return False
         end = data.find(tail, len(head))
-        # With a colon in it there is more behind it than padding and line ends.
+        # With a colon in it, more than padding and line ends follows.
         if end <= len(head) or _COLON in data[end + len(tail) :]:
             return False
         return empty is None or empty not in data
@@ -109,7 +109,7 @@ class Events:
         whole: the stream is read as the server sends it, so that it must end with a finish reason.
         lines: each piece is a line without its end.
         encoding: how the bytes are compressed, as its header says.
-        comments: a gateway may tell more after the last event.
+        comments: a gateway may report more after the last event.
     """
 
     __slots__ = (
@@ -133,7 +133,7 @@ class Events:
         gzip = encoding in {"gzip", "x-gzip", "deflate"}
         self._readable = gzip or encoding in {"", "identity"}
         self._inflate = zlib.decompressobj(wbits=47) if gzip else None
-        self._left = bytearray()  # of a line that is not all here yet
+        self._left = bytearray()  # of a line that is not complete yet
         self._skipping = False  # the rest of a line that is too long
         self._cr = False  # the last line ended with a CR, of which the LF may follow
         self._data = b""  # of an event in several lines, so far
@@ -146,10 +146,10 @@ class Events:
         self._useful = False  # whether the last lesson was
 
     def __call__(self, recording: Recording, piece: bytes | str) -> int:
-        """Note what a piece tells, and return its kind: of several events, the last one's."""
+        """Note what a piece reports, and return its kind: of several events, the last one's."""
         lesson = self._of_pieces
         if lesson is not None and piece.__class__ is bytes:
-            head, tail, kind, empty = lesson  # `knows`, in line: this is nearly every piece
+            head, tail, kind, empty = lesson  # `knows`, inline: this is nearly every piece
             if (
                 piece.startswith(head)
                 and (end := piece.find(tail, len(head))) > len(head)
@@ -175,17 +175,17 @@ class Events:
             inflated: bytes = inflate.decompress(piece, _MAX_LENGTH)
         except zlib.error:
             inflated, self._readable = piece, False
-        if inflate.unconsumed_tail:  # nobody sends that much at once
+        if inflate.unconsumed_tail:  # no server sends that much at once
             self._readable = False
         return inflated
 
     def tell(self, recording: Recording, body: bytes) -> None:
-        """Note what a stream that is here as a whole tells, but for its timing."""
+        """Note what a stream that is complete already reports, without timing."""
         for line in self._whole_lines(body[:_MAX_LENGTH]):
             self._line(recording, line, line)
 
     def sent(self, recording: Recording, name: str, data: str) -> int:
-        """Note what an event tells that some library has taken from its stream already."""
+        """Note what an event reports that a library has parsed from its stream already."""
         self._name = name[:_MAX_NAME].encode()
         line = _DATA + b" " + data.encode("utf-8", "surrogatepass")
         return self._all(recording, [line, b""], line)
@@ -239,7 +239,7 @@ class Events:
         if self._over:
             self._over = False
             recording.event(found)
-            recording.exhausted()  # the server has said all, and some read no further than that
+            recording.exhausted()  # everything was sent, and some clients read no further
             return PIECE
         return found
 
@@ -268,7 +268,7 @@ class Events:
         return PIECE
 
     def _event(self, recording: Recording, line: bytes) -> tuple[int, _Lesson | None]:
-        """Note what an event tells; return its kind, and what can be learnt from it."""
+        """Note what an event reports; return its kind, and the lesson learnt from it."""
         named = _NAMED.get(self._name)
         if named is not None and recording.content is None and line.rstrip().endswith(b"}"):
             empty = _EMPTY.search(line)
@@ -282,7 +282,7 @@ class Events:
             if data.startswith(_JSON):  # the rest of it may follow in further lines
                 self._data = data
                 return PIECE, None
-            # Nothing we know: all that can be said is that it came, once an event.
+            # Not a known protocol: it only counts as content, once an event.
             kind = PIECE if self._counted else OTHER
             self._counted = True
             return kind, None
@@ -296,13 +296,13 @@ class Events:
         return PIECE
 
     def _several(self, recording: Recording) -> int:
-        """Note what an event in several lines tells, now that all of it is here."""
+        """Note what an event in several lines reports, now that it is complete."""
         data, self._data = self._data, b""
         kind = self._read(recording, data)
         return OTHER if kind is None else kind
 
     def _read(self, recording: Recording, data: bytes) -> int | None:
-        """Note what an event's data tells; return its kind, or `None` if it cannot be read."""
+        """Note what an event's data reports; return its kind, or `None` if it cannot be read."""
         failed = self._name == _ERROR
         try:
             event = json.loads(data)
@@ -327,7 +327,7 @@ class Events:
         self._useful = False
         # With the event's name before it, where the piece holds nothing else.
         before = piece[: piece.find(line)]
-        named = lesson.empty is not None  # a line tells too little without its name
+        named = lesson.empty is not None  # a line alone is not enough without the event's name
         if not named:
             self._of_lines = lesson
         if piece.count(_DATA) == 1 and (before.startswith(_EVENT) or not (before or named)):
@@ -348,7 +348,7 @@ class Parsed:
         self._classify: Classify | None = None
 
     def __call__(self, recording: Recording, event: dict[str, Any]) -> int:
-        """Note what an event tells, and return its kind."""
+        """Note what an event reports, and return its kind."""
         kind = event.get("type")
         if event.get("error") or kind == "error":
             recording.failure = ("error", code_in(event) or family_in(event) or "error")
@@ -378,13 +378,13 @@ def _text_lesson(kind: int, line: bytes) -> _Lesson | None:
 
 
 def _named_lesson(kind: int, line: bytes) -> _Lesson:
-    """Tell events by the name before them: each has a number, so that more than a text differs."""
+    """Recognise events by the name before them: each has a number, so more than a text differs."""
     spaced = b'"delta": "' in line
     return _Lesson(_DATA, b"\n", kind, b'"delta": ""' if spaced else b'"delta":""')
 
 
 def protocol(event: Any) -> Classify | None:
-    """Find out by one of its events which protocol a stream speaks; `None` = none of ours.
+    """Find a stream's protocol by one of its events; `None` = not a known one.
 
     Args:
         event: a view of it.
@@ -403,7 +403,7 @@ def protocol(event: Any) -> Classify | None:
 
 
 def _is_last(recording: Recording, kind: Any) -> bool:
-    """Say whether an event ends its stream: what follows tells nothing, and is not always read."""
+    """Return whether an event ends its stream: later ones report nothing and may stay unread."""
     given = recording.info.get("finish_reason") is not None
     return kind in _LAST or (kind == "message_delta" and given)
 

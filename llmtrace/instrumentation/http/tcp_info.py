@@ -1,7 +1,7 @@
-"""What does the kernel know about the network that no clock in this process can tell?
+"""Read from the kernel network times that no clock in this process can measure.
 
-Linux keeps it in `TCP_INFO` of the live socket: the shortest round trip it has seen, and how long
-ago it last sent anything. Elsewhere the TCP handshake stands in for the round trip: it is one.
+Linux keeps them in `TCP_INFO` of the live socket: the shortest round trip it has seen, and how
+long ago it last sent anything. Elsewhere the TCP handshake replaces the round trip: it is one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final
 from llmtrace.core.recording import LiveAttempt
 from llmtrace.core.stages import Reported
 
-# Two u32 of Linux's struct tcp_info: `tcpi_last_data_sent` (ms) has always been there,
+# Two u32 of Linux's struct tcp_info: `tcpi_last_data_sent` (ms) exists in every version,
 # `tcpi_min_rtt` (us) since 4.9. The minimum and not `tcpi_rtt`: that one is smoothed, and counts
 # delayed acknowledgements in.
 _TCP_INFO: Final = struct.Struct("=44x I 100x I")
 _TCP_INFO_SIZE: Final = 160
 _NS_PER_US: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
-# What the kernel says before it has a sample.
+# The kernel's value before it has a sample.
 _NO_SAMPLE: Final = 0xFFFFFFFF
 # The kernel counts the age of a send in ticks, 4 ms long at the usual 250 Hz.
 _TICK_NS: Final = 4 * _NS_PER_MS
@@ -32,11 +32,11 @@ _NOTHING: Final = (None, None)
 
 
 def tcp_info(sock: Any) -> tuple[int | None, int | None]:
-    """Ask the kernel about a socket, or asyncio's transport socket; others tell nothing.
+    """Read the kernel's times of a socket or asyncio's transport socket; others have none.
 
     Returns:
-        The shortest round trip and the age of the last send, in nanoseconds; `None` = it cannot
-        tell.
+        The shortest round trip and the age of the last send, in nanoseconds; `None` = not
+        known.
     """
     if not _has_tcp_info:
         return _NOTHING
@@ -52,7 +52,7 @@ def tcp_info(sock: Any) -> tuple[int | None, int | None]:
 
 
 def look(attempt: LiveAttempt, sock: Any) -> None:
-    """Note on an attempt that was just answered what the kernel knows of it."""
+    """Note the kernel's times on an attempt whose response has just begun."""
     min_rtt, sent_ago = tcp_info(sock)
     if min_rtt is not None:
         attempt.rtt = Reported(min_rtt, "kernel")

@@ -1,1 +1,1 @@
-"""How are the OpenAI and Anthropic SDKs recorded, and what do their answers carry?"""
+"""Record the OpenAI and Anthropic SDKs, and read their chunks and responses."""

@@ -1,7 +1,7 @@
-"""How is what came as JSON, or as some framework's object, read like an SDK's own?
+"""Read JSON, or a framework's object, by attributes as an SDK's own objects are read.
 
-The readers of chunks and answers look at attributes. A view has every attribute: what is not there
-is `None`. Nothing is copied; what is inside is looked at when it is asked for.
+The classifiers of chunks and responses read attributes. A view has every attribute: a missing one
+is `None`. Nothing is copied; nested values are wrapped when they are read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class View:
-    """Looks at a dictionary."""
+    """View of a dictionary by attributes; a missing key is `None`."""
 
     __slots__ = ("model_extra",)
 
@@ -28,7 +28,7 @@ class View:
 
 
 class Lenient:
-    """Looks at an object whose class may lack what is asked for."""
+    """View of an object whose class may lack attributes; a missing one is `None`."""
 
     __slots__ = ("_value",)
 
@@ -40,7 +40,7 @@ class Lenient:
 
     @property
     def model_extra(self) -> Lenient:
-        """Itself: what one class calls an extra is another's own field."""
+        """Return the view itself: an extra of one class is a field of another."""
         return self
 
     def get(self, name: str) -> Any:

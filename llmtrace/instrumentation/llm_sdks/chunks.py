@@ -1,6 +1,6 @@
-"""What does a chunk carry, and what does it tell of its request?
+"""Classify the chunks of the SDKs' protocols, and read their usage and engine timings.
 
-One small function a dialect. Each looks at one chunk (or at a whole answer), notes usage, finish
+One small function a dialect. Each looks at one chunk (or at a unary response), notes usage, finish
 reason and the engine's in-band figures on the recording, and returns what kind of content it saw.
 """
 
@@ -24,7 +24,7 @@ from llmtrace.core.stages import EngineFigures, Reported, reported
 
 _NS_PER_MS: Final = 1_000_000
 _EAGER_NS: Final = 1_000_000
-# Headers and first byte this close together came in one piece: no engine answers that fast.
+# Headers and first byte this close together came in one piece: no engine responds that fast.
 _TOGETHER_NS: Final = 1_000_000
 # A bare vLLM sends its headers once the prompt is tokenised.
 _PROMPT_NS: Final = 100_000_000
@@ -141,19 +141,19 @@ def messages(recording: Recording, event: Any) -> int:
 
 
 def anything(_recording: Recording, chunk: Any) -> int:
-    """Classify a chunk of an iterator llmtrace knows nothing about: what is not empty counts."""
+    """Classify a chunk of an unknown iterator: any chunk that is not empty is text."""
     if isinstance(chunk, str | bytes | bytearray):
         return TEXT if chunk else NOTHING
     return NOTHING if chunk is None else OTHER
 
 
 def nothing(_recording: Recording, _chunk: Any) -> int:
-    """Classify a piece of an answer that is no stream: its parts say nothing by themselves."""
+    """Classify a piece of a unary response as nothing: only the whole can be read."""
     return NOTHING
 
 
 def answer_chat(recording: Recording, answer: Any) -> None:
-    """Note what a whole chat or text completion tells."""
+    """Note what a unary chat or text completion reports."""
     _identity(recording, answer)
     if answer.choices:
         recording.info["finish_reason"] = string(answer.choices[0].finish_reason)
@@ -165,7 +165,7 @@ def answer_chat(recording: Recording, answer: Any) -> None:
 
 
 def answer_responses(recording: Recording, answer: Any) -> None:
-    """Note what a whole response of the Responses API tells."""
+    """Note what a unary response of the Responses API reports."""
     _identity(recording, answer)
     incomplete = getattr(answer, "incomplete_details", None)
     reason = getattr(incomplete, "reason", None)
@@ -183,7 +183,7 @@ def answer_responses(recording: Recording, answer: Any) -> None:
 
 
 def answer_messages(recording: Recording, answer: Any) -> None:
-    """Note what a whole Anthropic message tells."""
+    """Note what a unary Anthropic message reports."""
     recording.info["response_id"] = string(answer.id)
     recording.info["finish_reason"] = string(answer.stop_reason)
     _anthropic_usage(recording, answer.usage)
@@ -206,7 +206,7 @@ def inband(recording: Recording, metrics: Any) -> None:
 
 
 def _identity(recording: Recording, answer: Any) -> None:
-    """Note the answer's id, and who made it where the answer says so."""
+    """Note the response's id, and its model and provider where the response names them."""
     recording.info["response_id"] = string(getattr(answer, "id", None))
     mark = getattr(answer, "system_fingerprint", None)
     if not isinstance(mark, str):
@@ -220,7 +220,7 @@ def _identity(recording: Recording, answer: Any) -> None:
 
 
 def _bound(recording: Recording) -> None:
-    """Bound the engine's wait by the client's own clock, for want of the engine's figures.
+    """Bound the engine's wait by the client's clock where engine timings are not reported.
 
     A bare vLLM sends its headers before it schedules the request and its first byte with the first
     token. What lies between is queue and prefill together, and goes to `prefill`, so marked.
@@ -229,7 +229,7 @@ def _bound(recording: Recording) -> None:
     if not recording.no_gateway_seen or attempt is None or attempt.answered is None:
         return
     if recording.first_byte is None or _late(recording) > _EAGER_NS:
-        return  # nobody was reading: when the first byte came is not known
+        return  # no read was under way: the time of the first byte is not known
     wait_ns = recording.first_byte - attempt.answered
     if wait_ns >= _TOGETHER_NS and not _held_back(recording, attempt, wait_ns):
         wait = Reported(wait_ns, "client_bound")
@@ -237,7 +237,7 @@ def _bound(recording: Recording) -> None:
 
 
 def _late(recording: Recording) -> int:
-    """Return how long the reader had the stream before it asked for the first byte, at least."""
+    """Return a lower bound of the consumer time before the read of the first byte."""
     if recording.ttft is None or recording.first_event is None:
         return recording.consumer_time
     # What it did between the role chunk and the content, which came together, was not late.
@@ -246,9 +246,9 @@ def _late(recording: Recording) -> int:
 
 
 def _held_back(recording: Recording, attempt: LiveAttempt, wait_ns: int) -> bool:
-    """Say whether a proxy that no header shows may have held back headers or chunks.
+    """Return whether a proxy that no header shows may have delayed headers or chunks.
 
-    HAProxy does, by default: up to 200 ms, to fill a packet. Of few chunks one cannot tell.
+    HAProxy does, by default: up to 200 ms, to fill a packet. Few chunks do not show it.
     """
     if attempt.send_started is not None and attempt.send is not None:
         round_trip = 0 if attempt.rtt is None else attempt.rtt.ns
@@ -284,7 +284,7 @@ def _anthropic_usage(recording: Recording, usage: Any) -> None:
     cached = count(getattr(usage, "cache_read_input_tokens", None))
     fresh = count(getattr(usage, "input_tokens", None))
     if fresh is not None:
-        # Anthropic counts what came from its cache apart from the rest of the prompt.
+        # Anthropic counts what came from its cache separately from the rest of the prompt.
         made = count(getattr(usage, "cache_creation_input_tokens", None))
         info["prompt_tokens"] = fresh + (cached or 0) + (made or 0)
     if cached is not None:
@@ -300,17 +300,17 @@ def _extra(answer: Any, key: str) -> Any:
 
 
 def count(value: Any) -> int | None:
-    """Take a count of tokens as it is; what cannot be one is unknown."""
+    """Return a count of tokens as it is; `None` if it cannot be one."""
     # `True` is no count, and what else is derived from a number comes from no server.
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def string(value: Any) -> str | None:
-    """Take a string as it is, within bounds; a server may send anything for one."""
+    """Return a string as it is, cut to a bound; `None` if the server sent another type."""
     return value[:_MAX_STRING] if isinstance(value, str) else None
 
 
 def _text(value: Any) -> str | None:
-    """Name an error by its type or code. Prose is no name, and may quote what was asked."""
+    """Name an error by its type or code. Prose is no name, and may quote the prompt."""
     named = getattr(value, "type", value)
     return named if isinstance(named, str) and _NAME.fullmatch(named) else None

@@ -1,4 +1,4 @@
-"""Which calls of the two SDKs ask a model for an answer, and how is each read?"""
+"""Find the endpoint of a call to a model, and how its chunks and responses are read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmtrace.instrumentation.llm_sdks import chunks
 from llmtrace.instrumentation.streams.timed_reads import Classify
 
 SDKS: Final = ("openai", "anthropic")
-# Who answers at a host, by OpenTelemetry's names: of the host itself, or of what it ends in.
+# Providers by host or host suffix, by OpenTelemetry's names.
 _PROVIDERS: Final[Mapping[str, str]] = {
     "api.openai.com": "openai",
     "api.anthropic.com": "anthropic",
@@ -27,7 +27,7 @@ _PROVIDERS: Final[Mapping[str, str]] = {
     "openai.azure.com": "azure.ai.openai",
     "services.ai.azure.com": "azure.ai.inference",
 }
-# The SDKs' own clients for somebody else's platform.
+# The SDKs' own clients for other platforms.
 _CLIENTS: Final[Mapping[str, str]] = {
     "AzureOpenAI": "azure.ai.openai",
     "AsyncAzureOpenAI": "azure.ai.openai",
@@ -40,7 +40,7 @@ _CLIENTS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One kind of call: how its chunks and its whole answers are read."""
+    """One kind of call: how its chunks and its unary responses are read."""
 
     operation: str
     chunk: Classify
@@ -63,7 +63,7 @@ _ENDPOINTS: Final[Mapping[str, Mapping[str, Endpoint]]] = {
     },
 }
 
-# By the class of the SDK's own answer object.
+# By the class of the SDK's own response object.
 _ANSWERS: Final[Mapping[str, Callable[[Recording, Any], None]]] = {
     "ChatCompletion": chunks.answer_chat,
     "Completion": chunks.answer_chat,
@@ -74,20 +74,20 @@ _ANSWERS: Final[Mapping[str, Callable[[Recording, Any], None]]] = {
 
 @lru_cache(maxsize=256)
 def endpoint_at(url: str, sdk: str | None) -> Endpoint | None:
-    """Find the endpoint that a URL, or the path of one, asks; `None` for every other call."""
+    """Find the endpoint of a URL or its path; `None` for every other call."""
     path = url.partition("?")[0].rstrip("/")
     known = _ENDPOINTS.get(sdk or "", {})
     return next((found for end, found in known.items() if path.endswith(end)), None)
 
 
 def plain_endpoint(path: str) -> tuple[str, Endpoint] | None:
-    """Find the endpoint that a URL's path asks, whoever serves it, and whose protocol that is."""
+    """Find the endpoint of a URL's path on any server, and the SDK whose protocol it is."""
     found = ((sdk, endpoint_at(path, sdk)) for sdk in SDKS)
     return next(((sdk, endpoint) for sdk, endpoint in found if endpoint is not None), None)
 
 
 def library(value: Any) -> str | None:
-    """Name the SDK that something is of, or is derived from; `None` if of neither."""
+    """Name the SDK that a class is of, or derives from; `None` if of neither."""
     kind: Any = type(value)
     return _library(kind)
 
@@ -100,7 +100,7 @@ def _library(kind: Any) -> str | None:
 
 @lru_cache(maxsize=256)
 def provider_of(host: str, kind: Any = None) -> str | None:
-    """Name who answers, by OpenTelemetry's names; `None` = neither host nor client says.
+    """Name the provider, by OpenTelemetry's names; `None` = neither host nor client shows it.
 
     Args:
         host: of the URL.
@@ -117,7 +117,7 @@ def provider_of(host: str, kind: Any = None) -> str | None:
 
 
 def is_stream(value: Any) -> bool:
-    """Say whether a value is one of the SDKs' own streams, not yet timed."""
+    """Return whether a value is one of the SDKs' own streams, not yet timed."""
     kind = type(value)
     return (
         kind.__name__ in {"Stream", "AsyncStream"}
@@ -127,13 +127,13 @@ def is_stream(value: Any) -> bool:
 
 
 def classify_for(stream: Any) -> Classify:
-    """Pick how a stream's chunks are read, from the address it was asked of."""
+    """Return the classifier of a stream's chunks, by the address of its request."""
     found = endpoint_at(stream.response.request.url.path, library(stream))
     return chunks.anything if found is None else found.chunk
 
 
 def read_answer(recording: Recording, answer: Any) -> None:
-    """Note what a plain answer tells, if it is one of the SDKs' own."""
+    """Note what a unary response reports, if it is one of the SDKs' own."""
     if library(answer) is not None:
         read = _ANSWERS.get(type(answer).__name__)
         if read is not None:

@@ -1,7 +1,7 @@
-"""Where does each protocol keep what was asked and what was answered?
+"""Read the prompt and the response content of each protocol.
 
-For the recording of content, if the user wants that; else nothing here runs. One reader a
-protocol, known by how its chunks are classified.
+For the recording of content, if the user enables it; else nothing here runs. One reader a
+protocol, identified by its classifier of chunks.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ Part = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """How one protocol is read: the body of a request, a chunk of a stream, a whole answer."""
+    """How one protocol is read: the body of a request, a chunk of a stream, a unary response."""
 
-    asked: Callable[[Content, Mapping[str, Any]], None]
+    prompt: Callable[[Content, Mapping[str, Any]], None]
     chunk: Callable[[Content, Any], None]
-    answer: Callable[[Content, Any], None]
+    response: Callable[[Content, Any], None]
 
 
-def asked(recording: Recording, classify: Classify, body: Any) -> None:
-    """Note what a request asks, if content is recorded.
+def note_prompt(recording: Recording, classify: Classify, body: Any) -> None:
+    """Note the prompt of a request, if content is recorded.
 
     Args:
         recording: of the request.
         classify: how the protocol's chunks are classified.
-        body: what is sent, before it is made JSON.
+        body: the request's body, before it is made JSON.
     """
     if recording.content is None:
         return
     reader = _READERS.get(classify)
     if reader is not None and isinstance(body, Mapping):
-        recording.content.guarded(reader.asked, body)
+        recording.content.guarded(reader.prompt, body)
 
 
-def answered(recording: Recording, classify: Classify, answer: Any) -> None:
-    """Note what a whole answer says, if content is recorded."""
+def note_response(recording: Recording, classify: Classify, answer: Any) -> None:
+    """Note the content of a unary response, if content is recorded."""
     if recording.content is None:
         return
     reader = _READERS.get(classify)
     if reader is not None:
-        recording.content.guarded(reader.answer, answer)
+        recording.content.guarded(reader.response, answer)
 
 
 def collecting(recording: Recording, classify: Classify) -> Classify:
-    """Return what classifies chunks and, if content is recorded, notes what they say."""
+    """Return a classifier of chunks that also notes their content, if content is recorded."""
     content = recording.content
     if content is None:
         return classify
@@ -78,7 +78,7 @@ def _get(value: Any, key: str) -> Any:
 
 
 def _extra(value: Any, *keys: str) -> Any:
-    """Read the first field there is that an SDK's class does not know."""
+    """Return the first of these fields that an object has outside its SDK's class."""
     known = getattr(value, "model_extra", None) or {}
     return next((known[key] for key in keys if known.get(key)), None)
 
@@ -114,7 +114,7 @@ def _response(call_id: Any, response: Any) -> Part:
 
 
 def _parts(content: Any) -> list[Part]:
-    """Read what a message holds: a text, or a list of parts. What is no text keeps its type."""
+    """Read the content of a message: a text, or a list of parts. Other parts keep their type."""
     if isinstance(content, str):
         return [_text(content)]
     return [_part(one) for one in _list(content)]
@@ -138,7 +138,7 @@ def _part(one: Any) -> Part:
 
 
 def _shown(content: Any) -> Any:
-    """Return a tool's result as text where it is made of texts."""
+    """Return a tool's result as text where it consists of texts."""
     parts = _list(content)
     texts = [_get(part, "text") for part in parts]
     if parts and all(isinstance(text, str) for text in texts):
@@ -149,7 +149,7 @@ def _shown(content: Any) -> Any:
 # --- OpenAI's chat completions -------------------------------------------------------------------
 
 
-def _chat_asked(content: Content, body: Mapping[str, Any]) -> None:
+def _chat_prompt(content: Content, body: Mapping[str, Any]) -> None:
     content.asked(_list(body.get("messages")), _chat_message)
 
 
@@ -164,9 +164,9 @@ def _chat_message(message: Any) -> Message:
 def _chat_calls(message: Any) -> list[Part]:
     calls = []
     for call in _list(_get(message, "tool_calls")):
-        asked_for = _get(call, "function") or _get(call, "custom")
-        arguments = _get(asked_for, "arguments") or _get(asked_for, "input")
-        calls.append(_tool_call(_get(call, "id"), _get(asked_for, "name"), arguments))
+        function = _get(call, "function") or _get(call, "custom")
+        arguments = _get(function, "arguments") or _get(function, "input")
+        calls.append(_tool_call(_get(call, "id"), _get(function, "name"), arguments))
     return calls
 
 
@@ -204,7 +204,7 @@ def _chat_answer(content: Content, answer: Any) -> None:
 # --- OpenAI's text completions -------------------------------------------------------------------
 
 
-def _completion_asked(content: Content, body: Mapping[str, Any]) -> None:
+def _completion_prompt(content: Content, body: Mapping[str, Any]) -> None:
     prompt = body.get("prompt")
     prompts = _list(prompt) or [prompt]
     content.asked(
@@ -220,7 +220,7 @@ def _completion_chunk(content: Content, chunk: Any) -> None:
 # --- OpenAI's Responses --------------------------------------------------------------------------
 
 
-def _responses_asked(content: Content, body: Mapping[str, Any]) -> None:
+def _responses_prompt(content: Content, body: Mapping[str, Any]) -> None:
     instructions = body.get("instructions")
     if isinstance(instructions, str):
         content.instructed([_text(instructions)])
@@ -237,8 +237,10 @@ def _responses_item(item: Any) -> Message:
     if kind == "function_call_output":
         return "tool", [_response(call_id, _shown(_get(item, "output")))]
     if kind == "reasoning":
-        told = [*_list(_get(item, "content")), *_list(_get(item, "summary"))]
-        return "assistant", [{"type": "reasoning", "content": _get(part, "text")} for part in told]
+        parts = [*_list(_get(item, "content")), *_list(_get(item, "summary"))]
+        return "assistant", [
+            {"type": "reasoning", "content": _get(part, "text")} for part in parts
+        ]
     return _role(item), _parts(_get(item, "content"))
 
 
@@ -278,7 +280,7 @@ def _responses_answer(content: Content, answer: Any) -> None:
 # --- Anthropic's Messages ------------------------------------------------------------------------
 
 
-def _messages_asked(content: Content, body: Mapping[str, Any]) -> None:
+def _messages_prompt(content: Content, body: Mapping[str, Any]) -> None:
     system = body.get("system")
     if system:
         content.instructed(_parts(system))
@@ -322,13 +324,13 @@ def _anything_chunk(content: Content, chunk: Any) -> None:
 
 
 def _nothing(_content: Content, _answer: Any) -> None:
-    """Of what is not known nothing can be said."""
+    """Read nothing: the protocol is not known."""
 
 
 _READERS: Final[Mapping[Classify, _Reader]] = {
-    chunks.chat: _Reader(_chat_asked, _chat_chunk, _chat_answer),
-    chunks.completions: _Reader(_completion_asked, _completion_chunk, _completion_chunk),
-    chunks.responses: _Reader(_responses_asked, _responses_chunk, _responses_answer),
-    chunks.messages: _Reader(_messages_asked, _messages_chunk, _messages_answer),
+    chunks.chat: _Reader(_chat_prompt, _chat_chunk, _chat_answer),
+    chunks.completions: _Reader(_completion_prompt, _completion_chunk, _completion_chunk),
+    chunks.responses: _Reader(_responses_prompt, _responses_chunk, _responses_answer),
+    chunks.messages: _Reader(_messages_prompt, _messages_chunk, _messages_answer),
     chunks.anything: _Reader(_nothing, _anything_chunk, _nothing),
 }

@@ -1,4 +1,4 @@
-"""How are the OpenAI and Anthropic SDKs instrumented?
+"""Instrument the OpenAI and Anthropic SDKs.
 
 Both are made by the same generator, so one seam serves both: every call, streamed or not, raw or
 parsed, sync or async, goes through the client's `request`. What differs is in `endpoints`.
@@ -35,14 +35,14 @@ _MARK: Final = "_llmtrace_patch"
 
 @dataclass(slots=True)
 class _Patch:
-    """Whether an instrumentation still counts: copies of a client keep the class made for it."""
+    """Whether an instrumentation is active: copies of a client keep the class made for it."""
 
     on: bool = True
 
 
 @dataclass(slots=True)
 class _Call:
-    """One call as it goes through the seam."""
+    """One call that goes through the seam."""
 
     recording: Recording
     endpoint: Endpoint
@@ -56,7 +56,7 @@ def instrument_client(target: Any) -> Callable[[], None]:
     """Record every call that goes through the `request` of a client class, or of one client.
 
     Returns:
-        What undoes it. It does not keep the client alive.
+        The function that undoes it. It does not keep the client alive.
 
     Raises:
         ConfigError: its `request` is not the SDK's.
@@ -93,14 +93,14 @@ def instrument_client(target: Any) -> Callable[[], None]:
 
 
 def is_instrumented(target: Any) -> bool:
-    """Say whether this very class, or this one client, is instrumented already."""
+    """Return whether exactly this class, or this one client, is instrumented already."""
     kind = target if inspect.isclass(target) else type(target)
     patch = vars(kind).get(_MARK)
     return patch is not None and patch.on
 
 
 def bypassed(path: str, version: str) -> bool:
-    """Say whether a request should have come through `request`, and has not.
+    """Return whether a request should have gone through `request`, and has not.
 
     Args:
         path: of the request's URL.
@@ -116,7 +116,7 @@ def bypassed(path: str, version: str) -> bool:
 
 
 def _records(client: Any) -> bool:
-    """Say whether a client is instrumented, alone or by its class."""
+    """Return whether a client is instrumented, alone or by its class."""
     kind = type(client)
     patch = getattr(kind, _MARK, None)
     if patch is None or patch.on:
@@ -138,7 +138,7 @@ def _request(plain: Callable[..., Any]) -> Callable[..., Any]:
                     rejected = _take_back(call, error)
                     if not rejected:
                         raise
-                if rejected:  # out here, so that another error has no trace of this one
+                if rejected:  # outside, so that another error does not chain this one
                     result = plain(self, cast_to, call.options, *args, **kwargs)
         except BaseException as error:
             _failed(call, error, rejected=rejected)
@@ -173,7 +173,7 @@ def _arequest(plain: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
 
 
 def _take_back(call: _Call, error: Exception) -> bool:
-    """Say whether to send the request again as the caller made it, after this error."""
+    """Return whether to send the application's unaltered request after this error."""
     unaltered = None if call.altered is None else call.altered.unaltered_after(error)
     if unaltered is None:
         return False
@@ -208,7 +208,7 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
         internal_error("sdk", error)
         return None
     call = _Call(recording, endpoint, options, str(info["server"]), filled)
-    message_content.asked(recording, endpoint.chunk, options.json_data)
+    message_content.note_prompt(recording, endpoint.chunk, options.json_data)
     try:
         _prepare(runtime, client, call)
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
@@ -219,7 +219,7 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
 
 
 def _known(client: Any, options: Any, endpoint: Endpoint, sdk: str | None) -> dict[str, Any]:
-    """Return the row fields that the call itself tells."""
+    """Return the row fields that the call itself gives."""
     host, server = _server(client)
     kind: Any = type(client)
     body = options.json_data if isinstance(options.json_data, dict) else {}
@@ -234,7 +234,7 @@ def _known(client: Any, options: Any, endpoint: Endpoint, sdk: str | None) -> di
 
 
 def _server(client: Any) -> tuple[str, str]:
-    """Return the host a client asks, and the same with its port, if the URL names one."""
+    """Return the host a client calls, and the same with its port, if the URL names one."""
     url = client._base_url  # noqa: SLF001 - OpenAI's `base_url` takes longer than all of this
     known: tuple[Any, str, str] | None = getattr(client, "_llmtrace_server", None)
     if known is None or known[0] is not url:
@@ -244,7 +244,7 @@ def _server(client: Any) -> tuple[str, str]:
 
 
 def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
-    """Note the headers that go along, and ask for usage on a copy of the request's options."""
+    """Note the headers to send, and request usage on a copy of the request's options."""
     recording, options = call.recording, call.options
     given = options.headers if is_mapping(options.headers) else {}
     # The client's own: `default_headers` would compute all the others for each request.
@@ -257,7 +257,7 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
     added = propagation.outgoing(recording, {**custom, **given}, host, parsed=parsed)
     # Its HTTP client adds them: the SDK would take each through half a dozen merges.
     recording.outgoing = client._client, added  # noqa: SLF001
-    # Of a raw stream the bytes are the caller's to read: nothing could be hidden among them.
+    # A raw stream's bytes are read by the application: nothing could be hidden among them.
     if not (recording.stream and call.endpoint.usage_option and runtime.ask_usage) or (
         raw == "stream"
     ):
@@ -268,12 +268,12 @@ def _prepare(runtime: Runtime, client: Any, call: _Call) -> None:
         recording.usage_hidden = True
 
 
-# How the SDKs say that `with_raw_response` or `with_streaming_response` was used.
+# How the SDKs mark that `with_raw_response` or `with_streaming_response` was used.
 _RAW_HEADER: Final = "X-Stainless-Raw-Response"
 
 
 def _deliver(call: _Call, result: Any, *, rejected: bool) -> Any:
-    """Hand the caller what the SDK returned, timed from here on."""
+    """Return the SDK's result, timed from here on."""
     call.recording.calling, call.recording.outgoing = False, None
     if call.altered is not None:
         (call.altered.works_without if rejected else call.altered.taken)()

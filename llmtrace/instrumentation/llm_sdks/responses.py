@@ -1,7 +1,7 @@
-"""How is what an SDK's call returns timed from then on, and still the SDK's own object?
+"""Time the result of an SDK's call from then on; it stays the SDK's own object.
 
 A stream is timed by its iterator, a raw response by its bytes or by what it is parsed into, a
-whole answer is read for what it tells.
+unary response is read for what it reports.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from llmtrace.instrumentation.streams.timed_reads import (
 
 
 def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
-    """Time an SDK's stream from its own iterator up: the object the caller gets is its own."""
+    """Time an SDK's stream by replacing its iterator: the stream stays the SDK's own object."""
     recording.opened()
     recording.reads_bytes = False
     recording.expects_finish = True
@@ -39,7 +39,7 @@ def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
 
 
 def hide_usage(stream: Any) -> None:
-    """Keep the usage chunk from the caller of a stream that could not be timed."""
+    """Hide the usage chunk from the consumer of a stream that could not be timed."""
     iterator = stream._iterator  # noqa: SLF001
     if hasattr(iterator, "__anext__"):
         stream._iterator = (  # noqa: SLF001
@@ -50,7 +50,7 @@ def hide_usage(stream: Any) -> None:
 
 
 def deliver(recording: Recording, endpoint: Endpoint, result: Any) -> None:
-    """Time what a call returned from here on, or end the row where nothing is left to time."""
+    """Time a call's result from here on, or end the row where nothing is left to time."""
     if not recording.stream:
         _whole(recording, endpoint, result)
     elif hasattr(result, "_iterator"):
@@ -62,7 +62,7 @@ def deliver(recording: Recording, endpoint: Endpoint, result: Any) -> None:
 def _whole(recording: Recording, endpoint: Endpoint, result: Any) -> None:
     response = getattr(result, "http_response", None)
     if response is not None and not response.is_closed:
-        # `with_streaming_response`: the body is still the caller's to read.
+        # `with_streaming_response`: the application still has to read the body.
         _raw(recording, endpoint, result)
         recording.stream = False
         return
@@ -70,14 +70,14 @@ def _whole(recording: Recording, endpoint: Endpoint, result: Any) -> None:
         answer = result if response is None else _parse_raw(result)
         if hasattr(answer, "id"):
             endpoint.answer(recording, answer)
-            message_content.answered(recording, endpoint.chunk, answer)
-    except Exception as error:  # noqa: BLE001 - an odd answer is still the caller's answer
+            message_content.note_response(recording, endpoint.chunk, answer)
+    except Exception as error:  # noqa: BLE001 - an odd response is still the application's
         internal_error("sdk.answer", error)
     recording.finish("success")
 
 
 def _parse_raw(result: Any) -> Any:
-    """Parse a raw response whose body is here, which its caller would do anyway."""
+    """Parse a raw response whose body is here, as the application would do anyway."""
     if inspect.iscoroutinefunction(result.parse):
         return result._parse()  # noqa: SLF001 - what the coroutine calls once it has the body
     return result.parse()
@@ -101,7 +101,7 @@ def _parsing(kind: Any) -> type[Any]:
     """Make the subclass of a raw response that times what it is parsed into.
 
     A subclass and not an attribute on the instance: that would be a reference cycle, and keep
-    connections of dropped answers open until the garbage collector comes by.
+    connections of released responses open until the garbage collector runs.
     """
 
     class Sync(kind):  # type: ignore[misc]
@@ -128,7 +128,7 @@ def _parsing(kind: Any) -> type[Any]:
 
 
 def _parses(recording: Recording) -> None:
-    """Note that a whole body is read now, by its parsing: the caller waits for it."""
+    """Note that a whole body is read now, by its parsing: the consumer waits for it."""
     if not recording.ended and not recording.stream:
         try:
             recording.reads_bytes = False
@@ -158,7 +158,7 @@ def _parsed(parsed: Any, recording: Recording, endpoint: Endpoint) -> Any:
         elif not recording.ended:
             if hasattr(parsed, "id"):
                 endpoint.answer(recording, parsed)
-                message_content.answered(recording, endpoint.chunk, parsed)
+                message_content.note_response(recording, endpoint.chunk, parsed)
             recording.finish("success")
     except Exception as error:  # noqa: BLE001
         unrecorded(recording, endpoint, parsed, error)
@@ -166,7 +166,7 @@ def _parsed(parsed: Any, recording: Recording, endpoint: Endpoint) -> Any:
 
 
 def unrecorded(recording: Recording, endpoint: Endpoint, result: Any, error: Exception) -> None:
-    """Let what a call returned go on by itself, since recording it has failed."""
+    """Stop recording a call's result, since recording it has failed."""
     internal_error("sdk", error)
     recording.finish("success")
     if recording.usage_hidden:
@@ -177,7 +177,7 @@ def unrecorded(recording: Recording, endpoint: Endpoint, result: Any, error: Exc
 
 
 def copy_identity(made: type[Any], kind: type[Any]) -> type[Any]:
-    """Give a class the name and place of the one it stands for, and return it."""
+    """Give a class the name and module of the class it replaces, and return it."""
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(made, name, getattr(kind, name))
     return made

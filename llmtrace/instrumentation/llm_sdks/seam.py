@@ -1,7 +1,7 @@
-"""How does every call of an SDK's function go through llmtrace, whoever holds that function?
+"""Divert an SDK's function so that every call goes through llmtrace, by any reference to it.
 
 Another instrumentation may have put a function of its own on a class or a client before us, and
-kept the SDK's to call: what is set on a class would hide beneath it. So the function itself is
+kept the SDK's to call: a function set on a class would never be called. So the function itself is
 diverted, by its code, and the order in which instrumentations are set up does not matter.
 """
 
@@ -20,7 +20,7 @@ _ASYNC: Final = "async def request(*args, **kwargs):\n    return await {}(*args,
 
 
 class Seam:
-    """One function of an SDK, diverted while somebody needs it to be."""
+    """One function of an SDK, diverted while at least one instrumentation needs it."""
 
     def __init__(self, function: FunctionType, name: str) -> None:
         self._function = function
@@ -54,7 +54,7 @@ class Seam:
     def release(self) -> None:
         """Undo one `divert`; the last one puts the function's own code back."""
         self._users -= 1
-        # Whoever diverted it after us goes on calling what we made, which then does nothing.
+        # A later instrumentation keeps calling our function, which then only passes on.
         if self._users == 0 and self._function.__code__ is self._diverted:
             self._function.__code__ = self._plain
             del self._function.__signature__  # type: ignore[attr-defined]

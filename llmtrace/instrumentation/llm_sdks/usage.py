@@ -1,4 +1,4 @@
-"""Which streamed requests get `include_usage` added, and what if the server rejects them?
+"""Add `include_usage` to streamed requests, and undo it for servers that reject it.
 
 A server that rejects an altered request gets the unaltered one, once. If that works, no request to
 it is altered again. A server that has taken an altered request for a model is trusted to take the
@@ -17,7 +17,7 @@ from llmtrace.core.failopen import internal_error
 # Hosts known to reject `stream_options.include_usage`; they report usage without it
 # (openai/openai-agents-python#442).
 _KNOWN_TO_REJECT: Final = frozenset({"api.mistral.ai"})
-# Statuses that are about the moment and not about the request.
+# Statuses that are about a temporary state and not about the request.
 _PASSING: Final = frozenset({408, 409, 425, 429})
 _HTTP_ERROR: Final = 400
 _SERVER_ERROR: Final = 500
@@ -30,7 +30,7 @@ _unrelated: set[tuple[str, int, str]] = set()
 
 
 class Altered:
-    """A request whose stream is asked for token counts that its caller did not ask for.
+    """A streamed request with a usage chunk that the application did not request.
 
     Attributes:
         options: as it is to be sent.
@@ -47,11 +47,11 @@ class Altered:
         self.options.json_data = {**unaltered.json_data, "stream_options": wanted}
 
     def unaltered_after(self, error: Exception) -> Any:
-        """Return the caller's own request, if it is to be sent after this error. Never raises."""
+        """Return the unaltered request, if it is to be sent after this error. Never raises."""
         try:
             status = getattr(error, "status_code", None)
             if not isinstance(status, int) or status < _HTTP_ERROR:
-                return None  # no answer: the request was not rejected
+                return None  # no response: the request was not rejected
             code = code_of(error)
             passing = status in _PASSING or status >= _SERVER_ERROR
             if (self._server, self._model) in _takes and (
@@ -61,10 +61,10 @@ class Altered:
             self._repeated = status, code
             if not passing:
                 return self._unaltered
-            # The SDK has tried the altered one as often as it may.
+            # The SDK has used up its attempts on the altered one.
             once = copy.copy(self._unaltered)
             once.max_retries = 0
-        except Exception as broken:  # noqa: BLE001 - the caller gets the server's error, not ours
+        except Exception as broken:  # noqa: BLE001 - the server's error is raised, not ours
             internal_error("sdk.request", broken)
             return None
         return once
@@ -79,7 +79,7 @@ class Altered:
         _rejects.add(self._server)
 
     def fails_without(self, error: Exception) -> None:
-        """Note what the unaltered request failed with: if the same, ours was not at fault."""
+        """Note the unaltered request's error: the same one shows `include_usage` not at fault."""
         status, code = self._repeated or (None, None)
         same = getattr(error, "status_code", None) == status and code_of(error) == code
         if status is not None and code is not None and same and len(_unrelated) < _MAX_KNOWN:
@@ -87,7 +87,7 @@ class Altered:
 
 
 def alter(options: Any, host: str, server: str) -> Altered | None:
-    """Return the request with usage asked for; `None` where it is to stay as it is.
+    """Return the request with usage requested; `None` where it is to stay as it is.
 
     Args:
         options: of a streamed request whose endpoint knows `stream_options`.
@@ -100,8 +100,8 @@ def alter(options: Any, host: str, server: str) -> Altered | None:
     extra = options.extra_json if is_mapping(options.extra_json) else {}
     if "stream_options" in extra:  # it would win over ours
         return None
-    asked = body.get("stream_options")
-    given: Mapping[str, Any] = asked if is_mapping(asked) else {}
+    options_sent = body.get("stream_options")
+    given: Mapping[str, Any] = options_sent if is_mapping(options_sent) else {}
     if "include_usage" in given:
         return None
     model = body.get("model")
@@ -110,6 +110,6 @@ def alter(options: Any, host: str, server: str) -> Altered | None:
 
 
 def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Say whether a value is a mapping, and not what the SDKs have for one that is not given."""
-    # What is not given is false, and most mappings are dictionaries: the rest takes long to ask.
+    """Return whether a value is a mapping, and not the SDKs' marker for an omitted one."""
+    # An omitted one is false, and most mappings are dictionaries: the last check is slow.
     return isinstance(value, dict) or (bool(value) and isinstance(value, Mapping))

@@ -1,1 +1,1 @@
-"""How are answers over WebSocket and gRPC recorded?"""
+"""Record responses over WebSocket and gRPC."""

@@ -1,7 +1,7 @@
-"""How is one gRPC call timed, from its start to its last message, and still gRPC's own call?
+"""Time one gRPC call from its start to its last message; it stays gRPC's own call.
 
 A call that streams is made an instance of a subclass of its class, sync, or is read through an
-iterator as interceptors may give one, asyncio. gRPC tells nothing of connections: the network
+iterator as interceptors may give one, asyncio. gRPC reports nothing of connections: the network
 phases of such a row are unknown.
 """
 
@@ -32,9 +32,9 @@ class Calls:
     """Which calls of a channel are recorded, and how.
 
     Attributes:
-        classify: notes what a response message tells, and returns its kind.
+        classify: notes what a response message reports, and returns its kind.
         done: whether a message is the last; `None` = the status alone says that all have come.
-        wanted: whether a method, by its full name, asks a model for an answer.
+        wanted: whether a method, by its full name, calls a model.
         info: row fields each row carries.
         attributes: of the user's own.
     """
@@ -52,7 +52,7 @@ class Calls:
 
         Args:
             details: how it is to be made, as an interceptor is given them.
-            remade: makes them anew from these and other metadata.
+            remade: copies them with other metadata.
             stream: whether its responses stream.
         """
         runtime = active()
@@ -98,7 +98,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call as it goes.
+    """One call under way.
 
     Attributes:
         recording: of its request.
@@ -134,7 +134,7 @@ def stream(call: Call, responses: Any) -> Any:
         vars(responses).update(
             _llmtrace=call.recording,
             _llmtrace_classify=call.classify,
-            _llmtrace_let_go=finalize.StreamFinalizer(call.recording),
+            _llmtrace_finalizer=finalize.StreamFinalizer(call.recording),
         )
         kind: Any = type(responses)
         responses.__class__ = _timed(kind)
@@ -147,7 +147,7 @@ def stream(call: Call, responses: Any) -> Any:
 def _timed(kind: Any) -> type[Any]:
     """Make the subclass of a sync call that times its reads.
 
-    A subclass and not an object around it: a call is also the exception that reading it raises.
+    A subclass and not a proxy: a call is also the exception that reading it raises.
     """
 
     class Responses(kind):  # type: ignore[misc]
@@ -161,12 +161,12 @@ def _timed(kind: Any) -> type[Any]:
                 message = super().__next__()
             except StopIteration:
                 self.__class__ = kind  # nothing is left to time
-                _told(self, recording)
+                _note_metadata(self, recording)
                 recording.exhausted()
                 raise
             except BaseException as error:
-                self.__class__ = kind  # and most likely the error is the call itself
-                _told(self, recording)
+                self.__class__ = kind  # the error is usually the call itself
+                _note_metadata(self, recording)
                 recording.failed(error)
                 raise
             _got(self, recording, message)
@@ -178,7 +178,7 @@ def _timed(kind: Any) -> type[Any]:
         def cancel(self) -> bool:
             cancelled: bool = super().cancel()
             if cancelled:
-                _told(self, self._llmtrace)
+                _note_metadata(self, self._llmtrace)
                 finalize.closed(self._llmtrace, _CANCELLED)
             return cancelled
 
@@ -186,7 +186,7 @@ def _timed(kind: Any) -> type[Any]:
 
 
 def _got(responses: Any, recording: Recording, message: Any) -> None:
-    # `Recording.switch_interval` and `add_content_chunk` in line, as in `timed_reads`: this runs
+    # `Recording.switch_interval` and `add_content_chunk` inline, as in `timed_reads`: this runs
     # for every message.
     try:
         recording.mark = now = recording.clock()
@@ -225,15 +225,15 @@ def whole(call: Call, answer: Any) -> Any:
 
 
 def _over(call: Call, answer: Any) -> None:
-    """End the row of a sync call that is over, in whatever thread."""
+    """End the row of a sync call that is over, in any thread."""
     recording = call.recording
     error = None
     try:
         error = answer.exception()
         if error is None:
             call.classify(recording, answer.result())
-        _told(answer, recording)
-    except Exception as broken:  # noqa: BLE001 - cancelled: then asking for its error raises
+        _note_metadata(answer, recording)
+    except Exception as broken:  # noqa: BLE001 - cancelled: then reading its error raises
         if type(broken).__name__ != "FutureCancelledError":
             internal_error("grpc", broken)
         error = broken if answer.cancelled() else error
@@ -260,7 +260,7 @@ def astream(call: Call, responses: Any) -> Any:
             return classify(recording, message)
 
         def over(ended: Any) -> None:
-            _told_async(ended, recording)
+            _note_metadata_async(ended, recording)
             if ended.cancelled():
                 finalize.closed(recording, _CANCELLED)
 
@@ -276,7 +276,7 @@ def awhole(call: Call, answer: Any) -> Any:
     try:
         answer.add_done_callback(partial(_unless_awaited, call.recording))
         vars(answer).update(
-            _llmtrace=call, _llmtrace_let_go=finalize.StreamFinalizer(call.recording)
+            _llmtrace=call, _llmtrace_finalizer=finalize.StreamFinalizer(call.recording)
         )
         kind: Any = type(answer)
         answer.__class__ = _awaited(kind)
@@ -293,7 +293,7 @@ def _awaited(kind: Any) -> type[Any]:
             try:
                 message = yield from super().__await__()
             except BaseException as error:
-                _told_by(error, call.recording)
+                _note_error_metadata(error, call.recording)
                 call.failed(error)
                 raise
             _answered(call, self, message)
@@ -303,8 +303,8 @@ def _awaited(kind: Any) -> type[Any]:
 
 
 def _unless_awaited(recording: Recording, answer: Any) -> None:
-    """Note how a call ended, in case that nobody awaits it."""
-    _told_async(answer, recording)
+    """Note how a call ended, in case it is never awaited."""
+    _note_metadata_async(answer, recording)
     status = recording.attributes.get(_STATUS)
     if (
         isinstance(status, str)
@@ -319,7 +319,7 @@ def _answered(call: Call, answer: Any, message: Any) -> None:
     try:
         if not recording.ended:
             call.classify(recording, message)
-            _told_async(answer, recording)
+            _note_metadata_async(answer, recording)
     except Exception as error:  # noqa: BLE001
         internal_error("grpc", error)
     recording.finish("success")
@@ -333,22 +333,22 @@ def _as_it_is(value: Any) -> Any:
 
 
 @fails_open("grpc")
-def _told(answer: Any, recording: Recording) -> None:
-    """Note what a sync call was told along with its answer, if it is over: else one would wait."""
+def _note_metadata(answer: Any, recording: Recording) -> None:
+    """Note a sync call's metadata if it is over: otherwise reading them would wait."""
     if answer.done():
         _ended(recording, answer)
 
 
 @fails_open("grpc")
-def _told_by(error: BaseException, recording: Recording) -> None:
-    """Note what asyncio's error tells that a call ended with."""
+def _note_error_metadata(error: BaseException, recording: Recording) -> None:
+    """Note the metadata of the asyncio error that a call ended with."""
     if hasattr(error, "trailing_metadata"):
         _ended(recording, error)
 
 
 @fails_open("grpc")
-def _told_async(answer: Any, recording: Recording) -> None:
-    """Note what asyncio's call that is over was told along with its answer."""
+def _note_metadata_async(answer: Any, recording: Recording) -> None:
+    """Note the metadata of an asyncio call that is over."""
     if recording.ended:
         return
     _ended(recording, answer, _at_once)
@@ -358,14 +358,14 @@ def _ended(recording: Recording, answer: Any, get: Callable[[Any], Any] = _as_it
     name = getattr(get(answer.code()), "name", None)
     if isinstance(name, str):
         recording.attributes[_STATUS] = name
-    # With no content, a status that is an error makes all of it a failed attempt's time.
+    # Without content, an error status makes all of it a failed attempt's time.
     ok = name == "OK" or recording.ttft is not None
     initial, trailing = get(answer.initial_metadata()), get(answer.trailing_metadata())
     _note(recording, (*(initial or ()), *(trailing or ())), ok=ok)
 
 
 def _note(recording: Recording, metadata: Any, *, ok: bool) -> None:
-    """Note what metadata tells of where the time went, as an HTTP answer's headers would."""
+    """Note what metadata reports of where the time went, as an HTTP response's headers do."""
     raw = [
         (key.encode("latin-1"), value if isinstance(value, bytes) else value.encode())
         for key, value in metadata or ()
@@ -375,9 +375,9 @@ def _note(recording: Recording, metadata: Any, *, ok: bool) -> None:
 
 
 def _at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return what a coroutine comes to without waiting; `None` if it would have to wait.
+    """Return a coroutine's result without waiting; `None` if it would have to wait.
 
-    To wait would be a point where the caller's task can be cancelled, and lose a message.
+    A wait would be a point where the application's task can be cancelled, and lose a message.
     """
     try:
         coroutine.send(None)

@@ -1,7 +1,7 @@
-"""What do OpenAI's events say that come over a WebSocket, from its Realtime and Responses APIs?
+"""Classify OpenAI's events over a WebSocket, of its Realtime and Responses APIs.
 
-Most events are deltas, and are known by their type alone; only what begins or ends an answer is
-parsed.
+Most events are deltas, and are known by their type alone; only events that begin or end a response
+are parsed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from llmtrace.core.recording import NOTHING, OTHER, TEXT, Recording
 from llmtrace.instrumentation.llm_sdks import chunks
 
-# Realtime's beside those of Responses; its older names, which other servers still use, too.
+# Realtime's types next to those of Responses; its older names, which other servers still use, too.
 _DELTAS: Final[Mapping[str, int]] = {
     **chunks.RESPONSE_DELTAS,
     "response.text.delta": TEXT,
@@ -36,7 +36,7 @@ _TYPE_BYTES: Final = re.compile(_TYPE.pattern.encode())
 _EMPTY: Final = ('"delta":""', '"delta": ""')
 _EMPTY_BYTES: Final = (b'"delta":""', b'"delta": ""')
 
-# How the latest delta began, and its kind: the next one most likely begins just so.
+# How the latest delta began, and its kind: the next one usually begins the same.
 _latest: dict[type[Any], tuple[Any, int]] = {}
 
 # A larger event is taken for what its type says, and not parsed.
@@ -44,17 +44,17 @@ _MAX_BYTES: Final = 16 << 20
 
 
 def asks(message: Any) -> bool:
-    """Say whether a message sent asks for an answer."""
+    """Return whether a sent message requests a response."""
     return _type(message) == "response.create"
 
 
 def begins(message: Any) -> bool:
-    """Say whether a message is the first of an answer, or refuses one."""
+    """Return whether a message is the first of a response, or rejects one."""
     return _type(message) in {_BEGINS, _ERROR}
 
 
 def read(recording: Recording, message: Any) -> int:
-    """Classify an event; the one that ends an answer tells its finish reason and its tokens."""
+    """Classify an event; the one that ends a response reports its finish reason and its tokens."""
     known = _latest.get(message.__class__)
     if known is not None and message.startswith(known[0]):
         return NOTHING if _is_empty(message) else known[1]
@@ -65,7 +65,7 @@ def read(recording: Recording, message: Any) -> int:
     if kind in _PARSED:
         event = _parsed(message) or {}
         if kind == _ERROR:
-            _refused(recording, event)
+            _rejected(recording, event)
         else:
             _answer(recording, event.get("response"), over=kind in _ENDS)
     return NOTHING
@@ -91,7 +91,7 @@ def _type(message: Any) -> str:
 
 
 def _parsed(message: Any) -> Mapping[str, Any] | None:
-    """Parse an event; what is none, or too large or deep to be looked at, is `None`."""
+    """Parse an event; `None` if it is none, or too large or deep to be parsed."""
     if len(message) > _MAX_BYTES or not message:
         return None
     try:
@@ -102,25 +102,25 @@ def _parsed(message: Any) -> Mapping[str, Any] | None:
 
 
 def _answer(recording: Recording, response: Any, *, over: bool) -> None:
-    """Note what the response inside an event tells."""
-    told: Mapping[str, Any] = response if isinstance(response, Mapping) else {}
+    """Note what the response inside an event reports."""
+    fields: Mapping[str, Any] = response if isinstance(response, Mapping) else {}
     info = recording.info
     for name, key in (("response_id", "id"), ("model", "model")):
-        if (text := _string(told.get(key))) is not None:
+        if (text := _string(fields.get(key))) is not None:
             info[name] = text
     if not over:
         return
-    status = _string(told.get("status")) or "completed"
-    why = [_mapping(told.get(key)) for key in ("incomplete_details", "status_details")]
+    status = _string(fields.get("status")) or "completed"
+    why = [_mapping(fields.get(key)) for key in ("incomplete_details", "status_details")]
     reason = next((text for one in why if (text := _string(one.get("reason")))), None)
     info["finish_reason"] = reason or status
     if status == "failed":
-        errors = [_mapping(told.get("error")), *(_mapping(one.get("error")) for one in why)]
+        errors = [_mapping(fields.get("error")), *(_mapping(one.get("error")) for one in why)]
         codes = (_string(one.get("code")) or _string(one.get("type")) for one in errors)
         recording.failure = ("error", next(filter(None, codes), "response.failed"))
     elif status == "cancelled":
         recording.failure = ("cancelled", None)
-    _usage(info, _mapping(told.get("usage")))
+    _usage(info, _mapping(fields.get("usage")))
 
 
 def _usage(info: dict[str, Any], usage: Mapping[str, Any]) -> None:
@@ -136,10 +136,10 @@ def _usage(info: dict[str, Any], usage: Mapping[str, Any]) -> None:
     )
 
 
-def _refused(recording: Recording, event: Mapping[str, Any]) -> None:
-    """Note an error. Before an answer has begun it is the answer; later it is about other things.
+def _rejected(recording: Recording, event: Mapping[str, Any]) -> None:
+    """Note an error, if no response has begun: then it is the response.
 
-    An answer that fails itself says so in its last event.
+    Later errors concern other things; a response that fails reports that in its last event.
     """
     if recording.info.get("response_id") is not None:
         return

@@ -1,6 +1,6 @@
-"""What does a message of the application's own protocol carry? A function of the application says.
+"""Classify messages of the application's own protocol by a function of the application.
 
-For protocols llmtrace does not know: what a `classify` of the user's returns for one message,
+For protocols llmtrace does not know: the result of the user's `classify` for one message is
 checked and noted on the recording.
 """
 
@@ -17,7 +17,7 @@ from llmtrace.instrumentation.llm_sdks import chunks
 from llmtrace.instrumentation.streams.timed_reads import Classify
 
 Kind = Literal["text", "reasoning", "tool_call", "other"]
-# What a user's function says of a message: nothing, its kind, or that and what else it tells.
+# A user function's result for a message: nothing, its kind, or its kind and what it reports.
 Classification = Kind | Mapping[str, Any] | None
 
 _KINDS: Final[Mapping[Any, int]] = {
@@ -32,43 +32,43 @@ _NS: Final = 1_000_000_000
 
 
 def reader(classify: Callable[[Any], Classification] | None) -> Classify:
-    """Make what reads the messages of a protocol from a user's function; `None` = not empty."""
+    """Make the classifier of a protocol from a user's function; `None` = not empty is text."""
     if classify is None:
         return chunks.anything
 
     def read(recording: Recording, message: Any) -> int:
-        told = classify(message)
-        if told.__class__ is str or told is None:
-            return _kind(told)
-        return _noted(recording, told)
+        result = classify(message)
+        if result.__class__ is str or result is None:
+            return _kind(result)
+        return _noted(recording, result)
 
     return read
 
 
-def _kind(told: Any) -> int:
+def _kind(kind: Any) -> int:
     try:
-        return _KINDS[told]
+        return _KINDS[kind]
     except (KeyError, TypeError):
-        wanted = ", ".join(repr(kind) for kind in _KINDS)
-        raise DataError(f"classify returned {told!r}, not one of {wanted} or a mapping") from None
+        wanted = ", ".join(repr(name) for name in _KINDS)
+        raise DataError(f"classify returned {kind!r}, not one of {wanted} or a mapping") from None
 
 
-def _noted(recording: Recording, told: Any) -> int:
-    if not isinstance(told, Mapping):
-        return _kind(told)
-    if unknown := told.keys() - set(_KNOWN):
-        msg = f"classify told of {', '.join(map(repr, unknown))}; known are {', '.join(_KNOWN)}"
+def _noted(recording: Recording, fields: Any) -> int:
+    if not isinstance(fields, Mapping):
+        return _kind(fields)
+    if unknown := fields.keys() - set(_KNOWN):
+        msg = f"classify reported {', '.join(map(repr, unknown))}; known are {', '.join(_KNOWN)}"
         raise DataError(msg)
     info = recording.info
     for name in _TEXTS:
-        if (text := chunks.string(told.get(name))) is not None:
+        if (text := chunks.string(fields.get(name))) is not None:
             info[name] = text
     for name in _COUNTS:
-        if (count := chunks.count(told.get(name))) is not None:
+        if (count := chunks.count(fields.get(name))) is not None:
             info[name] = count
-    if isinstance(timing := told.get(_TIMING), str):
+    if isinstance(timing := fields.get(_TIMING), str):
         propagation.incoming(recording, {"server-timing": timing})
-    if any(name in told for name in _ENGINE):
-        queue, prefill = (reported(told.get(name), _NS, "engine_inband") for name in _ENGINE)
+    if any(name in fields for name in _ENGINE):
+        queue, prefill = (reported(fields.get(name), _NS, "engine_inband") for name in _ENGINE)
         recording.add_engine_figures(EngineFigures(queue=queue, prefill=prefill))
-    return _kind(told.get("kind"))
+    return _kind(fields.get("kind"))

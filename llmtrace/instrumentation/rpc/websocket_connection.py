@@ -1,7 +1,7 @@
-"""How is each message looked at that goes over a WebSocket, and its connection still the same?
+"""Look at each message of a WebSocket; its connection stays the same object.
 
-A connection of the `websockets` library stays the object it is, and of its class: a subclass of
-that looks at each message that goes out and comes in. What opens one is looked at just so.
+A connection of the `websockets` library stays the object it is: its class becomes a subclass that
+looks at each message sent and received. Objects that open one are treated the same.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _KINDS: Final = ("ClientConnection", "connect", "reconnect")
 
 
 def inside(connection: Any) -> Any:
-    """Return the library's own object: what is given, or what an SDK's connection is around.
+    """Return the library's own object: the argument, or the one an SDK's connection contains.
 
-    `None` if it is neither a connection of its clients nor what opens one.
+    `None` if it is neither a connection of its clients nor an object that opens one.
     """
     for target in (connection, getattr(connection, "_connection", None)):
         for kind in type(target).__mro__:
@@ -40,11 +40,11 @@ def inside(connection: Any) -> Any:
 
 
 def look_at(target: Any, make: Callable[[], Conversation]) -> None:
-    """Look at what goes over a connection, or over those that something opens, from here on.
+    """Look at the messages of a connection, or of those that an object opens, from here on.
 
     Args:
         target: the library's own object.
-        make: makes what to note it on, for each connection.
+        make: makes the conversation of each connection.
     """
     if "_llmtrace" in vars(target):
         return
@@ -59,7 +59,7 @@ def look_at(target: Any, make: Callable[[], Conversation]) -> None:
 
 def _record(connection: Any, conversation: Conversation) -> None:
     uri = connection.protocol.uri
-    conversation.about(_server(uri.host, uri.port))
+    conversation.add_info(_server(uri.host, uri.port))
     connection._llmtrace = conversation  # noqa: SLF001 - our own, on their object
     kind: Any = type(connection)
     connection.__class__ = _recorded(kind)
@@ -94,7 +94,7 @@ def _async(kind: Any) -> type[Any]:
 
         async def recv(self, *args: Any, **kwargs: Any) -> Any:
             conversation = self._llmtrace
-            conversation.waits()
+            conversation.wait_starts()
             try:
                 message = await receive(self, *args, **kwargs)
             except BaseException as error:
@@ -108,7 +108,7 @@ def _async(kind: Any) -> type[Any]:
             fragments, parts = super().recv_streaming(*args, **kwargs), conversation.parts()
             try:
                 while True:
-                    conversation.waits()
+                    conversation.wait_starts()
                     try:
                         fragment = await anext(fragments)
                     except StopAsyncIteration:
@@ -139,7 +139,7 @@ def _async(kind: Any) -> type[Any]:
             if opening is None:
                 await super().handshake(given, *args, **kwargs)
                 return
-            merged = guarded(opening.asks, given)
+            merged = guarded(opening.handshake_headers, given)
             await super().handshake(given if merged is None else merged, *args, **kwargs)
             guarded(opening.ends, "handshake")
 
@@ -158,7 +158,7 @@ def _sync(kind: Any) -> type[Any]:
         def send(self, message: Any, *args: Any, **kwargs: Any) -> None:
             if getattr(
                 self, "pending_legacy_warning", False
-            ):  # in whose name it warns: the caller's
+            ):  # the library's warnings name the application
                 self.maybe_raise_legacy_warning()
             if not self._llmtrace.sending(message):
                 super().send(message, *args, **kwargs)
@@ -173,10 +173,10 @@ def _sync(kind: Any) -> type[Any]:
         def recv(self, *args: Any, **kwargs: Any) -> Any:
             if getattr(
                 self, "pending_legacy_warning", False
-            ):  # in whose name it warns: the caller's
+            ):  # the library's warnings name the application
                 self.maybe_raise_legacy_warning()
             conversation = self._llmtrace
-            conversation.waits()
+            conversation.wait_starts()
             try:
                 message = receive(self, *args, **kwargs)
             except BaseException as error:
@@ -192,7 +192,7 @@ def _sync(kind: Any) -> type[Any]:
             fragments, parts = super().recv_streaming(*args, **kwargs), conversation.parts()
             try:
                 while True:
-                    conversation.waits()
+                    conversation.wait_starts()
                     try:
                         fragment = next(fragments)
                     except StopIteration:
@@ -215,7 +215,7 @@ def _sync(kind: Any) -> type[Any]:
             if opening is None:
                 super().handshake(given, *args, **kwargs)
                 return
-            merged = guarded(opening.asks, given)
+            merged = guarded(opening.handshake_headers, given)
             super().handshake(given if merged is None else merged, *args, **kwargs)
             guarded(opening.ends, "handshake")
 
@@ -283,7 +283,7 @@ def _over(connecter: Any, phase: Phase) -> None:
         guarded(opening.ends, phase)
 
 
-# Under which name a connecter keeps what makes its connection: it differs between versions.
+# Attributes by which a connecter keeps its connection's class: they differ by version.
 _FACTORIES: Final = ("factory", "protocol_factory", "create_connection")
 
 
@@ -294,7 +294,7 @@ def _begin(connecter: Any, made: Callable[..., Any]) -> Opening | None:
     conversation: Conversation = connecter._llmtrace()  # noqa: SLF001
     uri = urlsplit(connecter.uri)
     default = 443 if uri.scheme == "wss" else 80
-    conversation.about(_server(uri.hostname or "", uri.port or default))
+    conversation.add_info(_server(uri.hostname or "", uri.port or default))
     connecter._llmtrace_opening = opening = Opening(conversation)  # noqa: SLF001
     for name in _FACTORIES:
         plain = vars(connecter).get(name)

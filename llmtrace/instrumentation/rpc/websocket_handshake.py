@@ -1,4 +1,4 @@
-"""How long does it take to open a WebSocket, phase by phase, and what goes along with it?
+"""Time the opening of a WebSocket, phase by phase, and set its handshake's headers.
 
 The phases follow each other without a gap: name, TCP, TLS, handshake. The handshake carries the
 headers that join the server's side to the request the connection is opened for.
@@ -24,7 +24,7 @@ class Opening:
     """One connection as it is being opened.
 
     Args:
-        conversation: what will be on it.
+        conversation: of the connection.
 
     Raises:
         RuntimeError: llmtrace is not set up.
@@ -35,18 +35,18 @@ class Opening:
         if runtime is None:
             raise RuntimeError("llmtrace is not set up")
         self._conversation = conversation
-        around = join_call.enclosing_recording()
-        if around is None:
+        outer = join_call.enclosing_recording()
+        if outer is None:
             self._recording, self._filled = conversation.start(runtime)
             self._recording.stream = True
-        else:  # joined once a question is asked; until then the function may do other things
-            self._recording, self._filled = around, set()
-        self._own = around is None
+        else:  # joined once a request is sent; until then the function may do other things
+            self._recording, self._filled = outer, set()
+        self._own = outer is None
         self._attempt = self._recording.attempt()
         self._attempt.first_wire = self._attempt.phase_started = self._attempt.started
         self._dns_before = 0
         self._calling = self._recording.calling
-        self._recording.calling = True  # names resolved from here on are for it
+        self._recording.calling = True  # names resolved from here on belong to it
         self._token = current.set(self._recording)
         self._unwatch = dns.install()
 
@@ -64,23 +64,23 @@ class Opening:
         setattr(attempt, phase, (getattr(attempt, phase) or 0) + took)
         attempt.phase_started = now
 
-    def asks(self, given: Any) -> Any:
-        """Return the headers of the handshake with ours among them, where they can be added."""
+    def handshake_headers(self, given: Any) -> Any:
+        """Return the headers of the handshake, with ours added where possible."""
         from websockets.datastructures import Headers
 
-        self._attempt.sent = True  # what takes long from here on is the server
+        self._attempt.sent = True  # time from here on is the server's
         merged = Headers(() if given is None else given)
-        told: Mapping[str, object] = dict(merged.raw_items())
+        present: Mapping[str, object] = dict(merged.raw_items())
         server = str(self._recording.info.get("server") or "")
         host = server.rpartition(":")[0] or server
-        for name, value in propagation.outgoing(self._recording, told, host).items():
+        for name, value in propagation.outgoing(self._recording, present, host).items():
             if name in merged:
                 del merged[name]
             merged[name] = value
         return merged
 
     def opened(self, connection: Any) -> None:
-        """Note that the connection is open, and keep what it took for its first request."""
+        """Note that the connection is open, and keep its phases for its first request."""
         self._restore()
         recording, attempt = self._recording, self._attempt
         self._answered(connection.response)
@@ -98,14 +98,14 @@ class Opening:
             join_call.failed(self._recording, self._filled, error)
 
     def _answered(self, response: Any) -> None:
-        """Note the answer to the handshake. Its times are the handshake's, not the request's."""
+        """Note the response to the handshake. Its times are the handshake's, not the request's."""
         status = getattr(response, "status_code", None)
         if not isinstance(status, int):
             return
         self._attempt.status = status
         self._attempt.answered = self._recording.clock()
-        told: Iterable[tuple[str, str]] = response.headers.raw_items()
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in told]
+        pairs: Iterable[tuple[str, str]] = response.headers.raw_items()
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
         propagation.answered(self._recording, raw, ok=False)
 
     def _restore(self) -> None:
@@ -118,7 +118,7 @@ class Opening:
 
 
 def guarded(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Do a step of an opening; a connection opens as it would without us. Return what it gives."""
+    """Run a step of an opening and return its result; an error in it is logged, never raised."""
     try:
         return step(*args, **kwargs)
     except Exception as error:  # noqa: BLE001
@@ -127,6 +127,6 @@ def guarded(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def knows_tcp_from_tls() -> bool:
-    """Say whether the running event loop makes its protocols once it has connected."""
+    """Return whether the running event loop makes its protocols once it has connected."""
     loop = asyncio.get_running_loop()
     return isinstance(loop, asyncio.base_events.BaseEventLoop)

@@ -1,7 +1,7 @@
-"""Which of the messages on one WebSocket make which request, and how long did each take?
+"""Split the messages of one WebSocket into requests, and time each of them.
 
-A request begins with the message that asks, and ends with the last message of its answer. Reading
-may time out or be cancelled and go on afterwards: that ends it only if nobody reads on.
+A request begins with the message that carries it, and ends with the last message of its response.
+A read may time out or be cancelled: that ends the request only if no further read follows.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from llmtrace.runtime.runtime import Runtime, active
 
 # A connection that is used this soon was opened for that request; else it was opened ahead.
 _AT_ONCE_NS: Final = 1_000_000_000
-# How long a reader that timed out or was cancelled may take to read on.
+# How long after a read that timed out or was cancelled the next one may begin.
 _PATIENCE_S: Final = 1.0
-# So much of a message that comes in parts is kept to be read as a whole.
+# Longest message in parts that is kept to be read as a whole.
 _MAX_LENGTH: Final = 1 << 20
-# What a request that joined a decorated function comes to if the function ends before its answer.
+# Outcome of a request in a decorated function that ends before the response does.
 _LEFT: Final[tuple[Outcome, None]] = ("cancelled", None)
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How messages are told apart. Each function is given one message.
+    """How messages are classified. Each function is given one message.
 
     Attributes:
-        classify: notes what a received message tells, and returns its kind.
-        asks: whether a message sent begins a request; `None` = any that is sent when no answer is
-            under way.
-        done: whether a received one is the last; `None` = the one that tells a finish reason.
-        begins: whether a received one is an answer's first; `None` = there is no such mark.
-        ends_by_close: whether closing the connection is how an answer ends.
-        apart: whether the message that tells a finish reason never carries content.
+        classify: notes what a received message reports, and returns its kind.
+        asks: whether a message sent begins a request; `None` = any that is sent when no response
+            is under way.
+        done: whether a received one is the last; `None` = the one that reports a finish reason.
+        begins: whether a received one is a response's first; `None` = there is no such mark.
+        ends_by_close: whether a response ends by closing the connection.
+        apart: whether the message that reports a finish reason never carries content.
     """
 
     classify: Classify
@@ -57,14 +57,14 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connection that was opened under our eyes, and has not been used yet.
+    """A connection whose opening was timed, and that has not been used yet.
 
     Attributes:
         recording: the one it was opened for.
-        filled: what opening it filled in there.
+        filled: the fields that opening it set there.
         attempt: its phases.
         at: when it was open, on the recording's clock.
-        marked: what the recording's marks came to by then, in nanoseconds.
+        marked: the sum of the recording's marks by then, in nanoseconds.
     """
 
     recording: Recording
@@ -74,30 +74,30 @@ class Opened:
     marked: int
 
     def at_once(self) -> bool:
-        """Say whether it is so recent that it was opened for what is asked now."""
+        """Return whether it is so recent that it was opened for the current request."""
         recording = self.recording
         if (
             recording.ended or recording.in_decorated_function
-        ):  # or for a function that does other things, too
+        ):  # or for a function that also does other things
             return False
         return recording.clock() - self.at <= _AT_ONCE_NS
 
     def unused(self) -> None:
-        """Note that it was opened for no request; a function's goes on by itself."""
+        """Note that it was opened for no request; a function's recording goes on."""
         if not (self.recording.in_decorated_function or self.recording.ended):
             self.recording.forget()
 
 
 @dataclass(frozen=True, slots=True)
 class _GivenUp:
-    """A read that ended without a message, and how the request does if it was the last one."""
+    """A read that ended without a message, and the outcome if it was the last one."""
 
     at: int
     outcome: Cancellation | tuple[Outcome, str | None]
 
 
 class Parts:
-    """A message that comes in parts, for what can be read as a whole only.
+    """A message in parts, for protocols that can only read it as a whole.
 
     Attributes:
         recording: of the request that was running when its last part came.
@@ -114,7 +114,7 @@ class Parts:
         self.at = self.waited = 0
 
     def add(self, part: Any) -> None:
-        """Keep one more part; of a message that is too long, none."""
+        """Keep one more part; a message that is too long is discarded."""
         self._size += len(part)
         if self._size <= _MAX_LENGTH:
             self._parts.append(part)
@@ -123,7 +123,7 @@ class Parts:
 
     @property
     def message(self) -> Any:
-        """The whole message; `None` = it was too long to be kept."""
+        """Return the whole message; `None` = it was too long to be kept."""
         return type(self._parts[0])().join(self._parts) if self._parts else None
 
 
@@ -131,7 +131,7 @@ class Conversation:
     """The requests on one connection, one after the other.
 
     Args:
-        protocol: how its messages are told apart.
+        protocol: how its messages are classified.
         info: row fields every request on it carries.
         attributes: of the user's own.
     """
@@ -153,19 +153,19 @@ class Conversation:
         self._attempt: LiveAttempt | None = None
         self._given_up: _GivenUp | None = None
         self._readers = 0
-        self._stale = False  # what comes belongs to an answer that was given up
+        self._stale = False  # messages belong to a response that was given up
         self.opened: Opened | None = None
         finalize.prepare()
 
     def __del__(self) -> None:
         self.left()
 
-    def about(self, told: Mapping[str, Any]) -> None:
-        """Note row fields that the connection tells."""
-        self._info = {**told, **self._info}
+    def add_info(self, fields: Mapping[str, Any]) -> None:
+        """Note row fields that the connection gives."""
+        self._info = {**fields, **self._info}
 
     def start(self, runtime: Runtime) -> tuple[Recording, set[str]]:
-        """Start a recording, or take that of the decorated function around."""
+        """Start a recording, or take that of the enclosing decorated function."""
         recording, filled = join_call.join(runtime, self._info)
         recording.attributes.update(self._attributes)
         return recording, filled
@@ -173,14 +173,14 @@ class Conversation:
     # --- sending --------------------------------------------------------------------------------
 
     def sending(self, message: Any) -> bool:
-        """Note that a message goes out; say whether it begins a request."""
+        """Note that a message is sent; return whether it begins a request."""
         try:
             runtime = active()
             if runtime is None or not self._asks(message):
                 return False
             self._supersede()
             self._begin(runtime)
-        except Exception as error:  # noqa: BLE001 - the message goes out as it would without us
+        except Exception as error:  # noqa: BLE001 - the message is sent unrecorded
             internal_error("websocket", error)
             return False
         return True
@@ -191,13 +191,13 @@ class Conversation:
         recording = self._recording
         if recording is None or recording.ended or self._given_up is not None:
             return True
-        # A message sent before anything came back is more of the same question.
+        # A message sent before anything was received is part of the same request.
         return recording.first_event is not None
 
     def _begin(self, runtime: Runtime) -> None:
         opened, self.opened = self.opened, None
-        around = join_call.enclosing_recording()
-        if opened is not None and around is None and opened.at_once():
+        outer = join_call.enclosing_recording()
+        if opened is not None and outer is None and opened.at_once():
             recording, self._filled = opened.recording, opened.filled
         else:
             recording, self._filled = self.start(runtime)
@@ -208,7 +208,7 @@ class Conversation:
             recording.failure = _LEFT
         if opened is not None and opened.recording is recording:
             self._attempt = attempt = opened.attempt
-            # What came between the opening and the question was the client's own.
+            # Time between the opening and the request was the client's own.
             since = recording.clock() - opened.at - (_marked(recording) - opened.marked)
             recording.client = (recording.client or 0) + max(0, since)
         else:
@@ -221,10 +221,10 @@ class Conversation:
         self._recording = recording
 
     def sent(self) -> None:
-        """Note that the message that begins a request has gone out."""
+        """Note that the message that begins a request was sent."""
         recording, attempt = self._recording, self._attempt
         if recording is None or attempt is None or recording.ended:
-            return  # answered by now
+            return  # the response has ended already
         try:
             recording.opened()
             attempt.sent = True
@@ -245,8 +245,8 @@ class Conversation:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def waits(self) -> None:
-        """Note that somebody waits for a message from now on."""
+    def wait_starts(self) -> None:
+        """Note that a read of a message begins."""
         self._readers += 1
         recording = self._recording
         if recording is not None and not recording.wait_started:
@@ -257,20 +257,20 @@ class Conversation:
                 internal_error("record", error)
 
     def got(self, connection: Any, message: Any) -> None:
-        """Note a message that came."""
+        """Note a received message."""
         self._readers -= 1
         recording = self._recording
         if recording is None:
             return
         try:
-            # `Recording.switch_interval` and `add_content_chunk` in line, as in `timed_reads`:
-            # this runs for every message.
+            # `Recording.switch_interval` and `add_content_chunk` inline, as in `timed_reads`: this
+            # runs for every message.
             recording.mark = now = recording.clock()
             if asked := recording.wait_started:
                 recording.waited += now - asked
                 recording.wait_started = 0
             self._note(connection, recording, message, now)
-        except Exception as error:  # noqa: BLE001 - the message is the caller's all the same
+        except Exception as error:  # noqa: BLE001 - the message is passed on anyway
             internal_error("websocket", error)
 
     def _note(self, connection: Any, recording: Recording, message: Any, now: int) -> None:
@@ -296,31 +296,31 @@ class Conversation:
             self._finished()
 
     def parts(self) -> Parts | None:
-        """Return what keeps the parts of a message; `None` = each counts by itself."""
+        """Return the collector of a message's parts; `None` = each counts by itself."""
         return None if self._classify is chunks.anything else Parts()
 
     def got_part(self, connection: Any, parts: Parts | None, part: Any) -> None:
-        """Note a part of a message that came."""
+        """Note a received part of a message."""
         if parts is None:
             self.got(connection, part)
             return
-        self.rests()
+        self.wait_stops()
         try:
             parts.add(part)
             parts.recording = recording = self._recording
             if recording is not None:
                 parts.at, parts.waited = recording.mark, recording.waited
-        except Exception as error:  # noqa: BLE001 - the part is the caller's all the same
+        except Exception as error:  # noqa: BLE001 - the part is passed on anyway
             internal_error("websocket", error)
 
     def completed(self, connection: Any, parts: Parts | None) -> None:
-        """Note that all parts of a message have come: the message came with the last of them."""
-        self.rests()
+        """Note that a message is complete: its time is that of the last part."""
+        self.wait_stops()
         recording = self._recording
         if parts is None or recording is None or recording is not parts.recording:
             return
         try:
-            # Asking for a part more was no wait.
+            # The read after the last part was no wait.
             recording.mark, recording.waited = parts.at, parts.waited
             if (message := parts.message) is not None:
                 self._note(connection, recording, message, parts.at)
@@ -328,15 +328,15 @@ class Conversation:
             internal_error("websocket", error)
 
     @fails_open("websocket")
-    def rests(self) -> None:
-        """Note that nobody waits any more."""
+    def wait_stops(self) -> None:
+        """Note that no read is under way any more."""
         self._readers -= 1
         recording = self._recording
         if recording is not None and not recording.ended:
             recording.switch_interval(reading=False)
 
     def _of_another(self, message: Any) -> bool:
-        """Say whether a message still belongs to the answer that was given up."""
+        """Return whether a message still belongs to the response that was given up."""
         begins = self._protocol.begins
         self._stale = begins is not None and not begins(message)
         return self._stale
@@ -360,7 +360,7 @@ class Conversation:
             return
         try:
             if type(error).__name__ == "ConcurrencyError":
-                return  # somebody else reads on
+                return  # another reader goes on
             if isinstance(error, Exception) and not isinstance(error, TimeoutError):
                 self._lost(error)
                 return
@@ -397,7 +397,7 @@ class Conversation:
 
     @fails_open("websocket")
     def left(self) -> None:
-        """End what is still running: the connection is being closed, or let go."""
+        """End the running request: the connection is being closed or garbage collected."""
         opened, self.opened = self.opened, None
         if opened is not None:
             opened.unused()
@@ -409,7 +409,7 @@ class Conversation:
             finalize.abandon(recording)
             return
         if recording.ttft is not None:
-            # The silence before a time-out is a gap too.
+            # The wait before a time-out is a gap too.
             silence = recording.waited - recording.waited_at_content
             recording.max_gap = max(recording.max_gap, silence)
         _as_of(recording, given_up.at)
@@ -419,18 +419,18 @@ class Conversation:
             recording.finish(*given_up.outcome)
 
     def _supersede(self) -> None:
-        """End a request whose answer is still under way: the next one is asked."""
+        """End a request whose response is still under way: the next one begins."""
         recording = self._recording
         if recording is None or recording.ended:
             return
         self._stale = True
         if self._given_up is None and not recording.reading:
-            # When the consumer lost interest nobody knows; it last took a message at the mark.
+            # When the consumer stopped is not known; it last took a message at the mark.
             _as_of(recording, recording.mark)
         self.left()
 
     def _over(self) -> Recording | None:
-        """Return the running request, which is none any more; `None` = there was none."""
+        """Take the running request's recording; `None` = there was none."""
         recording, self._recording = self._recording, None
         self._given_up = None
         if recording is None or recording.ended:
@@ -440,12 +440,12 @@ class Conversation:
         return recording
 
 
-# The status a WebSocket's handshake is answered with.
+# The HTTP status of a WebSocket's accepted handshake.
 _SWITCHED: Final = 101
 
 
 def socket_of(connection: Any) -> Any:
-    """Return the socket under a connection, as far as it shows one."""
+    """Return the socket of a connection; `None` if it has none that can be read."""
     transport = getattr(connection, "transport", None)
     if transport is not None:
         return transport.get_extra_info("socket")
@@ -453,10 +453,10 @@ def socket_of(connection: Any) -> Any:
 
 
 def _over(recording: Recording) -> bool:
-    """Say whether the last message has told how the answer ended."""
+    """Return whether the last message reported how the response ended."""
     failure = recording.failure
-    told = recording.info.get("finish_reason") is not None
-    return told or (failure is not None and failure is not _LEFT)
+    finished = recording.info.get("finish_reason") is not None
+    return finished or (failure is not None and failure is not _LEFT)
 
 
 def _marked(recording: Recording) -> int:
@@ -464,6 +464,6 @@ def _marked(recording: Recording) -> int:
 
 
 def _as_of(recording: Recording, at: int) -> None:
-    """Have a recording end at a time that has passed; in a function that runs on it ends now."""
+    """Make a recording end at an earlier time; in a function that runs on it ends now."""
     if not recording.in_decorated_function:
         recording.clock = lambda: at

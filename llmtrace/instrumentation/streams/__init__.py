@@ -1,1 +1,1 @@
-"""How is a stream timed, whatever it is made of, and however it ends?"""
+"""Time streams of every kind, and end their rows however they end."""

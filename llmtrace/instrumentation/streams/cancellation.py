@@ -1,8 +1,8 @@
-"""Was an async request cancelled, or did its time run out?
+"""Decide whether a cancelled async request was cancelled or timed out.
 
 `asyncio.timeout` cancels the task and takes the cancellation back once it has turned it into a
-`TimeoutError`; a plain `Task.cancel` is never taken back. So the row waits a moment, and looks.
-anyio takes every cancellation back, but says in its message why it was made.
+`TimeoutError`; a plain `Task.cancel` is never taken back. So the row waits briefly and then
+checks. anyio takes every cancellation back, but says in its message why it was made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from llmtrace.core.recording import Defer, Recording, outcome_of
 from llmtrace.core.row import Outcome, Row
 
-# How long the unwinding from our read to the caller's `asyncio.timeout` may take.
+# How long the unwinding from our read to the application's `asyncio.timeout` may take.
 _PATIENCE_S: Final = 1.0
 # anyio's message, with the reason in it: from 4.11 on.
 _BY_SCOPE: Final = "Cancelled via cancel scope "
@@ -48,7 +48,7 @@ def seen(error: asyncio.CancelledError) -> Cancellation:
         task = asyncio.current_task()
     except RuntimeError:  # torn down without a loop
         task = None
-    # A task class of somebody's own may not count its cancellations.
+    # A custom task class may not count its cancellations.
     requests = getattr(task, "cancelling", int)()
     return Cancellation(outcome_of(error), task if requests else None, requests)
 

@@ -1,4 +1,4 @@
-"""How is a context manager timed whose entering makes the request, or any other stream?"""
+"""Time a stream, or a context manager whose entering makes the request."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.llm_sdks import message_content
 from llmtrace.instrumentation.streams.iterators import iterator_proxy
-from llmtrace.instrumentation.streams.proxy import StreamProxy, stand_in
+from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 from llmtrace.instrumentation.streams.timed_reads import Classify
 
 
 def proxy(recording: Recording, value: Any, classify: Classify) -> Any:
-    """Return what stands for a stream, or for a context manager that gives one; else `None`."""
+    """Return the proxy of a stream or of a context manager that returns one; else `None`."""
     classify = message_content.collecting(recording, classify)
     iterator = hasattr(value, "__anext__") or hasattr(value, "__next__")
     # An iterable that is entered first, like httpx's streams, is iterated through its manager.
     if not iterator and (hasattr(value, "__aenter__") or hasattr(value, "__enter__")):
-        return stand_in(TracedManager, recording, value, classify)
+        return make_proxy(TracedManager, recording, value, classify)
     return iterator_proxy(recording, value, classify)
 
 
 class TracedManager(StreamProxy):
-    """Stands for a context manager whose entering makes the request: the SDKs' `.stream()`."""
+    """Proxy of a context manager whose entering makes the request: the SDKs' `.stream()`."""
 
     def __init__(self, recording: Recording, source: Any, classify: Classify) -> None:
         super().__init__(recording, source, classify)
-        # A span the manager makes current is to stay so for the block, so none of ours is put
-        # around it; a client's call inside has its own.
+        # A span the manager makes current must stay current for the block, so none of ours
+        # encloses it; a client's call inside has its own.
         self._context = None
         recording.switch_interval(reading=False)
 
     def __enter__(self) -> Any:
-        """Enter, with the recording current, and stand for the stream that comes out."""
+        """Enter, with the recording current, and return the proxy of the stream that comes out."""
         self._llmtrace.stream = True
         return self._inside(self._step(self._source.__enter__))
 
@@ -50,7 +50,7 @@ class TracedManager(StreamProxy):
             self._end(error)
 
     async def __aenter__(self) -> Any:
-        """Enter, with the recording current, and stand for the stream that comes out."""
+        """Enter, with the recording current, and return the proxy of the stream that comes out."""
         self._llmtrace.stream = True
         return self._inside(await self._astep(self._source.__aenter__))
 

@@ -1,8 +1,8 @@
-"""How does a stream that is let go end its row, even from inside the garbage collector?
+"""Finalize the row of a stream that is released, even from inside the garbage collector.
 
 The collector runs anywhere, also in a thread that holds a lock of an exporter or of the
-application's tracer: who takes that lock again waits for ever. So the row is made at once, and
-handed on by a thread of its own.
+application's tracer: taking that lock again would wait forever. So the row is made at once, and
+a separate thread passes it on.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from llmtrace.core.recording import Defer, Recording
 from llmtrace.core.row import Row
 
 _waiting: deque[tuple[Callable[[Row], None], Row]] = deque()
-_handing: set[int] = set()  # the threads that hand rows on right now
-# What waited in the parent is the parent's to hand on.
+_passing: set[int] = set()  # ids of the threads that are passing rows on
+# Rows that waited in the parent process are passed on by the parent.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_waiting.clear)
-    os.register_at_fork(after_in_child=_handing.clear)
+    os.register_at_fork(after_in_child=_passing.clear)
 _SOON_S: Final = 0.001
 _collector = 0  # the thread that collects garbage right now
 
@@ -35,39 +35,39 @@ def _watch(phase: str, _: Mapping[str, Any]) -> None:
 
 
 def prepare() -> None:
-    """Watch the collector from here on, so that what it lets go is known from what code does."""
+    """Watch the garbage collector, so that its finalizations differ from the program's own."""
     if _watch not in gc.callbacks:
         gc.callbacks.append(_watch)
 
 
 @fails_open("record")
 def abandon(recording: Recording, error_type: str | None = None) -> None:
-    """End a stream that the consumer closed, broke out of, or let go, wherever that happens.
+    """End a stream that the consumer closed, left or released, wherever that happens.
 
     Args:
         recording: of the request.
-        error_type: what to call it, if it did so before the end.
+        error_type: of the row, if that was before the stream's end.
     """
     if _collector == 0 or _collector != _thread.get_ident():
         recording.abandoned(error_type=error_type)
         return
     if not recording.reading:
-        # Let go some time ago, and only found now: what is known is when it was last read.
+        # Released some time ago, and only found now: all that is known is the last read.
         last = recording.mark
         recording.clock = lambda: last
     recording.abandoned(defer=_elsewhere, error_type=error_type)
 
 
 def defer() -> Defer | None:
-    """Return what hands a row on elsewhere, if this is the garbage collector's doing."""
+    """Return the function that defers rows while the garbage collector runs, else `None`."""
     return _elsewhere if _collector and _collector == _thread.get_ident() else None
 
 
 class StreamFinalizer:
-    """Lives where a stream does: when it goes, nobody will read on, and the row ends.
+    """Ends the row of a stream that can no longer be read: it is kept where the stream is.
 
-    In a reader's frame, however that goes: closed, garbage collected, never read from, or an async
-    generator whose loop is gone. A row that has ended already stays as it is.
+    In the frame of `timed_reads`, however that ends: closed, garbage collected, never read from,
+    or an async generator whose loop is gone. A row that has ended already stays as it is.
     """
 
     __slots__ = ("_recording",)
@@ -82,7 +82,7 @@ class StreamFinalizer:
 
 
 def closed(recording: Recording, error_type: str | None = None) -> None:
-    """Note that the answer's connection was closed: by the consumer, if nobody is reading.
+    """Note that the response's connection was closed: by the consumer, if no read is under way.
 
     Args:
         recording: of the request.
@@ -96,15 +96,15 @@ def _elsewhere(row: Row, emit: Callable[[Row], None]) -> None:
     _waiting.append((emit, row))
     if len(_waiting) == 1:
         try:
-            _thread.start_new_thread(_hand_on, ())
+            _thread.start_new_thread(_pass_on, ())
         except RuntimeError:  # out of threads, or the interpreter is going down
             _waiting.clear()
             raise
 
 
-def _hand_on() -> None:
+def _pass_on() -> None:
     thread = _thread.get_ident()
-    _handing.add(thread)  # before taking a row: it is always seen in one place or the other
+    _passing.add(thread)  # before taking a row, so that it is always in one place or the other
     try:
         while _waiting:
             try:
@@ -113,14 +113,14 @@ def _hand_on() -> None:
                 return
             emit(row)
     finally:
-        _handing.discard(thread)
+        _passing.discard(thread)
 
 
-def settle(timeout_s: float) -> bool:
-    """Hand on what still waits. Return whether all of it is handed on within so many seconds."""
-    _hand_on()
+def flush_deferred(timeout_s: float) -> bool:
+    """Pass on all deferred rows. Return whether that was done within so many seconds."""
+    _pass_on()
     give_up = None
-    while _handing - {_thread.get_ident()}:
+    while _passing - {_thread.get_ident()}:
         now = time.monotonic()
         give_up = now + timeout_s if give_up is None else give_up
         if now >= give_up:

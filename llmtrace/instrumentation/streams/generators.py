@@ -1,6 +1,6 @@
-"""How does a decorated generator function stay one, sync or async?
+"""Decorate a generator function, sync or async, so that it stays one.
 
-Frameworks ask `inspect.isgeneratorfunction` how to call what they are given. So the decorated
+Frameworks call `inspect.isgeneratorfunction` to decide how to call a function. So the decorated
 function is one; nothing runs before the first read, and the recording begins there, too.
 """
 
@@ -29,7 +29,7 @@ def traced(
     @wraps(target)
     def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         # Reads, sent values, raised errors, closing and the returned value go through as they are.
-        return (yield from _standing_for(target(*args, **kwargs), start))
+        return (yield from _recorded_stream(target(*args, **kwargs), start))
 
     return generate
 
@@ -37,11 +37,11 @@ def traced(
 def atraced(
     target: Callable[..., AsyncGenerator[Any, Any]], start: Callable[[], Recording | None]
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
-    """Do the same for an async generator function."""
+    """Make the async generator function that records each run of another; arguments as above."""
 
     @wraps(target)
     async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        source = _standing_for(target(*args, **kwargs), start)
+        source = _recorded_stream(target(*args, **kwargs), start)
         # What `yield from` would do, were there one for async generators.
         try:
             read = source.__anext__
@@ -62,7 +62,7 @@ def atraced(
     return generate
 
 
-def _standing_for(source: Any, start: Callable[[], Recording | None]) -> Any:
+def _recorded_stream(source: Any, start: Callable[[], Recording | None]) -> Any:
     recording = start()
     if recording is None:
         return source

@@ -1,8 +1,8 @@
-"""What does a chunk carry that came from a client llmtrace knows nothing about?
+"""Classify the chunks of clients that llmtrace does not know.
 
-It is known by its shape: lines or pieces of an event stream, JSON that is parsed already, chunks
-like OpenAI's or Anthropic's from whatever client, LangChain's messages. Of all others, what is not
-empty is content.
+A chunk is recognised by its shape: lines or pieces of an event stream, JSON that is parsed
+already, chunks like OpenAI's or Anthropic's from any client, LangChain's messages. Every other
+chunk that is not empty is content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_CLASSES: Final = 64
 
 
 def reader(recording: Recording, stream: Any, *, whole: bool | None = None) -> Classify:
-    """Return what classifies the chunks of a stream of any client.
+    """Return the function that classifies the chunks of a stream of any client.
 
     Args:
         recording: of the request.
@@ -65,7 +65,7 @@ class _Reader:
             return self._text(chunk)
         try:
             found = self._of(recording, chunk)
-        except Exception:  # noqa: BLE001 - it may not like to be looked at: it came, all the same
+        except Exception:  # noqa: BLE001 - inspecting it may fail: it is a chunk all the same
             found = self._plain
         if len(self._by_class) < _MAX_CLASSES:
             self._by_class[chunk.__class__] = found
@@ -73,7 +73,7 @@ class _Reader:
 
     def _text(self, chunk: str | bytes | bytearray) -> Classify:
         if not chunk.strip():
-            return chunks.nothing  # an empty line tells nothing yet
+            return chunks.nothing  # an empty line reports nothing yet
         if isinstance(chunk, str | bytes) and looks_like_events(chunk):
             found: Classify = Events(whole=self._lines, lines=_is_line(chunk))
         elif _is_comment(chunk):
@@ -102,7 +102,7 @@ class _Reader:
 
 
 def _is_an_sdks(value: Any) -> bool:
-    # Its very own: LiteLLM's classes are made of OpenAI's, and lack what those always have.
+    # Exactly the SDK's: LiteLLM's classes derive from OpenAI's and lack their attributes.
     return type(value).__module__.partition(".")[0] in endpoints.SDKS
 
 
@@ -127,7 +127,7 @@ def _jsons(parsed: Parsed, other: Classify) -> Classify:
 
 
 def _is_line(begin: str | bytes) -> bool:
-    """Say whether a stream that begins like this comes by line, and not cut anywhere."""
+    """Return whether a stream that begins like this comes by line, not in arbitrary pieces."""
     line = begin.encode("utf-8", "replace") if isinstance(begin, str) else begin
     data = line.partition(b":")[2].strip()
     if b"\n" in line or not data.startswith(b"{"):
@@ -140,13 +140,13 @@ def _is_line(begin: str | bytes) -> bool:
 
 
 def _is_comment(text: str | bytes | bytearray) -> bool:
-    # Not so what a model may well begin with: a colon, a smiley.
+    # A model may well begin with a colon or a smiley: those are no comments.
     comments: Any = (": ", ":\n") if isinstance(text, str) else (b": ", b":\n")
     return text.startswith(comments)
 
 
 def _is_event(chunk: Any) -> bool:
-    """Say whether this is an event as the libraries for event streams have it."""
+    """Return whether this is an event object of a library for event streams."""
     named = (getattr(chunk, name, None) for name in ("event", "data"))
     return all(isinstance(value, str) for value in named)
 
@@ -170,16 +170,16 @@ _BLOCKS: Final[Mapping[Any, tuple[str, int]]] = {
 
 
 def langchain(recording: Recording, message: Any) -> int:
-    """Classify LangChain's `AIMessageChunk`; of an `AIMessage` it notes what the answer tells."""
+    """Classify LangChain's `AIMessageChunk`; of an `AIMessage`, note what it reports."""
     info = recording.info
-    told = View(message.response_metadata or {})
-    reason = chunks.string(told.finish_reason or told.stop_reason)
+    metadata = View(message.response_metadata or {})
+    reason = chunks.string(metadata.finish_reason or metadata.stop_reason)
     if reason is not None:
         info["finish_reason"] = reason
     if info.get("model") is None:
-        info["model"] = chunks.string(told.model_name or told.model)
-    # Its own id is of the run, where LangChain makes one up.
-    for answer_id in (told.id, message.id):
+        info["model"] = chunks.string(metadata.model_name or metadata.model)
+    # Its own id is that of the run, where LangChain generates one.
+    for answer_id in (metadata.id, message.id):
         if isinstance(answer_id, str) and not answer_id.startswith(("run-", "lc_run-")):
             info["response_id"] = chunks.string(answer_id)
             break
@@ -190,7 +190,7 @@ def langchain(recording: Recording, message: Any) -> int:
 
 
 def _add_usage(info: dict[str, Any], usage: View) -> None:
-    """Add what a chunk was counted with: LangChain's chunks are made to be added up."""
+    """Add the token counts of a chunk: LangChain's chunks are meant to be added up."""
     details = usage.input_token_details
     for name, value in (
         ("prompt_tokens", usage.input_tokens),
@@ -221,11 +221,12 @@ def _message_kind(message: Any) -> int:
     return REASONING if extra.get("reasoning_content") else NOTHING
 
 
-# --- whole answers ------------------------------------------------------------------------------
+# --- unary responses
+# ------------------------------------------------------------------------------
 
 
 def read_answer(recording: Recording, answer: Any) -> None:
-    """Note what a whole answer of any client tells, if it looks like a model's."""
+    """Note what a unary response of any client reports, if it looks like a model's."""
     if answer is None or isinstance(answer, str | bytes | int | float | list):
         return
     if _is_an_sdks(answer):

@@ -1,4 +1,4 @@
-"""How is any iterator or async iterator timed, whoever made it?
+"""Time any iterator or async iterator.
 
 Each read is one step: the recording and the stream's own context are current inside it, and the
 consumer's again after it.
@@ -13,25 +13,25 @@ from typing import Any
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.instrumentation.streams.proxy import StreamProxy, stand_in
+from llmtrace.instrumentation.streams.proxy import StreamProxy, make_proxy
 from llmtrace.instrumentation.streams.timed_reads import Classify
 from llmtrace.runtime.runtime import current
 
 
 def iterator_proxy(recording: Recording, value: Any, classify: Classify) -> Any:
-    """Return what stands for an iterator, async iterator or async iterable; else `None`."""
+    """Return the proxy of an iterator, async iterator or async iterable; else `None`."""
     if hasattr(value, "__anext__"):
         kind = TracedBoth if hasattr(value, "__next__") else TracedAsyncIterator
-        return stand_in(kind, recording, value, value, classify)
+        return make_proxy(kind, recording, value, value, classify)
     if hasattr(value, "__next__"):
-        return stand_in(TracedIterator, recording, value, value, classify)
+        return make_proxy(TracedIterator, recording, value, value, classify)
     if hasattr(value, "__aiter__"):
-        return stand_in(TracedAsyncIterator, recording, value, aiter(value), classify)
+        return make_proxy(TracedAsyncIterator, recording, value, aiter(value), classify)
     return None
 
 
 class _Traced(StreamProxy):
-    """What stands for something to iterate: the consumer has it from here on."""
+    """Proxy of an iterable; the consumer holds the proxy from now on."""
 
     def __init__(
         self, recording: Recording, source: Any, iterator: Any, classify: Classify
@@ -42,17 +42,17 @@ class _Traced(StreamProxy):
 
 
 class TracedIterator(_Traced):
-    """Stands for an iterator or a generator."""
+    """Proxy of an iterator or a generator."""
 
     def __iter__(self) -> TracedIterator:
-        """Return itself."""
+        """Return the proxy itself, as iterators do."""
         return self
 
     def __next__(self) -> Any:
-        """Read the next chunk."""
+        """Read and time the next chunk."""
         if self._context is not None:
             return self._read(next, self._iterator)
-        # The same in line, for every chunk.
+        # The same inline, for every chunk.
         recording = self._llmtrace
         if not recording.joined:
             try:
@@ -126,17 +126,17 @@ class TracedIterator(_Traced):
 
 
 class TracedAsyncIterator(_Traced):
-    """Stands for an async iterator or an async generator."""
+    """Proxy of an async iterator or an async generator."""
 
     def __aiter__(self) -> TracedAsyncIterator:
-        """Return itself."""
+        """Return the proxy itself, as iterators do."""
         return self
 
     async def __anext__(self) -> Any:
-        """Read the next chunk."""
+        """Read and time the next chunk."""
         if self._context is not None:
             return await self._aread(self._iterator.__anext__)
-        # The same in line, for every chunk.
+        # The same inline, for every chunk.
         recording = self._llmtrace
         if not recording.joined:
             try:
@@ -221,4 +221,4 @@ class TracedAsyncIterator(_Traced):
 
 
 class TracedBoth(TracedAsyncIterator, TracedIterator):
-    """Stands for what can be read either way, as LiteLLM's streams can."""
+    """Proxy of a stream that can be read sync and async, as LiteLLM's can."""

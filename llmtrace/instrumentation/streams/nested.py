@@ -1,7 +1,7 @@
-"""Is a stream made of another one that is recorded already? Then it is not to count twice.
+"""Find the recording of a stream that a given stream is made of, so that it counts once.
 
-A framework's stream holds the client's: LiteLLM's in an attribute, a generator of lines in a
-variable. Looked for without running any code of theirs, and not far.
+A framework's stream refers to the client's: LiteLLM's in an attribute, a generator of lines in a
+variable. The search runs none of their code and is bounded.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _MAX_LOOKED_AT: Final = 200
 _MAX_DEPTH: Final = 4
 
 
-def recording_beneath(stream: Any) -> Recording | None:
-    """Return the recording of a stream, or of what it is made of; `None` = nobody records it."""
+def nested_recording(stream: Any) -> Recording | None:
+    """Return the recording of a stream, or of one it is made of; `None` = it is not recorded."""
     level, seen = [stream], {id(stream)}
     for _ in range(_MAX_DEPTH):
         below: list[Any] = []

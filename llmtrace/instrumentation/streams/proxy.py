@@ -1,7 +1,7 @@
-"""How does an object stand for another, of any class, while it is being timed?
+"""Make a proxy of any stream that times it and otherwise behaves like it.
 
-It passes on everything the other has, says it is of the other's class, and ends the row when the
-other is exhausted, raises, is closed, is left, or is let go.
+The proxy forwards every attribute, reports the stream's class as its own, and ends the row when
+the stream is exhausted, raises, is closed, is left or is garbage collected.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from llmtrace.instrumentation.streams.timed_reads import Classify
 from llmtrace.runtime.runtime import current
 
 
-def stand_in(kind: Any, recording: Recording, source: Any, *rest: Any) -> Any:
-    """Make a stand-in of a kind for an object.
+def make_proxy(kind: Any, recording: Recording, source: Any, *rest: Any) -> Any:
+    """Make a proxy of an object.
 
     Args:
         kind: a subclass of `StreamProxy`.
         recording: what to record on.
         source: the object.
-        *rest: what else the kind takes.
+        *rest: further arguments of the kind.
     """
     of: Any = type(source)
     return _kind_for(kind, of)(recording, source, *rest)
@@ -38,7 +38,7 @@ def stand_in(kind: Any, recording: Recording, source: Any, *rest: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _kind_for(kind: Any, of: Any) -> Any:
-    """Make the subclass of a stand-in that has every special method of what it stands for, too.
+    """Make the subclass of a proxy class that has every special method of the object's class.
 
     `len(x)`, `await x` or `bool(x)` look at the class and would miss `__getattr__`.
     """
@@ -61,18 +61,18 @@ def _passed_on(name: str) -> Callable[..., Any]:
     return method
 
 
-# What a stand-in keeps itself; every other attribute is the object's.
+# Attributes of the proxy itself; every other one is the object's.
 _OWN: Final = frozenset({"_llmtrace", "_source", "_classify", "_context", "_iterator"})
 
 
 class StreamProxy:
-    """What the stand-ins share: the object shines through; the row ends with it."""
+    """Base of the proxies: forwards to the object, and ends the row with it."""
 
     def __init__(self, recording: Recording, source: Any, classify: Classify) -> None:
         self._llmtrace = recording
         self._source = source
         self._classify = classify
-        # The proxy is around whatever happens inside: a client's own stream may join the
+        # The proxy encloses all that happens inside: a client's own stream may join the
         # recording, and then keeps the time, but does not end the row.
         recording.in_decorated_function = True
         if recording.labels is None:
@@ -83,7 +83,7 @@ class StreamProxy:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of what it stands for, so that `isinstance` says what it always said."""
+        """Return the object's class, so that `isinstance` is unchanged."""
         return type(self._source)
 
     def __getattr__(self, name: str) -> Any:
@@ -102,13 +102,13 @@ class StreamProxy:
         object.__setattr__(self, name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Be copied and pickled as what it stands for: the copy reads what is left, untimed."""
+        """Copy and pickle the object itself: the copy reads what is left, untimed."""
         return self._source.__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         return f"<traced {self._source!r}>"
 
-    def _asks(self) -> None:
+    def _wait_starts(self) -> None:
         recording = self._llmtrace
         if not recording.joined:
             try:
@@ -117,7 +117,7 @@ class StreamProxy:
                 internal_error("record", error)
 
     def _got(self, chunk: Any) -> None:
-        # `Recording.switch_interval` and `add_content_chunk` in line, as in `timed_reads`: this
+        # `Recording.switch_interval` and `add_content_chunk` inline, as in `timed_reads`: this
         # runs for every chunk.
         recording = self._llmtrace
         if recording.joined:
@@ -147,7 +147,7 @@ class StreamProxy:
         return token, None if self._context is None else otel_context.attach(self._context)
 
     def _leave(self, step: tuple[Token[Recording | None], Any]) -> None:
-        """Give the consumer its own context back, and keep the stream's for its next step."""
+        """Restore the consumer's context, and keep the stream's for its next step."""
         token, attached = step
         if current.get() is not self._llmtrace:
             return  # torn down by the garbage collector, in a context where nothing of ours is set
@@ -160,8 +160,8 @@ class StreamProxy:
             otel_context.detach(attached)
 
     def _step(self, advance: Callable[..., Any], *args: Any) -> Any:
-        """Have what it stands for do one step, and return what comes of it."""
-        self._asks()
+        """Have the object do one step, and return its result."""
+        self._wait_starts()
         step = self._enter()
         try:
             try:
@@ -176,8 +176,8 @@ class StreamProxy:
             raise
 
     async def _astep(self, advance: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        """Do the same for a step to be awaited."""
-        self._asks()
+        """Await one step of the object, and return its result."""
+        self._wait_starts()
         # Set and taken back within one await: nothing leaks to the consumer, and no task is
         # made, so cancellation and time-outs reach the stream as they would without us.
         step = self._enter()

@@ -1,7 +1,7 @@
-"""How is reading a stream timed, chunk by chunk, without touching what is read?
+"""Time the reads of a stream, chunk by chunk, without touching the chunks.
 
-Two readers, sync and async, that stand where the stream's own iterator stood. Each read is a pair
-of boundaries: before it the consumer held the stream, during it the consumer waited.
+Two generators, sync and async, take the place of the stream's own iterator. Each read has two
+boundaries: before it is consumer time, during it the consumer waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmtrace.core.recording import GAP_BOUNDS_NS, HIDDEN, NOTHING, Recording
 from llmtrace.instrumentation.streams.cancellation import cancelled
 from llmtrace.instrumentation.streams.finalize import StreamFinalizer
 
-# Looks at one chunk, notes on the recording what it tells, returns its kind.
+# Looks at one chunk, notes on the recording what it reports, returns its kind.
 Classify = Callable[[Recording, Any], int]
 
 # The bucket of a gap lies between two of these, and the upper one belongs to it.
@@ -24,7 +24,7 @@ _EDGES: Final = (-(1 << 62), *GAP_BOUNDS_NS, 1 << 62)
 
 
 def only_usage(chunk: Any) -> bool:
-    """Say whether a chunk is the one that only llmtrace asked for."""
+    """Return whether a chunk is the usage chunk that only llmtrace requested."""
     return not getattr(chunk, "choices", None) and getattr(chunk, "usage", None) is not None
 
 
@@ -32,22 +32,22 @@ def timed_reads(
     recording: Recording, read: Callable[[], Any], classify: Classify
 ) -> Generator[Any, None, None]:
     """Yield what `read` returns until it raises `StopIteration`, timing every read."""
-    # An argument, and not made inside: the frame of a generator nobody starts never runs.
-    return _reads(recording, read, classify, StreamFinalizer(recording))
+    # An argument, and not made inside: the frame of a generator that is never started never runs.
+    return _timed_reads(recording, read, classify, StreamFinalizer(recording))
 
 
 def atimed_reads(
     recording: Recording, read: Callable[[], Awaitable[Any]], classify: Classify
 ) -> AsyncGenerator[Any, None]:
-    """Do the same for `read` to be awaited, until it raises `StopAsyncIteration`."""
-    return _areads(recording, read, classify, StreamFinalizer(recording))
+    """Yield what awaiting `read` returns until `StopAsyncIteration`, timing every read."""
+    return _atimed_reads(recording, read, classify, StreamFinalizer(recording))
 
 
-def _reads(
-    recording: Recording, read: Callable[[], Any], classify: Classify, _let_go: StreamFinalizer
+def _timed_reads(
+    recording: Recording, read: Callable[[], Any], classify: Classify, _finalizer: StreamFinalizer
 ) -> Generator[Any, None, None]:
-    # `Recording.switch_interval` and `add_content_chunk` are written out in line here and in
-    # `_areads`, because they run for every chunk: see `make bench`.
+    # `Recording.switch_interval` and `add_content_chunk` are written out inline here and in
+    # `_atimed_reads`, because they run for every chunk: see `make bench`.
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
     bucket = low = high = 0
     while True:
@@ -90,11 +90,11 @@ def _reads(
         yield chunk
 
 
-async def _areads(
+async def _atimed_reads(
     recording: Recording,
     read: Callable[[], Awaitable[Any]],
     classify: Classify,
-    _let_go: StreamFinalizer,
+    _finalizer: StreamFinalizer,
 ) -> AsyncGenerator[Any, None]:
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
     bucket = low = high = 0
