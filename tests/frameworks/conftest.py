@@ -1,4 +1,4 @@
-"""Fixtures: those of the wrappers' tests, and an SDK beneath that is instrumented or not."""
+"""Fixtures: those of the instrumentation tests, and an underlying SDK, instrumented or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.instrumentation.conftest import _server, faultless, faulty, mode, ser
 
 __all__ = ["_server", "faultless", "faulty", "instrumented", "mode", "server"]
 
-# Else LiteLLM asks the network for its list of prices as it is imported.
+# Otherwise LiteLLM downloads its list of prices as it is imported.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
@@ -19,5 +19,5 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     ids=["sdk", "http", "nothing"],
 )
 def instrumented(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """Instrument the SDK beneath, its HTTP library alone, or nothing."""
+    """Instrument the underlying SDK, its HTTP library alone, or nothing."""
     return tuple(request.param)

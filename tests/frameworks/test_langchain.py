@@ -1,4 +1,4 @@
-"""Is a stream of LangChain one row, whatever is instrumented beneath it?"""
+"""A stream of LangChain is one row, whichever underlying client is instrumented."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ httpx = pytest.importorskip("httpx")
 
 
 def model(server: Server, **more: Any) -> Any:
-    """Return a chat model that asks the server."""
+    """Return a chat model that calls the server."""
     # Clients of its own: LangChain keeps its async ones longer than the loop they belong to.
     return langchain_openai.ChatOpenAI(
         model="tiny", base_url=server.url, api_key="none", max_retries=0, stream_usage=True,
@@ -91,7 +91,7 @@ def test_decorated(mode: str, instrumented: tuple[str, ...], server: Server) -> 
 
 
 def test_words_alone(mode: str, instrumented: tuple[str, ...], server: Server) -> None:
-    """Where nothing but words come out, their times are known, and from beneath the rest."""
+    """A stream of bare words gives their times; the client's row gives the rest."""
 
     @llmtrace.trace
     def words() -> Any:
@@ -110,7 +110,7 @@ def test_words_alone(mode: str, instrumented: tuple[str, ...], server: Server) -
 
 
 def test_by_itself(mode: str, server: Server) -> None:
-    """Without a word in the application, its calls are rows: the client's beneath."""
+    """Without any code in the application, its calls are rows: those of the client."""
 
     async def main() -> None:
         await read(model(server).astream("hi"))

@@ -1,4 +1,4 @@
-"""Is a stream of LiteLLM one row, whatever is instrumented beneath it?"""
+"""A stream of LiteLLM is one row, whichever underlying client is instrumented."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def is_whole(row: Row, words: int = 5) -> None:
 
 
 def test_wrapped(mode: str, instrumented: tuple[str, ...], server: Server) -> None:
-    """A wrapped stream is one row: the client's beneath, if that is recorded."""
+    """A wrapped stream is one row: the client's, if that is recorded."""
     server.play(answers.chat(first_s=0.02))
     row = recorded(lambda: read(mode, server, wrap=True), instrumented)
     is_whole(row)
@@ -97,7 +97,7 @@ def test_decorated(mode: str, instrumented: tuple[str, ...], server: Server) -> 
     is_whole(row)
     assert (row.route, row.ttft_s is not None) == ("decorated", True)
     if instrumented:
-        # What LiteLLM asks asynchronously goes over aiohttp, which is not instrumented here.
+        # LiteLLM's async requests go over aiohttp, which is not instrumented here.
         assert (row.timeline.network.connect is None) == (mode == "async")
         assert row.timeline.queue is not None  # LiteLLM drops what the engine tells, we read it
 
@@ -123,7 +123,7 @@ def test_a_decorated_generator(mode: str, instrumented: tuple[str, ...], server:
 
 
 def test_by_itself(mode: str, server: Server) -> None:
-    """Without a word in the application, its calls are rows: the client's beneath."""
+    """Without any code in the application, its calls are rows: those of the client."""
     is_whole(recorded(lambda: read(mode, server), ("openai", "httpx", "httpx2")))
 
 
@@ -157,14 +157,14 @@ def test_whole_answers(mode: str, instrumented: tuple[str, ...], server: Server)
 
 
 def test_anthropic(mode: str, server: Server) -> None:
-    """A provider that LiteLLM asks by HTTP itself is one row, too, and wrapped one, too."""
+    """A provider that LiteLLM calls by HTTP itself is one row, too, and wrapped one, too."""
     server.play(answers.messages)
     more = {
         "model": "anthropic/tiny", "api_base": f"{server.root}/v1/messages", "max_tokens": 5,
         "stream_options": None,
     }  # fmt: skip
     for wrap in (False, True):
-        # LiteLLM neither reads it to the very end, nor closes it, nor lets it go.
+        # LiteLLM neither reads it to the very end, nor closes it, nor releases it.
         row = recorded(partial(read, mode, server, wrap=wrap, **more), ("httpx", "httpx2"))
         assert (row.outcome, row.finish_reason, row.output_tokens) == ("success", "end_turn", 5)
         assert (row.provider, row.operation) == ("anthropic", "chat")

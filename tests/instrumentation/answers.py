@@ -21,12 +21,12 @@ def delta(content: str | None = None, finish: str | None = None, **more: Any) ->
 
 
 def usage_chunk(**more: Any) -> dict[str, Any]:
-    """Make the chunk that ends a chat stream whose usage was asked for."""
+    """Make the chunk that ends a chat stream whose usage was requested."""
     return {**_CHUNK, "choices": [], "usage": USAGE, **more}
 
 
 def asks_usage(request: Request) -> bool:
-    """Say whether a request asked for the usage chunk."""
+    """Return whether a request includes `include_usage`."""
     return bool((request.body.get("stream_options") or {}).get("include_usage"))
 
 

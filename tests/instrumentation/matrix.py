@@ -28,7 +28,7 @@ NEEDED: Final = ("pytest>=8.3", "hypothesis>=6.115")
 
 @dataclass(frozen=True)
 class Version:
-    """One version of an SDK, and what it needs that it does not ask for itself."""
+    """One version of an SDK, and requirements that it does not declare itself."""
 
     sdk: str
     version: str
@@ -87,7 +87,7 @@ def run(version: Version) -> tuple[int, dict[str, int], str]:
 
 
 def main() -> int:
-    """Run what was asked for, and print the table."""
+    """Run the selected versions, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     names = [version.name for version in VERSIONS]
     parser.add_argument("version", nargs="*", help=f"any of {', '.join(names)}; default: all")

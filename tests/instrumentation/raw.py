@@ -1,4 +1,4 @@
-"""How does a test ask a scripted server without an SDK, over any HTTP library, and read it?"""
+"""Call a scripted server without an SDK, over any HTTP library, and read the response."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def no_tls() -> Any:
 
 
 def url(server: Server, endpoint: str = "chat") -> str:
-    """Return where an endpoint is asked."""
+    """Return the address of an endpoint."""
     return server.root + PATHS.get(endpoint, endpoint)
 
 
@@ -75,12 +75,12 @@ def ask(
     timeout_s: float = 10.0,
     headers: dict[str, str] | None = None,
 ) -> Any:
-    """Ask once and read the answer.
+    """Send one request and read the response.
 
     Args:
         library: `httpx`, `httpx2` or `aiohttp`.
         mode: `sync` or `async`.
-        address: whom to ask.
+        address: of the endpoint.
         read: one of `WAYS`, or what to do with the response; default: its lines.
         body: of the request; default: `BODY`.
         timeout_s: of one read.

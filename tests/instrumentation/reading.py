@@ -1,4 +1,4 @@
-"""How does a test ask a scripted server through an SDK, sync or async, and get the row of it?"""
+"""Call a scripted server through an SDK, sync or async, and return the row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def client(mode: str, server: Server, sdk: str = "openai", **options: Any) -> Any:
-    """Make an SDK's client of a server, without retries unless told; skip where it is missing."""
+    """Make an SDK's client of a server, without retries by default; skip where it is missing."""
     module = pytest.importorskip(sdk)
     url = server.url if sdk == "openai" else server.root
     made = getattr(module, _CLASSES[sdk, mode])
@@ -71,7 +71,7 @@ def read(
 
     Args:
         mode: `sync` or `async`.
-        server: whom to ask.
+        server: the scripted server to call.
         endpoint: one of `CALLS`.
         late_s: how late the reader is.
         each_s: how long it is busy with each chunk.
@@ -115,7 +115,7 @@ def answer(
     options: dict[str, Any] | None = None,
     **call_options: Any,
 ) -> Any:
-    """Ask for a whole answer and return it."""
+    """Request a unary response and return it."""
     sdk = CALLS[endpoint][0]
     if mode == "sync":
         with client(mode, server, sdk, **options or {}) as made:

@@ -33,7 +33,7 @@ async def stream(session: Any, url: str) -> AsyncIterator[bytes]:
 
 
 def over_one_session(url: str, act: Callable[[Any, str], Any] = stream, times: int = 1) -> None:
-    """Ask so many times over one session."""
+    """Send so many requests over one session."""
 
     async def main() -> None:
         async with aiohttp.ClientSession() as session:

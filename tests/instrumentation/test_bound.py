@@ -1,4 +1,4 @@
-"""Where an engine reports nothing, is its wait bounded only if nothing may stand in between?"""
+"""An engine's wait is bounded without its report only if no gateway may be in between."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_completions_too(server: Server) -> None:
         {"gap_s": 0.0},
         {"words": 4},
     ],
-    ids=["nobody", "nginx", "via", "together", "late-headers", "bursts", "few-chunks"],
+    ids=["no-gateway", "nginx", "via", "together", "late-headers", "bursts", "few-chunks"],
 )
 def test_what_may_have_been_held_back_bounds_nothing(server: Server, given: Any) -> None:
     """Headers or chunks that a proxy may have held tell nothing of the engine."""

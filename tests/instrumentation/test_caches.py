@@ -1,4 +1,4 @@
-"""Is an answer from a cache told from one of an engine, by what is documented and nothing else?"""
+"""Responses of caches are recognised by documented headers and nothing else."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_what_is_no_comment_of_ours(recording, data):
     assert recording.gateway is None
 
 
-def test_an_endless_comment_is_let_go(recording):
+def test_an_endless_comment_is_discarded(recording):
     """What is kept of a comment that is not all there stays within bounds."""
     reader = Comments(recording)
     reader.look(b":\tllmtrace ")
@@ -145,7 +145,7 @@ def test_the_bytes_are_as_sent(library, recording):
     assert gateway_ms(recording) == 6
 
 
-def test_once_all_is_told_nothing_is_looked_at(library, recording):
+def test_once_all_is_reported_nothing_is_searched(library, recording):
     """The library's own decoder stands where it stood."""
     response = library.Response(200, stream=library.ByteStream(EVENT + LAST + EVENT))
     plain = response._get_content_decoder().decode

@@ -1,4 +1,4 @@
-"""Is what was asked and answered recorded as OpenTelemetry says, for every protocol, if wanted?"""
+"""Prompts and responses are recorded by OpenTelemetry's conventions if enabled."""
 
 from __future__ import annotations
 
@@ -120,13 +120,13 @@ def output(row: Row) -> list[dict[str, Any]]:
 
 
 def prompt_of(row: Row) -> Any:
-    """Return what was asked."""
+    """Return the prompt's messages."""
     return json.loads(row.content[INPUT])
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_a_stream(endpoint: str, mode: str, server: Server) -> None:
-    """What was asked and all that was answered, however it came in pieces."""
+    """The prompt and the whole response are recorded, however it is cut into pieces."""
     server.play(SCRIPTS[endpoint])
     row = recorded(lambda: read(mode, server, endpoint), content=ContentPolicy())
 
@@ -267,7 +267,7 @@ def test_redaction_and_size(server: Server) -> None:
     assert output(row) == [{"type": "text", "content": "****0 ***…[cut]"}]
 
 
-def test_a_chunk_nobody_can_read(server: Server, faulty: None) -> None:
+def test_an_unreadable_chunk(server: Server, faulty: None) -> None:
     """The caller gets it all the same; of the content nothing is kept, and that is counted."""
     odd = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
     wrong = [{"index": 0, "delta": {"content": "hi", "tool_calls": 5}, "finish_reason": None}]
@@ -292,7 +292,7 @@ def test_on_the_span_and_nowhere_else(server: Server) -> None:
     assert "word0" not in json.dumps(row.as_dict())
 
 
-def test_nobody_writes_content_by_attributes() -> None:
+def test_attributes_cannot_write_content() -> None:
     """The names of content are not for a user's own attributes: the switch decides."""
 
     @llmtrace.trace(**{OUTPUT: "sneaked in"})

@@ -174,7 +174,7 @@ def test_answer_of_a_function(clock: FakeClock) -> None:
 
 
 def test_kinds_of_functions_stay(clock: FakeClock) -> None:
-    """Frameworks that ask what kind a function is get the same answer as before."""
+    """Frameworks that check the kind of a function get the same result as before."""
     forms = each_form(clock)
     assert inspect.isgeneratorfunction(forms["generator"])
     assert inspect.isgeneratorfunction(forms["method"])
@@ -189,7 +189,7 @@ def test_kinds_of_functions_stay(clock: FakeClock) -> None:
 
 
 def test_special_methods_of_what_is_returned() -> None:
-    """What a function returns can still be measured, awaited, called and asked for its truth."""
+    """What a function returns can still be measured, awaited, called and converted to bool."""
 
     class Answer:
         def __enter__(self) -> Self:
@@ -311,7 +311,7 @@ def test_errors_go_through(clock: FakeClock) -> None:
     assert [row.chunks for row in rows] == [2, 2, 0, 0]
 
 
-def test_break_and_let_go_of_a_generator(clock: FakeClock) -> None:
+def test_break_and_release_of_a_generator(clock: FakeClock) -> None:
     """A generator that is dropped is closed at once, and so is its row."""
     closed = []
 
@@ -330,7 +330,7 @@ def test_break_and_let_go_of_a_generator(clock: FakeClock) -> None:
     assert (only(rows).outcome, only(rows).chunks) == ("cancelled", 1)
 
 
-def test_break_and_let_go_of_an_async_generator(clock: FakeClock) -> None:
+def test_break_and_release_of_an_async_generator(clock: FakeClock) -> None:
     """The loop closes a dropped async generator, in its own task, without a complaint."""
     closed: list[bool] = []
     complaints: list[Any] = []
@@ -708,7 +708,7 @@ def test_nested_functions(clock: FakeClock) -> None:
 
 
 def test_concurrent_calls_do_not_mix(clock: FakeClock) -> None:
-    """Calls in tasks of their own are told apart."""
+    """Calls in tasks of their own are distinguished."""
 
     @llmtrace.trace
     async def ask(number: int) -> int:

@@ -68,7 +68,7 @@ def slow_dns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("slow_dns")
 def test_dns(mode: str, server: Server) -> None:
-    """Name resolution is told from connecting."""
+    """Name resolution is distinguished from connecting."""
     options = {"base_url": f"http://slow.test:{server.port}/v1"}
     row = delayed(lambda: recorded(lambda: read(mode, server, options=options)), "dns")
     connect = network(row, "connect")

@@ -25,7 +25,7 @@ from .reading import client, eventually, method, near, raised_by, read, recorded
 
 
 def started(server: Server, made: Any) -> Any:
-    """Ask for a stream."""
+    """Request a stream."""
     create, call_options = method(made)
     return create(**call_options, stream=True)
 
@@ -178,7 +178,7 @@ def test_break_out_of_async_with(server: Server) -> None:
     assert (row.outcome, row.chunks) == ("cancelled", 1)
 
 
-def test_break_and_let_go(server: Server) -> None:
+def test_break_and_release(server: Server) -> None:
     """A stream that is dropped half read ends its row when it is collected."""
     with capture() as rows, client("sync", server) as made:
         stream = started(server, made)
@@ -191,7 +191,7 @@ def test_break_and_let_go(server: Server) -> None:
     assert row.outcome == "cancelled"
 
 
-def test_break_and_let_go_async(server: Server) -> None:
+def test_break_and_release_async(server: Server) -> None:
     """A stream that is dropped half read ends its row when it is collected."""
     with capture() as rows:
 
@@ -212,7 +212,7 @@ def test_break_and_let_go_async(server: Server) -> None:
 
 
 def test_never_read(server: Server) -> None:
-    """A stream nobody reads still makes a row."""
+    """A stream that is never read still makes a row."""
 
     def act(made: Any) -> None:
         started(server, made)
@@ -223,7 +223,7 @@ def test_never_read(server: Server) -> None:
 
 
 def test_never_read_async(server: Server) -> None:
-    """A stream nobody reads still makes a row."""
+    """A stream that is never read still makes a row."""
 
     async def act(made: Any) -> None:
         await started(server, made)
@@ -339,7 +339,7 @@ def test_silence_until_the_time_out(mode: str, server: Server) -> None:
     assert (row.outcome, row.chunks) == ("timeout", 2)
 
 
-# --- somebody else stops it ----------------------------------------------------------------------
+# --- another task stops it ----------------------------------------------------------------------
 
 
 def test_keyboard_interrupt(mode: str, server: Server) -> None:
@@ -405,7 +405,7 @@ def test_asyncio_timeout(server: Server, before_the_head: bool) -> None:
 
 
 def test_asyncio_wait_for(server: Server) -> None:
-    """`asyncio.wait_for` is a timeout where it can be told from a cancelled task: from 3.12 on."""
+    """`asyncio.wait_for` is a timeout where it differs from a cancelled task: from 3.12 on."""
     server.play(stalls)
 
     async def act(made: Any) -> None:
@@ -421,7 +421,7 @@ def test_asyncio_wait_for(server: Server) -> None:
     ("cancel", "outcome"), [(False, "timeout"), (True, "cancelled")], ids=["deadline", "cancel"]
 )
 def test_anyio_cancel_scope(server: Server, cancel: bool, outcome: str) -> None:
-    """A scope whose deadline passed is a timeout; one that somebody cancelled is not."""
+    """A scope whose deadline passed is a timeout; one that was cancelled is not."""
     server.play(stalls)
 
     async def act(made: Any) -> None:

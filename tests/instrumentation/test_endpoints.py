@@ -392,7 +392,7 @@ def test_tool_calls(mode: str, server: Server) -> None:
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
 def test_reasoning(mode: str, server: Server, key: str) -> None:
-    """Reasoning is content by either of its names, and told apart from text."""
+    """Reasoning is content by either of its names, and distinguished from text."""
     server.play(
         answers.events(
             answers.delta("", role="assistant"),
@@ -437,7 +437,7 @@ def test_failed_response(mode: str, server: Server) -> None:
 
 
 def test_other_endpoints_are_left_alone(mode: str, server: Server) -> None:
-    """Calls that ask no model for an answer make no row."""
+    """Calls to no model make no row."""
 
     def embeddings(_request: Any, answer: Any) -> None:
         data = [{"object": "embedding", "index": 0, "embedding": [0.5]}]

@@ -1,4 +1,4 @@
-"""Is what a provider tells in headers kept on the row, for every client, answer and outcome?"""
+"""A provider's headers are kept on the row, for every client, response and outcome."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_gateway_that_cannot_subtract(value, expected):
         ),
         # Kong answered itself: what it took is not reported_hops apart from an upstream's.
         ({"x-kong-response-latency": "3"}, []),
-        # How long the upstream took is nobody's time in between.
+        # The upstream's time is not a gateway's self time.
         ({"x-envoy-upstream-service-time": "250"}, [Hop("envoy")]),
         ({"server": "envoy"}, [Hop("envoy")]),
         ({"server": "istio-envoy"}, [Hop("envoy")]),

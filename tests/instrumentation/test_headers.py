@@ -48,7 +48,7 @@ def test_both_join_keys_are_sent(recording):
 
 
 def test_what_is_not_sampled_says_so(recording):
-    """The server is told that nobody keeps this trace."""
+    """The `traceparent` shows the server that this trace is not sampled."""
     recording.span = TraceContext(TRACE, SPAN, None, sampled=False)
 
     assert outgoing(recording, {})["traceparent"] == f"00-{TRACE}-{SPAN}-00"
@@ -195,8 +195,8 @@ def test_what_the_application_calls_its_gateway_stays(recording):
     assert recording.info["gateway"] == "edge-eu"
 
 
-def test_a_later_answer_replaces_what_an_earlier_one_told(recording):
-    """What is told of an attempt is not told of the next."""
+def test_a_later_answer_replaces_what_an_earlier_one_reported(recording):
+    """What one attempt's headers report is not kept for the next."""
     answered(recording, raw(server_timing="gw;dur=9", cf_ray="1"), ok=True)
     answered(recording, raw(server="uvicorn"), ok=True)
 
@@ -274,7 +274,7 @@ def test_what_a_provider_tells_is_kept(recording):
         "x-litellm-response-cost", "location", "server", "via",
     ],
 )  # fmt: skip
-def test_what_nobody_should_see_is_not_kept(recording, name):
+def test_secret_headers_are_not_kept(recording, name):
     """No cookies, keys, accounts or prices."""
     answered(recording, [(name.encode(), b"secret")], ok=True)
 

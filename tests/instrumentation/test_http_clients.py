@@ -60,7 +60,7 @@ def httpx_client(library: str, mode: str, **options: Any) -> Any:
 
 
 def over_httpx(library: str, mode: str, address: str, **options: Any) -> None:
-    """Ask once, and read the stream."""
+    """Send one request, and read the stream."""
 
     def ask() -> None:
         with (
@@ -80,7 +80,7 @@ def over_httpx(library: str, mode: str, address: str, **options: Any) -> None:
 
 
 def over_aiohttp(address: str, *, redirects: bool = True, **options: Any) -> None:
-    """Ask once, and read the stream."""
+    """Send one request, and read the stream."""
     aiohttp = pytest.importorskip("aiohttp")
 
     async def main() -> None:
@@ -127,7 +127,7 @@ def one_refused(act: Callable[[], object]) -> Row:
 @pytest.mark.parametrize("error", [None, Mine], ids=["httpx's", "own"])
 @pytest.mark.parametrize(("library", "mode"), HTTPX)
 def test_a_hook_that_raises(library: str, mode: str, error: Any, server: Server) -> None:
-    """The server refused it, whoever raises: that is no network's time."""
+    """The server rejected it, whichever library raises: that is not network time."""
     server.play(refused)
     hooks = {"response": [hook(mode, error)]}
     one_refused(lambda: over_httpx(library, mode, url(server), event_hooks=hooks))

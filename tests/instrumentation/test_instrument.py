@@ -40,7 +40,7 @@ def rows() -> Iterator[list[Row]]:
 
 
 def ask(made: Any) -> None:
-    """Ask with a client, sync or async."""
+    """Send a request with a client, sync or async."""
     create, call_options = method(made)
 
     async def main() -> None:

@@ -140,7 +140,7 @@ def test_a_generation_that_is_the_current_span(provider, row):
     ids=["OpenInference", "OpenTelemetry GenAI"],
 )
 def test_another_instrumentation_around(provider, row, attributes):
-    """A call that somebody else records for Langfuse, too, is counted once: theirs."""
+    """A call that another library records for Langfuse as well counts once: as theirs."""
     made, _, _ = provider
     with made.get_tracer("another").start_as_current_span("call", attributes=attributes):
         counted = row(tracer_provider=made)
@@ -168,7 +168,7 @@ def test_a_client_of_a_package_that_changed(provider, row, monkeypatch):
     assert internal_errors() == {}
 
 
-def test_the_generation_is_told_of_a_failure(provider):
+def test_the_generation_records_a_failure(provider):
     """What Langfuse's SDK cannot know of a stream's end, its generation says all the same."""
     _, client, sent = provider
     with serve() as engine, capture(instrument=["openai"]) as rows:

@@ -45,7 +45,7 @@ def recordings() -> int:
 
 
 def left_behind(rows: list[Row]) -> int:
-    """Return how many bytes there are more after a round, whose rows nobody holds any more."""
+    """Return how many bytes there are more after a round, whose rows are no longer referenced."""
     tracemalloc.start()
     asyncio.run(one_round(STREAMS))
     rows.clear()

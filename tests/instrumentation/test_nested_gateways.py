@@ -1,4 +1,4 @@
-"""Does the time of gateways one behind the other count once, however often it is told?"""
+"""The time of gateways one behind the other counts once, however often it is reported."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_who_may_tell_more_is_known_from_the_headers(recording):
 
 @pytest.mark.parametrize("name", ["litellm", "kong"])
 def test_a_header_passed_on_together_with_what_it_says(recording, name):
-    """What a gateway in front has told of the one behind is not read again from its own header."""
+    """What a front gateway has reported of the one behind is not read again from its header."""
     theirs = {"x-litellm-overhead-duration-ms": "7", "x-kong-proxy-latency": "7"}
     incoming(
         recording,
@@ -115,7 +115,7 @@ def test_a_gateway_that_cannot_tell_after_all(recording):
 
 
 def test_a_comment_says_whether_another_may_follow(recording):
-    """So that nobody looks on in vain."""
+    """So that no bytes are searched in vain."""
     assert commented(recording, f"{A}, more") is True
     assert commented(recording, A) is False
 

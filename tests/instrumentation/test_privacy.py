@@ -180,7 +180,7 @@ OUTCOMES: dict[str, Script] = {
     "reset": _reset,
 }
 
-# What is asked, with the canary wherever somebody says something.
+# Prompts, with the canary in every text.
 ASKED: dict[str, dict[str, Any]] = {
     "chat": {
         "messages": [{"role": "system", "content": SAID}, {"role": "user", "content": SAID}],

@@ -76,7 +76,7 @@ def test_every_way_to_read(library: str, mode: str, way: str, server: Server) ->
     assert row.timeline.network.connect
 
 
-# --- what is asked ------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------
 
 SCRIPTS = {
     "chat": answers.chat(),
@@ -180,7 +180,7 @@ def test_requests_to_no_model(
     assert "traceparent" not in server.requests[0].headers
 
 
-def test_a_path_of_somebodys_own(client: tuple[str, str], server: Server) -> None:
+def test_a_custom_path(client: tuple[str, str], server: Server) -> None:
     """A stream that is asked for with a model's name is an answer's, wherever it is asked."""
     server.play(answers.chat())
     row = recorded(lambda: ask(*client, f"{server.root}/team/llm", body=BODY))
@@ -233,7 +233,7 @@ def test_a_model_behind_a_long_prompt(client: tuple[str, str], server: Server) -
 
 
 def test_join_keys(client: tuple[str, str], server: Server) -> None:
-    """The server is told the row's trace and id, as by an SDK."""
+    """The server gets the row's trace and id, as from an SDK."""
     row = recorded(lambda: ask(*client, url(server)))
     sent = server.requests[0].headers
     assert sent["traceparent"].split("-")[1:3] == [row.trace_id, row.span_id]
@@ -309,7 +309,7 @@ def post_or_ask(client: tuple[str, str], address: str, body: Any) -> None:
     (ask if body["stream"] else post)(*client, address, body=body)
 
 
-# --- one row, whoever else records --------------------------------------------------------------
+# --- one row, coexisting with others --------------------------------------------------------------
 
 
 def test_under_an_instrumented_sdk(server: Server) -> None:
@@ -321,7 +321,7 @@ def test_under_an_instrumented_sdk(server: Server) -> None:
 
 
 def test_under_an_sdk_that_is_not(server: Server) -> None:
-    """A client that nobody instruments is seen by its HTTP requests, one row an attempt."""
+    """A client that is not instrumented is recorded by its HTTP requests, one row an attempt."""
     server.play(answers.error(429, headers={"retry-after-ms": "10"}), answers.chat())
     with capture(instrument=LIBRARIES) as rows:
         read("sync", server, options={"max_retries": 1}, stream_options={"include_usage": True})
@@ -356,7 +356,7 @@ def test_httpx_over_aiohttp(library: str, server: Server) -> None:
 
     row = recorded(lambda: asyncio.run(main()))
     assert (row.client, row.attempts, row.tries) == (library, 1, ())
-    assert row.timeline.network.connect  # aiohttp told
+    assert row.timeline.network.connect  # reported by aiohttp
     assert (row.outcome, row.output_tokens) == ("success", 5)
 
 

@@ -97,7 +97,7 @@ def test_refused_with_a_code(client: tuple[str, str], server: Server) -> None:
 
 
 def test_refused_and_not_read(client: tuple[str, str], server: Server) -> None:
-    """An error nobody reads the body of makes its row, too."""
+    """An error whose body is never read makes its row, too."""
     server.play(refuses(400, OVERFLOW))
 
     def leave(_: Any) -> None:
@@ -155,9 +155,9 @@ def test_raised_by_the_session(server: Server) -> None:
 
 def test_connection_refused(client: tuple[str, str]) -> None:
     """A server that is not there costs network time only."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # not listening
-        address = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1/chat/completions"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # not listening
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}/v1/chat/completions"
         errors: list[Exception] = []
         row = recorded(lambda: errors.append(raised_by(lambda: ask(*client, address))))
     name = f"{type(errors[0]).__module__}.{type(errors[0]).__qualname__}"
@@ -346,7 +346,7 @@ def test_left_at_done(client: tuple[str, str], server: Server) -> None:
 
 
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
-def test_let_go(library: str, server: Server) -> None:
+def test_release(library: str, server: Server) -> None:
     """An answer that is dropped, never or half read, makes its row when it is collected."""
     module = pytest.importorskip(library)
     with capture(instrument=LIBRARIES) as rows, module.Client(verify=no_tls()) as made:
@@ -450,7 +450,7 @@ def test_an_async_function_that_gives_up(server: Server) -> None:
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_redirect_that_is_not_followed(library: str, stream: bool, server: Server) -> None:
-    """A redirect is no answer: whoever does not follow it has none."""
+    """A redirect is no response: a client that does not follow it has none."""
     module = pytest.importorskip(library)
     server.play(refuses(307, location="/elsewhere"))
 

@@ -53,7 +53,7 @@ def test_refused_then_served(mode: str, server: Server, status: int) -> None:
     assert served.start_ns == refused.end_ns + refused.backoff_ns
 
 
-def test_told_in_milliseconds(mode: str, server: Server) -> None:
+def test_retry_after_in_milliseconds(mode: str, server: Server) -> None:
     """OpenAI's own header is read, too; a date is not, since it is by another clock."""
     soon = {"retry-after-ms": "30", "retry-after": "20"}
     date = {"retry-after": "Fri, 31 Dec 1999 23:59:59 GMT"}
@@ -111,9 +111,9 @@ def test_refused_for_good(mode: str, server: Server) -> None:
 def test_connection_refused(mode: str, server: Server) -> None:
     """A server that is not there costs network time only."""
     openai = pytest.importorskip("openai")
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # not listening
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # not listening
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
 
         def act() -> None:
             with pytest.raises(openai.APIConnectionError):

@@ -116,7 +116,7 @@ def test_a_stream_that_was_cut() -> None:
     assert recorded(lambda: list(llmtrace.wrap(client_lines()))).outcome == "truncated"
 
 
-def test_a_stream_that_somebody_picks_from() -> None:
+def test_a_stream_that_is_read_in_part() -> None:
     """A generator of the application's own may leave the finish reason out."""
     lines = STREAMS["chat"].splitlines()
     picked = (line for line in lines if b"word" in line)
@@ -258,7 +258,7 @@ def test_messages() -> None:
     ],
 )
 def test_kinds_of_messages(message: Message, first: str | None) -> None:
-    """Each kind of content is told from the others, and from none."""
+    """Each kind of content is distinguished from the others, and from none."""
     row = wrapped([message])
     firsts = ("first_text_ns", "first_reasoning_ns", "first_tool_call_ns")
     assert [name for name in firsts if getattr(row, name) is not None] == (

@@ -299,7 +299,7 @@ def test_comments_are_no_events() -> None:
 @pytest.mark.parametrize(
     "data", [b"Hello", b"1", b"null", b'"x"', b"[1]", b'{"n": 1}', b'{"token": {"text": "a"}}']
 )
-def test_events_of_nobody_we_know(data: bytes) -> None:
+def test_events_of_unknown_protocols(data: bytes) -> None:
     """Events that are no protocol's of ours are content, and may end as they like."""
     row = row_of([b"data: " + data + b"\n\n"] * 2)
     assert (row.outcome, row.chunks) == ("success", 2)
@@ -364,7 +364,7 @@ def test_any_json(events: list[Any]) -> None:
 
 
 def test_deeper_than_deep() -> None:
-    """JSON that is nested without end is content of nobody we know."""
+    """JSON that is nested without end is content of an unknown protocol."""
     row = row_of([b"data: " + b"[" * 100_000 + b"\n\n"])
     assert row.chunks == 1
 

@@ -60,7 +60,7 @@ def test_a_live_socket_has_a_round_trip(connected):
 
 @linux
 def test_a_closed_socket_tells_nothing(connected):
-    """Asking after the close is no error: nobody knows any more."""
+    """A read after the close is no error: the times are unknown."""
     connected.close()
 
     assert tcp_info.tcp_info(connected) == (None, None)
@@ -74,14 +74,14 @@ def test_what_is_no_socket_tells_nothing(thing):
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
 def test_a_unix_socket_has_no_network():
-    """A socket that is not TCP is not asked."""
+    """A socket that is not TCP is not read."""
     near, far = socket.socketpair()
     with near, far:
         assert tcp_info.tcp_info(near) == (None, None)
 
 
 def test_another_system_tells_nothing(monkeypatch):
-    """Where the kernel keeps no such account, it is not asked."""
+    """Where the kernel has no such data, it is not read."""
     monkeypatch.setattr(tcp_info, "_has_tcp_info", False)
 
     assert tcp_info.tcp_info(Socket(50)) == (None, None)
@@ -158,7 +158,7 @@ def test_a_send_only_ever_gets_shorter(send, started, answered, ago):
 
 @linux
 @pytest.mark.parametrize("given_", [{"send": 5 * MS}, {"send_started": 5 * MS}, {}])
-def test_a_send_nobody_saw_stays_unknown(given_):
+def test_an_unobserved_send_stays_unknown(given_):
     """Without both its start and its length, a send is left as it is."""
     attempt = LiveAttempt(started=0, answered=100 * MS, **given_)
     tcp_info.look(attempt, Socket(250, sent_ms_ago=90))

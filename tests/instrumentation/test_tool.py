@@ -95,7 +95,7 @@ def test_a_call_is_a_span(clock: FakeClock) -> None:
 
 
 def test_arguments_and_results_are_not_recorded() -> None:
-    """Unless asked for, nothing of what a tool is given or gives is on its span or in the row."""
+    """By default no argument or result of a tool is on its span or in the row."""
 
     @llmtrace.tool
     def log_in(password: str) -> dict[str, str]:
@@ -287,7 +287,7 @@ def test_a_generators_items_are_its_result(clock: FakeClock) -> None:
 
 
 def test_a_generator_that_is_left_ends_its_span() -> None:
-    """Closed, broken out of or let go: once, and as cancelled."""
+    """Closed, left or released: once, and as cancelled."""
 
     @llmtrace.tool
     def numbers() -> Iterator[int]:
@@ -375,7 +375,7 @@ def test_a_function_in_c() -> None:
     assert spans.named("max").attributes[ARGUMENTS] == '{"args": [3, 7, 5]}'
 
 
-def test_a_generator_nobody_reads_is_no_call() -> None:
+def test_an_unread_generator_is_no_call() -> None:
     """Nothing of it runs, so nothing is recorded."""
 
     @llmtrace.tool
@@ -557,7 +557,7 @@ def test_what_runs_inside_sees_the_span(provider: TracerProvider) -> None:
 
 
 def test_without_init() -> None:
-    """The function runs as if it were not decorated, and is looked at by nobody."""
+    """The function runs as if it were not decorated, and is not inspected."""
 
     class Trap:
         def __getattribute__(self, name: str) -> Any:
@@ -642,7 +642,7 @@ def test_what_cannot_be_recorded(settings: dict[str, Any]) -> None:
 
 
 def test_a_sampled_out_tool_is_counted_and_not_written() -> None:
-    """No span is written of what the user's sampling leaves out; whoever counts sees it."""
+    """No span is written of what the user's sampling leaves out; metrics still count it."""
 
     class Counter:
         every_row = every_span = True

@@ -101,7 +101,7 @@ def test_a_late_reader_is_not_a_slow_server(mode: str, server: Server) -> None:
 
 
 def test_marks_of_the_first_of_each_kind(mode: str, server: Server) -> None:
-    """First byte, event, reasoning, text and tool call are told apart."""
+    """First byte, event, reasoning, text and tool call are distinguished."""
 
     def script(_request: Request, answer: Answer) -> None:
         call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f"}}

@@ -282,7 +282,7 @@ def test_a_tool_still_running_when_the_turn_ends() -> None:
 
 
 def test_turns_inside_turns(clock: FakeClock) -> None:
-    """An agent that asks another: each has a row, and the outer one's time holds both."""
+    """An agent that calls another: each has a row, and the outer one's time holds both."""
     [search] = tools(clock, "search")
     with watched(clock=clock) as (rows, spans), llmtrace.turn("outer", session="s-1"):
         ask(clock, model="big")
@@ -502,10 +502,10 @@ def test_a_generator_that_is_left(form: str) -> None:
     assert cleaned == [True]
 
 
-def test_a_generator_that_is_let_go() -> None:
+def test_a_generator_that_is_released() -> None:
     """Collected as garbage, even in a cycle, a turn still ends."""
 
-    @llmtrace.turn("let go")
+    @llmtrace.turn("released")
     def generator(holding: list[Any]) -> Iterator[int]:
         yield 1
         yield len(holding)
@@ -565,7 +565,7 @@ def test_what_is_raised_ends_the_turn(
 
 
 def test_a_turn_that_is_cancelled() -> None:
-    """A task's cancellation passes, and is told from a time-out."""
+    """A task's cancellation passes, and is distinguished from a time-out."""
 
     async def slow() -> None:
         async with llmtrace.turn("slow"):
@@ -685,7 +685,7 @@ def test_without_init() -> None:
     assert [run(), asyncio.run(main()), *asyncio.run(read())] == ["done"] * 3
 
 
-def test_a_turn_that_was_told_nonsense(faulty: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_turn_with_invalid_arguments(faulty: None, caplog: pytest.LogCaptureFixture) -> None:
     """It is no place to raise: what cannot be recorded is left out, without quoting it."""
     nonsense: Any = {"user": object(), "tags": "secret", "answer": {"secret"}}
     with capture() as rows, llmtrace.turn(["secret"], **nonsense):  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from .reading import HI, raised_by, read, recorded
 
 @pytest.fixture
 def strict() -> Iterator[Server]:
-    """Serve on a port nobody has been refused at yet."""
+    """Serve on a port at which no request was rejected yet."""
     with serve(answers.chat()) as server:
         yield server
 
@@ -31,7 +31,7 @@ def with_usage(chunks: list[Any]) -> int:
 
 
 def test_asked_for_and_hidden(mode: str, server: Server) -> None:
-    """The usage is asked for and noted, and its chunk kept from the caller."""
+    """The usage is requested and noted, and its chunk hidden from the consumer."""
     chunks: list[Any] = []
     row = recorded(lambda: chunks.extend(read(mode, server)))
     assert server.requests[0].body["stream_options"] == {"include_usage": True}
@@ -40,7 +40,7 @@ def test_asked_for_and_hidden(mode: str, server: Server) -> None:
 
 
 def test_kept_where_the_caller_asked(mode: str, server: Server) -> None:
-    """A caller who asked gets the chunk."""
+    """An application that requests the chunk gets it."""
     options = {"include_usage": True}
     chunks: list[Any] = []
     row = recorded(lambda: chunks.extend(read(mode, server, stream_options=options)))
@@ -57,14 +57,14 @@ def test_left_out_where_the_caller_declined(mode: str, server: Server) -> None:
 
 
 def test_other_stream_options_stay(mode: str, server: Server) -> None:
-    """What else the caller asked of the stream goes out, too; its own mapping is not touched."""
+    """The application's other stream options are sent, too; its own mapping is not touched."""
     options = {"include_obfuscation": False}
     recorded(lambda: read(mode, server, stream_options=options))
     assert server.requests[0].body["stream_options"] == {**options, "include_usage": True}
     assert options == {"include_obfuscation": False}
 
 
-def test_not_asked_if_told_so(mode: str, server: Server) -> None:
+def test_not_requested_if_disabled(mode: str, server: Server) -> None:
     """`ask_usage=False` leaves requests as they are."""
     row = recorded(lambda: read(mode, server), ask_usage=False)
     assert "stream_options" not in server.requests[0].body
@@ -216,7 +216,7 @@ def test_hidden_from_a_decorated_function(mode: str, server: Server) -> None:
 
 
 def test_an_error_that_repeats_the_request_is_no_rejection(mode: str, strict: Server) -> None:
-    """A server that quotes what it was sent has other reasons, and is asked for usage again."""
+    """A server that quotes what it was sent has other reasons, and gets requests for usage again."""
 
     def quoting(request: Request, answer: Answer) -> None:
         answers.error(400, f"too long: {request.body}")(request, answer)

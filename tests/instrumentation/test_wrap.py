@@ -194,7 +194,7 @@ def test_error_of_the_consumer() -> None:
 
 
 def test_async_iterable() -> None:
-    """What can only be asked for an async iterator is read through it."""
+    """An object that only provides an async iterator is read through that."""
     clock = FakeClock()
 
     class Iterable:
@@ -269,7 +269,7 @@ def test_without_init() -> None:
 
 
 def test_dropped() -> None:
-    """A stream that is let go ends its row at once, and does not close what it stood for."""
+    """A proxy that is released ends its row at once, and does not close its stream."""
     clock = FakeClock()
     plain = Stream(clock)
     with capture(clock=clock) as rows:

@@ -54,7 +54,7 @@ def cancelled_midway(reads: Callable[[asyncio.Event], Awaitable[object]]) -> Awa
 
 
 class Asyncio:
-    """Reads the messages of an async stream, and stops as asked."""
+    """Reads the messages of an async stream, and stops as its ending says."""
 
     def __init__(self, ending: str, saw: Saw, show: Callable[[Any], Any]) -> None:
         self._ending = ending

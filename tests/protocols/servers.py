@@ -1,6 +1,6 @@
 """How do real servers end an answer in each way, over SSE, WebSocket and gRPC?
 
-Each is told by the request how to end it.
+The request says how to end it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which protocol ends in which way, and what does the row say then?
+"""List every protocol with its possible endings, and the outcome of the row.
 
 The data behind the tests of `test_matrix.py` and the table in docs/protocols.md. Plain data: it
 imports no client.
@@ -23,7 +23,7 @@ class Ending:
         name: what tests call it.
         title: what happens.
         outcome: what the row says.
-        whole: whether it can happen to an answer that does not stream.
+        whole: whether it can happen to a unary response.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Ending:
 ENDINGS: Final = (
     Ending("success", "read to its end", "success", whole=True),
     Ending("empty", "ended without content", "success"),
-    Ending("refused", "refused before it began", "error", whole=True),
+    Ending("refused", "rejected before it began", "error", whole=True),
     Ending("broken", "broken in the middle", "error"),
     Ending("truncated", "ended in the middle", "truncated"),
     Ending("timeout", "silent until a time-out", "timeout", whole=True),
-    Ending("left", "the reader breaks and leaves", "cancelled"),
+    Ending("left", "the consumer breaks and leaves", "cancelled"),
     Ending("cancelled", "closed, or its task cancelled", "cancelled", whole=True),
 )
 
@@ -73,14 +73,14 @@ PROTOCOLS: Final = (
 )
 
 # What cannot be, and why: by protocol, ending, mode and whether it streams; `None` stands for any.
-_UNHEARD: Final = "nobody can cancel a call that blocks its thread"
+_BLOCKED: Final = "a call that blocks its thread cannot be cancelled"
 NOT: Final[dict[tuple[str, str | None, str | None, bool], str]] = {
-    ("chat", "cancelled", SYNC, False): _UNHEARD,
-    ("completions", "cancelled", SYNC, False): _UNHEARD,
-    ("responses", "cancelled", SYNC, False): _UNHEARD,
-    ("messages", "cancelled", SYNC, False): _UNHEARD,
-    ("httpx", "cancelled", SYNC, False): _UNHEARD,
-    ("httpx2", "cancelled", SYNC, False): _UNHEARD,
+    ("chat", "cancelled", SYNC, False): _BLOCKED,
+    ("completions", "cancelled", SYNC, False): _BLOCKED,
+    ("responses", "cancelled", SYNC, False): _BLOCKED,
+    ("messages", "cancelled", SYNC, False): _BLOCKED,
+    ("httpx", "cancelled", SYNC, False): _BLOCKED,
+    ("httpx2", "cancelled", SYNC, False): _BLOCKED,
     ("websocket", None, None, False): "messages answer a question one by one: it always streams",
     ("events", None, None, False): "messages answer a question one by one: it always streams",
 }
@@ -98,7 +98,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """What the test is called."""
+        """Return the id of the test."""
         kind = "stream" if self.stream else "whole"
         return f"{self.protocol.name}-{kind}-{self.ending.name}-{self.mode}"
 
@@ -134,7 +134,7 @@ def markdown() -> str:
     """Draw the table, with its reasons below."""
     reasons: list[str] = []
     parts = []
-    for stream, title in ((True, "Answers that stream"), (False, "Whole answers")):
+    for stream, title in ((True, "Streamed responses"), (False, "Unary responses")):
         endings = [ending for ending in ENDINGS if stream or ending.whole]
         head = ["protocol", *(ending.title for ending in endings)]
         outcomes = ["`outcome`", *(f"`{ending.outcome}`" for ending in endings)]

@@ -196,7 +196,7 @@ def test_asyncios_call_can_do_all_it_could(target: str) -> None:
 
 
 def test_cancelling_a_call(target: str) -> None:
-    """Its row ends then, though nobody reads on."""
+    """Its row ends then, though no read follows."""
 
     def does(channel: Any) -> None:
         call = channel.unary_stream(STREAM)(b"cancelled")
@@ -238,7 +238,7 @@ def test_cancelling_a_call_that_is_being_read(target: str) -> None:
 
 
 def test_letting_a_call_go(target: str) -> None:
-    """A call that nobody has any more is cancelled by gRPC; its row says so."""
+    """A call without references is cancelled by gRPC; its row says so."""
 
     def does(channel: Any) -> None:
         for _ in channel.unary_stream(STREAM)(b"success"):
@@ -320,7 +320,7 @@ def test_a_future_that_fails(target: str) -> None:
     assert (rows[0].outcome, rows[0].error_type) == ("error", "RESOURCE_EXHAUSTED")
 
 
-def test_an_answer_nobody_awaits(target: str) -> None:
+def test_a_response_that_is_not_awaited(target: str) -> None:
     """Under asyncio it goes on by itself; how it ended is noted all the same."""
 
     async def does(channel: Any) -> None:
@@ -444,11 +444,11 @@ def test_wrong_arguments(make: Any, arguments: dict[str, Any]) -> None:
         make(**arguments)
 
 
-# --- beside other interceptors, and in decorated functions ---------------------------------------
+# --- with other interceptors, and in decorated functions ---------------------------------------
 
 
 class Passing(grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
-    """Somebody else's, that makes a generator of every call, as OpenTelemetry's does."""
+    """Another library's, that makes a generator of every call, as OpenTelemetry's does."""
 
     def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
         """Hand on what comes."""
@@ -457,7 +457,7 @@ class Passing(grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_beside_another_interceptor(target: str, inside: bool) -> None:
-    """Whoever of the two is closer to the channel."""
+    """Whichever of the two is closer to the channel."""
     with capture() as rows, grpc.insecure_channel(target) as plain:
         ours, theirs = client_interceptors()[:1], (Passing(),)
         around = (*ours, *theirs) if inside else (*theirs, *ours)
@@ -483,7 +483,7 @@ class AioPassing(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_beside_another_interceptor_of_asyncios(target: str, inside: bool) -> None:
-    """Whoever of the two is closer to the channel."""
+    """Whichever of the two is closer to the channel."""
 
     async def main() -> None:
         ours, theirs = aio_client_interceptors(), [AioPassing()]
@@ -533,7 +533,7 @@ def test_in_a_decorated_function(target: str) -> None:
 
 
 def test_errors_of_a_decorated_function(target: str) -> None:
-    """They go by gRPC's status, whoever raises them."""
+    """They go by gRPC's status, wherever they are raised."""
 
     def does(channel: Any) -> None:
         @llmtrace.trace

@@ -2,7 +2,7 @@
 
 One test a cell of `table.py`, against a real server on loopback: what an application sees without
 llmtrace it sees with it; there is one row, of the right outcome; its stages add up to the
-nanosecond, and are unknown where nobody can know them.
+nanosecond, and are unknown where they cannot be known.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_cell(cell: Cell, run: clients.Run) -> None:
 
 
 def known(cell: Cell) -> set[str]:
-    """Return the stages that somebody can know."""
+    """Return the stages that can be known."""
     name, ending = cell.protocol.name, cell.ending.name
     stages = set(_OWN[cell.stream])
     if name != "grpc":
@@ -120,7 +120,7 @@ def known(cell: Cell) -> set[str]:
     if ending == "refused" and name in RAW:
         return {"network", "gateway", "render"}  # an error is no stream
     if name in RAW and cell.stream:
-        return stages  # nobody asked for the figures
+        return stages  # no usage was requested
     if name in {"chat", "completions", "responses", *RAW} and ending in {"success", "empty"}:
         return stages | _REPORTED | {"decode"}
     if name == "websocket" and ending in {"success", "empty"}:
@@ -140,7 +140,7 @@ def _ended(ending: str) -> bool:
 
 
 def content(cell: Cell, row: Row) -> None:
-    """Check what is told of the content."""
+    """Check what is reported of the content."""
     refused = cell.ending.name == "refused"
     assert row.stream == (cell.stream and not (refused and cell.protocol.name in RAW))
     if not cell.stream:
@@ -155,7 +155,7 @@ def content(cell: Cell, row: Row) -> None:
 
 
 def error_type(cell: Cell, row: Row, raised: Any) -> None:
-    """Check what is told of the error."""
+    """Check what is reported of the error."""
     if row.outcome in {"success", "truncated"}:
         assert row.error_type is None
     elif row.outcome == "error":

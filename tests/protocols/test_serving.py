@@ -1,4 +1,4 @@
-"""Is what a WebSocket endpoint or a gRPC method does in its caller's trace, and its time told?
+"""A WebSocket endpoint or a gRPC method is in its client's trace, and reports its time.
 
 Gateways over WebSocket and gRPC in front of the simulated engine, on loopback, in one process.
 """
@@ -92,7 +92,7 @@ def upstream_sync(engine: SimulatedServer) -> Iterator[str]:
 def one_trace(sink: Spans, questions: int = 1) -> list[tuple[Row, Span, Row]]:
     """Return each question's row, the gateway's span and the upstream's row: a chain of children.
 
-    The client was told to the nanosecond what the gateway took for itself.
+    The gateway's self time is reported to the client to the nanosecond.
     """
     eventually(lambda: len(sink.finished) >= questions and len(sink.rows) >= 2 * questions, 20)
     found = []
@@ -112,7 +112,7 @@ def one_trace(sink: Spans, questions: int = 1) -> list[tuple[Row, Span, Row]]:
 
 
 def check_reported(row: Row, span: Span) -> None:
-    """Check that the caller's row has what the gateway's span says, and the engine's time, too."""
+    """Check that the client's row has what the gateway's span says, and the engine's time, too."""
     own = round(float(str(span.attributes["llmtrace.gateway.self"])) * 1e9)
     assert own >= GUARD_S * 1e9
     assert row.stages.gateway is not None
@@ -187,7 +187,7 @@ def test_a_question_of_a_connection(sink: Spans, engine: SimulatedServer) -> Non
 
 
 def test_an_endpoint_that_fails(sink: Spans) -> None:
-    """Its error goes through, and is on its span; so is a caller that has gone."""
+    """Its error goes through, and is on its span; so is a client that has gone."""
     raised: list[type[BaseException]] = []
 
     async def endpoint(socket: WebSocket) -> None:
@@ -389,7 +389,7 @@ def ask_async(target: str, method: str) -> Any:
 def test_a_grpc_gateway(
     sink: Spans, engine: SimulatedServer, served: Any, asks: Any, method: str
 ) -> None:
-    """The caller's row has what the gateway took, and the engine's figures from behind it."""
+    """The client's row has what the gateway took, and the engine's figures from behind it."""
     with served(engine) as target:
         answer, call = asks(target, method)
         [(row, span, behind)] = one_trace(sink)
@@ -420,7 +420,7 @@ def test_a_method_that_writes_to_its_context(sink: Spans, engine: SimulatedServe
 def test_a_method_that_fails(
     sink: Spans, engine: SimulatedServer, served: Any, request_: bytes, status: str
 ) -> None:
-    """The caller sees what it saw; span and row have the status."""
+    """The client sees what it saw; span and row have the status."""
     with served(engine) as target:
         with pytest.raises(grpc.RpcError) as raised:
             ask_sync(target, "Stream", request_)

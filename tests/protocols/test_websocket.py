@@ -182,7 +182,7 @@ def test_a_connection_that_was_open_already() -> None:
 
 
 def test_a_connection_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waited for it: the request begins with the question."""
+    """No read waited for it: the request begins with the question."""
     monkeypatch.setattr(websocket_session, "_AT_ONCE_NS", 50_000_000)
 
     async def does(connection: Any) -> None:
@@ -209,7 +209,7 @@ def test_what_comes_before_the_question_is_the_clients_own() -> None:
 
 
 def test_the_phases_of_a_secure_connection(certificate: Path) -> None:
-    """TCP, TLS and the handshake are told apart."""
+    """TCP, TLS and the handshake are distinguished."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate)
     trusting = ssl.create_default_context(cafile=str(certificate))
@@ -242,11 +242,11 @@ def test_the_phases_of_a_secure_connection(certificate: Path) -> None:
 
 
 def test_a_connection_that_cannot_be_opened() -> None:
-    """It is a failed request: of the network's, where nobody answered."""
+    """It is a failed request: of the network's, where no server responded."""
 
     async def main() -> None:
         async with websocket.wrap(connect("ws://127.0.0.1:1/"), done=last):
-            raise AssertionError("nobody listens there")
+            raise AssertionError("connection failed")
 
     with capture() as rows, pytest.raises(OSError, match="127"):
         asyncio.run(main())
@@ -334,7 +334,7 @@ def test_messages_before_the_answer_are_one_question() -> None:
 
 
 def test_messages_that_ask_for_nothing() -> None:
-    """Where the application says what asks, nothing else begins a request, or ends one."""
+    """Where the application says which messages ask, no other begins a request, or ends one."""
 
     async def does(connection: Any) -> None:
         await ask(connection, "hello")
@@ -632,7 +632,7 @@ def test_polling_from_a_task() -> None:
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
 def test_giving_up_on_a_connection_that_is_kept(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If nobody reads on, the request has ended when the reading did."""
+    """If no read follows, the request has ended when the reading did."""
     monkeypatch.setattr(websocket_session, "_PATIENCE_S", 0.1)
     kept = Kept()
 
@@ -724,8 +724,8 @@ def test_an_answer_while_the_question_is_still_being_sent() -> None:
     assert (row.outcome, row.chunks) == ("success", 3)
 
 
-def test_a_connection_that_is_let_go() -> None:
-    """Nobody closes it, and nobody can read on: that ends the row."""
+def test_a_connection_that_is_released() -> None:
+    """It is not closed, and cannot be read any more: that ends the row."""
 
     class Connection:
         """Stands for one that keeps no socket and no thread alive."""
@@ -865,7 +865,7 @@ def test_a_function_that_ends_before_its_answer(ending: str) -> None:
         with suppress(LookupError):
             await chat(connection)
         if ending == "return":
-            await read(connection)  # what is left of the answer is nobody's
+            await read(connection)  # the rest of the response belongs to no request
 
     [row] = talk(does)
     assert row.outcome == {"return": "success", "raise": "error"}[ending]
@@ -947,7 +947,7 @@ def test_shutdown_in_between() -> None:
 
 
 def test_a_warning_is_the_callers(address: str) -> None:
-    """The library warns of how a connection was opened in the name of whoever did it."""
+    """The library warns of how a connection was opened in the name of the code that opened it."""
     with capture():
         connection = websocket.wrap(connect_sync(address), classify=classify_message)
         try:
@@ -1025,13 +1025,13 @@ def test_threads_that_ask_and_read(address: str) -> None:
     assert max(row.e2e_s for row in rows) < time.monotonic()
 
 
-def test_names_are_timed_while_somebody_connects() -> None:
-    """Once nobody does, and nobody else wants it, name resolution is as it was."""
+def test_names_are_timed_while_connecting() -> None:
+    """After the last connect, name resolution is as it was."""
     plain = socket.getaddrinfo
 
     async def does(_: Any) -> None:
         async with websocket.wrap(connect("ws://localhost:1/"), done=last):
-            raise AssertionError("nobody listens there")
+            raise AssertionError("connection failed")
 
     with suppress(OSError):
         talk(does)

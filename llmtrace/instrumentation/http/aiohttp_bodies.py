@@ -31,7 +31,7 @@ def watch(post: llm_requests.LlmRequest, response: Any, *, events: bool, comment
 
     Args:
         post: its request.
-        response: the response.
+        response: as the HTTP library returned it.
         events: whether it is a stream of events.
         comments: whether a gateway may report its time in them.
     """

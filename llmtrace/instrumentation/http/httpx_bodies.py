@@ -25,7 +25,7 @@ def watch(recording: Recording, response: Any, *, comments: bool = False) -> Non
 
     Args:
         recording: of the request.
-        response: the response.
+        response: as the HTTP library returned it.
         comments: whether a gateway may report its time in the stream.
     """
     kinds: Any = type(response), type(response.stream)

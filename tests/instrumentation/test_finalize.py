@@ -109,7 +109,7 @@ class Slow:
 
 
 @pytest.mark.usefixtures("_no_collector")
-def test_rows_let_go_are_captured() -> None:
+def test_finalized_rows_are_captured() -> None:
     """Once the block of `capture` is left, rows that the collector ended are there."""
     slow = Slow()
     with capture(sinks=(slow,)) as rows:
@@ -120,7 +120,7 @@ def test_rows_let_go_are_captured() -> None:
 
 
 @pytest.mark.usefixtures("_no_collector")
-def test_rows_let_go_are_flushed() -> None:
+def test_finalized_rows_are_flushed() -> None:
     """`flush` waits for rows that the collector ended, and says if it waited in vain."""
     slow = Slow()
     llmtrace.init("test", exporters=[slow], instrument=())
@@ -138,7 +138,7 @@ def test_rows_let_go_are_flushed() -> None:
 
 
 @pytest.mark.usefixtures("_no_collector")
-def test_the_time_until_it_is_found_is_nobodys() -> None:
+def test_the_time_until_collection_is_not_counted() -> None:
     """A stream that the collector finds late ended with its last read."""
     clock = FakeClock()
     with capture(clock=clock) as rows:
