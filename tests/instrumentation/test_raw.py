@@ -309,7 +309,7 @@ def post_or_ask(client: tuple[str, str], address: str, body: Any) -> None:
     (ask if body["stream"] else post)(*client, address, body=body)
 
 
-# --- one row, coexisting with others --------------------------------------------------------------
+# --- one row, coexisting with others -------------------------------------------------------------
 
 
 def test_under_an_instrumented_sdk(server: Server) -> None:

@@ -216,7 +216,7 @@ def test_hidden_from_a_decorated_function(mode: str, server: Server) -> None:
 
 
 def test_an_error_that_repeats_the_request_is_no_rejection(mode: str, strict: Server) -> None:
-    """A server that quotes what it was sent has other reasons, and gets requests for usage again."""
+    """A server that quotes the request has other reasons; usage is requested again."""
 
     def quoting(request: Request, answer: Answer) -> None:
         answers.error(400, f"too long: {request.body}")(request, answer)
