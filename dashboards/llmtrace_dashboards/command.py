@@ -1,4 +1,4 @@
-"""What do the `llmtrace dashboards` commands do, and what do they say?"""
+"""Run the `llmtrace dashboards` commands: check, import and export."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def check(
 def _counted(findings: Sequence[Finding]) -> str:
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = len(findings) - errors
-    told = [_many(errors, "error")] if errors else []
-    told += [_many(warnings, "warning")] if warnings else []
-    return " and ".join(told) or "nothing wrong"
+    counts = [_many(errors, "error")] if errors else []
+    counts += [_many(warnings, "warning")] if warnings else []
+    return " and ".join(counts) or "nothing wrong"
 
 
 def _many(number: int, what: str) -> str:
@@ -81,23 +81,23 @@ def bring(
     timeout_s: float,
     dry_run: bool,
 ) -> None:
-    """Import dashboards, and a data source and alerts if asked for, into a Grafana.
+    """Import dashboards, and a data source and alerts if wanted, into a Grafana.
 
     Args:
         url: of the Grafana.
         token_file: holds a service account's token.
         out: where to say what is done.
-        wanted: fields of `Wanted`, beside dashboards and alerts.
+        wanted: fields of `Wanted`, except dashboards and alerts.
         alerts: make the alerts of a budget Grafana-managed ones.
         budget: the budget they are of; default: the bundled one.
         runbooks: the address of docs/runbooks.
         ca_file: certificates to trust.
-        timeout_s: for each answer.
+        timeout_s: for each response.
         dry_run: say what would be done, and do nothing.
 
     Raises:
         ConfigError: an option is wrong.
-        SourceError: Grafana cannot be reached, or refuses.
+        SourceError: Grafana cannot be reached, or rejects a request.
     """
     rules = _alert_rules(budget, url, runbooks) if alerts else []
     target = Wanted(dashboards=list(dashboards(runbooks).values()), alerts=rules, **wanted)
@@ -106,11 +106,11 @@ def bring(
         changes = plan(remote, target)
         if dry_run:
             for change in changes:
-                out.write(f"{_WORDS[change.action][0]:<12} {_told(change)}\n")
+                out.write(f"{_WORDS[change.action][0]:<12} {_described(change)}\n")
                 out.writelines(f"    {line}\n" for line in change.diff.splitlines())
         else:
             for change in carry_out(changes):
-                out.write(f"{_WORDS[change.action][1]:<8} {_told(change)}\n")
+                out.write(f"{_WORDS[change.action][1]:<8} {_described(change)}\n")
                 out.flush()
     finally:
         remote.close()
@@ -121,7 +121,7 @@ def bring(
     out.write(f"{remote.url}: {open_changes} {verb}, {counted['same']} as wanted{skipped}\n")
 
 
-def _told(change: Change) -> str:
+def _described(change: Change) -> str:
     return f"{change.what}: {change.why}" if change.why else change.what
 
 

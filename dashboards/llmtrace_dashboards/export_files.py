@@ -1,4 +1,4 @@
-"""How do dashboards get into a Grafana that reads files: provisioned, or in Kubernetes?"""
+"""Write dashboards as files for a Grafana that reads them: provisioned, or in Kubernetes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How does a board become the JSON that Grafana imports?
+"""Turn a board into the JSON that Grafana imports.
 
 With Grafana's own builders: the classic format (schemaVersion 42), which goes in by hand and by
-API. Every panel asks the variable `datasource`, so that no uid is written anywhere.
+API. Every panel queries the variable `datasource`, so that no uid is written anywhere.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ class Query:
 
     Attributes:
         legend: how its series are called, as in `{{stage}}`.
-        instant: ask for one moment, the end of the time shown.
-        form: how the answer is laid out.
-        exemplar: ask for the trace ids of single requests too.
+        instant: query one moment, the end of the time shown.
+        form: how the result is laid out.
+        exemplar: query the trace ids of single requests too.
         bound: what other series are compared with: a dashed line that the legend leaves out.
     """
 
@@ -59,7 +59,7 @@ class Panel:
         steps: thresholds; drawn into a graph if `lines`.
         stacked: pile the series up, to their sum or to 100 %.
         bars: bars in place of lines.
-        calcs: figures of each series in the legend, which is then a table.
+        calcs: summaries of each series in the legend, which is then a table.
         columns: of a table.
         transformations: Grafana's, id and options.
         text: of a text panel, as Markdown.
@@ -103,7 +103,7 @@ class Variable:
 
     Attributes:
         query: of Prometheus, as `label_values(...)`.
-        choices: values to choose from, where they are not asked for; the first is the default.
+        choices: values to choose from, where they are not queried; the first is the default.
         several: whether more than one may be chosen, and all of them.
     """
 

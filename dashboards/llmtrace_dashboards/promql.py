@@ -1,9 +1,9 @@
-"""How is each figure on the dashboards asked of Prometheus?
+"""Write the PromQL of each number on the dashboards.
 
 Strings in, strings out: the few expressions all panels are made of. Percentiles are of requests
-that succeeded (an error after 2 ms is no fast answer); outcomes are shown beside them.
+that succeeded (an error after 2 ms is no fast response); outcomes are shown next to them.
 
-`RATE` goes with the step of a graph; `RANGE` is the whole time shown, for panels with one figure.
+`RATE` goes with the step of a graph; `RANGE` is the whole time shown, for panels with one number.
 `rate` in the one and `increase` in the other come to the same where they are divided.
 """
 
@@ -64,7 +64,7 @@ def mean(
 
 
 def stage_mean(*by: str, window: str = RATE, before: str = "") -> str:
-    """Ask how long a request is in each stage on average; what nobody knew counts as nothing.
+    """Query how long a request is in each stage on average; what is not reported counts as 0.
 
     Divided by all requests, so that the stages add up to the mean of `e2e`.
     """
@@ -103,7 +103,7 @@ def anatomy(q: float = 0.95, window: str = RATE, *, before: str = "") -> str:
 
 
 def limit(which: str = ".+") -> str:
-    """Ask for the budget's limits of metrics and stages, whichever of the processes tell them."""
+    """Query the budget's limits of metrics and stages, from whichever process exposes them."""
     return f'max by (stage) (llmtrace_budget_seconds{{budget="$budget", stage=~"{which}"}})'
 
 
@@ -115,7 +115,7 @@ def within(limited: str, *by: str, window: str = RATE) -> str:
     """Ask for the share of the requests that kept a budget's promise, by labels.
 
     Of what the recording rules count as bad and valid, as the alerts do: exact, of the models and
-    routes that the budget is for, and of no request that has no such figure.
+    routes that the budget is for, and of no request for which it is not reported.
 
     Args:
         limited: `total`, `ttft`, `tpot` or `availability`.
@@ -144,7 +144,7 @@ def _bad_share(slo: str, by: tuple[str, ...], window: str) -> str:
 def stage_within(window: str = RATE) -> str:
     """Ask for the share of requests, of those that know it, that are within each stage's limit.
 
-    The limit tells the bucket bound that it became, so that the share is exact and no threshold
+    The limit carries the bucket bound that it became, so that the share is exact and no threshold
     is written here.
     """
     name = "llmtrace_stage_duration_seconds"
@@ -185,5 +185,5 @@ def named(expression: str, name: str, label: str = "stage") -> str:
 
 
 def either(*expressions: str) -> str:
-    """Put series of different labels beside each other."""
+    """Put series of different labels next to each other."""
     return " or ".join(expressions)

@@ -1,6 +1,6 @@
-"""What can be chosen at the top of the dashboards?
+"""Define the variables that are chosen at the top of the dashboards.
 
-Each choice is asked of the metrics themselves, narrowed by those before it.
+The values of each are queried from the metrics, narrowed by the choices before it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _REQUESTS: Final = "llmtrace_requests_total"
 SERVICE: Final = Variable(
     name="service",
     label="Service",
-    description="The application that asks, as named in `init`.",
+    description="The application that sends the requests, as named in `init`.",
     query=f"label_values({_REQUESTS}, service)",
 )
 MODEL: Final = Variable(
     name="model",
     label="Model",
-    description="The model asked for.",
+    description="The requested model.",
     query=f'label_values({_REQUESTS}{{service=~"$service"}}, model)',
 )
 ROUTE: Final = Variable(
     name="route",
     label="Route",
-    description="Which feature of the application asks.",
+    description="Which feature of the application sends the requests.",
     query=f'label_values({_REQUESTS}{{service=~"$service"}}, route)',
 )
 REGION: Final = Variable(
@@ -41,20 +41,20 @@ REQUESTS: Final = (SERVICE, MODEL, ROUTE, REGION)
 BUDGET: Final = Variable(
     name="budget",
     label="Budget",
-    description="Which latency budget the figures are held against.",
+    description="Which latency budget requests are compared with.",
     query="label_values(llmtrace_budget_seconds, budget)",
     several=False,
 )
 COMPARED: Final = Variable(
     name="by",
     label="Compare by",
-    description="What the last panels tell apart.",
+    description="What the last panels compare.",
     choices=("model", "route", "service", "region"),
 )
 BEFORE: Final = Variable(
     name="before",
     label="Before",
-    description="How far back lies what the time shown is held against.",
+    description="How far back the time lies that the time shown is compared with.",
     choices=("1d", "1h", "3h", "6h", "2d", "1w"),
 )
 ENGINE_MODEL: Final = Variable(

@@ -1,4 +1,4 @@
-"""Which dashboards are there, and what are they as files?"""
+"""List the dashboards and write them as JSON files."""
 
 from __future__ import annotations
 

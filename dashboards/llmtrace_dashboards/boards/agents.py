@@ -1,4 +1,4 @@
-"""How long do turns of agents take, and what do their tools cost?"""
+"""The board about agents: how long turns take, and what their tools cost."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ _TURNS: Final = Row(
         Panel(
             kind="timeseries",
             title="p95 of a turn, by agent",
-            description="An agent whose p95 grows while its tools' do not asks the model more "
-            "often, or for longer answers: the stage breakdown of its route says which.",
+            description="An agent whose p95 grows while its tools' do not calls the model more "
+            "often, or for longer outputs: the stage breakdown of its route says which.",
             queries=(Query(expr=quantile(0.95, _TURN, "agent", where=_DONE), legend="{{agent}}"),),
             unit="s",
             empty=_NO_TURNS,
@@ -79,7 +79,7 @@ _TURNS: Final = Row(
             kind="timeseries",
             title="Lost by calling independent tools one after the other",
             description="Seconds a turn that running independent tool calls at once would have "
-            "saved, on average. Calls that need each other's results are not in it. Worth mending "
+            "saved, on average. Calls that need each other's results are not in it. Worth fixing "
             "where it is a good part of the turn: ask the model for parallel calls, and await "
             "them together.",
             queries=(Query(expr=mean(_LOSS, "agent", where=_DONE), legend="{{agent}}"),),

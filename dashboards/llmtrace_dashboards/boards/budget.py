@@ -1,4 +1,4 @@
-"""Are we within the latency budget, and which stage eats it?"""
+"""The board about budgets: is latency within the budget, and which stage uses it up?"""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _QUESTION: Final = Row(
         Panel(
             kind="stat",
             title="Requests",
-            description="How many requests these figures are of. Under some hundreds a p95 is "
+            description="How many requests these numbers are of. Under some hundreds a p95 is "
             "made of a handful of requests: choose a longer time.",
             queries=(
                 Query(
@@ -160,10 +160,10 @@ _LIMITS: Final = Row(
         ),
         Panel(
             kind="table",
-            title="Every limit, and what is held against it",
-            description="Limits of the budget beside what was measured. The p95s of stages must "
-            "not be added: slow stages seldom meet in one request. Used above 100 % = the p95 is "
-            "over its limit. A stage without a p95 is reported by nobody.",
+            title="Every limit, and what was measured",
+            description="Limits of the budget compared with what was measured. The p95s of stages "
+            "must not be added: slow stages seldom meet in one request. Used above 100 % = the "
+            "p95 is over its limit. A stage without a p95 is not reported.",
             queries=(
                 Query(expr=limit(), instant=True, form="table"),
                 Query(expr=_P95, instant=True, form="table"),
@@ -239,7 +239,7 @@ _BURN: Final = Row(
             kind="bargauge",
             title="Error budget left of 30 days",
             description="What is left of the requests that may be bad in thirty days. At 0 every "
-            "risk waits: freeze what can be frozen, and mend what burns.",
+            "risk waits: freeze what can be frozen, and fix what burns.",
             queries=(
                 Query(
                     expr=f'sort(max by (slo) ({REMAINING}{{budget="$budget"}}))',
@@ -267,12 +267,12 @@ _LOST: Final = promql.total(
 )
 
 _COMPARED: Final = Row(
-    "Who is hit?",
+    "What is affected?",
     (
         Panel(
             kind="table",
             title="By $by",
-            description="The same figures for each $by; choose at the top what to compare by. One "
+            description="The same numbers for each $by; choose at the top what to compare by. One "
             "line much worse than the others: the trouble is there. All alike: it is everywhere. "
             "Within budget: of the promise that is kept least, which may be to end well.",
             queries=(

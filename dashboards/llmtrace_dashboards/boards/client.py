@@ -1,4 +1,4 @@
-"""What does the caller's side add: the network, retries, and a reader that is slow itself?"""
+"""What does the client's side add: the network, retries, and a slow consumer?"""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def _gaps(which: str) -> str:
 
 
 _READER: Final = Row(
-    "Is the reader slow itself?",
+    "Is the consumer slow?",
     (
         Panel(
             kind="timeseries",
-            title="Render: the reader's own time",
-            description="Time the application, or the browser, held the stream and did not ask "
-            "for more. A slow reader is not a slow server: if this grows, batch what is drawn "
+            title="Render: the consumer's own time",
+            description="Time in which the application, or the browser, did not ask the stream "
+            "for more. A slow consumer is not a slow server: if this grows, batch what is drawn "
             "(every 50 ms, say) and parse Markdown once a batch, not once a token.",
             queries=(_stage("render", 0.5), _stage("render", 0.95)),
             unit="s",
-            empty="Nobody reported this stage",
+            empty="This stage is not reported",
             colours={"p50": NEUTRAL, "p95": STAGE_COLOURS["render"]},
             least=0,
             width=8,
@@ -54,8 +54,8 @@ _READER: Final = Row(
         Panel(
             kind="timeseries",
             title="Render, as a share of the whole request",
-            description="How much of what the user waited was the reader's own. Above a tenth it "
-            "is worth more to mend the reader than the engine.",
+            description="How much of what the user waited was the consumer's own time. Above a "
+            "tenth it is worth more to fix the consumer than the engine.",
             queries=(
                 Query(
                     expr=promql.stage_share("render"),
@@ -73,13 +73,14 @@ _READER: Final = Row(
         ),
         Panel(
             kind="timeseries",
-            title="Tokens a second, as one reader sees them",
-            description="One over the time per token: half of all answers come at least this "
+            title="Tokens a second, as one user sees them",
+            description="One over the time per token: half of all responses come at least this "
             "fast, and 95 % of them at the lower figure. People read about 5 to 10 tokens a "
             "second; much more is for machines.",
             queries=(
                 Query(
-                    expr=f"1 / {quantile(0.5, 'llmtrace_tpot_seconds')}", legend="half of answers"
+                    expr=f"1 / {quantile(0.5, 'llmtrace_tpot_seconds')}",
+                    legend="half of responses",
                 ),
                 Query(expr=f"1 / {quantile(0.95, 'llmtrace_tpot_seconds')}", legend="95 %"),
             ),
@@ -142,7 +143,7 @@ _NETWORK: Final = Row(
             kind="timeseries",
             title="Network and gateway, p95",
             description="Each by itself; they do not add. Gateway time is what gateways report of "
-            "themselves, and attempts they refused with the wait after them.",
+            "themselves, and attempts they rejected with the wait after them.",
             queries=tuple(
                 Query(
                     expr=quantile(0.95, _STAGE, where=f'{SUCCEEDED}, stage="{stage}"'),
@@ -151,7 +152,7 @@ _NETWORK: Final = Row(
                 for stage in ("network", "gateway")
             ),
             unit="s",
-            empty="Nobody reported these stages",
+            empty="These stages are not reported",
             colours={stage: STAGE_COLOURS[stage] for stage in ("network", "gateway")},
             least=0,
             width=7,
@@ -206,7 +207,7 @@ _ENDS: Final = Row(
 CLIENT: Final = Board(
     uid="llmtrace-client",
     title="llmtrace / Client and render",
-    description="What does the caller's side add: network, retries, a reader that is slow itself?",
+    description="What does the client's side add: network, retries, a slow consumer?",
     rows=(_READER, _NETWORK, _ENDS),
     variables=REQUESTS,
     annotations=MARKS,

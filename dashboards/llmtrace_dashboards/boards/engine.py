@@ -1,4 +1,4 @@
-"""What are the engines, and the GPUs under them, doing?"""
+"""The board about engines and their GPUs: load, cache, times and throttling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmtrace_dashboards.variables import ENGINE_MODEL, FULL, INSTANCE, MARKS
 
 _FRACTION: Final = "percentunit"
 _ENGINE: Final = "llmtrace_engine"
-_NOT_TOLD: Final = "Not reported by these engines"
+_NOT_REPORTED: Final = "Not reported by these engines"
 _NO_GPUS: Final = "No GPU read: point the collector at NVML or dcgm-exporter"
 
 
@@ -62,14 +62,14 @@ _SCHEDULER: Final = Row(
         ),
         _graph(
             "Waiting, by reason",
-            "What waiting requests wait for, where the engine tells: `capacity` is a slot or KV "
-            "blocks, `deferred` is a transfer or a grammar.",
+            "What waiting requests wait for, where the engine reports it: `capacity` is a slot or "
+            "KV blocks, `deferred` is a transfer or a grammar.",
             Query(
                 expr=_gauge(f"{_ENGINE}_requests_waiting_by_reason", "reason"),
                 legend="{{reason}}",
             ),
             unit="short",
-            empty=_NOT_TOLD,
+            empty=_NOT_REPORTED,
             stacked="normal",
         ),
         _graph(
@@ -88,7 +88,7 @@ _SCHEDULER: Final = Row(
         _graph(
             "Preemptions",
             "Requests put back for lack of KV cache, a second. Each is computed again: any "
-            "steady rate is wasted work, felt as gaps in the middle of answers.",
+            "steady rate is wasted work, felt as gaps in the middle of responses.",
             Query(
                 expr=total(f"{_ENGINE}_preemptions_total{{{ENGINES}}}", "instance"),
                 legend="{{instance}}",
@@ -97,7 +97,7 @@ _SCHEDULER: Final = Row(
         ),
         _graph(
             "Requests finished, by reason",
-            "How requests ended, as the engine sees it. `length` growing = answers are cut at "
+            "How requests ended, as the engine sees it. `length` growing = responses are cut at "
             "max_tokens. Aborted requests are counted by few engines: callers' rows know them.",
             Query(
                 expr=total(f"{_ENGINE}_requests_finished_total{{{ENGINES}}}", "reason"),
@@ -135,7 +135,7 @@ _REQUEST: Final = Row(
                 legend="{{instance}}",
             ),
             unit="s",
-            empty=_NOT_TOLD,
+            empty=_NOT_REPORTED,
             width=12,
         ),
         _graph(
@@ -146,7 +146,7 @@ _REQUEST: Final = Row(
                 legend="{{instance}}",
             ),
             unit="s",
-            empty=_NOT_TOLD,
+            empty=_NOT_REPORTED,
             width=6,
         ),
         _graph(
@@ -158,7 +158,7 @@ _REQUEST: Final = Row(
                 legend="{{instance}}",
             ),
             unit="s",
-            empty=_NOT_TOLD,
+            empty=_NOT_REPORTED,
             width=6,
         ),
         _graph(
@@ -182,7 +182,7 @@ _REQUEST: Final = Row(
                 legend="{{instance}}",
             ),
             unit="s",
-            empty=_NOT_TOLD,
+            empty=_NOT_REPORTED,
             width=6,
         ),
     ),
@@ -291,15 +291,15 @@ _GPUS: Final = Row(
     (
         _graph(
             "Multiprocessor clock",
-            "A clock that falls under load is a GPU held back: look at the next panel for why.",
+            "A clock that falls under load is a throttled GPU: look at the next panel for why.",
             Query(expr=_gpu("sm_clock_hertz"), legend=_EACH),
             unit="hertz",
             empty=_NO_GPUS,
             least=None,
         ),
         _graph(
-            "GPUs held back, by reason",
-            "How many GPUs have their clocks held down, on average. Power: the limit is too low "
+            "Throttled GPUs, by reason",
+            "How many GPUs run below their clock, on average. Power: the limit is too low "
             "for the work. Thermal: cooling. A software power cap alone is common under load.",
             Query(
                 expr=promql.either(

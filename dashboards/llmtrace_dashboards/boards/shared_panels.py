@@ -1,4 +1,4 @@
-"""Which panels are on more than one dashboard?"""
+"""Panels that are on more than one dashboard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmtrace_dashboards.variables import BAD
 NO_REQUESTS: Final = (
     "No requests in this time range. Is the collector's or the application's /metrics scraped?"
 )
-NO_GAPS: Final = "No gaps: only an application's own /metrics tells them"
+NO_GAPS: Final = "No gaps: only an application's own /metrics exposes them"
 NO_BUDGET: Final = "No budget: give init() one"
 NO_ENGINES: Final = "No engine read: is the collector running?"
 
@@ -23,7 +23,7 @@ STAGES_OVER_TIME: Final = Panel(
     title="Where a request's time goes (means, which add up)",
     description="The mean time of a request in each stage. Means add up: the top of the pile is "
     "the mean of the whole request. The stage that grows is where to look; `unattributed` is time "
-    "on servers that nobody could split.",
+    "on servers that could not be split.",
     queries=(Query(expr=promql.stage_mean(), legend="{{stage}}"),),
     unit="s",
     empty=NO_REQUESTS,
@@ -100,14 +100,14 @@ def _ended(outcomes: str) -> str:
 
 NOT_SUCCEEDED: Final = Panel(
     kind="stat",
-    title="Failed, cut off or given up",
-    description="Share of requests that did not succeed: errors and timeouts, streams cut off in "
-    "the middle, and those their callers cancelled. None of them is in the percentiles. Above a "
+    title="Failed, truncated or cancelled",
+    description="Share of requests that did not succeed: errors and timeouts, streams truncated "
+    "midway, and those their clients cancelled. None of them is in the percentiles. Above a "
     "few percent, look here before you look at any p95.",
     queries=(
         Query(expr=_ended("error|timeout"), legend="failed", instant=True),
-        Query(expr=_ended("truncated"), legend="cut off", instant=True),
-        Query(expr=_ended("cancelled"), legend="given up", instant=True),
+        Query(expr=_ended("truncated"), legend="truncated", instant=True),
+        Query(expr=_ended("cancelled"), legend="cancelled", instant=True),
     ),
     unit="percentunit",
     decimals=1,
@@ -150,8 +150,8 @@ def side_by_side(
     """Return what makes one table of several queries: a column each, in the queries' order.
 
     Args:
-        names: what the answer of each query is called.
-        order: all columns in another order: labels, and names of answers; default: as they come.
+        names: how the result of each query is named.
+        order: all columns in another order: labels, and names of results; default: as they come.
         renamed: labels that are called something else.
     """
     values = {f"Value #{chr(ord('A') + i)}": name for i, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Where does the time go, stage by stage, and who says so?"""
+"""The board about stages: where the time goes, stage by stage, and from which source."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ _TIME: Final = Row(
         Panel(
             kind="timeseries",
             title="p95 of each stage (do not add)",
-            description="For seeing which stage's tail moved, and when. A stage nobody reports "
-            "has no line here: see the last row.",
+            description="For seeing which stage's tail moved, and when. A stage that is not "
+            "reported has no line here: see the last row.",
             queries=(Query(expr=quantile(0.95, _STAGE, "stage"), legend="{{stage}}"),),
             unit="s",
             empty=NO_REQUESTS,
@@ -115,7 +115,7 @@ _SPREAD: Final = Row(
         heat(
             "Gaps between chunks",
             "llmtrace_inter_chunk_gap_seconds",
-            "Waits for a chunk after the first: what a reader feels as stutter. Prefills of other "
+            "Waits for a chunk after the first: what a user feels as stutter. Prefills of other "
             "people's long prompts show as a band far above the rest.",
             empty=NO_GAPS,
         ),
@@ -133,14 +133,14 @@ def _known(window: str) -> str:
 
 
 _SOURCES: Final = Row(
-    "What is known, and who told?",
+    "What is known, and from which source?",
     (
         Panel(
             kind="bargauge",
             title="Requests that report each stage",
             description="Share of requests for which a stage is known. 0 % = not reported by "
             "anybody, which is not 0 s: its time is in `first_chunk` or `unattributed`. The page "
-            "on engines says which setting makes an engine tell.",
+            "on engines says which setting makes an engine report it.",
             queries=(Query(expr=f"sort_desc({_known(RANGE)})", legend="{{stage}}", instant=True),),
             unit=_FRACTION,
             decimals=0,
@@ -154,8 +154,8 @@ _SOURCES: Final = Row(
         Panel(
             kind="timeseries",
             title="Requests whose stage is not reported",
-            description="Requests a second for which nobody knew a stage. A line that begins at a "
-            "deploy: a header, a flag or the usage chunk got lost on the way.",
+            description="Requests a second for which a stage is not reported. A line that begins "
+            "at a deploy: a header, a flag or the usage chunk got lost on the way.",
             queries=(
                 Query(expr=f"{total(_UNKNOWN, 'stage')} > 0", legend="{{stage}} not reported"),
             ),
@@ -168,7 +168,7 @@ _SOURCES: Final = Row(
         ),
         Panel(
             kind="table",
-            title="Who told each stage",
+            title="Source of each stage",
             description="Requests by stage and source. `engine_window` is an average over a "
             "scrape and `client_bound` a bound: both are approximate.",
             queries=(

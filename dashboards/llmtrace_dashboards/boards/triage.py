@@ -1,4 +1,4 @@
-"""A p95 moved: which stage, where, and what next?"""
+"""The board for triage: a p95 moved; which stage, where, and what next?"""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ _WHAT_MOVED: Final = Row(
         Panel(
             kind="table",
             title="The p95 request before and now, by stage",
-            description="The same in figures; each column adds up to the p95 of its time.",
+            description="The same as a table; each column adds up to the p95 of its time.",
             queries=(
                 Query(expr=anatomy(window=RANGE, before=_BEFORE), instant=True, form="table"),
                 Query(expr=anatomy(window=RANGE), instant=True, form="table"),
@@ -182,16 +182,16 @@ _WHAT_MOVED: Final = Row(
         Panel(
             kind="table",
             title="Workload or system?",
-            description="What was asked for, before and now. Longer prompts make prefill slower, "
-            "longer answers make requests longer, more requests make queues: then it is the "
+            description="The workload, before and now. Longer prompts make prefill slower, "
+            "longer outputs make requests longer, more requests make queues: then it is the "
             "workload that changed. If none of these moved, the system did.",
             queries=tuple(
                 Query(
                     expr=promql.either(
-                        named(_rate(before), "requests a second", "figure"),
-                        named(_tokens("input", before), "prompt tokens a request", "figure"),
-                        named(_tokens("output", before), "output tokens a request", "figure"),
-                        named(_cached(before), "prompt tokens cached, %", "figure"),
+                        named(_rate(before), "requests a second", "quantity"),
+                        named(_tokens("input", before), "prompt tokens a request", "quantity"),
+                        named(_tokens("output", before), "output tokens a request", "quantity"),
+                        named(_cached(before), "prompt tokens cached, %", "quantity"),
                     ),
                     instant=True,
                     form="table",
@@ -204,7 +204,7 @@ _WHAT_MOVED: Final = Row(
             width=12,
             height=11,
             transformations=(
-                *side_by_side("before", "now", order=("figure", "before", "now")),
+                *side_by_side("before", "now", order=("quantity", "before", "now")),
                 (
                     "calculateField",
                     {
@@ -272,16 +272,16 @@ def _least(gauge: str) -> str:
 
 
 _WHO: Final = Row(
-    "Who is hit?",
+    "What is affected?",
     (
         _by("region", "Regions", "No regions: set LLMTRACE_REGION where the application runs"),
         _by("route", "Routes", "No routes: name them with @trace(route=...)"),
         _by(
             "tenant",
             "Tenants",
-            "Tenants are not told apart: an application's own page does, by "
+            "Tenants are not separated: an application's own metrics do that, by "
             "init(tenant_metrics=True)",
-            " Tenants are labels only if asked for.",
+            " Tenants are labels only if that is set.",
         ),
         Panel(
             kind="table",

@@ -1,1 +1,1 @@
-"""How do dashboards, a data source and alerts get into a Grafana, and stay as they are here?"""
+"""Import dashboards, a data source and alerts into a Grafana, and keep them up to date."""

@@ -1,4 +1,4 @@
-"""How do Prometheus's alerts become Grafana-managed ones?
+"""Turn Prometheus's alerts into Grafana-managed ones.
 
 The same expressions, asked of a data source of Grafana's: an alert fires while its expression has
 an answer. For people without a ruler; recording rules must be loaded into Prometheus all the same.
@@ -56,11 +56,11 @@ def _rule(
 ) -> dict[str, Any]:
     name = str(rule["alert"])
     labels = {key: str(value) for key, value in rule.get("labels", {}).items()}
-    told = " ".join([name, *(f"{key}={labels[key]}" for key in sorted(labels))])
+    identity = " ".join([name, *(f"{key}={labels[key]}" for key in sorted(labels))])
     distinct = " ".join(labels[key] for key in ("budget", "slo", "window") if key in labels)
     lasting = rule.get("for", "0s")
     return {
-        "uid": _uid(f"{folder} {told}"),  # they are of the whole organisation
+        "uid": _uid(f"{folder} {identity}"),  # they are of the whole organisation
         "title": f"{name} {distinct}".strip(),
         "ruleGroup": group,
         "folderUID": folder,
@@ -95,12 +95,12 @@ def _duration(whole: int) -> str:
     return f"{whole}s"
 
 
-def _uid(told: str) -> str:
-    return f"llmtrace-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+def _uid(identity: str) -> str:
+    return f"llmtrace-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
-def _annotations(told: Mapping[str, str]) -> dict[str, str]:
-    return {key: _VALUE.sub(_NUMERIC, text) for key, text in told.items()}
+def _annotations(texts: Mapping[str, str]) -> dict[str, str]:
+    return {key: _VALUE.sub(_NUMERIC, text) for key, text in texts.items()}
 
 
 def _asked(expression: str, datasource: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Is what a Grafana has what it should have, and what is the difference?
+"""Compare what a Grafana has with what it should have.
 
 Grafana adds to what it is given: ids, versions, defaults. So what is wanted is marked with a
 fingerprint, and is there if the mark is and everything that was given is as it was given.

@@ -1,4 +1,4 @@
-"""What does a Grafana have, and what shall it have?
+"""Read and change what a Grafana has, by its HTTP API.
 
 The calls the importer needs, by uid alone.
 """
@@ -91,7 +91,7 @@ class Remote:
                     "dashboard": dict(dashboard),
                     "folderUid": folder,
                     "message": message,
-                    # Somebody else's change in between is refused, and not lost.
+                    # Another person's change in between is rejected, and not lost.
                     "overwrite": False,
                 }
             )

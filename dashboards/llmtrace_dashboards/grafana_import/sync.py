@@ -1,7 +1,7 @@
-"""What is there, what should be, and what is to be done about it?
+"""Plan and carry out the changes that bring a Grafana up to date.
 
-First everything is looked at, then told, then done: a run that cannot succeed changes little, and
-a second one nothing.
+First everything is read, then the plan printed, then carried out: a run that cannot succeed
+changes little, and a second one nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def plan(remote: Remote, wanted: Wanted) -> list[Change]:
 
     Raises:
         ConfigError: alerts are wanted, and no data source is named for them.
-        SourceError: Grafana cannot be reached, or refuses.
+        SourceError: Grafana cannot be reached, or rejects a request.
     """
     if wanted.alerts and wanted.datasource_url is None and wanted.datasource_uid is None:
         raise ConfigError("--alerts needs the data source they ask: --datasource-uid UID")
@@ -92,7 +92,7 @@ def _folder(remote: Remote, wanted: Wanted) -> Change:
     there = remote.folder(wanted.folder) is not None
     return Change(
         what=f"folder {wanted.folder_title!r}",
-        action="same" if there else "create",  # renamed by somebody = still the folder
+        action="same" if there else "create",  # renamed by a person = still the folder
         diff="",
         apply=lambda: remote.make_folder(wanted.folder, wanted.folder_title),
     )
@@ -110,7 +110,7 @@ def _dashboard(remote: Remote, plain: Mapping[str, Any], folder: str) -> Change:
     if isinstance(meta, Mapping) and meta.get("provisioned"):
         return _skipped(
             f"dashboard {dashboard['title']!r}",
-            "it is provisioned from a file, and Grafana lets nobody else change it: write the "
+            "it is provisioned from a file, and Grafana rejects other changes: write the "
             "file anew, by `llmtrace dashboards export --format provisioning`",
         )
     new = dict(dashboard)
@@ -146,7 +146,7 @@ def _datasource(remote: Remote, wanted: Wanted, url: str) -> Change:
         return _as_wanted(what)
     if found is not None and found.get("readOnly"):
         return _skipped(
-            what, "it is provisioned from a file, and Grafana lets nobody else change it: change "
+            what, "it is provisioned from a file, and Grafana rejects other changes: change "
             "the file, or name another uid with --datasource-uid",
         )  # fmt: skip
     merged = source

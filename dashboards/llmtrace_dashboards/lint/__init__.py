@@ -1,4 +1,4 @@
-"""Is a dashboard, anybody's, as a dashboard should be?"""
+"""Lint dashboards: llmtrace's own, or any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the linter say about a dashboard?"""
+"""A finding: what the linter reports about a dashboard."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Finding:
     Attributes:
         rule: its name, by which it can be excluded.
         where: the panel, query or variable, in words; empty = the dashboard.
-        message: what is wrong and how to mend it.
+        message: what is wrong and how to fix it.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""Which words does Grafana know, so that others are seen to be ignored by it?
+"""List the names that Grafana knows: it ignores all others.
 
 Grafana says nothing of an override, transformation or unit it does not know: it does without.
 """

@@ -1,7 +1,7 @@
-"""What does a query on a dashboard ask Prometheus, once its variables have values?
+"""Fill in the variables of a dashboard's query, and parse the PromQL that results.
 
 Grafana puts values into `$name`, `${name}`, `${name:format}` and `[[name]]` before a query is
-sent. Here stand-ins are put in, so that what is left is PromQL and can be read.
+sent. Sample values are put in, so that what is left is PromQL and can be parsed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ANY_DURATION: Final = "1h"
 
 
 def expand(expression: str, values: Mapping[str, str]) -> str:
-    """Put values in place of variables, and stand-ins of the right kind where none is known.
+    """Put values in place of variables, and sample values of the right kind where none is known.
 
     Example:
         >>> expand('sum by ($by) (rate(a{b=~"$b"}[$__rate_interval] offset $past))', {"by": "c"})

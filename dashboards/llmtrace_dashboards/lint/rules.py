@@ -1,8 +1,8 @@
-"""Which rules does a dashboard break? One function a rule.
+"""Find the rules that a dashboard breaks: one function a rule.
 
 The rules of Grafana's dashboard-linter under the names they have there, and some of our own for
-what Grafana ignores in silence. A function yields where and what is wrong; its docstring says why
-that matters.
+what Grafana ignores without a message. A function yields where and what is wrong; its docstring
+says why that matters.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ def template_on_time_change_reload(dashboard: Json) -> Classification:
     """Values of a week ago are not those of now: replicas and routes come and go."""
     for one in variables(dashboard):
         if one.get("type") == "query" and one.get("refresh") != 2:  # noqa: PLR2004
-            yield _variable(one), "should be asked again when the time range changes (refresh: 2)"
+            yield (
+                _variable(one),
+                "should be queried again when the time range changes (refresh: 2)",
+            )
 
 
 # --- panels -------------------------------------------------------------------------------------
@@ -110,7 +113,10 @@ def panel_datasource(dashboard: Json) -> Classification:
         if str(uid) in {"-- Mixed --", _DASHBOARD_SOURCE, "-- Grafana --"}:
             continue
         if not isinstance(uid, str) or uid.strip("${}[]") not in names or not _is_variable(uid):
-            yield _panel(panel), f"asks the data source {uid!r}: name a variable, ${{datasource}}"
+            yield (
+                _panel(panel),
+                f"queries the data source {uid!r}: name a variable, ${{datasource}}",
+            )
 
 
 def panel_title_description(dashboard: Json) -> Classification:
@@ -144,7 +150,7 @@ def panel_units(dashboard: Json) -> Classification:
 
 
 def panel_no_targets(dashboard: Json) -> Classification:
-    """A panel that asks nothing shows nothing."""
+    """A panel without a query shows nothing."""
     for panel in _of(dashboard, _WITH_DATA):
         if not any(targets(panel)) and "libraryPanel" not in panel:
             yield _panel(panel), "has no query"
@@ -182,7 +188,7 @@ def panel_ignored(dashboard: Json) -> Classification:
 
 
 def panel_bargauge_order(dashboard: Json) -> Classification:
-    """An instant answer has no order in Prometheus: bars change places with every refresh."""
+    """An instant result has no order in Prometheus: bars change places with every refresh."""
     for panel in _of(dashboard, frozenset({"bargauge"})):
         for target in targets(panel):
             expression = str(target.get("expr", ""))
@@ -246,7 +252,10 @@ def target_promql(dashboard: Json) -> Classification:
     for panel, target in _queries(dashboard):
         if _asks_a_panel(panel):
             if str(target.get("panelId")) not in ids:
-                yield _query(panel, target), f"asks panel {target.get('panelId')}: there is none"
+                yield (
+                    _query(panel, target),
+                    f"queries panel {target.get('panelId')}: there is none",
+                )
             continue
         try:
             parse(expand(str(target["expr"]), values))
@@ -330,7 +339,7 @@ RULES: Final[Mapping[str, tuple[Rule, Severity]]] = {
     "target-le": (target_le, "warning"),
 }
 
-# Of Grafana's linter, and only of use where people choose by these labels: run if asked for.
+# Of Grafana's linter, and only of use where people choose by these labels: run if requested.
 OPTIONAL: Final = frozenset(
     {"template-job-rule", "template-instance-rule", "target-job-rule", "target-instance-rule"}
 )
@@ -349,7 +358,7 @@ def _chooser(dashboard: Json, label: str) -> Classification:
         return
     uid = _at(found, "datasource").get("uid")
     if str(uid) not in {"$datasource", "${datasource}", "${prometheus_datasource}"}:
-        yield _variable(found), "should ask the variable ${datasource}"
+        yield _variable(found), "should use the variable ${datasource}"
     if found.get("type") != "query":
         yield _variable(found), f"should be a query, not {found.get('type')}"
     if found.get("label") != label.capitalize():
@@ -363,7 +372,7 @@ def _chooser(dashboard: Json, label: str) -> Classification:
 def _filtered(dashboard: Json, label: str) -> Classification:
     if not any(one.get("name") == label for one in variables(dashboard)):
         return
-    # With a stand-in of its own, so that another label's choice is not taken for this one.
+    # With a sample value of its own, so that another label's choice is not taken for this one.
     values = {**chosen(dashboard), label: f"the-{label}"}
     for panel, target, selected in _selectors(dashboard, values):
         if (label, "=~", f"the-{label}") not in selected.matchers:

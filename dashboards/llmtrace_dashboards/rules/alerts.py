@@ -1,8 +1,8 @@
-"""When is somebody called, and what do they find in their hands?
+"""Define the alerts: when they fire, and what they carry for the person on call.
 
-Burn-rate alerts from the budget file, and a few things no budget tells: the collector or an engine
-is gone, answers break off, callers give up. Each carries where to look (dashboard, runbook) and
-the `llmtrace triage` command for its window.
+Burn-rate alerts from the budget file, and a few faults that no budget covers: the collector or an
+engine is gone, responses break off, clients give up. Each carries where to look (dashboard,
+runbook) and the `llmtrace triage` command for its window.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from llmtrace_dashboards.rules.slo import Slo, bound, plain, quoted
 BUDGET_DASHBOARD: Final = "llmtrace-budget"
 ENGINE_DASHBOARD: Final = "llmtrace-engine"
 TRIAGE_DASHBOARD: Final = "llmtrace-triage"
-_BEFORE: Final = 4  # a window is shown with, and held against, so many times as much before it
+_BEFORE: Final = 4  # a window is shown and compared with so many times as much before it
 _USUAL_S: Final = 21_600  # what `llmtrace triage` looks back by itself
 _BY: Final = ("model", "route", "service")
-# Thresholds of what no budget tells: shares of the requests, and how many it takes at least.
+# Thresholds of what no budget covers: shares of the requests, and how many it takes at least.
 IN_STREAM_SHARE: Final = 0.01
 TRUNCATED_SHARE: Final = 0.01
 GIVEN_UP_SHARE: Final = 0.05
@@ -48,7 +48,7 @@ class Alert:
         severity: `page` = a person, now; `ticket` = a person, in working hours.
         expression: PromQL.
         lasting: how long it must hold, in Prometheus's notation; `None` = not at all.
-        labels: beside the severity.
+        labels: in addition to the severity.
         annotations: texts, which may hold Prometheus's templates.
     """
 
@@ -121,9 +121,9 @@ def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
 def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
     """Yield an alert for each threshold that some instance does not count by.
 
-    A histogram answers for its own bucket bounds alone. An instance that was not given the budget
-    file has no bound at the threshold, and its requests would burn nothing, unseen. One that is
-    gone, as every old one after a rolling restart, is not reported.
+    A histogram has exact counts at its own bucket bounds alone. An instance that was not given the
+    budget file has no bound at the threshold, and its requests would burn nothing, unseen. One
+    that is gone, as every old one after a rolling restart, is not reported.
     """
     for slo in slos:
         if slo.threshold_s is None:
@@ -179,7 +179,7 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
             ),
             "description": (
                 "Requests or engines are not counted while this lasts: no other alert can be "
-                "trusted, and silence means nothing."
+                "trusted, and no alert means nothing."
             ),
             **_links("LlmtraceCollectorStalled", ENGINE_DASHBOARD, "1h", settings, {}),
             "triage": _triage("1h", settings, {}, None),
@@ -195,7 +195,7 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
         annotations={
             "summary": "{{ $labels.instance }} does not answer the collector",
             "description": (
-                "An engine has not told its metrics for a minute: its process died, hangs, or "
+                "An engine has not exposed its metrics for a minute: its process died, hangs, or "
                 "cannot be reached. Requests that were running there broke off together."
             ),
             **_links("LlmtraceEngineDown", ENGINE_DASHBOARD, "30m", settings, {},
@@ -212,9 +212,9 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
         annotations={
             "summary": "{{ $labels.instance }} ({{ $labels.kind }}) does not answer the collector",
             "description": (
-                "A gateway or GPU exporter has not told its metrics for ten minutes. If requests "
-                "fail, other alerts say so; meanwhile triage cannot blame or clear what it tells "
-                "of: a gateway's own time and retries, a GPU's clocks and throttling."
+                "A gateway or GPU exporter has not exposed its metrics for ten minutes. If "
+                "requests fail, other alerts say so; meanwhile triage cannot blame or clear what "
+                "it exposes of: a gateway's own time and retries, a GPU's clocks and throttling."
             ),
             **_links("LlmtraceTargetDown", ENGINE_DASHBOARD, "1h", settings, {}, more=_INSTANCE),
             "triage": _triage("1h", settings, {}, None),
@@ -223,7 +223,7 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
 
 
 def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
-    """Yield the alerts for answers that break, by model, route and service.
+    """Yield the alerts for responses that break off, by model, route and service.
 
     Args:
         settings: how rules are made.
@@ -255,7 +255,7 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
         f"{in_stream} / {started} > {IN_STREAM_SHARE:g}\n"
         f"and {in_stream} >= {MIN_BROKEN}\n"
         f"and {started} >= {settings.least_requests}",
-        f"{about}: {{{{ $value | humanizePercentage }}}} of the answers break off with an "
+        f"{about}: {{{{ $value | humanizePercentage }}}} of the responses break off with an "
         "error",
         "The stream was answered with 200, showed content, and then an error came inside it: rate "
         "limit, context overflow, an engine that died. No status code counts these.",
@@ -273,10 +273,10 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
         f"and {quantile(0.9)} > {quantile(0.1)}\n"
         f"and {quantile(0.9)} < {LATENCY_S[-1]:g}\n"
         f"and {enough}",
-        f"{about}: answers are cut off, nearly all of them after about "
+        f"{about}: responses are cut off, nearly all of them after about "
         "{{ $value | humanizeDuration }}",
         "Streams end without a finish reason, and at much the same age: an idle or read timeout "
-        "of a proxy, load balancer or gateway between caller and engine.",
+        "of a proxy, load balancer or gateway between client and engine.",
         settings=settings, base=base, filters=filters,
     )  # fmt: skip
     yield _breaking(
@@ -286,8 +286,8 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
         f"and {enough}",
         f"{about}: {{{{ $value | humanizePercentage }}}} of the callers leave before the first "
         "content",
-        "Whoever leaves before the first content is in no percentile of TTFT: the slowest waits "
-        "are missing, and a p95 may even look better for it.",
+        "A client that leaves before the first content is in no percentile of TTFT: the slowest "
+        "waits are missing, and a p95 may even look better for it.",
         settings=settings, base=base, filters=filters,
     )  # fmt: skip
 
@@ -362,11 +362,11 @@ def _triage(
     for label, value in filters.items():
         if value:
             words.append(f"--where {shlex.quote(f'{label}={value}')}")
-    told = "".join(_WORD.format(label=label) for label, value in filters.items() if value == "")
-    return " ".join(words) + told
+    unset = "".join(_WORD.format(label=label) for label, value in filters.items() if value == "")
+    return " ".join(words) + unset
 
 
-# What a label says is what somebody's request said: quoted for a URL, and for a shell.
+# A label's value comes from a request: quoted for a URL, and for a shell.
 _URL: Final = "{{{{ $labels.{label} | urlquery }}}}"
 _WORD: Final = (
     "{{{{ with $labels.{label} }}}} --where '{label}="

@@ -1,9 +1,9 @@
-"""How fast may an error budget burn before somebody is called, and over which windows?
+"""Decide how fast an error budget may burn before an alert fires, and over which windows.
 
 Multi-window, multi-burn-rate, after Google's SRE workbook: a long window says that it matters, a
 short one that it still goes on. The workbook's factors are made for objectives of 99.9 %. With a
 p95, 5 % of the requests may be slow: 14.4 times that is 72 % of all requests, and 20 times cannot
-happen. So every factor has a ceiling here, a share of the requests beyond which somebody is called
+happen. So every factor has a ceiling here, a share of the requests beyond which an alert fires
 whatever the objective allows.
 """
 
@@ -28,11 +28,11 @@ class Window:
     """One rung of the ladder.
 
     Attributes:
-        severity: whom it calls.
+        severity: `page` calls a person, `ticket` waits for office hours.
         short: the window that says it still goes on.
         long: the window that says it matters.
         factor: how many times faster than allowed the budget burns.
-        ceiling: share of the requests, 0 to 1, that is enough whatever the factor asks for.
+        ceiling: share of the requests, 0 to 1, that is enough whatever the factor requires.
     """
 
     severity: Severity
@@ -68,7 +68,7 @@ class RuleSettings:
     """How rules are made.
 
     Attributes:
-        ladder: when a burning budget calls somebody.
+        ladder: when a burning budget fires an alert.
         period: over which the error budget is counted.
         base: what recorded rates are over; four scrapes at least.
         interval: how often the rules are evaluated.

@@ -1,4 +1,4 @@
-"""What does `llmtrace slo` do?"""
+"""Run `llmtrace slo`: write or print the rules made from a budget file."""
 
 from __future__ import annotations
 

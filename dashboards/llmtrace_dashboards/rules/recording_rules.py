@@ -1,8 +1,8 @@
-"""Which rule files does Prometheus get?
+"""Make the rule files for Prometheus.
 
-Two, from a budget file: recording rules for what panels and alerts ask again and again, and the
-alerts. They are plain Prometheus: `promtool check rules` reads them, and so do Mimir, Thanos and
-VictoriaMetrics.
+Two, from a budget file: recording rules for what panels and alerts query again and again, and
+the alerts. They are plain Prometheus: `promtool check rules` reads them, and so do Mimir, Thanos
+and VictoriaMetrics.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _of_each(of: Sequence[Slo], settings: RuleSettings) -> Iterator[Recorded]:
         )
         valid = slo.valid(base, DIMENSIONS)
         if slo.threshold_s is not None:
-            # What the rule above has just recorded need not be asked again.
+            # What the rule above has just recorded need not be computed again.
             bad = (
                 f"sum by ({', '.join(DIMENSIONS)}) "
                 f"({bad_rate(base)}{{budget={quoted(slo.budget)}, slo={quoted(slo.name)}}})"

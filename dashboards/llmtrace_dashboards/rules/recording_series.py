@@ -1,8 +1,8 @@
-"""Which series are recorded, under which names, and what for?
+"""Name the series that recording rules make, and say what each is for.
 
 Prometheus's own convention: `level:metric:operation`, the level being the labels that are left.
-What panels and alerts ask of a budget is added up once; everything else is asked of the metrics as
-they are. All rates are over five minutes. `llmtrace slo rules` writes them out.
+What panels and alerts query of a budget is added up once; everything else is queried from the
+metrics as they are. All rates are over five minutes. `llmtrace slo rules` writes them out.
 """
 
 from __future__ import annotations

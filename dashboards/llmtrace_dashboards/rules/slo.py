@@ -1,4 +1,4 @@
-"""What does a budget promise, and which requests keep or break the promise?
+"""Define what a budget promises, and which requests keep or break the promise.
 
 An SLO for each limit a budget sets on `e2e`, `ttft` and `tpot`, and one for its availability. A
 request counts as slow if it took longer than the limit, whatever its outcome; for `ttft` also if
@@ -177,10 +177,10 @@ def _of(budget: Budget) -> Iterable[Slo]:
         "tpot": budget.tpot_s,
     }
     wanted = [(name, budget.objective, limit) for name, limit in limits.items() if limit]
-    told: list[tuple[SloName, float, float | None]] = [*wanted]
+    promised: list[tuple[SloName, float, float | None]] = [*wanted]
     if budget.availability is not None:
-        told.append(("availability", budget.availability, None))
-    for name, objective, limit in told:
+        promised.append(("availability", budget.availability, None))
+    for name, objective, limit in promised:
         if objective < MIN_OBJECTIVE:
             raise ConfigError(
                 f"budget {budget.name}: with an objective of {100 * objective:g} % for {name} "

@@ -1,4 +1,4 @@
-"""What do Sloth and OpenSLO get to make rules of, by those who use them already?
+"""Write a budget as Sloth and OpenSLO files, for teams that use these already.
 
 The same promises as the rules of our own. Sloth takes the ladder of windows as a file of its own,
 one for each objective; OpenSLO has no alert over two windows, so it gets the objectives alone.
@@ -95,7 +95,7 @@ def _service(budget: str) -> dict[str, Any]:
 
 def _openslo_slo(slo: Slo, settings: RuleSettings) -> dict[str, Any]:
     name = dns_name(f"{slo.budget}-{slo.name}")
-    # Rates over any window will do: what is asked for is their ratio.
+    # Rates over any window will do: only their ratio counts.
     window = settings.base
 
     def source(query: str) -> dict[str, Any]:
