@@ -1,1 +1,1 @@
-"""How does llmtrace get to see a stream? One file a client or protocol."""
+"""Instrument clients and protocols so that their streams are timed."""

@@ -55,7 +55,7 @@ class Instrumented:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Undo the instrumentation."""
+        """Undo the instrumentation, as `undo` does."""
         self.undo()
 
 

@@ -41,7 +41,7 @@ def recorded(act: Callable[[], object], instrument: tuple[str, ...]) -> Row:
 
 
 def is_whole(row: Row) -> None:
-    """Check that a row knows all that a short chat tells."""
+    """Check that a row knows all that a short chat reports."""
     assert (row.outcome, row.finish_reason, row.chunks) == ("success", "stop", 5)
     assert (row.model, row.prompt_tokens, row.output_tokens) == ("tiny", 10, 5)
     assert row.ttft_s is not None
@@ -125,7 +125,7 @@ def test_by_itself(mode: str, server: Server) -> None:
 
 
 def test_whole_answers(mode: str, instrumented: tuple[str, ...], server: Server) -> None:
-    """An answer that is no stream is a row as well."""
+    """A response that is no stream is a row as well."""
 
     @llmtrace.trace
     def ask() -> Any:

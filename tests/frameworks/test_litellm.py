@@ -63,7 +63,7 @@ def recorded(act: Callable[[], object], instrument: tuple[str, ...]) -> Row:
 
 
 def is_whole(row: Row, words: int = 5) -> None:
-    """Check that a row knows all that a short chat tells."""
+    """Check that a row knows all that a short chat reports."""
     assert (row.outcome, row.finish_reason, row.chunks) == ("success", "stop", words)
     assert (row.prompt_tokens, row.output_tokens) == (10, 5)
 
@@ -99,7 +99,7 @@ def test_decorated(mode: str, instrumented: tuple[str, ...], server: Server) -> 
     if instrumented:
         # LiteLLM's async requests go over aiohttp, which is not instrumented here.
         assert (row.timeline.network.connect is None) == (mode == "async")
-        assert row.timeline.queue is not None  # LiteLLM drops what the engine tells, we read it
+        assert row.timeline.queue is not None  # LiteLLM drops what the engine reports, we read it
 
 
 def test_a_decorated_generator(mode: str, instrumented: tuple[str, ...], server: Server) -> None:
@@ -138,7 +138,7 @@ def test_the_chunks_are_its_own(mode: str, server: Server) -> None:
 
 
 def test_whole_answers(mode: str, instrumented: tuple[str, ...], server: Server) -> None:
-    """An answer that is no stream tells the same of itself."""
+    """A response that is no stream reports the same of itself."""
     more = {"stream": False, "stream_options": None}
 
     @llmtrace.trace

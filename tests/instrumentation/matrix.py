@@ -1,4 +1,4 @@
-"""Do the wrappers work with the SDKs people have installed, old and new?
+"""Check the instrumentation with old and new versions of the SDKs.
 
 Make a virtual environment for each version (kept between runs), run the wrappers' tests in it, and
 print a table. Needs a package index; takes minutes the first time.

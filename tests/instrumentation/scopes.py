@@ -1,4 +1,4 @@
-"""What do tests of turns and tools share? A sink for spans, and where things lie in a trace."""
+"""Shared by tests of turns and tools: a sink for spans, and the layout of a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are requests that decorated functions make over aiohttp themselves split into their phases?"""
+"""Requests of decorated functions over aiohttp are split into their phases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DELAY_S = 0.1
 
 @llmtrace.trace
 async def stream(session: Any, url: str) -> AsyncIterator[bytes]:
-    """Read an answer line by line."""
+    """Read a response line by line."""
     async with session.post(url, json={"stream": True}) as response:
         async for line in response.content:
             yield line

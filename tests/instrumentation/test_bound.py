@@ -26,7 +26,7 @@ def bare(
     headers: dict[str, str] | None = None,
     completion: bool = False,
 ) -> Script:
-    """Answer as a vLLM without per-request metrics does: it names itself in the last chunk."""
+    """Response as a vLLM without per-request metrics does: it names itself in the last chunk."""
 
     def made(text: str = "", finish: str | None = None) -> dict[str, Any]:
         chunk = delta(text, finish=finish)
@@ -85,7 +85,7 @@ def test_completions_too(server: Server) -> None:
     ids=["no-gateway", "nginx", "via", "together", "late-headers", "bursts", "few-chunks"],
 )
 def test_what_may_have_been_held_back_bounds_nothing(server: Server, given: Any) -> None:
-    """Headers or chunks that a proxy may have held tell nothing of the engine."""
+    """Headers or chunks that a proxy may have held report nothing of the engine."""
     server.play(bare(**given))
     row = recorded(lambda: read("sync", server))
 

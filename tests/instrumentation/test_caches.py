@@ -51,5 +51,5 @@ def test_server_timing(timing, expected):
     ],
 )
 def test_headers(name, value, expected):
-    """Gateways tell both; a proxy's miss means only that it never caches such answers."""
+    """Gateways report both; a proxy's miss means only that it never caches such answers."""
     assert hit({name: value}) is expected

@@ -1,4 +1,4 @@
-"""Is what a gateway tells in a stream's comments read, however they come, and nothing else?"""
+"""A gateway's report in a stream's comments is read, in any pieces, and nothing else is."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_stream(endpoint: str, mode: str, server: Server) -> None:
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_a_whole_answer(endpoint: str, mode: str, server: Server) -> None:
-    """The same for an answer that is no stream."""
+    """The same for a response that is no stream."""
     server.play(SCRIPTS[endpoint])
     row = recorded(lambda: answer(mode, server, endpoint), content=ContentPolicy())
 
@@ -172,7 +172,7 @@ def test_a_conversation_with_tools(endpoint: str, server: Server) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("endpoint", ["chat", "messages", "responses"])
 def test_tool_calls_and_reasoning(endpoint: str, stream: bool) -> None:
-    """What the model thinks, and asks tools for, is part of its answer."""
+    """What the model thinks, and asks tools for, is part of its response."""
     tool = {"name": "look", "parameters": {"type": "object", "properties": {}}}
     tools: dict[str, Any] = {
         "chat": {"type": "function", "function": tool},
@@ -206,7 +206,7 @@ class _Simulated:
 
 
 def test_a_failed_request_has_what_was_asked(server: Server) -> None:
-    """Without an answer there is the question."""
+    """Without a response there is the question."""
     server.play(answers.error(400, "no"))
 
     def act() -> None:
@@ -241,7 +241,7 @@ def test_messages_that_are_appended_to_meanwhile(server: Server) -> None:
 
 
 def test_any_stream_of_texts(server: Server) -> None:
-    """Of what is no SDK's, the texts that it gives are its answer."""
+    """Of what is no SDK's, the texts that it gives are its response."""
     del server
 
     @llmtrace.trace
@@ -268,7 +268,7 @@ def test_redaction_and_size(server: Server) -> None:
 
 
 def test_an_unreadable_chunk(server: Server, faulty: None) -> None:
-    """The caller gets it all the same; of the content nothing is kept, and that is counted."""
+    """The application still gets it; no content is kept, and that is counted."""
     odd = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
     wrong = [{"index": 0, "delta": {"content": "hi", "tool_calls": 5}, "finish_reason": None}]
     server.play(answers.events({**odd, "choices": wrong}, answers.delta("hi")))

@@ -1,4 +1,4 @@
-"""Does `@llmtrace.trace` leave what it decorates as it was, whatever that is, and time it?"""
+"""`@llmtrace.trace` times any function and leaves it as it was."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_nothing_is_recorded_without_init(clock: FakeClock, form: str) -> None:
 
 
 def test_answer_of_a_coroutine(clock: FakeClock) -> None:
-    """A coroutine function that returns a plain answer is recorded around its await."""
+    """A coroutine function that returns a plain response is recorded around its await."""
 
     @llmtrace.trace(route="ask", model="tiny", shoe_size=44)
     async def ask() -> str:
@@ -161,7 +161,7 @@ def test_answer_of_a_coroutine(clock: FakeClock) -> None:
 
 
 def test_answer_of_a_function(clock: FakeClock) -> None:
-    """A function that returns a plain answer is recorded around its call."""
+    """A function that returns a plain response is recorded around its call."""
 
     @llmtrace.trace
     def ask() -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Does every injected delay land in its own stage, within 5 % or 2 ms, and nowhere else?"""
+"""Every injected delay is in its own stage, within 5 % or 2 ms, and nowhere else."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_connect(mode: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class _SlowHandshake(ssl.SSLContext):
-    """Answers a TLS handshake after a while."""
+    """Responses a TLS handshake after a while."""
 
     def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
         time.sleep(DELAY_S)
@@ -231,7 +231,7 @@ def test_semaphore_of_the_application(server: Server) -> None:
 def test_gateway_that_tells(
     mode: str, server: Server, headers: dict[str, str], named: str | None
 ) -> None:
-    """A gateway that tells its own time gets it, and the engine keeps its own."""
+    """A gateway that reports its own time gets it, and the engine keeps its own."""
     server.play(answers.chat(head_s=DELAY_S, first_s=0.05, headers=headers))
     row = settled(
         lambda: recorded(lambda: read(mode, server)),
@@ -245,7 +245,7 @@ def test_gateway_that_tells(
 
 
 def test_engine_that_tells_by_header(mode: str, server: Server) -> None:
-    """Queue and prefill may come by `Server-Timing`, where the answer does not hold them."""
+    """Queue and prefill may come by `Server-Timing`, where the response does not hold them."""
     timing = {"server-timing": "queue;dur=30, prefill;dur=60.5"}
     server.play(answers.chat(first_s=DELAY_S, metrics=None, headers=timing))
     row = recorded(lambda: read(mode, server))
@@ -290,7 +290,7 @@ def test_first_byte_and_first_event(mode: str, server: Server) -> None:
 
 
 def test_marked_time(server: Server) -> None:
-    """Time marked as a stage is that stage's, before the answer and after it."""
+    """Time marked as a stage is that stage's, before the response and after it."""
     server.play(answers.chat(first_s=0.05))
 
     @llmtrace.trace

@@ -1,4 +1,4 @@
-"""Does every way a stream can end make one row, with the right outcome, at the right time?"""
+"""Every way a stream can end makes one row, with the right outcome, at the right time."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_never_read_async(server: Server) -> None:
 
 
 def test_break_after_the_finish_reason(server: Server) -> None:
-    """Who stops after the finish reason has the whole answer."""
+    """Who stops after the finish reason has the whole response."""
 
     def act(made: Any) -> None:
         with started(server, made) as stream:

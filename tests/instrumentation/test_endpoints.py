@@ -1,4 +1,4 @@
-"""Is every endpoint of both SDKs read right, streamed or whole, through every way to call it?"""
+"""Every endpoint of both SDKs is read right, streamed or unary, through every call style."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check(row: Row, endpoint: str) -> None:
 
 
 def test_an_id_that_comes_late(mode: str, server: Server) -> None:
-    """Azure's first chunk, about its filters, has an empty id: that of the answer is noted."""
+    """Azure's first chunk, about its filters, has an empty id: that of the response is noted."""
     filters = {**answers.delta(), "id": "", "choices": [], "prompt_filter_results": []}
     server.play(answers.events(filters, answers.delta("word "), answers.delta(finish="stop")))
     assert recorded(lambda: read(mode, server)).response_id == "chatcmpl-1"
@@ -80,7 +80,7 @@ def test_streamed(mode: str, server: Server, endpoint: str) -> None:
 
 @pytest.mark.parametrize("endpoint", CALLS)
 def test_whole(mode: str, server: Server, endpoint: str) -> None:
-    """An answer in one piece makes a row without a TTFT, and is the bare client's."""
+    """A response in one piece makes a row without a TTFT, and is the bare client's."""
     server.play(SCRIPTS[endpoint])
     bare = answer(mode, server, endpoint).model_dump()
     traced: list[Any] = []
@@ -231,7 +231,7 @@ def raw_method(made: Any, endpoint: str, how: str) -> tuple[Callable[..., Any], 
 @pytest.mark.parametrize("endpoint", CALLS)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_with_raw_response(mode: str, server: Server, endpoint: str, stream: bool) -> None:
-    """What a raw response is parsed into is timed, headers and status are the caller's."""
+    """What a raw response is parsed into is timed, headers and status are the application's."""
     server.play(SCRIPTS[endpoint])
     sdk = CALLS[endpoint][0]
 
@@ -460,7 +460,7 @@ def test_other_endpoints_are_left_alone(mode: str, server: Server) -> None:
 
 
 def test_whole_answer_with_tool_calls(mode: str, server: Server) -> None:
-    """The tools an answer calls are counted."""
+    """The tools a response calls are counted."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     message = {"role": "assistant", "content": None, "tool_calls": [call, {**call, "id": "d"}]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
@@ -531,7 +531,7 @@ def test_what_vllm_tells_of_itself(mode: str, server: Server) -> None:
 
 
 def test_a_streaming_response_that_cannot_be_parsed(mode: str, server: Server) -> None:
-    """What parsing raises is the caller's, and the row's."""
+    """What parsing raises is the application's, and the row's."""
 
     def script(_request: Any, reply: Any) -> None:
         reply.head(headers={"content-type": "application/json"})

@@ -72,7 +72,7 @@ def test_of_an_error(mode: str, server: Server, status: int) -> None:
 
 
 def test_of_several_answers_the_last_one(mode: str, server: Server) -> None:
-    """What was refused first and answered then has the evidence of the answer."""
+    """What was refused first and answered then has the evidence of the response."""
     refused = {"retry-after": "0.01", "x-ratelimit-remaining-requests": "0"}
     server.play(
         answers.error(429, headers=refused),

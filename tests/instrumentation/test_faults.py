@@ -1,4 +1,4 @@
-"""Does anything that goes wrong inside llmtrace reach the application? It must not.
+"""No failure inside llmtrace reaches the application.
 
 Every hook is made to raise in turn; what the application gets is compared with the bare client's.
 """

@@ -1,4 +1,4 @@
-"""Can the garbage collector end a row anywhere, without a lock that waits for itself?"""
+"""The garbage collector can end a row anywhere, without a lock that waits for itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the time gateways tell in headers of their own read as what it is, and nothing made up?"""
+"""Gateways' self times are read from their own headers, and nothing is invented."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quoted(text: str) -> str:
 
 
 def reported_hops(value: str) -> list[Hop]:
-    """Return what a `Server-Timing` header tells of gateways."""
+    """Return what a `Server-Timing` header reports of gateways."""
     return list(hops({"server-timing": value}, tuple(entries(value))))
 
 
@@ -154,5 +154,5 @@ def test_a_gateway_that_cannot_subtract(value, expected):
     ],
 )
 def test_what_gateways_tell_in_headers_of_their_own(headers, expected):
-    """A gateway is named where it shows, and timed where it tells."""
+    """A gateway is named where it shows, and timed where it reports."""
     assert list(hops(headers)) == expected

@@ -1,4 +1,4 @@
-"""Are the join keys sent, and is what headers tell of a request read within bounds?"""
+"""The join keys are sent, and headers that report on a request are read within bounds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def raw(**headers: str) -> list[tuple[bytes, bytes]]:
 
 
 def test_both_join_keys_are_sent(recording):
-    """A request carries its trace and its id, unless its caller said otherwise."""
+    """A request carries its trace and its id, unless its application said otherwise."""
     assert outgoing(recording, {"Accept": "*/*"}) == {
         "traceparent": f"00-{TRACE}-{SPAN}-01",
         "X-Request-Id": f"lt-{SPAN}",
@@ -55,7 +55,7 @@ def test_what_is_not_sampled_says_so(recording):
 
 
 def test_the_callers_own_keys_stay(recording):
-    """A caller's `traceparent` stays; its `x-request-id` becomes the row's id."""
+    """An application's `traceparent` stays; its `x-request-id` becomes the row's id."""
     given = {"TraceParent": "00-aa-bb-01", "X-REQUEST-ID": "order-7"}
 
     assert outgoing(recording, given) == {}
@@ -103,7 +103,7 @@ def test_comments_are_for_hosts_of_ones_own(recording, host):
     ],
 )
 def test_who_gets_headers_can_be_chosen(recording, sent, host, names):
-    """What a host does not get, it does not get; a caller's own id is the row's all the same."""
+    """A host gets only the headers of its policy; an application's own id is still the row's."""
     policy = HeaderPolicy(sent, frozenset({"gateway.internal"}))
     with capture(headers=policy):
         assert outgoing(recording, {}, host, parsed=True).keys() == names
@@ -124,7 +124,7 @@ def test_a_traceparent_of_the_rows_own_parent_is_replaced(recording, trace, pare
 
 
 def test_what_others_say_of_the_trace_is_passed_on(recording):
-    """A trace that came with a `tracestate` goes on with it, unless the caller sets its own."""
+    """A trace with a `tracestate` keeps it, unless the application sets its own."""
     recording.span = TraceContext(TRACE, SPAN, None, sampled=True, tracestate="vendor=1")
 
     assert outgoing(recording, {})["tracestate"] == "vendor=1"
@@ -142,7 +142,7 @@ def test_a_caller_without_an_id_gets_ours(recording, value):
 
 
 def test_a_gateways_time(recording):
-    """A gateway tells its own time by either name."""
+    """A gateway reports its own time by either name."""
     for name in ("gateway", "gw"):
         incoming(recording, {"server-timing": f"{name};dur=12"})
 
@@ -150,7 +150,7 @@ def test_a_gateways_time(recording):
 
 
 def test_gateways_behind_one_another_add_up(recording):
-    """Each tells its own time; a request that passes several spent time in each."""
+    """Each reports its own time; a request that passes several spent time in each."""
     incoming(
         recording,
         {
@@ -168,7 +168,7 @@ def test_gateways_behind_one_another_add_up(recording):
     ("header", "queue", "prefill"), [("queue;dur=3", 3, None), ("prefill;dur=4", None, 4)]
 )
 def test_a_servers_queue_and_prefill(recording, header, queue, prefill):
-    """What a server tells of its engine is kept, and what it does not tell stays unknown."""
+    """What a server reports of its engine is kept, and what it does not report stays unknown."""
     incoming(recording, {"server-timing": header})
 
     assert recording.engine == [
@@ -291,7 +291,7 @@ def test_an_echo_of_our_own_id_is_no_evidence(recording):
 
 
 def test_evidence_is_bounded(recording):
-    """Of an answer at most 32 headers are kept, and of each 256 characters."""
+    """Of a response at most 32 headers are kept, and of each 256 characters."""
     many = [(b"x-ratelimit-%d" % number, b"9" * 5000) for number in range(100)]
     answered(recording, many, ok=True)
 

@@ -1,4 +1,4 @@
-"""Is a client's own set-up (hooks that raise, redirects, proxies) measured as what it is?"""
+"""A client's own set-up (hooks that raise, redirects, proxies) is measured correctly."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_session_that_raises(check: Any, server: Server) -> None:
 
 @pytest.mark.parametrize("check", [True, by_itself], ids=["aiohttp's", "own"])
 def test_a_session_that_raises_nothing(check: Any, server: Server) -> None:
-    """An answer that passes is recorded once, by its own headers' time."""
+    """A response that passes is recorded once, by its own headers' time."""
     server.play(answers.chat(head_s=DELAY_S))
     with capture(instrument=MODULES) as rows:
         over_aiohttp(url(server), raise_for_status=check)
@@ -158,7 +158,7 @@ def test_a_session_that_raises_nothing(check: Any, server: Server) -> None:
 
 
 def test_a_hook_that_raises_before_a_retry(server: Server) -> None:
-    """A decorated function that tries again spent that time with the gateway, and in backoff."""
+    """A decorated function that retries spent that time with the gateway, and in backoff."""
     server.play(refused, answers.chat())
 
     @llmtrace.trace
@@ -182,7 +182,7 @@ def test_a_hook_that_raises_before_a_retry(server: Server) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_redirect_that_is_not_followed(client: str, server: Server) -> None:
-    """It is no answer, under any client."""
+    """It is no response, under any client."""
     library, mode = client.split("-")
     server.play(moved)
     with capture(instrument=MODULES) as rows:

@@ -1,4 +1,4 @@
-"""Is an SDK instrumented that the application imports only after `init`?"""
+"""An SDK that is imported only after `init` is instrumented."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def test_an_sdk_imported_after_init_is_instrumented(name: str) -> None:
 
 
 def test_an_import_that_fails_fails_as_it_would(tmp_path: object) -> None:
-    """The error is the module's own, and the import can be tried again."""
+    """The error is the module's own, and the import can be retried."""
     run(BROKEN, str(tmp_path))

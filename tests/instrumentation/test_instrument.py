@@ -1,4 +1,4 @@
-"""What does `llmtrace.instrument` cover, and is nothing left of it once it is undone?"""
+"""`llmtrace.instrument` covers what it should, and `undo` leaves nothing of it."""
 
 from __future__ import annotations
 
@@ -435,7 +435,7 @@ def test_headers_go_with_the_clients_own_requests_once(server: Server) -> None:
 
 @pytest.mark.parametrize("where", ["call", "client"])
 def test_headers_of_the_caller_stay(mode: str, server: Server, where: str) -> None:
-    """A caller's own ids win, wherever it sets them, and become the row's."""
+    """An application's own ids win, wherever it sets them, and become the row's."""
     own = {"X-Request-ID": "mine", "TraceParent": "00-" + "1" * 32 + "-" + "2" * 16 + "-00"}
     options = {"default_headers": own} if where == "client" else {}
     made = client(mode, server, **options)

@@ -1,4 +1,4 @@
-"""What of the caller's must come through untouched, and what is no request to a model?"""
+"""The application's own objects come through untouched; requests to no model are no rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ASKED: Any = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}
 
 
 def test_a_usage_chunk_asked_for_in_the_extra_body_stays(server: Server) -> None:
-    """However the caller asks for it, the chunk is the caller's."""
+    """However the application asks for it, the chunk is the application's."""
     server.play(chat())
     extra = {"stream_options": {"include_usage": True}}
     with capture(instrument=["openai"]) as rows, client("sync", server) as made:
@@ -74,7 +74,7 @@ def test_asking_a_proxy_for_a_tunnel_is_not_sending_the_request() -> None:
 
 
 class Lines:
-    """An answer whose attributes say how it is to be read, as `requests` has them."""
+    """A response whose attributes say how it is to be read, as `requests` has them."""
 
     def __init__(self) -> None:
         self.encoding: str | None = None
@@ -87,7 +87,7 @@ class Lines:
 
 
 def test_what_is_set_on_a_stand_in_is_set_on_the_stream() -> None:
-    """An attribute the caller sets changes what it reads, as it would without llmtrace."""
+    """An attribute the application sets changes what it reads, as it would without llmtrace."""
     with capture():
         lines = llmtrace.wrap(Lines())
         lines.encoding = "utf-8"

@@ -1,4 +1,4 @@
-"""Is a call that Langfuse's own SDK records noticed, whatever provider it uses?"""
+"""A call that Langfuse's own SDK records is recognised, with any provider."""
 
 from __future__ import annotations
 

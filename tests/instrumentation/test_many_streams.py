@@ -1,4 +1,4 @@
-"""Do a thousand streams at a time leave a row each, and nothing behind?
+"""A thousand concurrent streams leave a row each, and nothing else.
 
 Ten thousand, and what they cost: `make bench-streams`.
 """

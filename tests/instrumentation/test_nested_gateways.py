@@ -55,14 +55,14 @@ def test_what_is_written_is_read(some):
     ],
 )
 def test_headers(recording, header, expected):
-    """Each id counts once, as the gateway in front tells it; what has none is one more gateway."""
+    """Each id counts once, as the gateway in front reports it; no id is one more gateway."""
     incoming(recording, {"server-timing": header})
 
     assert gateway_ms(recording) == expected
 
 
 def test_who_may_tell_more_is_known_from_the_headers(recording):
-    """Only a gateway that is llmtrace writes comments, so that others' answers cost nothing."""
+    """Only a gateway that is llmtrace writes comments, so that others' responses cost nothing."""
     assert incoming(recording, {"server-timing": A}) is True
     assert incoming(recording, {"server-timing": "gateway;dur=1"}) is False
     assert incoming(recording, {"server": "uvicorn"}) is False

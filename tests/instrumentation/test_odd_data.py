@@ -1,4 +1,4 @@
-"""What if the server talks nonsense? The application gets it as it would have without llmtrace."""
+"""Invalid data of a server reaches the application as it would without llmtrace."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ EVENTS = st.lists(st.fixed_dictionaries({}, optional=ODD) | JSON, max_size=4)
 
 
 def saying(*pieces: bytes) -> Script:
-    """Answer with these pieces of a body, as they are."""
+    """Response with these pieces of a body, as they are."""
 
     def script(_request: Request, answer: Answer) -> None:
         answer.head()
@@ -103,14 +103,14 @@ def saying(*pieces: bytes) -> Script:
 
 
 def is_usage(event: Any) -> bool:
-    """Say whether a server sends an event only because it was asked for usage."""
+    """Return whether a server sends an event only because it was asked for usage."""
     if not isinstance(event, dict) or event.get("error"):
         return False
     return event.get("usage") is not None and not event.get("choices")
 
 
 def unless_asked(events: list[Any]) -> Script:
-    """Answer with events; those a server sends only if asked for usage, only then."""
+    """Response with events; those a server sends only if asked for usage, only then."""
 
     def script(request: Request, answer: Answer) -> None:
         answer.head()
@@ -201,7 +201,7 @@ def test_a_huge_chunk(mode: str, server: Server) -> None:
 
 
 def odd_metrics(metrics: Any, usage: Any = answers.USAGE) -> Script:
-    """Answer well, but with an odd last chunk."""
+    """Response well, but with an odd last chunk."""
 
     def script(request: Request, answer: Answer) -> None:
         answer.event(answers.delta("x"))

@@ -1,4 +1,4 @@
-"""Does anything of a prompt, an answer, a tool's argument or a key leave the process unasked?
+"""No part of a prompt, a response, a tool's argument or a key leaves the process by default.
 
 Everything that was said holds a canary, whatever becomes of the request. Then every byte that any
 exporter sent, and every line that was logged, is searched for it.
@@ -134,7 +134,7 @@ def _echo(status: int) -> Script:
 
 
 def _error_event(_request: Request, answer: Answer) -> None:
-    """Fail inside a 200 answer, quoting it."""
+    """Fail inside a 200 response, quoting it."""
     answer.event(answers.delta(SAID))
     answer.event({"error": {"message": SAID, "type": SAID, "code": SAID}})
     error = {"type": "error", "error": SAID, "message": SAID, "code": SAID}
@@ -142,7 +142,7 @@ def _error_event(_request: Request, answer: Answer) -> None:
 
 
 def _nonsense(_request: Request, answer: Answer) -> None:
-    """Answer with things where others belong."""
+    """Response with things where others belong."""
     answer.event({**answers.delta(SAID), "usage": SAID})
     answer.event({"choices": SAID, "type": SAID, "delta": SAID})
     answer.event({"type": "message_start", "message": SAID})
@@ -158,7 +158,7 @@ def _reset(_request: Request, answer: Answer) -> None:
 
 
 def _protocols(request: Request, answer: Answer) -> None:
-    """Answer each protocol as it should be."""
+    """Response each protocol as it should be."""
     for end, script in (
         ("/chat/completions", _chat(finish="stop")),
         ("/completions", answers.completion),

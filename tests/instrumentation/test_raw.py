@@ -1,4 +1,4 @@
-"""Is a streamed answer read without an SDK the same row as with one, however it is read?"""
+"""A streamed response read without an SDK is the same row as with one."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("endpoint", SCRIPTS)
 def test_every_protocol(endpoint: str, client: tuple[str, str], server: Server) -> None:
-    """Each protocol's row has what an SDK's row of the same answer has."""
+    """Each protocol's row has what an SDK's row of the same response has."""
     server.play(SCRIPTS[endpoint])
     raw = recorded(lambda: ask(*client, url(server, endpoint), body=ASKS_USAGE))
     with capture() as rows:
@@ -105,7 +105,7 @@ def test_every_protocol(endpoint: str, client: tuple[str, str], server: Server) 
 
 
 def post(library: str, mode: str, address: str, *, body: Any = None, **more: Any) -> Any:
-    """Ask for a whole answer and return it parsed."""
+    """Ask for a whole response and return it parsed."""
     if library == "aiohttp":
         return ask(library, mode, address, lambda response: response.json(), body=body, **more)
     module = pytest.importorskip(library)
@@ -122,7 +122,7 @@ def post(library: str, mode: str, address: str, *, body: Any = None, **more: Any
 
 @pytest.mark.parametrize("endpoint", SCRIPTS)
 def test_whole_answers(endpoint: str, client: tuple[str, str], server: Server) -> None:
-    """An answer that is no stream is a row, too, with what it tells."""
+    """A response that is no stream is a row, too, with what it reports."""
     server.play(SCRIPTS[endpoint])
     body = {**BODY, "stream": False}
     row = recorded(lambda: post(*client, url(server, endpoint), body=body))
@@ -134,7 +134,7 @@ def test_whole_answers(endpoint: str, client: tuple[str, str], server: Server) -
 
 
 def test_a_stream_read_at_once(server: Server) -> None:
-    """A stream that is read as a whole tells what it tells, but not when its content came."""
+    """A stream that is read as a whole reports what it reports, but not when its content came."""
     for client in CLIENTS:
         library, mode = client.split("-")
         if library == "aiohttp":
@@ -181,14 +181,14 @@ def test_requests_to_no_model(
 
 
 def test_a_custom_path(client: tuple[str, str], server: Server) -> None:
-    """A stream that is asked for with a model's name is an answer's, wherever it is asked."""
+    """A stream that is asked for with a model's name is a response's, wherever it is asked."""
     server.play(answers.chat())
     row = recorded(lambda: ask(*client, f"{server.root}/team/llm", body=BODY))
     assert (row.model, row.finish_reason, row.chunks) == ("tiny", "stop", 5)
 
 
 def test_a_get_is_no_request_to_a_model(server: Server) -> None:
-    """Only what is posted asks for an answer."""
+    """Only what is posted asks for a response."""
     httpx = pytest.importorskip("httpx")
     with capture(instrument=LIBRARIES) as rows, httpx.Client(verify=no_tls()) as made:
         server.play(answers.error(200))
@@ -220,7 +220,7 @@ def test_the_model_in_a_body(body: bytes, model: str | None) -> None:
 
 
 def test_a_model_behind_a_long_prompt(client: tuple[str, str], server: Server) -> None:
-    """Where the body names the model too late, the answer does."""
+    """Where the body names the model too late, the response does."""
     server.play(answers.chat())
     long = [{"role": "user", "content": "x" * 100_000}]
     row = recorded(
@@ -241,7 +241,7 @@ def test_join_keys(client: tuple[str, str], server: Server) -> None:
 
 
 def test_a_callers_own_join_keys(client: tuple[str, str], server: Server) -> None:
-    """What the caller sets stays."""
+    """What the application sets stays."""
     own = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "x-request-id": "order-7"}
     row = recorded(lambda: ask(*client, url(server), headers=own))
     sent = server.requests[0].headers
@@ -305,7 +305,7 @@ def test_content(client: tuple[str, str], server: Server) -> None:
 
 
 def post_or_ask(client: tuple[str, str], address: str, body: Any) -> None:
-    """Ask for a stream, or for a whole answer."""
+    """Ask for a stream, or for a whole response."""
     (ask if body["stream"] else post)(*client, address, body=body)
 
 
@@ -361,7 +361,7 @@ def test_httpx_over_aiohttp(library: str, server: Server) -> None:
 
 
 def test_in_a_decorated_function(client: tuple[str, str], server: Server) -> None:
-    """A request in a decorated function is its own row, with all that the stream tells."""
+    """A request in a decorated function is its own row, with all that the stream reports."""
     server.play(answers.chat(first_s=0.02))
     library, mode = client
     module = pytest.importorskip(library)

@@ -1,4 +1,4 @@
-"""Does every way a plain HTTP request can end make one row, with the right outcome?"""
+"""Every way a plain HTTP request can end makes one row, with the right outcome."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def recorded(act: Callable[[], object], **settings: Any) -> Row:
 
 
 def refuses(status: int, body: Any = None, **headers: str) -> Any:
-    """Answer with an error of this body."""
+    """Response with an error of this body."""
 
     def script(_request: Request, answer: Answer) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -167,7 +167,7 @@ def test_connection_refused(client: tuple[str, str]) -> None:
 
 
 def test_reset_before_the_head(client: tuple[str, str], server: Server) -> None:
-    """A connection that breaks before the answer is the network's."""
+    """A connection that breaks before the response is the network's."""
     server.play(answers.reset)
     row = recorded(lambda: raised_by(lambda: ask(*client, url(server))))
     assert (row.outcome, row.http_status, row.ttft_s) == ("error", None, None)
@@ -175,7 +175,7 @@ def test_reset_before_the_head(client: tuple[str, str], server: Server) -> None:
 
 
 def test_time_out_before_the_head(client: tuple[str, str], server: Server) -> None:
-    """A server that never answers is a timeout."""
+    """A server that never responses is a timeout."""
     server.play(answers.chat(head_s=30))
     row = recorded(lambda: raised_by(lambda: ask(*client, url(server), timeout_s=0.2)))
     assert (row.outcome, row.http_status) == ("timeout", None)
@@ -219,7 +219,7 @@ def test_no_finish_reason(client: tuple[str, str], server: Server) -> None:
 
 
 def test_length_is_success(client: tuple[str, str], server: Server) -> None:
-    """An answer that was as long as it was asked to be is a success."""
+    """A response that was as long as it was asked to be is a success."""
     server.play(answers.chat(finish="length"))
     row = recorded(lambda: ask(*client, url(server)))
     assert (row.outcome, row.finish_reason) == ("success", "length")
@@ -339,7 +339,7 @@ def test_left_early(client: tuple[str, str], server: Server) -> None:
 
 
 def test_left_at_done(client: tuple[str, str], server: Server) -> None:
-    """Who stops at `[DONE]`, as one does, has the whole answer."""
+    """Who stops at `[DONE]`, as one does, has the whole response."""
     server.play(answers.chat())
     row = recorded(lambda: ask(*client, url(server), first_line(client, b"[DONE]")))
     assert (row.outcome, row.finish_reason, row.chunks) == ("success", "stop", 5)
@@ -347,7 +347,7 @@ def test_left_at_done(client: tuple[str, str], server: Server) -> None:
 
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
 def test_release(library: str, server: Server) -> None:
-    """An answer that is dropped, never or half read, makes its row when it is collected."""
+    """A response that is dropped, never or half read, makes its row when it is collected."""
     module = pytest.importorskip(library)
     with capture(instrument=LIBRARIES) as rows, module.Client(verify=no_tls()) as made:
         request = made.build_request("POST", url(server), json=BODY)
@@ -475,7 +475,7 @@ def test_an_sdks_own_http_client(server: Server) -> None:
 
 @pytest.mark.parametrize("ending", ["read", "left"])
 def test_the_response_of_a_stream_is_read(mode: str, server: Server, ending: str) -> None:
-    """Who reads the body of an SDK's stream by its response has read the answer."""
+    """Who reads the body of an SDK's stream by its response has read the response."""
     openai = pytest.importorskip("openai")
     call_options = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
     client = {"base_url": f"{server.url}/v1", "api_key": "x", "max_retries": 0}

@@ -1,4 +1,4 @@
-"""Where does the time of failed attempts go, and what does the row know of them?"""
+"""The time of failed attempts is in the right stage, and the row lists the attempts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reading import client, method, near, raised_by, read, recorded, seconds, s
 
 
 def slow(status: int, wait_s: float = 0.1, retry_after: str = "0.2") -> Any:
-    """Answer with an error after a while, and ask to come back later."""
+    """Response with an error after a while, and ask to come back later."""
 
     def script(request: Request, answer: Answer) -> None:
         answer.wait(wait_s)
@@ -72,7 +72,7 @@ def test_messages_refused_then_served(mode: str, server: Server) -> None:
 
 
 def test_reset_then_served(mode: str, server: Server) -> None:
-    """An attempt that got no answer, and the backoff after it, are the network's."""
+    """An attempt that got no response, and the backoff after it, are the network's."""
 
     def cut(_request: Request, answer: Answer) -> None:
         answer.wait(0.1)
@@ -132,7 +132,7 @@ def test_connection_refused(mode: str, server: Server) -> None:
 
 
 def test_read_timeout_before_the_head(mode: str, server: Server) -> None:
-    """A server that never answers is a timeout; nothing is known of whose it was."""
+    """A server that never responses is a timeout; nothing is known of whose it was."""
     openai = pytest.importorskip("openai")
     server.play(answers.chat(head_s=30))
 
@@ -146,7 +146,7 @@ def test_read_timeout_before_the_head(mode: str, server: Server) -> None:
 
 
 def test_retry_after_a_timeout(mode: str, server: Server) -> None:
-    """A time-out that is retried is an attempt without an answer."""
+    """A time-out that is retried is an attempt without a response."""
     server.play(answers.chat(head_s=30), answers.chat())
     row = recorded(lambda: read(mode, server, options={"timeout": 0.2, "max_retries": 1}))
     assert (row.outcome, row.attempts) == ("success", 2)
@@ -156,7 +156,7 @@ def test_retry_after_a_timeout(mode: str, server: Server) -> None:
 
 
 def test_given_up_in_the_backoff(server: Server) -> None:
-    """Who gives up while waiting to try again has lost that time to the refusal."""
+    """Who gives up while waiting to retry has lost that time to the refusal."""
     server.play(slow(429, 0.01, "30"))
 
     async def asks() -> None:

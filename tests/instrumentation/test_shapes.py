@@ -1,4 +1,4 @@
-"""Is a chunk of a client llmtrace knows nothing about known by its shape?"""
+"""Chunks of unknown clients are recognised by their shape."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def wrapped(chunks: Any, **labels: Any) -> Row:
 
 
 def is_the_chat(row: Row) -> None:
-    """Check that a row knows all that the stream of a short chat tells."""
+    """Check that a row knows all that the stream of a short chat reports."""
     assert (row.outcome, row.finish_reason, row.chunks) == ("success", "stop", 5)
     assert (row.prompt_tokens, row.output_tokens) == (10, 5)
     assert row.timeline.queue == Reported(1_500_000, "engine_inband")
@@ -94,7 +94,7 @@ def test_over_any_http_library(server: Server) -> None:
 
 
 def test_a_decorated_function_of_lines() -> None:
-    """A decorated generator of lines tells what they tell."""
+    """A decorated generator of lines reports what they report."""
 
     @llmtrace.trace(route="lines")
     def lines() -> Iterator[str]:
@@ -275,7 +275,8 @@ def test_messages_inside_of_something() -> None:
     assert (row.finish_reason, row.output_tokens, row.chunks) == ("stop", 5, 0)
 
 
-# --- whole answers -------------------------------------------------------------------------------
+# --- whole responses
+# -------------------------------------------------------------------------------
 
 WHOLE = {
     "id": "chatcmpl-1", "object": "chat.completion", "model": "tiny", "usage": answers.USAGE,
@@ -303,7 +304,7 @@ WHOLE = {
     ],
 )
 def test_whole_answers(answer: Any, reason: str | None) -> None:
-    """What a decorated function returns is read for what it tells, if it is an answer."""
+    """What a decorated function returns is read for what it reports, if it is a response."""
 
     @llmtrace.trace
     def ask() -> Any:

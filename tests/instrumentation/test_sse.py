@@ -1,4 +1,4 @@
-"""Is an event stream read right, however its bytes are cut, and whatever is in them?"""
+"""An event stream is read right, however its bytes are cut, and whatever they contain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUEST_BODY = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 class Written(Answer):
-    """An answer that is written down instead of being sent."""
+    """A response that is written down instead of being sent."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -43,7 +43,7 @@ class Written(Answer):
 
 
 def written(script: Any) -> bytes:
-    """Return the bytes of a script's answer."""
+    """Return the bytes of a script's response."""
     answer = Written()
     script(ScriptRequest("POST", "/", {}, REQUEST_BODY), answer)
     return answer.written
@@ -88,7 +88,7 @@ def events_of(stream: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 def test_each_protocol(stream: bytes) -> None:
-    """By its events, a stream tells all it knows."""
+    """By its events, a stream reports all it knows."""
     row = row_of(events_of(stream))
     assert (row.outcome, row.chunks >= 5, row.output_tokens) == ("success", True, 5)
     assert row.finish_reason in {"stop", "length", "completed", "end_turn"}
@@ -100,7 +100,7 @@ def test_each_protocol(stream: bytes) -> None:
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=20))
 @settings(max_examples=60)
 def test_cut_anywhere(stream: bytes, newline: bytes, cuts: list[int]) -> None:
-    """However its bytes are cut, a stream tells the same."""
+    """However its bytes are cut, a stream reports the same."""
     sent = stream.replace(b"\n", newline)
     places = sorted({0, len(sent), *(cut % len(sent) for cut in cuts)})
     pieces = [sent[a:b] for a, b in pairwise(places)]
@@ -273,7 +273,7 @@ def test_events_of_a_new_kind_are_learnt(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_what_is_not_like_the_others_is_seen(odd: dict[str, Any]) -> None:
-    """An event that tells more than its text is parsed, however much it looks like the others."""
+    """An event that reports more than its text is parsed, even if it resembles the others."""
     alone = row_of([b"data: " + json.dumps(odd).encode() + b"\n\n"])
     among = row_of([chunk(1), chunk(2), b"data: " + json.dumps(odd).encode() + b"\n\n", chunk(3)])
     for name in ("finish_reason", "output_tokens", "error_type"):
@@ -395,7 +395,7 @@ def test_a_stream_is_known_by_how_it_begins() -> None:
 
 
 def test_an_event_that_some_library_took_apart() -> None:
-    """By name and data, an event tells the same."""
+    """By name and data, an event reports the same."""
     request = Request()
     request.recording.opened()
     events = Events(lines=True)

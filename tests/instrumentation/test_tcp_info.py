@@ -1,4 +1,4 @@
-"""Is what the kernel knows of a socket read where it can be, and left unknown where not?"""
+"""The kernel's times of a socket are read where possible, and unknown elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Socket:
         self._reported = bytes(tcp_info_bytes[:size])
 
     def getsockopt(self, *_: int) -> bytes:
-        """Answer for TCP_INFO."""
+        """Response for TCP_INFO."""
         return self._reported
 
 
@@ -115,7 +115,7 @@ def test_the_kernels_round_trip_wins():
 
 
 def test_a_handshake_stands_in():
-    """Where the kernel cannot tell, a TCP handshake is one round trip."""
+    """Where the kernel cannot report, a TCP handshake is one round trip."""
     attempt = LiveAttempt(started=0, connect=9 * MS)
     tcp_info.look(attempt, None)
 

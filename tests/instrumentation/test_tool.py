@@ -1,4 +1,4 @@
-"""Does `@llmtrace.tool` leave what it decorates as it was, and make a span of each call?"""
+"""`@llmtrace.tool` leaves a function as it was, and makes a span of each call."""
 
 from __future__ import annotations
 
@@ -367,7 +367,7 @@ def test_a_coroutine_that_raises() -> None:
 
 
 def test_a_function_in_c() -> None:
-    """What does not tell its parameters can be a tool, too."""
+    """What does not report its parameters can be a tool, too."""
     largest = llmtrace.tool(max)
     with watched(content=ContentPolicy()) as (_, spans):
         assert largest(3, 7, 5) == 7
@@ -537,7 +537,7 @@ def test_through_an_applications_own_provider(
 
 
 def test_what_runs_inside_sees_the_span(provider: TracerProvider) -> None:
-    """The tool's span is the current one inside it, and the caller's own again after it."""
+    """The tool's span is the current one inside it, and the application's own again after it."""
     seen = []
 
     @llmtrace.tool

@@ -1,4 +1,4 @@
-"""Do rows say what really happened? Known delays go in, over real sockets; stages come out."""
+"""Rows match reality: known delays over real sockets come out as stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does `llmtrace.turn` make one row of a turn, with what ran inside it where it lay?"""
+"""`llmtrace.turn` makes one row of a turn, with the position of all that ran inside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does llmtrace get the usage chunk it needs without the caller noticing?"""
+"""llmtrace gets the usage chunk it needs without a change for the application."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_kept_where_the_caller_asked(mode: str, server: Server) -> None:
 
 
 def test_left_out_where_the_caller_declined(mode: str, server: Server) -> None:
-    """A caller who said no is not overruled."""
+    """An application that opts out is not overruled."""
     options = {"include_usage": False}
     row = recorded(lambda: read(mode, server, stream_options=options))
     assert server.requests[0].body["stream_options"] == options
@@ -92,7 +92,7 @@ def rejecting(status: int, message: str) -> Script:
 
 @pytest.mark.parametrize("rejection", REJECTIONS)
 def test_a_server_that_rejects(mode: str, strict: Server, rejection: str) -> None:
-    """Whatever it says, it gets the caller's own request, at once, and never an altered one."""
+    """It gets the application's own request at once, and never an altered one."""
     strict.play(rejecting(*REJECTIONS[rejection]))
     row = recorded(lambda: read(mode, strict))
     assert (row.outcome, row.attempts, row.http_status) == ("success", 2, 200)
@@ -113,7 +113,7 @@ def test_rejected_after_it_was_taken(mode: str, strict: Server) -> None:
 
 
 def test_rejected_for_another_reason(mode: str, strict: Server) -> None:
-    """The caller gets the error of its own request."""
+    """The application gets the error of its own request."""
     openai = pytest.importorskip("openai")
     strict.play(answers.error(400, "temperature is out of range"))
 
@@ -138,7 +138,7 @@ def test_a_server_that_takes_it_is_not_asked_twice(mode: str, strict: Server, st
 
 
 def test_one_request_more_and_no_second_round_of_retries(mode: str, strict: Server) -> None:
-    """What the SDK has tried again as often as it may is sent unaltered once."""
+    """What the SDK has retried as often as it may is sent unaltered once."""
     strict.play(answers.error(503, headers={"retry-after-ms": "1"}))
     row = recorded(lambda: raised_by(lambda: read(mode, strict, options={"max_retries": 2})))
     assert (row.outcome, row.attempts) == ("error", 4)
@@ -147,7 +147,7 @@ def test_one_request_more_and_no_second_round_of_retries(mode: str, strict: Serv
 
 
 def test_a_host_that_is_known_to_reject(mode: str) -> None:
-    """It gets what the caller wrote."""
+    """It gets what the application wrote."""
     openai = pytest.importorskip("openai")
     library: Any = import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
     bodies: list[dict[str, Any]] = []
@@ -192,7 +192,7 @@ def test_rejected_twice(mode: str, strict: Server) -> None:
 
 
 def test_usage_on_every_chunk(mode: str, server: Server) -> None:
-    """Chunks that carry usage and text are the caller's."""
+    """Chunks that carry usage and text are the application's."""
     chunk = {**answers.delta("text"), "usage": answers.USAGE}
     server.play(answers.events(chunk, answers.delta(finish="stop")))
     chunks: list[Any] = []

@@ -1,4 +1,4 @@
-"""Does `llmtrace.wrap` time any stream, and let through whatever else the stream can do?"""
+"""`llmtrace.wrap` times any stream, and forwards everything else the stream can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does an application read an answer to its end, or stop in one of the other ways?
+"""Clients that read a response to its end, or stop in one of the other ways.
 
 The same code runs with llmtrace and without. What it reads is appended to `saw`; what is raised
 goes through.
@@ -171,7 +171,7 @@ def sse_async(server: Server, protocol: str) -> Run:
 
 
 def _line_has_content(line: str) -> bool:
-    """Say whether a line of an event stream carries a word."""
+    """Return whether a line of an event stream carries a word."""
     data = line.strip().removeprefix("data: ")
     choices = json.loads(data).get("choices", ()) if data.startswith("{") else ()
     return any(choice["delta"].get("content") for choice in choices)

@@ -1,4 +1,4 @@
-"""How do real servers end an answer in each way, over SSE, WebSocket and gRPC?
+"""Servers that end a response in each way, over SSE, WebSocket and gRPC.
 
 The request says how to end it.
 """
@@ -23,12 +23,13 @@ from tests.instrumentation import answers
 from tests.sse_server import Answer, Request, Script
 
 WORDS: Final = ("one ", "two ", "three ")
-# How many messages with content come before an answer goes wrong.
+# How many messages with content come before a response goes wrong.
 BEFORE: Final = 2
 QUEUE_S: Final = 0.0015
 PREFILL_S: Final = 0.02025
 GATEWAY_MS: Final = 3.5
-# How long each answer takes, so that what servers tell of it fits in; those of SSE tell 21.75 ms.
+# How long each response takes, so that what servers report of it fits in; those of SSE report
+# 21.75 ms.
 SERVED_S: Final = 0.028
 _WHOLE_S: Final = 0.07
 STATUS: Final = HTTPStatus.SERVICE_UNAVAILABLE
@@ -50,7 +51,7 @@ class _Enough(Exception):  # noqa: N818 - what the script does
 
 
 class _Ending:
-    """An answer that ends in its own way, whatever its script writes."""
+    """A response that ends in its own way, whatever its script writes."""
 
     def __init__(self, answer: Answer, ending: str) -> None:
         self._answer = answer
@@ -90,7 +91,7 @@ def _carries(data: Any) -> bool:
 
 
 def script(protocol: str, ending: str) -> Script:
-    """Make the script of an SSE server that answers in a protocol and ends in a way."""
+    """Make the script of an SSE server that responses in a protocol and ends in a way."""
     if ending == "refused":
         return answers.error(STATUS)
 
@@ -112,7 +113,7 @@ def script(protocol: str, ending: str) -> Script:
 def websocket() -> Iterator[str]:
     """Serve questions over WebSocket; yield the address, which ends in `/` and takes a path.
 
-    Under `/events` the answers are OpenAI's events; `/refused` refuses the handshake.
+    Under `/events` the responses are OpenAI's events; `/refused` refuses the handshake.
     """
     stop = threading.Event()
 

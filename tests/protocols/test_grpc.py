@@ -1,4 +1,4 @@
-"""Does a gRPC call stay gRPC's own, and does it make one row?"""
+"""A gRPC call stays gRPC's own, and makes one row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BYTES = [word.encode() for word in WORDS]
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[str]:
-    """Serve answers over gRPC."""
+    """Serve responses over gRPC."""
     with servers.rpc() as where:
         yield where
 
@@ -88,7 +88,7 @@ class Metadata(grpc.ServerInterceptor):  # type: ignore[misc]
 
 
 def test_the_join_keys_go_along() -> None:
-    """Trace context and request id are the row's; the caller's own metadata stays."""
+    """Trace context and request id are the row's; the application's own metadata stays."""
     noted = Metadata()
 
     def does(channel: Any) -> None:
@@ -284,11 +284,12 @@ def test_an_interrupted_read(target: str) -> None:
     assert (row.outcome, row.error_type) == ("cancelled", "KeyboardInterrupt")
 
 
-# --- whole answers -------------------------------------------------------------------------------
+# --- whole responses
+# -------------------------------------------------------------------------------
 
 
 def test_whole_answers(target: str) -> None:
-    """A plain call, one with its call object, a future; and what the trailing metadata tells."""
+    """A plain call, one with its call object, a future; and what the trailing metadata reports."""
 
     def does(channel: Any) -> None:
         ask = channel.unary_unary(ASK)
@@ -337,7 +338,7 @@ def test_a_response_that_is_not_awaited(target: str) -> None:
 
 
 def test_an_answer_that_is_awaited_twice(target: str) -> None:
-    """It is the same answer, and one row."""
+    """It is the same response, and one row."""
 
     async def does(channel: Any) -> None:
         call = channel.unary_unary(ASK)(b"success")

@@ -1,4 +1,4 @@
-"""Does every protocol end in every way with one row that is right, and nothing else changed?
+"""Every protocol ends in every way with one correct row, and nothing else changed.
 
 One test a cell of `table.py`, against a real server on loopback: what an application sees without
 llmtrace it sees with it; there is one row, of the right outcome; its stages add up to the
@@ -28,28 +28,28 @@ from .table import Cell
 CELLS = [pytest.param(cell, id=cell.id) for cell in table.cells() if cell.reason is None]
 
 RAW = ("httpx", "httpx2", "aiohttp")
-# What a client measures itself, of a stream and of a whole answer.
+# What a client measures itself, of a stream and of a whole response.
 _OWN = {True: {"decode", "render"}, False: {"render"}}
 _REPORTED = {"queue", "prefill", "first_chunk"}
 
 
 @pytest.fixture(scope="module")
 def sse() -> Iterator[Server]:
-    """Serve scripted answers over SSE."""
+    """Serve scripted responses over SSE."""
     with serve(answers.chat()) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def socket() -> Iterator[str]:
-    """Serve answers over WebSocket."""
+    """Serve responses over WebSocket."""
     with servers.websocket() as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def rpc() -> Iterator[str]:
-    """Serve answers over gRPC."""
+    """Serve responses over gRPC."""
     with servers.rpc() as target:
         yield target
 
@@ -135,7 +135,7 @@ def known(cell: Cell) -> set[str]:
 
 
 def _ended(ending: str) -> bool:
-    """Say whether gRPC's server had its say at the end, in trailing metadata."""
+    """Return whether gRPC's server had its say at the end, in trailing metadata."""
     return ending in {"broken", "truncated"}
 
 

@@ -1,4 +1,4 @@
-"""What is read out of a message: an OpenAI event, or what a function of the application says?"""
+"""Messages are classified: OpenAI's events, and those of an application's function."""
 
 from __future__ import annotations
 

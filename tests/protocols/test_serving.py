@@ -149,7 +149,7 @@ def classify(message: str) -> Any:
 
 
 async def ask(connection: Any, **along: str) -> None:
-    """Ask a question and read the answer to its end."""
+    """Ask a question and read the response to its end."""
     await connection.send(json.dumps({"text": "Why?", **along}))
     while not json.loads(await connection.recv()).get("end"):
         pass

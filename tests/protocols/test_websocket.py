@@ -1,4 +1,4 @@
-"""Does a WebSocket's connection stay what it is, and does each question on it make one row?"""
+"""A WebSocket's connection stays the same object, and each question on it makes one row."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ END = "[END]"
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """Serve answers over WebSocket."""
+    """Serve responses over WebSocket."""
     with servers.websocket() as url:
         yield url
 
 
 def last(message: str) -> bool:
-    """Say whether a message is the last one."""
+    """Return whether a message is the last one."""
     return message == END
 
 
 async def three(connection: ServerConnection, _question: str) -> None:
-    """Answer in three messages."""
+    """Response in three messages."""
     for message in ("one", "two", END):
         await connection.send(message)
 
@@ -81,7 +81,7 @@ def talk(
     sinks: tuple[Any, ...] = (),
     **how: Any,
 ) -> list[Row]:
-    """Let a client talk to a server that answers each question; return the rows.
+    """Let a client talk to a server that responses each question; return the rows.
 
     Args:
         does: what the client does with its connection.
@@ -128,13 +128,13 @@ class Kept:
 
 
 async def ask(connection: Any, question: str = "?") -> list[str]:
-    """Ask one question and read the answer to its end."""
+    """Ask one question and read the response to its end."""
     await connection.send(question)
     return await read(connection)
 
 
 async def read(connection: Any) -> list[str]:
-    """Read one answer to its end."""
+    """Read one response to its end."""
     messages = []
     async for message in connection:
         messages.append(message)
@@ -349,7 +349,7 @@ def test_messages_that_ask_for_nothing() -> None:
 
 
 def test_the_next_question_comes_too_soon() -> None:
-    """The answer that is not read any more is cancelled, when it was last read."""
+    """The response that is not read any more is cancelled, when it was last read."""
 
     async def does(connection: Any) -> None:
         await connection.send("?")
@@ -399,7 +399,7 @@ def test_a_question_that_cannot_be_sent() -> None:
 
 
 def test_fragments() -> None:
-    """An answer that is one message in parts is read part by part."""
+    """A response that is one message in parts is read part by part."""
 
     async def answers(connection: ServerConnection, _question: str) -> None:
         async def parts() -> Any:
@@ -496,7 +496,7 @@ def test_fragments_from_a_thread(address: str) -> None:
 
 
 async def realtime(connection: ServerConnection, question: str) -> None:
-    """Answer as OpenAI's Realtime API does, one answer after the other."""
+    """Response as OpenAI's Realtime API does, one response after the other."""
     event = json.loads(question)
     if event["type"] == "session.update":
         await connection.send('{"type": "session.updated"}')
@@ -512,7 +512,7 @@ async def realtime(connection: ServerConnection, question: str) -> None:
 
 
 async def finish(connection: ServerConnection, status: str) -> None:
-    """End an answer."""
+    """End a response."""
     usage = {"input_tokens": 5, "output_tokens": 2}
     answer = {"id": "resp_1", "status": status, "usage": usage}
     await connection.send(json.dumps({"type": "response.done", "response": answer}))
@@ -528,7 +528,7 @@ OPENAI = {"route": "voice"}
 
 
 def test_openai_events() -> None:
-    """A session's own messages are no requests; an answer tells its tokens and its model."""
+    """A session's own messages are no requests; a response reports its tokens and its model."""
 
     async def does(connection: Any) -> None:
         await connection.send('{"type": "session.update"}')
@@ -543,7 +543,7 @@ def test_openai_events() -> None:
 
 
 def test_barging_in() -> None:
-    """The end of an answer that was interrupted is not taken for that of the next one."""
+    """The end of a response that was interrupted is not taken for that of the next one."""
 
     async def does(connection: Any) -> None:
         await connection.send('{"type": "response.create", "whole": false}')
@@ -589,13 +589,13 @@ def test_the_openai_sdks_own_connection() -> None:
 
 
 async def slow(connection: ServerConnection, _question: str) -> None:
-    """Answer after a while."""
+    """Response after a while."""
     await asyncio.sleep(0.2)
     await three(connection, "")
 
 
 def test_polling_from_a_thread(address: str) -> None:
-    """A read that times out and is tried again ends nothing."""
+    """A read that times out and is retried ends nothing."""
     with capture() as rows:
         opens = connect_sync(address, legacy=False)
         with websocket.wrap(opens, classify=classify_message) as connection:
@@ -709,7 +709,7 @@ def test_two_readers_at_once() -> None:
 
 
 def test_an_answer_while_the_question_is_still_being_sent() -> None:
-    """A server may answer before all of a question is there."""
+    """A server may response before all of a question is there."""
 
     async def does(connection: Any) -> None:
         async def question() -> Any:
@@ -809,7 +809,7 @@ def test_a_connection_opened_in_a_decorated_function(address: str) -> None:
 
 
 def test_a_function_that_cannot_connect() -> None:
-    """One row, of the function's; it may try again, and then that counts."""
+    """One row, of the function's; it may retry, and then that counts."""
 
     @llmtrace.trace
     async def chat(url: str) -> None:
@@ -852,7 +852,7 @@ def test_two_connections_of_one_function(address: str) -> None:
 
 @pytest.mark.parametrize("ending", ["return", "raise"])
 def test_a_function_that_ends_before_its_answer(ending: str) -> None:
-    """It has left the answer, unless it says itself that something went wrong."""
+    """It has left the response, unless it says itself that something went wrong."""
 
     @llmtrace.trace
     async def chat(connection: Any) -> None:
@@ -905,7 +905,7 @@ def test_the_connection_is_the_same_object() -> None:
 
 
 def test_the_callers_own_headers_stay(address: str) -> None:
-    """What the caller sends along wins over what we would."""
+    """What the application sends along wins over what we would."""
 
     async def main() -> None:
         own = [("traceparent", "00-" + "1" * 32 + "-" + "2" * 16 + "-01"), ("X-Key", "a")]

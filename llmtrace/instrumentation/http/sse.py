@@ -1,7 +1,7 @@
 """Classify the bytes of an event stream that no SDK parses.
 
 Events of known protocols are read as they pass: content and its kind, finish reason, usage, the
-engine's figures, errors. Nearly all events of a stream differ in one text alone: those are known
+engine's timings, errors. Nearly all events of a stream differ in one text alone: those are known
 by what is the same, and only the others are parsed. Nothing is delayed or changed.
 """
 
@@ -29,7 +29,7 @@ from llmtrace.instrumentation.llm_sdks import chunks, message_content
 from llmtrace.instrumentation.llm_sdks.attribute_view import View
 from llmtrace.instrumentation.streams.timed_reads import Classify
 
-# Longer events than this are not parsed, and no more than this is ever held.
+# Longer events than this are not parsed, and no more than this is ever kept.
 _MAX_LENGTH: Final = 1 << 20
 _MAX_NAME: Final = 64
 # Where every event differs in more than its text, as by a number, there is no pattern to learn.

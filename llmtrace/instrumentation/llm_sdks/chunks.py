@@ -1,7 +1,8 @@
 """Classify the chunks of the SDKs' protocols, and read their usage and engine timings.
 
 One small function a dialect. Each looks at one chunk (or at a unary response), notes usage, finish
-reason and the engine's in-band figures on the recording, and returns what kind of content it saw.
+reason and the engine's timings of the usage chunk on the recording, and returns what kind of
+content it saw.
 """
 
 from __future__ import annotations

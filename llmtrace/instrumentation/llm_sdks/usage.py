@@ -70,7 +70,7 @@ class Altered:
         return once
 
     def taken(self) -> None:
-        """Note that the server took it."""
+        """Note that the server accepted the altered request."""
         if len(_takes) < _MAX_KNOWN:
             _takes.add((self._server, self._model))
 

@@ -257,7 +257,7 @@ class Conversation:
                 internal_error("record", error)
 
     def got(self, connection: Any, message: Any) -> None:
-        """Note a received message."""
+        """Note a received message, and when it came."""
         self._readers -= 1
         recording = self._recording
         if recording is None:
@@ -375,7 +375,7 @@ class Conversation:
             internal_error("websocket", broken)
 
     def _lost(self, error: Exception) -> None:
-        """End with the connection."""
+        """End the running request with the connection's error."""
         recording = self._over()
         if recording is None:
             return
@@ -410,8 +410,8 @@ class Conversation:
             return
         if recording.ttft is not None:
             # The wait before a time-out is a gap too.
-            silence = recording.waited - recording.waited_at_content
-            recording.max_gap = max(recording.max_gap, silence)
+            gap = recording.waited - recording.waited_at_content
+            recording.max_gap = max(recording.max_gap, gap)
         _as_of(recording, given_up.at)
         if isinstance(given_up.outcome, Cancellation):
             cancellation.end(recording, given_up.outcome)

@@ -43,7 +43,7 @@ class TracedManager(StreamProxy):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Any:
-        """Leave, and end the row."""
+        """Leave the context manager, and end the row."""
         try:
             return self._source.__exit__(kind, error, trace)
         finally:
@@ -60,7 +60,7 @@ class TracedManager(StreamProxy):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Any:
-        """Leave, and end the row."""
+        """Leave the context manager, and end the row."""
         try:
             return await self._source.__aexit__(kind, error, trace)
         finally:

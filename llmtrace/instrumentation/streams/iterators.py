@@ -49,7 +49,7 @@ class TracedIterator(_Traced):
         return self
 
     def __next__(self) -> Any:
-        """Read and time the next chunk."""
+        """Return the next chunk, timing the read."""
         if self._context is not None:
             return self._read(next, self._iterator)
         # The same inline, for every chunk.
@@ -133,7 +133,7 @@ class TracedAsyncIterator(_Traced):
         return self
 
     async def __anext__(self) -> Any:
-        """Read and time the next chunk."""
+        """Return the next chunk, timing the read."""
         if self._context is not None:
             return await self._aread(self._iterator.__anext__)
         # The same inline, for every chunk.
