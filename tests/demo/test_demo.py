@@ -449,7 +449,8 @@ def test_ctrl_c_shows_what_was_measured(tmp_path):
     path = tmp_path / "rows.jsonl"
     # Twelve users from the start are more than the engine has places: some are always waiting.
     crowd = ("--concurrency", "48")
-    status, told, seen = interrupted(*crowd, "--rows-out", str(path), until=r"  ([3-9]|\d\d) of \d+ done")
+    done = r"  ([3-9]|\d\d) of \d+ done"
+    status, told, seen = interrupted(*crowd, "--rows-out", str(path), until=done)
 
     assert status == 130
     assert "Interrupted" in told
