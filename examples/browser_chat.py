@@ -1,4 +1,4 @@
-"""A chat page that renders every token or every 50 ms, and the rows that tell the two apart."""
+"""A chat page that renders every token or every 50 ms, and the rows that show the difference."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PAGE = Path(__file__).with_name("browser_chat.html")
 
 
 class Printed:
-    """Print each row once its page has told the rest."""
+    """Print each row once its page has reported the rest."""
 
     def write(self, row: llmtrace.Row) -> None:
         """Take one row."""
         page, stages = row.browser, row.stages
         if page is None:
-            print(f"{row.route}: the page did not tell; e2e {row.e2e_s * 1e3:.0f} ms")
+            print(f"{row.route}: not reported by the page; e2e {row.e2e_s * 1e3:.0f} ms")
             return
         lag = "-" if page.paint_lag_ns is None else f"{page.paint_lag_ns / 1e6:.0f} ms"
         print(

@@ -1,4 +1,4 @@
-"""One decorator, one streamed answer, its seven stages."""
+"""One decorator, one streamed response, its seven stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway of one's own: its guard shows in its callers' rows, and the engine behind it, too."""
+"""A gateway of one's own: its guard shows in its clients' rows, and the engine behind it, too."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from llmtrace import gateway
 # Client and gateway are one process here; in truth each calls `init` for itself.
 llmtrace.init("gateway-example", exporters=["console"], own_hosts=["127.0.0.1"])
 
-kept: dict[str, list[str]] = {}  # a cache of whole answers
+kept: dict[str, list[str]] = {}  # a cache of whole responses
 
 
 def application(engine_url: str) -> Starlette:
-    """Make a gateway that guards, caches and asks an engine."""
+    """Make a gateway that guards, caches and calls an engine."""
 
     async def chat(request: Request) -> Response:
         body: dict[str, Any] = await request.json()
@@ -75,7 +75,7 @@ def serving(app: Starlette) -> Iterator[str]:
 with endpoint() as (engine_url, model), serving(application(engine_url)) as url:
     client = openai.OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
     # Two rows: the gateway's own request, and the client's, with `gateway` in it. Then one: the
-    # cache answers, and there is no engine to tell of.
+    # cache answers, and there is no engine to report.
     for _ in range(2):
         stream = client.chat.completions.create(
             model=model,

@@ -1,4 +1,4 @@
-"""An answer streamed over gRPC, sync and under asyncio, and cut short by a deadline."""
+"""A response streamed over gRPC, sync and under asyncio, and cut short by a deadline."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def encode(message: dict[str, Any]) -> bytes:
 
 @contextmanager
 def serving(engine_url: str, model: str) -> Iterator[str]:
-    """Serve answers of an engine over gRPC, on loopback."""
+    """Serve responses of an engine over gRPC, on loopback."""
 
     def answer(question: dict[str, Any], _context: Any) -> Iterator[dict[str, Any]]:
-        time.sleep(0.05)  # a guardrail: the interceptor tells the caller of it
+        time.sleep(0.05)  # a guardrail: the interceptor reports it to the client
         with openai.OpenAI(base_url=engine_url, api_key="none") as engine:
             for chunk in engine.chat.completions.create(
                 model=model,

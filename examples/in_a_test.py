@@ -16,7 +16,7 @@ def story() -> Iterator[str]:
 
 
 def test_the_story_streams_and_its_reader_is_quick() -> None:
-    """First content after 0.5 s, then 20 ms a chunk, and no time held by the reader."""
+    """First content after 0.5 s, then 20 ms a chunk, and no consumer time."""
     with capture(clock=clock) as rows:
         text = "".join(story())
 

@@ -28,13 +28,13 @@ class PrintsObservations(BaseHTTPRequestHandler):
         self.end_headers()
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             for span in resource.scope_spans[0].spans:
-                told = {one.key: one.value for one in span.attributes}
-                kind = told["langfuse.observation.type"].string_value
+                values = {one.key: one.value for one in span.attributes}
+                kind = values["langfuse.observation.type"].string_value
                 ms = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e6
                 indent = "  " if span.parent_span_id else ""
                 print(
                     f"{indent}{kind:10} {span.name:20} {ms:7.1f} ms  "
-                    f"user {told['user.id'].string_value}"
+                    f"user {values['user.id'].string_value}"
                 )
 
     def log_message(self, *_: object) -> None:

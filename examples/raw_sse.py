@@ -1,4 +1,4 @@
-"""A streamed answer read over httpx, without any SDK: in your own function, and left alone."""
+"""A streamed response read over httpx, without any SDK: in your own function, and left alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def body(model: str) -> dict[str, Any]:
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 10,
         "stream": True,
-        # Ask for it yourself: what you send is never changed, and tokens come no other way.
+        # Request usage yourself: what you send is never changed, and tokens come no other way.
         "stream_options": {"include_usage": True},
     }
 

@@ -1,4 +1,4 @@
-"""Questions over one WebSocket, to a Starlette endpoint that asks an engine: each is a row."""
+"""Requests over one WebSocket, to a Starlette endpoint that calls an engine: each is a row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from llmtrace.testing import capture
 
 
 def application(engine_url: str, model: str) -> Starlette:
-    """Make a chat server that asks an engine."""
+    """Make a chat server that calls an engine."""
 
     async def chat(ws: WebSocket) -> None:
         await ws.accept()
