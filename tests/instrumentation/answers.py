@@ -41,7 +41,7 @@ def chat(
     finish: str | None = "stop",
     headers: Mapping[str, str] | None = None,
 ) -> Script:
-    """Response a chat request as vLLM does: head, role chunk, one chunk a word, finish, usage.
+    """Respond to a chat request as vLLM does: head, role chunk, one chunk a word, finish, usage.
 
     Each `…_s` is a delay before its part; `finish=None` leaves the finish reason out.
     """
@@ -71,7 +71,7 @@ def chat(
 
 
 def events(*chunks: object, done: bool = True) -> Script:
-    """Response with these events and nothing else."""
+    """Respond with these events and nothing else."""
 
     def script(_request: Request, answer: Answer) -> None:
         answer.head()
@@ -89,7 +89,7 @@ def error(
     headers: Mapping[str, str] | None = None,
     code: str | None = None,
 ) -> Script:
-    """Response with an HTTP error."""
+    """Respond with an HTTP error."""
 
     def script(_request: Request, answer: Answer) -> None:
         body = {"message": message, "type": "test_error", "code": code}
@@ -106,7 +106,7 @@ def reset(_request: Request, answer: Answer) -> None:
 
 
 def completion(request: Request, answer: Answer) -> None:
-    """Response a request of the older text completions."""
+    """Respond to a request of the older text completions."""
     base = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "tiny"}
 
     def choice(text: str, finish: str | None = None) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def response_object(status: str, **more: Any) -> dict[str, Any]:
 
 
 def responses(request: Request, answer: Answer) -> None:
-    """Response a request of the Responses API: reasoning first, then text."""
+    """Respond to a request of the Responses API: reasoning first, then text."""
     done = response_object("completed", usage=_RESPONSE_USAGE, metrics=METRICS)
     if not request.body.get("stream"):
         answer.whole(done)
@@ -176,7 +176,7 @@ def responses(request: Request, answer: Answer) -> None:
 
 
 def messages(request: Request, answer: Answer) -> None:
-    """Response a request of Anthropic's Messages API: thinking first, then text."""
+    """Respond to a request of Anthropic's Messages API: thinking first, then text."""
     usage = {
         "input_tokens": 4, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 1,
         "output_tokens": 1,

@@ -33,7 +33,7 @@ def _server() -> Iterator[Server]:
 
 @pytest.fixture
 def server(_server: Server) -> Server:
-    """Return the server, set to response a short chat."""
+    """Return the server, set to respond with a short chat."""
     _server.play(answers.chat())
     return _server
 
@@ -90,7 +90,7 @@ def faulty() -> None:
 
 @pytest.fixture(autouse=True)
 def unknown_servers() -> Iterator[None]:
-    """Know of no server whether it takes `include_usage`: the one here responses in many ways."""
+    """Know of no server whether it takes `include_usage`: the one here responds in many ways."""
     yield
     for known in (usage._rejects, usage._takes, usage._unrelated):
         known.clear()

@@ -26,7 +26,7 @@ def bare(
     headers: dict[str, str] | None = None,
     completion: bool = False,
 ) -> Script:
-    """Response as a vLLM without per-request metrics does: it names itself in the last chunk."""
+    """Respond as a vLLM without per-request metrics does: it names itself in the last chunk."""
 
     def made(text: str = "", finish: str | None = None) -> dict[str, Any]:
         chunk = delta(text, finish=finish)

@@ -99,7 +99,7 @@ def test_connect(mode: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class _SlowHandshake(ssl.SSLContext):
-    """Responses a TLS handshake after a while."""
+    """Responds to a TLS handshake after a while."""
 
     def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
         time.sleep(DELAY_S)

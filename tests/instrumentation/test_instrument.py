@@ -407,7 +407,7 @@ def test_headers_that_join(mode: str, server: Server) -> None:
 
 
 def test_headers_go_with_the_clients_own_requests_once(server: Server) -> None:
-    """A request that is sent twice has them once; what else is asked meanwhile has none."""
+    """A request that is sent twice has them once; other requests meanwhile have none."""
     library: Any = import_module(HTTP)
     seen: list[tuple[str, list[str]]] = []
     body = {"id": "1", "object": "chat.completion", "created": 1, "model": "tiny", "choices": []}

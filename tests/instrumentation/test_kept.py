@@ -15,7 +15,11 @@ from tests.sse_server import Server
 from .answers import chat
 from .reading import client
 
-ASKED: Any = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+REQUEST: Any = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "Hello"}],
+    "stream": True,
+}
 
 
 def test_a_usage_chunk_asked_for_in_the_extra_body_stays(server: Server) -> None:
@@ -23,7 +27,7 @@ def test_a_usage_chunk_asked_for_in_the_extra_body_stays(server: Server) -> None
     server.play(chat())
     extra = {"stream_options": {"include_usage": True}}
     with capture(instrument=["openai"]) as rows, client("sync", server) as made:
-        chunks = list(made.chat.completions.create(**ASKED, extra_body=extra))
+        chunks = list(made.chat.completions.create(**REQUEST, extra_body=extra))
 
     assert [chunk.usage.completion_tokens for chunk in chunks if chunk.usage] != []
     assert rows[0].output_tokens is not None

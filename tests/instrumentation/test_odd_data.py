@@ -92,7 +92,7 @@ EVENTS = st.lists(st.fixed_dictionaries({}, optional=ODD) | JSON, max_size=4)
 
 
 def saying(*pieces: bytes) -> Script:
-    """Response with these pieces of a body, as they are."""
+    """Respond with these pieces of a body, as they are."""
 
     def script(_request: Request, answer: Answer) -> None:
         answer.head()
@@ -103,14 +103,14 @@ def saying(*pieces: bytes) -> Script:
 
 
 def is_usage(event: Any) -> bool:
-    """Return whether a server sends an event only because it was asked for usage."""
+    """Return whether a server sends an event only because usage was requested."""
     if not isinstance(event, dict) or event.get("error"):
         return False
     return event.get("usage") is not None and not event.get("choices")
 
 
 def unless_asked(events: list[Any]) -> Script:
-    """Response with events; those a server sends only if asked for usage, only then."""
+    """Respond with events; those a server sends only if usage is requested, only then."""
 
     def script(request: Request, answer: Answer) -> None:
         answer.head()
@@ -201,7 +201,7 @@ def test_a_huge_chunk(mode: str, server: Server) -> None:
 
 
 def odd_metrics(metrics: Any, usage: Any = answers.USAGE) -> Script:
-    """Response well, but with an odd last chunk."""
+    """Respond well, but with an odd last chunk."""
 
     def script(request: Request, answer: Answer) -> None:
         answer.event(answers.delta("x"))

@@ -142,7 +142,7 @@ def _error_event(_request: Request, answer: Answer) -> None:
 
 
 def _nonsense(_request: Request, answer: Answer) -> None:
-    """Response with things where others belong."""
+    """Respond with things where others belong."""
     answer.event({**answers.delta(SAID), "usage": SAID})
     answer.event({"choices": SAID, "type": SAID, "delta": SAID})
     answer.event({"type": "message_start", "message": SAID})
@@ -158,7 +158,7 @@ def _reset(_request: Request, answer: Answer) -> None:
 
 
 def _protocols(request: Request, answer: Answer) -> None:
-    """Response each protocol as it should be."""
+    """Respond correctly in each protocol."""
     for end, script in (
         ("/chat/completions", _chat(finish="stop")),
         ("/completions", answers.completion),
@@ -181,7 +181,7 @@ OUTCOMES: dict[str, Script] = {
 }
 
 # Prompts, with the canary in every text.
-ASKED: dict[str, dict[str, Any]] = {
+REQUEST: dict[str, dict[str, Any]] = {
     "chat": {
         "messages": [{"role": "system", "content": SAID}, {"role": "user", "content": SAID}],
         "tools": [{"type": "function", "function": {"name": "f", "description": SAID}}],
@@ -221,7 +221,7 @@ def run(server: Server, endpoint: str, *, mode: str, stream: bool, leave: bool) 
     def sync() -> None:
         with client("sync", server, sdk, **options) as made:
             create, fixed = method(made, endpoint)
-            answer = create(**{**fixed, "stream": stream, **ASKED[endpoint]})
+            answer = create(**{**fixed, "stream": stream, **REQUEST[endpoint]})
             for _ in answer if stream else ():
                 if leave:
                     break
@@ -229,7 +229,7 @@ def run(server: Server, endpoint: str, *, mode: str, stream: bool, leave: bool) 
     async def main() -> None:
         async with client("async", server, sdk, **options) as made:
             create, fixed = method(made, endpoint)
-            answer = await create(**{**fixed, "stream": stream, **ASKED[endpoint]})
+            answer = await create(**{**fixed, "stream": stream, **REQUEST[endpoint]})
             if stream:
                 async for _ in answer:
                     if leave:
@@ -243,7 +243,7 @@ def run(server: Server, endpoint: str, *, mode: str, stream: bool, leave: bool) 
 def raw(server: Server) -> Iterator[bytes]:
     """Stream the same without any SDK."""
     headers = {"authorization": f"Bearer {CANARY}"}
-    body = {"model": "tiny", "stream": True, **ASKED["chat"]}
+    body = {"model": "tiny", "stream": True, **REQUEST["chat"]}
     url = f"{server.url}/chat/completions"
     with (
         httpx.Client(verify=_NO_TLS) as made,

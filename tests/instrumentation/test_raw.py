@@ -181,7 +181,7 @@ def test_requests_to_no_model(
 
 
 def test_a_custom_path(client: tuple[str, str], server: Server) -> None:
-    """A stream that is asked for with a model's name is a response's, wherever it is asked."""
+    """A stream requested with a model's name is a response's, at any path."""
     server.play(answers.chat())
     row = recorded(lambda: ask(*client, f"{server.root}/team/llm", body=BODY))
     assert (row.model, row.finish_reason, row.chunks) == ("tiny", "stop", 5)
@@ -292,7 +292,7 @@ def test_what_a_gateway_tells_in_the_stream(
 
 
 def test_content(client: tuple[str, str], server: Server) -> None:
-    """What is asked and answered is recorded if that is wanted, and not else."""
+    """Prompts and responses are recorded only if that is enabled."""
     server.play(answers.chat())
     policy = ContentPolicy()
     for body in (BODY, {**BODY, "stream": False}):

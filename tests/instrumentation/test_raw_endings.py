@@ -48,7 +48,7 @@ def recorded(act: Callable[[], object], **settings: Any) -> Row:
 
 
 def refuses(status: int, body: Any = None, **headers: str) -> Any:
-    """Response with an error of this body."""
+    """Respond with an error of this body."""
 
     def script(_request: Request, answer: Answer) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -175,7 +175,7 @@ def test_reset_before_the_head(client: tuple[str, str], server: Server) -> None:
 
 
 def test_time_out_before_the_head(client: tuple[str, str], server: Server) -> None:
-    """A server that never responses is a timeout."""
+    """A server that never responds is a timeout."""
     server.play(answers.chat(head_s=30))
     row = recorded(lambda: raised_by(lambda: ask(*client, url(server), timeout_s=0.2)))
     assert (row.outcome, row.http_status) == ("timeout", None)
@@ -219,7 +219,7 @@ def test_no_finish_reason(client: tuple[str, str], server: Server) -> None:
 
 
 def test_length_is_success(client: tuple[str, str], server: Server) -> None:
-    """A response that was as long as it was asked to be is a success."""
+    """A response that was as long as requested is a success."""
     server.play(answers.chat(finish="length"))
     row = recorded(lambda: ask(*client, url(server)))
     assert (row.outcome, row.finish_reason) == ("success", "length")

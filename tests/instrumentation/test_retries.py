@@ -18,7 +18,7 @@ from .reading import client, method, near, raised_by, read, recorded, seconds, s
 
 
 def slow(status: int, wait_s: float = 0.1, retry_after: str = "0.2") -> Any:
-    """Response with an error after a while, and ask to come back later."""
+    """Respond with an error after a while, and request a later retry."""
 
     def script(request: Request, answer: Answer) -> None:
         answer.wait(wait_s)
@@ -29,7 +29,7 @@ def slow(status: int, wait_s: float = 0.1, retry_after: str = "0.2") -> Any:
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_refused_then_served(mode: str, server: Server, status: int) -> None:
-    """An attempt the server refused, and the wait it asked for, are the gateway's."""
+    """A rejected attempt, and the wait it requested, are the gateway's."""
 
     def measure() -> Row:
         server.play(slow(status), answers.chat(first_s=0.05))
@@ -132,7 +132,7 @@ def test_connection_refused(mode: str, server: Server) -> None:
 
 
 def test_read_timeout_before_the_head(mode: str, server: Server) -> None:
-    """A server that never responses is a timeout; nothing is known of whose it was."""
+    """A server that never responds is a timeout; nothing is known of whose it was."""
     openai = pytest.importorskip("openai")
     server.play(answers.chat(head_s=30))
 

@@ -30,7 +30,7 @@ class Socket:
         self._reported = bytes(tcp_info_bytes[:size])
 
     def getsockopt(self, *_: int) -> bytes:
-        """Response for TCP_INFO."""
+        """Return the bytes of TCP_INFO."""
         return self._reported
 
 

@@ -91,7 +91,7 @@ def _carries(data: Any) -> bool:
 
 
 def script(protocol: str, ending: str) -> Script:
-    """Make the script of an SSE server that responses in a protocol and ends in a way."""
+    """Make the script of an SSE server that responds in a protocol and ends in a way."""
     if ending == "refused":
         return answers.error(STATUS)
 

@@ -66,7 +66,7 @@ def last(message: str) -> bool:
 
 
 async def three(connection: ServerConnection, _question: str) -> None:
-    """Response in three messages."""
+    """Respond in three messages."""
     for message in ("one", "two", END):
         await connection.send(message)
 
@@ -81,7 +81,7 @@ def talk(
     sinks: tuple[Any, ...] = (),
     **how: Any,
 ) -> list[Row]:
-    """Let a client talk to a server that responses each question; return the rows.
+    """Let a client talk to a server that responds to each question; return the rows.
 
     Args:
         does: what the client does with its connection.
@@ -496,7 +496,7 @@ def test_fragments_from_a_thread(address: str) -> None:
 
 
 async def realtime(connection: ServerConnection, question: str) -> None:
-    """Response as OpenAI's Realtime API does, one response after the other."""
+    """Respond as OpenAI's Realtime API does, one response after the other."""
     event = json.loads(question)
     if event["type"] == "session.update":
         await connection.send('{"type": "session.updated"}')
@@ -589,7 +589,7 @@ def test_the_openai_sdks_own_connection() -> None:
 
 
 async def slow(connection: ServerConnection, _question: str) -> None:
-    """Response after a while."""
+    """Respond after a while."""
     await asyncio.sleep(0.2)
     await three(connection, "")
 
@@ -709,7 +709,7 @@ def test_two_readers_at_once() -> None:
 
 
 def test_an_answer_while_the_question_is_still_being_sent() -> None:
-    """A server may response before all of a question is there."""
+    """A server may respond before all of a question is there."""
 
     async def does(connection: Any) -> None:
         async def question() -> Any:

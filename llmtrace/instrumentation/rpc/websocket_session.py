@@ -266,8 +266,8 @@ class Conversation:
             # `Recording.switch_interval` and `add_content_chunk` inline, as in `timed_reads`: this
             # runs for every message.
             recording.mark = now = recording.clock()
-            if asked := recording.wait_started:
-                recording.waited += now - asked
+            if began := recording.wait_started:
+                recording.waited += now - began
                 recording.wait_started = 0
             self._note(connection, recording, message, now)
         except Exception as error:  # noqa: BLE001 - the message is passed on anyway

@@ -52,10 +52,10 @@ def _timed_reads(
     bucket = low = high = 0
     while True:
         try:
-            recording.wait_started = asked = clock()
+            recording.wait_started = began = clock()
         except Exception as error:  # noqa: BLE001 - the stream goes on untimed
             internal_error("record", error)
-            asked = recording.mark
+            began = recording.mark
         try:
             chunk = read()
         except StopIteration:
@@ -67,7 +67,7 @@ def _timed_reads(
         try:
             recording.mark = now = clock()
             recording.wait_started = 0
-            recording.waited = waited = recording.waited + now - asked
+            recording.waited = waited = recording.waited + now - began
             kind = classify(recording, chunk)
             if kind > NOTHING and firsts[kind] is not None:
                 gap = waited - recording.waited_at_content
@@ -100,10 +100,10 @@ async def _atimed_reads(
     bucket = low = high = 0
     while True:
         try:
-            recording.wait_started = asked = clock()
+            recording.wait_started = began = clock()
         except Exception as error:  # noqa: BLE001 - the stream goes on untimed
             internal_error("record", error)
-            asked = recording.mark
+            began = recording.mark
         try:
             chunk = await read()
         except StopAsyncIteration:
@@ -118,7 +118,7 @@ async def _atimed_reads(
         try:
             recording.mark = now = clock()
             recording.wait_started = 0
-            recording.waited = waited = recording.waited + now - asked
+            recording.waited = waited = recording.waited + now - began
             kind = classify(recording, chunk)
             if kind > NOTHING and firsts[kind] is not None:
                 gap = waited - recording.waited_at_content
