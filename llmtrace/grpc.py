@@ -56,7 +56,7 @@ def client_interceptors(
     tags: Sequence[str] | None = None,
     **attributes: Scalar | None,
 ) -> tuple[grpc.UnaryStreamClientInterceptor, grpc.UnaryUnaryClientInterceptor]:
-    """Make what records the calls of a channel, for `grpc.intercept_channel(channel, *…)`.
+    """Make interceptors for `grpc.intercept_channel(channel, *…)` that record its calls.
 
     Calls that stream their responses, and those with a single one. In a decorated function the
     first joins that function's row. The calls stay gRPC's own: messages, order, errors, deadlines,

@@ -90,7 +90,7 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
         return f"llmtrace.stage({self._name!r}): the stages to mark are {', '.join(MARKABLE)}"
 
     def __enter__(self) -> None:
-        """Start the mark."""
+        """Start the mark in the current request."""
         recording, since = current.get(), None
         try:
             if self._name not in MARKABLE:
@@ -102,7 +102,7 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
         self._running.append((recording, since))
 
     def __exit__(self, *_: object) -> None:
-        """End the mark."""
+        """End the mark in the request that it began in."""
         here = current.get()
         try:
             mine = [one for one in self._running if one[0] is here] or self._running

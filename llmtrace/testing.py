@@ -40,7 +40,7 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, in seconds."""
+        """Move the clock forward, in seconds."""
         self._now += round(seconds * 1_000_000_000)
 
 

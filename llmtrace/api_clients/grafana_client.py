@@ -117,7 +117,7 @@ class Grafana:
         return f"Grafana({self.url!r})"
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections to the server."""
         self.api.client.s.close()
 
     @contextmanager

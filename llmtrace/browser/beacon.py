@@ -27,7 +27,7 @@ _NOT_THE_PAGES: Final = ("app_e2e_ms", "app_ttft_ms", "app_held_ms", "inconsiste
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beacon:
-    """What one page reported of one response.
+    """The report of one page on one response.
 
     Attributes:
         trace_id: that the page made and sent along, 32 hex digits.

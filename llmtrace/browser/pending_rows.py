@@ -153,7 +153,7 @@ class PendingRows:
         self._release(self._clock())
 
     def release_all(self) -> None:
-        """Pass on all waiting rows now."""
+        """Pass on all waiting rows at once, joined or not."""
         self._release(None)
 
     def _release(self, now: float | None) -> None:

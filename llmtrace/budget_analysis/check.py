@@ -55,7 +55,7 @@ class Arithmetic:
 
     @property
     def sum_s(self) -> float:
-        """What the parts come to."""
+        """The sum of the parts, in seconds."""
         return math.fsum(part.seconds for part in self.parts)
 
 

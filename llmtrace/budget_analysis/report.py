@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def used(self) -> float | None:
-        """What is spent of what is allowed: 1 = all of it."""
+        """The share of the allocation that is spent: 1 = all of it."""
         if self.spent_s is None or not self.allowed_s:
             return None
         return self.spent_s / self.allowed_s

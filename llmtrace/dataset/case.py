@@ -45,7 +45,7 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The window's length in seconds."""
         return self.end - self.start
 
 
@@ -72,7 +72,7 @@ class Signals:
         return len(self.t)
 
     def take(self, which: Mask) -> Signals:
-        """Return the samples of a mask."""
+        """Return the samples that a mask selects."""
         return Signals(
             t=self.t[which],
             instance=Words(self.instance.codes[which], self.instance.names),
@@ -94,7 +94,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the engines at the end of the incident, and what was changed before."""
+    """The known facts of engines at the end of the incident, and the changes before it."""
 
     instances: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
@@ -161,7 +161,7 @@ def signals_from(samples: Iterable[Mapping[str, Any]]) -> tuple[Signals, tuple[s
 
 
 def no_signals() -> Signals:
-    """Return no signals."""
+    """Return a table without any signals."""
     return signals_from(())[0]
 
 

@@ -142,7 +142,7 @@ class Columns:
 
 
 def empty() -> Columns:
-    """Return columns of no rows."""
+    """Return columns without any rows."""
     return Builder().done()
 
 
@@ -154,7 +154,7 @@ def from_dicts(rows: Iterable[Mapping[str, Any]]) -> Columns:
 
 
 def from_rows(rows: Iterable[Row]) -> Columns:
-    """Make columns of rows."""
+    """Return the columns of rows that are in memory."""
     return from_dicts(row.as_dict() for row in rows)
 
 
@@ -300,7 +300,7 @@ class Builder:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was kept out so far, for people."""
+        """What was kept out so far, a text for each reason."""
         return tuple(f"{what}: {count} kept out" for what, count in sorted(self.kept_out.items()))
 
     def flush(self) -> Columns:

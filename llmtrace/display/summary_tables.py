@@ -94,7 +94,7 @@ class _Trimmed:
         return len(text)
 
     def flush(self) -> None:
-        """Write what is left."""
+        """Write the rest, whose line has not ended."""
         self._out.write(self._rest.rstrip())
         self._rest = ""
         self._out.flush()

@@ -85,11 +85,11 @@ class PassingRequest:
         self._relay.receiving.begin(self._relay.clock())
 
     def received(self) -> None:
-        """Note that it waits no longer."""
+        """Note that the application's wait for the request is over."""
         self._relay.receiving.end(self._relay.clock())
 
     def got(self, message: Message) -> None:
-        """Note what came."""
+        """Note a message that came: the request's end, or a disconnect."""
         if message["type"] == "http.disconnect":
             self._left = True
             # Some frameworks' middleware ends the body properly all the same.

@@ -26,7 +26,7 @@ _ILLEGAL: Final = re.compile(r"[^ -~]")
 
 @dataclass(frozen=True, slots=True)
 class Methods:
-    """How the methods of a server are served.
+    """Serve the methods of a server.
 
     Attributes:
         name: what the gateway goes by; `None` = the service's name.

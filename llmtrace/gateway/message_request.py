@@ -110,7 +110,7 @@ class Served:
 
     @property
     def identity(self) -> TraceContext:
-        """The ids of its span."""
+        """The trace context of the request's span."""
         return self._server.identity
 
     @property

@@ -90,7 +90,7 @@ class Server:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop the server."""
+        """Stop the server and its processes."""
         self.stop()
 
     def is_running(self) -> bool:

@@ -36,7 +36,7 @@ _MAX_REASON: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What all requests of one vLLM have in common.
+    """The attributes that all requests of one vLLM have in common.
 
     Attributes:
         service: the name its spans go by.

@@ -183,7 +183,7 @@ def not_for_spans(environ: Mapping[str, str], spans_to: str | None) -> Mapping[s
 
 @lru_cache(maxsize=8)
 def _sink(environ: frozenset[tuple[str, str]]) -> SpanSink:
-    """Make what sends the spans: one for a process and its settings, however often vLLM calls."""
+    """Return the sender of the spans: one for a process and its settings, made once."""
     variables = dict(environ)
     sink = otlp_sink(environ=variables)
     atexit.register(sink.close)  # counts what does not go in time
