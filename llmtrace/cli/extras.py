@@ -1,4 +1,4 @@
-"""Which module of a package that is built on this one does a command call?"""
+"""Import a module of the collector or the dashboards, which this package knows by name alone."""
 
 from __future__ import annotations
 

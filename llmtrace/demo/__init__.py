@@ -1,1 +1,1 @@
-"""How does llmtrace look at work, with nothing set up? `llmtrace demo` runs `demo.run`."""
+"""The demo: llmtrace at work with nothing set up. `llmtrace demo` runs `demo.run`."""

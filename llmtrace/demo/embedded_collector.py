@@ -1,7 +1,7 @@
-"""How does the demo run a collector of its own, and stop it again?
+"""Run a collector for the demo, and stop it again.
 
 `llmtrace collect` in a process of its own, on free ports of loopback, with its data in a folder
-that goes away with it: as a user runs it, but for the places.
+that is removed with it: as a user runs it, except for the addresses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SAID: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Collecting:
-    """A collector that runs: where rows are sent to, and where they are asked for."""
+    """A collector that runs: where rows are sent to, and queried."""
 
     otlp: str
     url: str

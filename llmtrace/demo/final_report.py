@@ -1,4 +1,4 @@
-"""What does the demo print when the requests are over, or were interrupted?"""
+"""Print the demo's report once the requests are over or were interrupted."""
 
 from __future__ import annotations
 

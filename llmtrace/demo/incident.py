@@ -1,4 +1,4 @@
-"""How does the demo tell of an incident, from a quiet phase to its triage?
+"""Run the demo's incident, from a quiet phase to its triage.
 
 The whole chain on one machine: users and the OpenAI SDK, llmtrace, OTLP, a collector that also
 reads the engine's metrics page, and the triage of what it has stored.
@@ -57,7 +57,7 @@ class Story:
 
     def __init__(self, trouble: Trouble, target: Target, collector: Collecting) -> None:
         if target.engine is None:
-            raise ConfigError("only the simulated engine is made to fail")
+            raise ConfigError("only the simulated engine can have a fault")
         self._trouble = trouble
         self._engine = target.engine
         self._collector = collector
@@ -72,25 +72,25 @@ class Story:
         return [otlp_sink(endpoint=self._collector.otlp, protocol="http/protobuf")]
 
     def started(self, phase: Phase) -> None:
-        """Let things be well in the first phase, and break them in the second."""
+        """Run without a fault in the first phase, and inject it in the second."""
         if phase.name == self._trouble.cause:
             self._broke = time.time()
             self._engine.change(self._trouble.change(self._engine.config))
         else:
             self._engine.change(troubles.calm(self._engine.config))
 
-    def asked(self, phase: Phase, jobs: Iterator[Job]) -> Iterator[Job]:
-        """Return what users ask in a phase."""
+    def jobs_in(self, phase: Phase, jobs: Iterator[Job]) -> Iterator[Job]:
+        """Return the jobs of users in a phase."""
         return self._trouble.jobs(jobs) if phase.name == self._trouble.cause else jobs
 
     def triage(self, rows: int, page: Path, out: Console, err: Console) -> Result:
         """Triage what the collector has, print what was found, and write the page.
 
         Args:
-            rows: how many there must be.
-            page: where it goes.
-            out: what was found is printed there.
-            err: progress is.
+            rows: the number to wait for.
+            page: file of the web page.
+            out: console of the result.
+            err: console of the progress.
 
         Raises:
             SourceError: the collector does not answer.
@@ -117,11 +117,11 @@ class Story:
 
     @property
     def live(self) -> str:
-        """The address of the live page."""
+        """The address of the collector's live page."""
         return self._collector.url
 
     def resolve(self, result: Result, out: Console) -> None:
-        """Say what was really done, and that triage found it, if it did."""
+        """Print the injected fault, and whether triage found it."""
         cause = self._trouble.cause
         named = [one.id for one in result.causes if one.status in NAMED]
         when = (
@@ -131,9 +131,9 @@ class Story:
         )
         words = [f"\nWhat was done{when}: {cause}. {self._trouble.about}"]
         if named[:1] == [cause]:
-            words.append("Triage, which was not told, names it first.")
+            words.append("Triage, which did not know, names it first.")
         elif cause in named:
-            words.append(f"Triage, which was not told, names it, after {named[0]}.")
+            words.append(f"Triage, which did not know, names it, after {named[0]}.")
         else:
             words.append(f"The evidence on it: llmtrace triage --case {self._case} --explain")
         for text in words:
@@ -157,21 +157,21 @@ class Story:
 
 
 @contextmanager
-def told(
+def incident_story(
     trouble: Trouble, target: Target, say: Callable[[str], None], progress: Callable[[str], None]
 ) -> Iterator[Story]:
-    """Run the collector of a story.
+    """Run the collector of a demo with a fault.
 
     Raises:
         SourceError: the collector did not start.
     """
     if target.engine is None:
-        raise ConfigError("only the simulated engine is made to fail")
+        raise ConfigError("only the simulated engine can have a fault")
     progress("starting a collector")
     root = target.engine.root
     with collecting([f"{root}/metrics", f"{root}/gpu/metrics"]) as collector:
         say(f"Collector: {collector.url} (its live page, while this runs)")
-        say("Half-way something will go wrong; triage is not told what.")
+        say("Half-way something will go wrong; triage does not know what.")
         yield Story(trouble, target, collector)
 
 
@@ -185,10 +185,10 @@ def linger(url: str, out: Console) -> None:
 
 
 def room_for_page(html: Path | None) -> Path:
-    """Return where the triage's page goes, once it is certain that it can be written there.
+    """Return the file of the triage's page, once it is certain that it can be written.
 
     Args:
-        html: where it is to go; `None` = llmtrace's own folder, where the case goes in any event.
+        html: file to write; `None` = in llmtrace's own folder, which keeps the case in any event.
 
     Raises:
         ConfigError: one of them cannot be written.
@@ -214,4 +214,4 @@ def _folder() -> Path:
 
 
 def _silent(_what: str, _share: float) -> None:
-    """Reading takes no time here."""
+    """Ignore progress: reading from this machine takes no time."""

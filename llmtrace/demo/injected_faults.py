@@ -1,4 +1,4 @@
-"""What can go wrong in the demo, and how is it made to?
+"""The faults that the demo can inject, and how each is injected.
 
 Some causes are given to the simulated engine, others to the users. Each changes what happens,
 never what is recorded: that triage finds them is not arranged.
@@ -30,7 +30,7 @@ class Trouble:
 
     @property
     def about(self) -> str:
-        """What happens, in a sentence."""
+        """The effect of the fault, in a sentence."""
         return FAULTS[self.cause]
 
     def change(self, config: ServerConfig) -> ServerConfig:

@@ -1,4 +1,4 @@
-"""What was `llmtrace demo` asked to do, and in which phases does it do that?"""
+"""The options of `llmtrace demo`, and the phases of a run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _CALM_USERS: Final = 4  # of the users, one in so many
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What `llmtrace demo` was asked to do.
+    """The options of `llmtrace demo`.
 
     Attributes:
-        endpoint: base URL to ask instead of the simulated engine.
-        model: the model to ask the endpoint for.
+        endpoint: base URL to use instead of the simulated engine.
+        model: the model to request.
         api_key_env: environment variable with the endpoint's key.
-        vllm: ask a real vLLM, started for this.
-        budget: budget file; default: `LLMTRACE_BUDGET`, else targets people set for a dialogue.
+        vllm: use a real vLLM, started for this.
+        budget: budget file; default: `LLMTRACE_BUDGET`, else common targets for a dialogue.
         rows_out: file to write the rows to, one JSON object a line.
-        seconds: how long to ask; default: 24, or no limit if `requests` is given. With a fault:
-            how long at least, and until there are as many requests as the triage needs.
-        requests: how many to make at most.
-        users: how many ask at once when it is busiest.
-        fault: what goes wrong half-way, and is then triaged; `None` = nothing is made to.
-        severity: of that, from 1 to 3.
-        html: where the page of the triage is written; default: llmtrace's folder for what can be
+        seconds: length of the run in seconds; default: 24, or no limit if `requests` is given.
+            With a fault: the least, and until there are as many requests as triage needs.
+        requests: largest number of requests.
+        users: concurrent users in the busiest phase.
+        fault: fault injected half-way, and then triaged; `None` = none.
+        severity: of the fault, from 1 to 3.
+        html: file of the triage's page; default: llmtrace's folder for what can be
             made again.
     """
 
@@ -53,7 +53,7 @@ class DemoOptions:
 
     @property
     def time_limit_s(self) -> float | None:
-        """How long to ask, in seconds; `None` = until there are enough requests."""
+        """Length of the run in seconds; `None` = until there are enough requests."""
         if self.seconds is not None or self.requests is not None or self.fault is not None:
             return self.seconds
         return _SECONDS

@@ -1,4 +1,4 @@
-"""Does the endpoint answer at all, and if not, what is wrong with it in one sentence?
+"""Check that the endpoint responds, and explain in one sentence why it does not.
 
 One tiny request before the clients start, so that a wrong address, key or model is said once.
 """
@@ -24,7 +24,7 @@ _MAX_CHARACTERS: Final = 300
 
 
 async def probe(target: Target) -> Target:
-    """Ask for a few tokens, and return the target as it wants to be asked.
+    """Request a few tokens, and return the target with the options it accepts.
 
     Raises:
         SourceError: no answer came; the message says why and what to look at.

@@ -1,4 +1,4 @@
-"""What does a person see while the demo runs?
+"""Show the progress of the demo while it runs.
 
 One line that keeps up on a terminal; an occasional plain line where there is none. On stderr, so
 that the report alone can go to a file.
@@ -49,7 +49,7 @@ class Progress:
         self._seconds = seconds
         self._requests = requests
         self._clock = clock
-        self._began = self._told = clock()
+        self._began = self._printed_s = clock()
         self._live = console.is_terminal and not console.is_dumb_terminal
         self._phase = ""
         self._rows_before = 0
@@ -62,20 +62,20 @@ class Progress:
     def write(self, row: Row) -> None:
         """Keep the row of a finished request."""
         self.rows.append(row)
-        if not self._live and self._clock() - self._told >= _PLAIN_EVERY_S:
-            self._told = self._clock()
+        if not self._live and self._clock() - self._printed_s >= _PLAIN_EVERY_S:
+            self._printed_s = self._clock()
             self._console.print(self.line())
 
     def flush(self, timeout_s: float) -> bool:
-        """Nothing is held back."""
+        """Do nothing: no row is buffered."""
         del timeout_s
         return True
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
     def line(self) -> str:
-        """Say how far the run is."""
+        """Return the progress of the run as one line."""
         passed = self._clock() - self._began
         of_requests = "" if self._requests is None else f" of {self._requests}"
         time_passed = f"{passed:.0f} s"

@@ -1,4 +1,4 @@
-"""What does `llmtrace demo` do? It asks an endpoint as many users would, and shows their rows."""
+"""Run `llmtrace demo`: send an endpoint the requests of many users, and report their rows."""
 
 from __future__ import annotations
 
@@ -46,11 +46,15 @@ def run(options: DemoOptions) -> None:
     budget, phases = _budget(options), plan(options)
     trouble = None if options.fault is None else named(options.fault, options.severity)
     if trouble is not None and (options.vllm or options.endpoint is not None):
-        raise ConfigError("--fault is for the simulated engine; nobody else's is made to fail")
+        raise ConfigError("--fault is for the simulated engine; no other server gets a fault")
     if trouble is None and options.html is not None:
         raise ConfigError("--html is for the page of a triage; name what goes wrong with --fault")
     if trouble is not None:
-        from llmtrace.demo.incident import linger, room_for_page, told  # a triage needs numpy
+        from llmtrace.demo.incident import (
+            incident_story,
+            linger,
+            room_for_page,
+        )  # needs numpy
 
     page = None if trouble is None else room_for_page(options.html)
     # What servers say is shown as it is: no markup in it, no colours guessed.
@@ -64,7 +68,7 @@ def run(options: DemoOptions) -> None:
         out.print(f"llmtrace demo: {target.name} at {target.url}", soft_wrap=True)
         story = None
         if trouble is not None:
-            story = opened.enter_context(told(trouble, target, out.print, err.print))
+            story = opened.enter_context(incident_story(trouble, target, out.print, err.print))
         for note in target.notes:
             out.print(note)
         target = asyncio.run(probe(target))  # before `init`: it is no request of the demo's
@@ -162,7 +166,7 @@ def _measure(
             if story is None:
                 asyncio.run(drive(target, phases, started))
             else:
-                asyncio.run(drive(target, phases, started, story.asked))
+                asyncio.run(drive(target, phases, started, story.jobs_in))
     except KeyboardInterrupt:
         return True
     finally:

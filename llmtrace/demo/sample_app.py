@@ -1,7 +1,7 @@
-"""How does an application look that llmtrace records?
+"""A sample application that llmtrace records.
 
-Users of a help desk, each asking through the OpenAI SDK and reading the stream. `ask` is all that
-llmtrace needs of an application; the rest makes the users come and go.
+Users of a help desk, each sending requests through the OpenAI SDK and reading the stream.
+`ask` is all that llmtrace needs of an application; the rest makes the users come and go.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def ask(client: Any, target: Target, job: Job, phase: Phase) -> Any:
 
 
 async def read(client: Any, target: Target, job: Job, phase: Phase) -> None:
-    """Read an answer as one user does: at their own pace, and not always to the end."""
+    """Read a response as one user does: at their own pace, and not always to the end."""
     async with await ask(client, target, job, phase) as stream:
         shown = 0
         async for _ in stream:
@@ -53,21 +53,21 @@ async def drive(
     target: Target,
     phases: Sequence[Phase],
     started: Callable[[Phase], None],
-    asked: Callable[[Phase, Iterator[Job]], Iterator[Job]] = lambda _, work: work,
+    jobs_in: Callable[[Phase, Iterator[Job]], Iterator[Job]] = lambda _, work: work,
 ) -> None:
-    """Let the users of each phase ask until it is over, and wait for the answers they are reading.
+    """Let the users of each phase send requests until it is over, and read the last responses.
 
     Args:
-        target: whom to ask.
+        target: the endpoint.
         phases: one after the other.
-        started: told of each phase.
-        asked: what is asked in a phase, given what usually is.
+        started: called with each phase.
+        jobs_in: returns the jobs of a phase, given the usual ones.
     """
     work = jobs(longest_prompt=target.longest_prompt)
     async with make_client(target) as client:
         for phase in phases:
             started(phase)
-            mine = share(asked(phase, work), phase, asyncio.get_running_loop().time)
+            mine = share(jobs_in(phase, work), phase, asyncio.get_running_loop().time)
             async with asyncio.TaskGroup() as group:
                 for number in range(phase.users):
                     group.create_task(_user(client, target, mine, phase, number))
@@ -95,7 +95,7 @@ async def _user(
     for job in work:
         try:
             await read(client, target, job, phase)
-        except Exception:  # noqa: BLE001 - its row tells; a user asks again
+        except Exception:  # noqa: BLE001 - its row has the error; a user tries again
             await asyncio.sleep(_PAUSE_AFTER_ERROR_S)
         await asyncio.sleep(pauses.uniform(*_PAUSE_S))
 
@@ -104,7 +104,7 @@ def make_client(target: Target, **options: Any) -> Any:
     """Make the OpenAI client of a target.
 
     Args:
-        target: whom to ask.
+        target: the endpoint.
         **options: of `openai.AsyncOpenAI`, in place of the demo's.
     """
     if target.ours:  # a proxy named in the environment is not for loopback

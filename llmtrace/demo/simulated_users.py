@@ -1,7 +1,7 @@
-"""What do the demo's users ask, and how do they read the answers?
+"""Draw the prompts of the demo's users, and how each user reads the response.
 
 A mix as a help desk has it: mostly short questions, some conversations with a history, a few long
-documents. Drawn by seed, so that two runs ask the same.
+documents. Drawn by seed, so that two runs send the same.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Job:
 
 
 def jobs(seed: int = 0, longest_prompt: int = MAX_PROMPT) -> Iterator[Job]:
-    """Yield jobs for ever.
+    """Yield jobs without end.
 
     Every 8th reader draws each chunk on the screen for 12 ms, and every 30th leaves early.
 

@@ -1,4 +1,4 @@
-"""Which endpoint does the demo ask: a simulated engine, a real vLLM, or one the user names?
+"""Open the demo's endpoint: a simulated engine, a real vLLM, or one the user names.
 
 Each is a context manager that yields a `Target` and stops what it started.
 """
@@ -48,7 +48,7 @@ class Target:
         limit: how the endpoint calls the most output tokens it may write.
         longest_prompt: characters of the longest prompt it takes.
         simulated: whether its rows are marked as such.
-        ours: started by the demo on loopback, so that no proxy is asked for the way.
+        ours: started by the demo on loopback, so that no proxy is used.
         engine: the simulated engine, if it is one.
     """
 
@@ -103,7 +103,7 @@ def real_vllm(tell: Callable[[str], None]) -> Iterator[Target]:
     """Start a real vLLM with a tiny random model on this machine.
 
     Args:
-        tell: told every few seconds how far it is.
+        tell: called every few seconds with the progress.
 
     Raises:
         SourceError: vLLM is not installed, or did not start.

@@ -1,4 +1,4 @@
-"""How is the simulated engine served over real HTTP on loopback?
+"""Serve the simulated engine over real HTTP on loopback.
 
 `serve` runs it on 127.0.0.1 from a background thread:
 

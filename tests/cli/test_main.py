@@ -1,4 +1,4 @@
-"""What does `llmtrace` do whichever command it is: its version, its list, how it ends?"""
+"""Do all commands share the version, the list of commands and the exit statuses?"""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def test_version_is_the_packages(capsys):
 def test_no_command_shows_which_there_are(capsys):
     """`llmtrace` alone lists the commands, and is no success."""
     assert main([]) == 2
-    told = capsys.readouterr().out
-    assert all(name in told for name in ("demo", "waterfall", "semconv", "version"))
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("demo", "waterfall", "semconv", "version"))
 
 
 def test_listing_the_commands_loads_none_of_what_they_need():
-    """Beside the library and Python's own, only the command line itself is imported for it."""
+    """Besides the library and Python's own, only the command line itself is imported for it."""
     program = """
 import sys, llmtrace
 before = {*sys.modules}

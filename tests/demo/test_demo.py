@@ -51,13 +51,13 @@ def demo(*options):
 
 @contextmanager
 def fast_engine(**settings):
-    """Serve a fast engine as somebody's own server."""
+    """Serve a fast engine as a server of the user's own."""
     with serve(ServerConfig(engine=FAST, answer_tokens=10, **settings)) as engine:
         yield engine
 
 
 def refused_port():
-    """Return a port nobody listens on."""
+    """Return a port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
 
@@ -69,22 +69,22 @@ def test_the_simulated_engine_is_shown_as_what_it_is(capsys, tmp_path):
     failures = llmtrace.internal_errors()
 
     assert demo(*FEW, "--rows-out", str(path)) == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     rows = read_rows(path)
     assert len(rows) == 8
     assert all(row.stages.total == row.e2e_ns for row in rows)
     assert all(ns is not None for row in rows for _, ns in row.stages)
     assert all(row.attributes["simulated"] is True for row in rows)
     assert {row.attributes["phase"] for row in rows} == {"calm", "rush"}
-    assert all(re.search(rf"^{name} .* 8/8$", told.out, re.MULTILINE) for name in STAGES)
-    assert "checked for each of the 8" in told.out
+    assert all(re.search(rf"^{name} .* 8/8$", printed.out, re.MULTILINE) for name in STAGES)
+    assert "checked for each of the 8" in printed.out
     slowest = max(rows, key=lambda row: row.e2e_ns)
-    assert f"trace {slowest.trace_id}" in told.out
-    named = [text for text in told.out.splitlines() if "engine" in text and "_" not in text]
+    assert f"trace {slowest.trace_id}" in printed.out
+    named = [text for text in printed.out.splitlines() if "engine" in text and "_" not in text]
     assert all("simulated" in text.lower() for text in named)
     assert runtime.active() is None
     assert llmtrace.internal_errors() == failures
-    port = int(re.search(r"127\.0\.0\.1:(\d+)", told.out)[1])
+    port = int(re.search(r"127\.0\.0\.1:(\d+)", printed.out)[1])
     with socket.socket() as client:
         assert client.connect_ex(("127.0.0.1", port)) != 0
 
@@ -98,10 +98,10 @@ def test_a_server_of_ones_own_is_not_called_simulated(capsys, tmp_path):
         )
 
     assert status == 0
-    told = capsys.readouterr().out
-    assert f"Stages of 8 requests to 127.0.0.1:{engine.port}" in told
-    assert "SIMULATED" not in told
-    assert re.search(r"^gateway .* not reported +0/8 *$", told, re.MULTILINE)
+    printed = capsys.readouterr().out
+    assert f"Stages of 8 requests to 127.0.0.1:{engine.port}" in printed
+    assert "SIMULATED" not in printed
+    assert re.search(r"^gateway .* not reported +0/8 *$", printed, re.MULTILINE)
     assert not any(row.attributes["simulated"] for row in read_rows(path))
 
 
@@ -116,9 +116,9 @@ def test_a_budget_is_the_users(capsys, tmp_path, monkeypatch):
         monkeypatch.setenv("LLMTRACE_BUDGET", str(path))
         assert demo(*ask, "--concurrency", "1") == 0
 
-    for told in (first, capsys.readouterr().out):
-        assert 'the budget "mine"' in told
-        assert re.search(r"^decode .* (over|unclear) 1 ", told, re.MULTILINE)
+    for printed in (first, capsys.readouterr().out):
+        assert 'the budget "mine"' in printed
+        assert re.search(r"^decode .* (over|unclear) 1 ", printed, re.MULTILINE)
 
 
 def test_a_real_vllm_is_started_and_stopped(capsys, monkeypatch):
@@ -135,10 +135,10 @@ def test_a_real_vllm_is_started_and_stopped(capsys, monkeypatch):
     monkeypatch.setattr(local_vllm, "start", start)
 
     assert demo("--vllm", *FEW) == 0
-    told = capsys.readouterr()
-    assert "Stages of 8 requests to a real vLLM" in told.out
-    assert "SIMULATED" not in told.out
-    assert "starting with --max-num-seqs 6" in told.err
+    printed = capsys.readouterr()
+    assert "Stages of 8 requests to a real vLLM" in printed.out
+    assert "SIMULATED" not in printed.out
+    assert "starting with --max-num-seqs 6" in printed.err
     assert stopped == [True]
 
 
@@ -151,7 +151,7 @@ def test_without_vllm_it_says_how_to_get_it(capsys, monkeypatch):
 
 
 def test_errors_of_the_endpoint_are_counted(capsys):
-    """Requests that fail after the first are told by type, beside those that succeeded."""
+    """Requests that fail after the first are counted by type, besides those that succeeded."""
     faults = Faults(drop_after=9)
     with fast_engine(faults=faults) as engine:
         status = demo("--endpoint", engine.url, "--model", "llmtrace-sim", *FEW)
@@ -171,7 +171,7 @@ def say(_request, answer):
 
 
 def refuse(_request, answer):
-    """Refuse the request."""
+    """Reject the request with an error of the client."""
     answer.whole({"error": {"message": "no"}}, 400)
 
 
@@ -180,13 +180,13 @@ def test_a_run_without_any_success_is_a_failure(capsys):
     with serve_script(say, refuse) as server:
         status = demo("--endpoint", server.url, "--model", "m", "--requests", "2")
 
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert status == 1
-    assert "2 requests: 2 error (2 openai.BadRequestError)" in told.out
-    assert f"no request to {server.url} succeeded" in told.err
+    assert "2 requests: 2 error (2 openai.BadRequestError)" in printed.out
+    assert f"no request to {server.url} succeeded" in printed.err
 
 
-def test_a_fault_of_llmtrace_is_told(capsys, monkeypatch):
+def test_a_fault_of_llmtrace_is_reported(capsys, monkeypatch):
     """When recording fails the requests go on, and the demo says whose fault it is."""
 
     def fail(*_):
@@ -197,10 +197,10 @@ def test_a_fault_of_llmtrace_is_told(capsys, monkeypatch):
         ask = ("--endpoint", engine.url, "--model", "llmtrace-sim", "--requests", "1")
         assert demo(*ask, "--concurrency", "1") == 1
 
-    told = capsys.readouterr().err
-    assert "llmtrace itself failed" in told
-    assert "export.Progress" in told
-    assert f"no request to {engine.url} was recorded" in told
+    printed = capsys.readouterr().err
+    assert "llmtrace itself failed" in printed
+    assert "export.Progress" in printed
+    assert f"no request to {engine.url} was recorded" in printed
 
 
 def one_line_error(capsys):
@@ -212,7 +212,7 @@ def one_line_error(capsys):
 
 
 def test_a_refused_connection_is_one_clear_line(capsys):
-    """Nobody listening is said as that."""
+    """A missing listener is reported as that."""
     address = f"http://127.0.0.1:{refused_port()}/v1"
 
     assert demo("--endpoint", address, "--model", "m") == 1
@@ -249,13 +249,13 @@ def test_a_key_is_never_shown(capsys, monkeypatch, status):
         assert demo("--endpoint", server.url, *options) == 1
         assert server.requests[0].headers["authorization"] == "Bearer sk-secret-1"
 
-    told = capsys.readouterr()
-    assert "sk-secret" not in told.out + told.err
-    assert f"HTTP {status}" in told.err
+    printed = capsys.readouterr()
+    assert "sk-secret" not in printed.out + printed.err
+    assert f"HTTP {status}" in printed.err
 
 
-def test_no_key_is_sent_that_nobody_named(capsys, monkeypatch):
-    """A key in the environment for somebody else does not reach the endpoint."""
+def test_no_key_is_sent_without_its_name(capsys, monkeypatch):
+    """A key in the environment for another program does not reach the endpoint."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-2")
 
     def forbid(_request, answer):
@@ -310,7 +310,7 @@ def test_looking_for_room_leaves_nothing_and_spoils_nothing(tmp_path, monkeypatc
         room_for_page(old)
 
 
-def test_a_disabled_llmtrace_is_told(capsys, monkeypatch):
+def test_a_disabled_llmtrace_is_reported(capsys, monkeypatch):
     """With telemetry switched off there would be nothing to show."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
 
@@ -318,14 +318,14 @@ def test_a_disabled_llmtrace_is_told(capsys, monkeypatch):
     assert "OTEL_SDK_DISABLED" in one_line_error(capsys)
 
 
-def test_a_server_that_is_no_model_server_is_told(capsys):
+def test_a_server_that_is_no_model_server_is_reported(capsys):
     """An answer without any chunk is not taken for a stream."""
     with serve_script(lambda _request, answer: answer.whole("<html>")) as server:
         assert demo("--endpoint", server.url, "--model", "m") == 1
     assert "no stream of chat completion chunks" in one_line_error(capsys)
 
 
-def test_an_error_inside_the_stream_is_told(capsys):
+def test_an_error_inside_the_stream_is_reported(capsys):
     """An `error` event in a 200 is the server's word, not a lost connection."""
     with fast_engine(faults=Faults(error_after=2)) as engine:
         assert demo("--endpoint", engine.url, "--model", "llmtrace-sim") == 1
@@ -352,8 +352,8 @@ def test_a_model_that_wants_the_other_limit_gets_it(capsys):
 
     with serve_script(advise, say) as server:
         assert demo("--endpoint", server.url, "--model", "m", "--requests", "2") == 0
-        limits = [set(asked.body) & {"max_tokens", "max_completion_tokens"}
-                  for asked in server.requests]  # fmt: skip
+        limits = [set(request.body) & {"max_tokens", "max_completion_tokens"}
+                  for request in server.requests]  # fmt: skip
 
     assert limits == [{"max_tokens"}] + 3 * [{"max_completion_tokens"}]
     assert re.search(r"^queue .* not reported +0/2 *$", capsys.readouterr().out, re.MULTILINE)
@@ -384,9 +384,9 @@ def interrupted(*options, until):
         while not re.search(until, seen):
             seen += os.read(ours, 4096).decode()
         process.send_signal(signal.SIGINT)
-        told, _ = process.communicate(timeout=30)
+        printed, _ = process.communicate(timeout=30)
     os.close(ours)
-    return process.returncode, told, seen
+    return process.returncode, printed, seen
 
 
 def test_an_incident_is_triaged_by_what_the_collector_has(capsys, tmp_path, monkeypatch):
@@ -396,31 +396,31 @@ def test_an_incident_is_triaged_by_what_the_collector_has(capsys, tmp_path, monk
     options = ("--concurrency", "10", "--html", str(page), "--rows-out", str(rows))
 
     assert demo("--fault", "gateway_overhead", *options) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     done = read_rows(rows)
     assert len(done) == 350
-    assert told.rstrip().endswith("Triage, which was not told, names it first.")
-    assert "What was done" in told
-    assert "names it first" in told
-    assert re.search(r"^1  gateway_overhead  (confirmed|likely)", told, re.MULTILINE)
+    assert printed.rstrip().endswith("Triage, which did not know, names it first.")
+    assert "What was done" in printed
+    assert "names it first" in printed
+    assert re.search(r"^1  gateway_overhead  (confirmed|likely)", printed, re.MULTILINE)
     assert {row.attributes["phase"] for row in done} == {"quiet", "gateway_overhead"}
     assert "gateway_overhead" in page.read_text()
     case = read_case(tmp_path / "llmtrace" / "demo" / "case")
     assert case.rows.n == len(done)
     assert case.note is not None
     assert case.note.startswith("simulated engine")
-    assert f"! {case.note}" in " ".join(told.split())
+    assert f"! {case.note}" in " ".join(printed.split())
     assert case.note in page.read_text()
     assert {"running", "kv_usage", "gpu_sm_clock"} <= {*case.signals.signal.names}
     [facts] = case.facts.instances.values()
     assert (facts["max_num_seqs"], facts["prefix_caching"]) == (6, True)
-    live = re.search(r"Collector: http://127\.0\.0\.1:(\d+)", told)
+    live = re.search(r"Collector: http://127\.0\.0\.1:(\d+)", printed)
     with socket.socket() as client:
         assert client.connect_ex(("127.0.0.1", int(live[1]))) != 0
 
 
 def test_the_faults_are_listed_and_checked(capsys):
-    """By the names triage has for causes; none of them for somebody else's server."""
+    """By the names triage has for causes; none of them for another server."""
     assert demo("--list") == 0
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     assert listed == {*FAULTS}
@@ -430,18 +430,18 @@ def test_the_faults_are_listed_and_checked(capsys):
     assert demo("--fault", "gpu_throttle", "--severity", "9") == 2
     assert "from 1 to 3" in capsys.readouterr().err
     assert demo("--fault", "gpu_throttle", "--endpoint", "http://h/v1", "--model", "m") == 2
-    assert "nobody else's" in capsys.readouterr().err
+    assert "no other server" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("cause", sorted(FAULTS))
 @pytest.mark.parametrize("severity", [1.0, 2.0, 3.0])
 def test_a_fault_changes_what_happens(cause, severity):
-    """The engine, or what is asked of it; and at no severity is that impossible."""
+    """The engine, or its workload; and at no severity is that impossible."""
     trouble, config = named(cause, severity), calm(ServerConfig())
     usual = list(itertools.islice(jobs(), 20))
-    asked = list(itertools.islice(trouble.jobs(jobs()), 20))
+    drawn = list(itertools.islice(trouble.jobs(jobs()), 20))
 
-    assert (trouble.change(config) != config) != (asked != usual)
+    assert (trouble.change(config) != config) != (drawn != usual)
 
 
 def test_ctrl_c_shows_what_was_measured(tmp_path):
@@ -450,27 +450,27 @@ def test_ctrl_c_shows_what_was_measured(tmp_path):
     # Twelve users from the start are more than the engine has places: some are always waiting.
     crowd = ("--concurrency", "48")
     done = r"  ([3-9]|\d\d) of \d+ done"
-    status, told, seen = interrupted(*crowd, "--rows-out", str(path), until=done)
+    status, printed, seen = interrupted(*crowd, "--rows-out", str(path), until=done)
 
     assert status == 130
-    assert "Interrupted" in told
+    assert "Interrupted" in printed
     assert "SIMULATED" in seen
     rows = read_rows(path)
-    assert f"checked for each of the {len(rows)}" in told
+    assert f"checked for each of the {len(rows)}" in printed
     assert {"success", "cancelled"} <= {row.outcome for row in rows}
-    assert re.search(rf"^{len(rows)} requests: .* cancelled", told, re.MULTILINE)
-    assert "Error" not in told
-    port = int(re.search(r"127\.0\.0\.1:(\d+)", told)[1])
+    assert re.search(rf"^{len(rows)} requests: .* cancelled", printed, re.MULTILINE)
+    assert "Error" not in printed
+    port = int(re.search(r"127\.0\.0\.1:(\d+)", printed)[1])
     with socket.socket() as client:
         assert client.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_ctrl_c_before_anything_was_measured_is_quiet():
     """With nothing to show there is no report and no traceback."""
-    status, told, _ = interrupted(until="Asking")
+    status, printed, _ = interrupted(until="Asking")
 
     assert status == 130
-    assert "Traceback" not in told
+    assert "Traceback" not in printed
 
 
 def test_progress_says_how_far_it_is():
@@ -576,16 +576,16 @@ def test_a_phase_ends_when_it_has_what_it_needs(phase, made):
 
 
 def test_the_live_page_stays_up_until_enter(monkeypatch):
-    """On a terminal; where nobody can press a key the demo ends by itself."""
-    asked = []
-    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or "")
+    """On a terminal; where no key can be pressed the demo ends by itself."""
+    prompts = []
+    monkeypatch.setattr("builtins.input", lambda text: prompts.append(text) or "")
     for terminal in (True, False):
         monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda here=terminal: here))
         out = Console(file=io.StringIO(), force_terminal=True, width=200, highlight=False)
         linger("http://127.0.0.1:1", out)
         assert ("stays up: http://127.0.0.1:1" in out.file.getvalue()) == terminal
 
-    assert asked == ["Press Enter to end. "]
+    assert prompts == ["Press Enter to end. "]
 
 
 def test_a_key_is_not_in_what_is_printed_of_a_target():

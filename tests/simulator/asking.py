@@ -1,4 +1,4 @@
-"""How do the tests ask the simulated server, and read what it answers?"""
+"""Send requests to the simulated server, and read its responses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What does a step of a real engine cost, as far as its requests tell, and how well does it fit?
+"""Estimate the cost of a real engine's step from its requests, and replay them.
 
-`fit` estimates a `StepCost` from requests of a real engine that served nobody else; `replay` asks
+`fit` estimates a `StepCost` from requests of a real engine that served nothing else; `replay` asks
 a simulated one the same, at the same times, so that both can be laid side by side. The figures,
 and how far off they are: docs/simulator.md.
 """
@@ -36,7 +36,7 @@ _SIDE_BY_SIDE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Requests an engine served, an array a figure: seconds, as the engine told, and tokens.
+    """Requests an engine served, an array a figure: seconds, as the engine reported, and tokens.
 
     Attributes:
         start: of the request, on the client's clock.
@@ -120,7 +120,7 @@ def fit(served: Served, max_tokens: int) -> StepCost:
     decodes = (decodes / served.tpot_s[:, None])[many]
     equations = np.concatenate([prompts, decodes])
     (base, prefill, attention, sequence), left = _robust(equations, np.ones(len(equations)))
-    # Most of it is waiting for the step under way; who met an idle engine tells the rest.
+    # Most of it is waiting for the step under way; requests that met an idle engine give the rest.
     front = float(np.percentile(served.front_s, _IDLE_PERCENT))
     return StepCost(
         base_s=base,
@@ -139,7 +139,7 @@ def fit(served: Served, max_tokens: int) -> StepCost:
 def replay(
     served: Served, cost: StepCost, *, seats: int, max_tokens: int, seed: int = 1
 ) -> Served:
-    """Ask a simulated engine what a real one was asked, at the same times.
+    """Send a simulated engine the requests of a real one, at the same times.
 
     Args:
         served: the real one's requests.

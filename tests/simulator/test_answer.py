@@ -1,4 +1,4 @@
-"""Has a made-up answer exactly the length, parts and JSON it was asked for?"""
+"""Does a generated response have exactly the requested length, parts and JSON?"""
 
 from __future__ import annotations
 

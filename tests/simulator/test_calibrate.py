@@ -18,7 +18,7 @@ TRUE = StepCost(
 )  # fmt: skip
 
 
-def asked(n: int = 200) -> Served:
+def workload(n: int = 200) -> Served:
     """Return questions of all lengths, alone and many at once."""
     rng = np.random.default_rng(3)
     pace = np.where(np.arange(n) < n // 2, 0.9, 0.12)
@@ -33,8 +33,8 @@ def asked(n: int = 200) -> Served:
 
 def test_the_fit_finds_the_cost_that_made_the_times():
     """From the times alone, within a fifth."""
-    told = replay(asked(), TRUE, seats=16, max_tokens=2048)
-    found = fit(told, 2048)
+    replayed = replay(workload(), TRUE, seats=16, max_tokens=2048)
+    found = fit(replayed, 2048)
 
     assert found.measured
     for name in ("base_s", "prefill_token_s", "sequence_s", "front_request_s"):
@@ -43,18 +43,18 @@ def test_the_fit_finds_the_cost_that_made_the_times():
 
 def test_replaying_what_was_fitted_gives_the_same_times():
     """The p50 of every stage within a tenth."""
-    told = replay(asked(), TRUE, seats=16, max_tokens=2048)
-    again = replay(told, fit(told, 2048), seats=16, max_tokens=2048)
+    replayed = replay(workload(), TRUE, seats=16, max_tokens=2048)
+    again = replay(replayed, fit(replayed, 2048), seats=16, max_tokens=2048)
 
     for name in ("prefill_s", "decode_s", "ttft_s"):
-        real, simulated = (np.median(getattr(one, name)) for one in (told, again))
+        real, simulated = (np.median(getattr(one, name)) for one in (replayed, again))
         assert simulated == pytest.approx(real, rel=0.1), name
 
 
 def test_too_little_to_fit_is_an_error(tmp_path):
     """So is a file that holds something else."""
     with pytest.raises(DataError, match="too few"):
-        fit(asked(5), 2048)
+        fit(workload(5), 2048)
     (tmp_path / "x.jsonl").write_text(json.dumps({"start": 1}) + "\n")
     with pytest.raises(DataError, match="lacks"):
         read_served(tmp_path / "x.jsonl")
@@ -65,7 +65,7 @@ MAX_TOKENS = 2048  # measure_steps.py starts vLLM so, with seats for eight
 
 
 def test_the_measured_model_is_the_fit_of_what_was_measured():
-    """Nobody typed in other figures."""
+    """The constants are those of the fit."""
     found, kept = fit(REAL, MAX_TOKENS), MODELS["cpu-tiny"]
 
     assert kept.measured

@@ -42,9 +42,9 @@ def at_once(count: int, prompt: int = 1000, output: int = 100) -> list[Request]:
     return [Request(f"r{n}", prompt, output) for n in range(count)]
 
 
-def served(config: EngineConfig, asked: list[Request]) -> dict[str, Figures]:
+def served(config: EngineConfig, requested: list[Request]) -> dict[str, Figures]:
     """Serve requests in virtual time; return the figures by request id."""
-    return {figures.request.request_id: figures for figures in simulate(config, asked)}
+    return {figures.request.request_id: figures for figures in simulate(config, requested)}
 
 
 @pytest.mark.parametrize("prompt", [300, 1000, 2500])
@@ -100,9 +100,9 @@ def test_prompt_is_prefilled_in_chunks_while_others_decode() -> None:
 def test_a_full_engine_makes_newcomers_wait_for_a_slot() -> None:
     """With two slots the third request is scheduled when the first one finishes."""
     two = replace(STEADY, max_num_seqs=2)
-    asked = [Request("a", 100, 20), Request("b", 100, 40), Request("c", 100, 20)]
+    requested = [Request("a", 100, 20), Request("b", 100, 40), Request("c", 100, 20)]
 
-    figures = served(two, asked)
+    figures = served(two, requested)
 
     assert figures["c"].scheduled_s == figures["a"].finished_s
     assert figures["b"].queue_s == 0
@@ -124,9 +124,9 @@ def test_a_full_kv_cache_makes_newcomers_wait() -> None:
 def test_the_youngest_gives_way_when_the_cache_overflows() -> None:
     """Two answers outgrow the cache: the younger is preempted, starts again and still ends."""
     roomy = replace(SMALL, max_num_batched_tokens=128)
-    asked = [Request("old", 70, 50), Request("young", 70, 50)]
+    requested = [Request("old", 70, 50), Request("young", 70, 50)]
 
-    figures = served(roomy, asked)
+    figures = served(roomy, requested)
 
     assert figures["old"].preemptions == 0
     assert figures["young"].preemptions == 1
@@ -146,9 +146,9 @@ def test_cached_prefix_is_not_computed_again() -> None:
 
 def test_waiting_for_a_running_step_is_not_queue_time() -> None:
     """Who arrives during a long step waits unseen by queue and prefill, as in a real engine."""
-    asked = [Request("long", 2000, 1), Request("late", 100, 1, arrived_s=0.01)]
+    requested = [Request("long", 2000, 1), Request("late", 100, 1, arrived_s=0.01)]
 
-    late = served(STEADY, asked)["late"]
+    late = served(STEADY, requested)["late"]
 
     assert late.queue_s == 0
     assert late.ttft_s - late.prefill_s > 0.1
@@ -156,11 +156,11 @@ def test_waiting_for_a_running_step_is_not_queue_time() -> None:
 
 def test_same_seed_same_history() -> None:
     """Jitter is drawn by seed: the same seed repeats every figure, another does not."""
-    asked = at_once(5)
-    first = list(simulate(EngineConfig(seed=1), asked))
+    requested = at_once(5)
+    first = list(simulate(EngineConfig(seed=1), requested))
 
-    assert first == list(simulate(EngineConfig(seed=1), asked))
-    assert first != list(simulate(EngineConfig(seed=2), asked))
+    assert first == list(simulate(EngineConfig(seed=1), requested))
+    assert first != list(simulate(EngineConfig(seed=2), requested))
 
 
 def test_schedule_is_a_pure_function() -> None:
@@ -188,7 +188,7 @@ def test_aborted_request_makes_no_token() -> None:
 
     assert [token.request.request_id for token in tokens] == ["b"]
     assert [s.request.request_id for s in state.running] == ["b"]
-    assert abort(abort(state, "b"), "nobody") == EngineState(steps=1)
+    assert abort(abort(state, "b"), "unknown") == EngineState(steps=1)
 
 
 def test_figures_come_from_the_clock_handed_in() -> None:
@@ -226,11 +226,11 @@ def test_answer_of_one_token_has_no_tpot() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_every_request_is_served_once_and_in_order(
-    asked: list[tuple[int, int, float]], hit_share: float
+    requested: list[tuple[int, int, float]], hit_share: float
 ) -> None:
     """Whatever comes: all is served once, in order of time, within slots, budget and cache."""
     config = replace(SMALL, prefix_hit_share=hit_share)
-    requests = [Request(f"r{n}", *ask) for n, ask in enumerate(asked)]
+    requests = [Request(f"r{n}", *ask) for n, ask in enumerate(requested)]
     pending = sorted(requests, key=attrgetter("arrived_s"))
     order = [request.request_id for request in pending]
     state, now_s = EngineState(), 0.0
@@ -250,8 +250,8 @@ def test_every_request_is_served_once_and_in_order(
         made.update(token.request.request_id for token in tokens)
         figures += [token.figures for token in tokens if token.figures]
 
-    assert made == {f"r{n}": output for n, (_, output, _) in enumerate(asked)}
-    assert len(figures) == len(asked)
+    assert made == {f"r{n}": output for n, (_, output, _) in enumerate(requested)}
+    assert len(figures) == len(requested)
     for f in figures:
         moments = (f.request.arrived_s, f.queued_s, f.scheduled_s, f.first_token_s, f.finished_s)
         assert moments == tuple(sorted(moments))

@@ -1,4 +1,4 @@
-"""Does the simulated engine break, or merely surprise, exactly as it is asked to?"""
+"""Does the simulated engine inject exactly the faults it is configured with?"""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_sdk_retries_through_rate_limits(engine: SimulatedServer) -> None:
 
 
 def test_configured_rate_limit_counts_all_requests() -> None:
-    """A server told to reject the first request rejects one, whoever asks."""
+    """A server set to reject the first request rejects one, of any client."""
     config = ServerConfig(engine=FAST, faults=Faults(reject_first=1))
     with serve(config) as server:
         statuses = [
@@ -89,11 +89,11 @@ def test_error_inside_the_stream(client: openai.OpenAI, claude: anthropic.Anthro
         stream=True,
         extra_headers=faults,
     )
-    told = []
+    text = []
     with pytest.raises(openai.APIError, match="after 2 output tokens"):  # noqa: PT012
         for chunk in stream:
-            told.append(chunk.choices[0].delta.content)
-    assert told == ["", "This", " text"]
+            text.append(chunk.choices[0].delta.content)
+    assert text == ["", "This", " text"]
 
     messages = claude.messages.create(
         model=MODEL,
@@ -148,10 +148,10 @@ def test_keep_alive_comments_fill_the_wait() -> None:
                 max_tokens=2,
                 stream=True,
             )
-            told = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
 
     assert lines[:3] == [": keep-alive"] * 3
-    assert told == "This text"
+    assert text == "This text"
 
 
 def test_reasoning_comes_first(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:

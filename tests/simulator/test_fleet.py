@@ -94,7 +94,7 @@ def test_a_severe_fault_moves_what_it_is_known_to_move(cause):
 
 
 def test_a_quiet_day_is_quiet():
-    """Nothing moves by itself."""
+    """Without a fault no metric moves."""
     assert sum(bool(played(None, seed=seed).truth.shown) for seed in range(6)) <= 1
 
 
@@ -171,10 +171,10 @@ def test_the_same_scenario_is_the_same_day():
 
 
 def test_what_a_client_could_not_know_is_unknown():
-    """Engines tell of requests that ended well; a hosted API tells of none."""
+    """Engines report requests that ended well; a hosted API reports none."""
     rows = played("client_give_ups").case.rows
     gone = rows.words["outcome"].where("cancelled")
-    hosted = simulate(Scenario(seed=5, tells="nobody", **SHORT)).case.rows
+    hosted = simulate(Scenario(seed=5, engine_source="none", **SHORT)).case.rows
 
     assert gone.any()
     assert np.isnan(rows.numbers["queue_s"][gone]).all()
@@ -201,7 +201,7 @@ def test_signals_are_what_a_scraper_reads():
     assert all((w >= d).all() for w, d in zip(waiting, deferred, strict=True))
 
 
-def test_signals_nobody_scraped_are_not_there():
+def test_signals_that_were_not_scraped_are_missing():
     """Some, or all of them."""
     some = simulate(Scenario(seed=5, drop=("kv_usage",), **SHORT)).case
     none = simulate(Scenario(seed=5, drop=("*",), **SHORT)).case
@@ -266,7 +266,7 @@ def test_the_fleet_agrees_with_the_single_engine():
 
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_people_may_ask_differently(shift):
-    """Something moves, and nothing is broken: no queue, no preemptions, nobody turned away."""
+    """Something moves, and nothing is broken: no queue, no preemptions, no request rejected."""
     played_day = simulate(Scenario(seed=5, shift=shift, **SHORT))
     before, after = sides(played_day.case)
 

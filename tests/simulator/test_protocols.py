@@ -80,11 +80,11 @@ def test_continuous_usage_counts_tokens_on_every_chunk(engine: SimulatedServer) 
     options = {"include_usage": True, "continuous_usage_stats": True}
     body = chat(stream=True, max_tokens=3, stream_options=options)
 
-    told = [
+    received = [
         p["usage"]["completion_tokens"] for p in payloads(post(engine, "/chat/completions", body))
     ]
 
-    assert told == [0, 1, 2, 3, 3]
+    assert received == [0, 1, 2, 3, 3]
 
 
 def test_openai_sdk_streams_chat(client: openai.OpenAI) -> None:
@@ -126,10 +126,10 @@ def test_openai_sdk_streams_completions(client: openai.OpenAI) -> None:
         stream=True,
         stream_options={"include_usage": True},
     )
-    *told, usage = list(stream)
+    *received, usage = list(stream)
 
-    assert "".join(chunk.choices[0].text for chunk in told) == "This text was made"
-    assert told[-1].choices[0].finish_reason == "length"
+    assert "".join(chunk.choices[0].text for chunk in received) == "This text was made"
+    assert received[-1].choices[0].finish_reason == "length"
     assert set(extra_of(usage)["metrics"]) == FIGURES
 
 
@@ -214,18 +214,18 @@ def test_whole_message(claude: anthropic.Anthropic) -> None:
     assert message.usage.input_tokens > 0
 
 
-def test_cached_prompt_tokens_are_told() -> None:
-    """An engine with a prefix cache tells every protocol how much of the prompt it had."""
+def test_cached_prompt_tokens_are_reported() -> None:
+    """An engine with a prefix cache reports the cached part of the prompt in every protocol."""
     warm = ServerConfig(engine=EngineConfig(base_s=0.001, prefix_hit_share=0.5))
     text = "word " * 200
     with serve(warm) as server:
-        told = payloads(post(server, "/chat/completions", streamed(text)))[-1]["usage"]
-        anthropic_told = post(server, "/messages", chat(text, max_tokens=1)).json()["usage"]
+        usage = payloads(post(server, "/chat/completions", streamed(text)))[-1]["usage"]
+        anthropic_usage = post(server, "/messages", chat(text, max_tokens=1)).json()["usage"]
 
-    cached = told["prompt_tokens_details"]["cached_tokens"]
-    assert 0.4 * told["prompt_tokens"] < cached < 0.5 * told["prompt_tokens"]
-    assert anthropic_told["cache_read_input_tokens"] == cached
-    assert anthropic_told["input_tokens"] == told["prompt_tokens"] - cached
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert 0.4 * usage["prompt_tokens"] < cached < 0.5 * usage["prompt_tokens"]
+    assert anthropic_usage["cache_read_input_tokens"] == cached
+    assert anthropic_usage["input_tokens"] == usage["prompt_tokens"] - cached
 
 
 @pytest.mark.parametrize(
@@ -238,15 +238,15 @@ def test_cached_prompt_tokens_are_told() -> None:
         ("/messages", chat(max_tokens=2)),
     ],
 )
-def test_nobody_can_take_it_for_a_real_engine(
+def test_it_cannot_be_mistaken_for_a_real_engine(
     engine: SimulatedServer, path: str, body: dict[str, object]
 ) -> None:
     """Every answer names the simulation, in its headers and in its body."""
     response = post(engine, path, body)
 
     assert response.headers.get_list("server") == ["llmtrace-simulated-engine"]
-    told = payloads(response) or [response.json()]
-    fingerprints = {payload["system_fingerprint"] for payload in told}
+    received = payloads(response) or [response.json()]
+    fingerprints = {payload["system_fingerprint"] for payload in received}
     assert len(fingerprints) == 1
     assert fingerprints.pop().startswith("llmtrace-sim-")
 
@@ -281,8 +281,8 @@ def test_same_request_id_twice_at_once(engine: SimulatedServer) -> None:
             )
         )
 
-    told = [payloads(answer)[-1]["usage"]["completion_tokens"] for answer in answers]
-    assert told == [20, 30]
+    received = [payloads(answer)[-1]["usage"]["completion_tokens"] for answer in answers]
+    assert received == [20, 30]
 
 
 def test_models_and_health(client: openai.OpenAI, engine: SimulatedServer) -> None:

@@ -1,4 +1,4 @@
-"""Are the simulated engine's figures true, does it end cleanly, what does it refuse?"""
+"""Are the simulated engine's metrics true, its shutdown clean, its rejections right?"""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_stop_ends_open_streams() -> None:
 
 
 def test_taken_port_is_refused(engine: SimulatedServer) -> None:
-    """A port somebody has is a configuration error that says what to do."""
+    """A port in use is a configuration error that says what to do."""
     with pytest.raises(ConfigError, match=str(engine.port)), serve(port=engine.port):
         pass
 

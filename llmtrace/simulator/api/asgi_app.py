@@ -1,7 +1,7 @@
-"""Which endpoints does the simulated engine have, and how does a request go through them?
+"""The endpoints of the simulated engine, and the path of a request through them.
 
 The ASGI application, without the server under it. Every response says
-`server: llmtrace-simulated-engine`, so nobody can take it for a real one.
+`server: llmtrace-simulated-engine`, so it cannot be mistaken for a real one.
 """
 
 from __future__ import annotations
@@ -156,14 +156,14 @@ async def _reply(service: Service, dialect: Dialect, http: HttpRequest) -> ASGIA
             figures = await _whole_figures(service, http, request, reply, faults)
             return JSONResponse(dialect.whole(reply, figures))
     except RefusedError as refused:
-        told = dialect.refusal(refused)
-        return JSONResponse(told, refused.status, refused.headers)
+        body = dialect.refusal(refused)
+        return JSONResponse(body, refused.status, refused.headers)
 
     async def stream(scope: Scope, receive: Receive, send: Send) -> None:
         # A client that goes away ends the response, and with it the request in the engine.
         with service.live.answering(request) as inbox:
-            told = tell_stream(dialect, reply, inbox, faults)
-            await StreamingResponse(told, media_type="text/event-stream")(scope, receive, send)
+            chunks = tell_stream(dialect, reply, inbox, faults)
+            await StreamingResponse(chunks, media_type="text/event-stream")(scope, receive, send)
 
     return stream
 
@@ -184,7 +184,7 @@ def _faults_of(service: Service, http: HttpRequest) -> Faults:
             "retry-after-ms": str(round(1e3 * wait_s)),
         }
         raise RefusedError(429, f"simulated rate limit; come back in {wait_s:g} s", None, headers)
-    # A generator of its own for each request: the draw does not depend on who asked before.
+    # A generator of its own for each request: the draw does not depend on earlier requests.
     chance = random.Random(1_000_003 * service.config.engine.seed + next(service.draws))  # noqa: S311
     if chance.random() < service.config.reject_share:
         wait = {"retry-after": str(math.ceil(faults.retry_after_s))}

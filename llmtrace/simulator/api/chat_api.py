@@ -1,4 +1,4 @@
-"""How do /v1/chat/completions and /v1/completions read and tell, in vLLM's manner?
+"""Read and write /v1/chat/completions and /v1/completions in vLLM's format.
 
 Key sets follow what vLLM 0.32 sends, plus `system_fingerprint` in every chunk.
 """
@@ -93,24 +93,24 @@ async def _stream_completion(reply: Reply, answer: Answer) -> AsyncIterator[byte
 
 
 def _whole_chat(reply: Reply, figures: Figures) -> Json:
-    told = parts(reply.pieces)
+    grouped = parts(reply.pieces)
     calls = [
         {
             "id": call_id(reply, piece),
             "type": "function",
             "function": {"name": reply.ask.tool, "arguments": text},
         }
-        for piece, text in told
+        for piece, text in grouped
         if piece.kind == "tool"
     ]
     message: Json = {
         "role": "assistant",
-        "content": _joined(told, "text"),
+        "content": _joined(grouped, "text"),
         "refusal": None,
         "annotations": None,
         "audio": None,
         "function_call": None,
-        "reasoning_content": _joined(told, "reasoning"),
+        "reasoning_content": _joined(grouped, "reasoning"),
     }
     if calls:
         message["tool_calls"] = calls
@@ -138,8 +138,8 @@ def _whole(reply: Reply, kind: str, said: Json, figures: Figures) -> Json:
     }
 
 
-def _joined(told: list[tuple[Piece, str]], kind: str) -> str | None:
-    return "".join(text for piece, text in told if piece.kind == kind) or None
+def _joined(grouped: list[tuple[Piece, str]], kind: str) -> str | None:
+    return "".join(text for piece, text in grouped if piece.kind == kind) or None
 
 
 def _delta(reply: Reply, before: Piece | None, piece: Piece) -> Json:

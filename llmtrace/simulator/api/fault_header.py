@@ -1,4 +1,4 @@
-"""Which misbehaviour can a request ask of the simulated server, so that clients can be tested?
+"""The faults that a request can have the simulated server inject, to test clients.
 
 Faults come from the server's configuration or, for one request, from the header
 `x-llmtrace-sim`, for example `x-llmtrace-sim: cut_after=5, keep_alive_s=0.02`.
@@ -36,7 +36,7 @@ class EngineFailedError(Exception):
 
 
 class StreamCutError(Exception):
-    """The stream ends in the middle of an answer, and nobody says why."""
+    """The stream ends in the middle of a response, without a reason."""
 
 
 class StreamDroppedError(Exception):

@@ -1,4 +1,4 @@
-"""How does /v1/messages read and tell, in Anthropic's manner?
+"""Read and write /v1/messages in Anthropic's format.
 
 Like a real vLLM it carries no figures of the engine, and nothing is sent before the first token.
 """
@@ -48,20 +48,20 @@ async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
     try:
         async for piece, token in answer:
             figures = token.figures
-            told = b""
+            frames = b""
             if before is None:
-                told += _event("message_start", message=_message(reply, [], None))
+                frames += _event("message_start", message=_message(reply, [], None))
             if not same_part(before, piece):
                 if before is not None:
-                    told += _event("content_block_stop", index=index)
+                    frames += _event("content_block_stop", index=index)
                     index += 1
                 block = _block(reply, piece, "")
-                told += _event("content_block_start", index=index, content_block=block)
+                frames += _event("content_block_start", index=index, content_block=block)
             if piece.text:
-                told += _event("content_block_delta", index=index, delta=_delta(piece))
+                frames += _event("content_block_delta", index=index, delta=_delta(piece))
             before = piece
-            if told:
-                yield told
+            if frames:
+                yield frames
     except EngineFailedError as failed:
         yield _event("error", error={"type": "api_error", "message": str(failed)})
     if figures:

@@ -1,6 +1,6 @@
-"""What will the simulated server answer to one request, and what does that ask of the engine?
+"""Plan the simulated response to one request, and the work it takes from the engine.
 
-Pure: a body that was read and a configuration go in; a reply to tell and a request to run come
+Pure: a body that was read and a configuration go in; a reply to send and a request to run come
 out.
 """
 
@@ -28,7 +28,7 @@ class ServerConfig:
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     model: str = "llmtrace-sim"
-    answer_tokens: int = 120  # median length of an answer nobody limits
+    answer_tokens: int = 120  # median length of a response without a limit
     gateway_s: float = 0.0  # spent in a simulated gateway before the engine, and reported by it
     faults: Faults = NO_FAULTS
     reject_share: float = 0.0  # of requests, answered with 429
@@ -67,7 +67,7 @@ def plan_reply(
     """Decide the answer to one request: how long, why it ends, and its very words.
 
     Raises:
-        RefusedError: another model was asked for, or prompt and answer do not fit.
+        RefusedError: the model is another, or prompt and response do not fit.
     """
     if ask.model not in (None, config.model):
         message = f"The model `{ask.model}` does not exist: here is only `{config.model}`."

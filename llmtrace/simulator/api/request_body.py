@@ -1,7 +1,7 @@
-"""What did the client ask for, and is it a request the engine can serve?
+"""Read a request's JSON body, and reject what the engine cannot serve.
 
 Typed readers over a JSON body that may hold anything. What is wrong with it becomes a
-`RefusedError`, which every protocol words in its own way.
+`RefusedError`, which every protocol formats in its own way.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_ask(body: Body, prompt: str, limit_names: tuple[str, ...]) -> Ask:
     """Read what all protocols share; the first of `limit_names` that is given counts.
 
     Raises:
-        RefusedError: a field of the wrong type, or more than one choice asked for.
+        RefusedError: a field of the wrong type, or more than one choice requested.
     """
     if _integer(body, "n", 1) != 1:
         raise RefusedError(400, "the simulated engine gives one choice: n must be 1", "n")

@@ -1,4 +1,4 @@
-"""How does /v1/responses read and tell, in vLLM's manner?
+"""Read and write /v1/responses in vLLM's format.
 
 Two events leave before prefill; the figures ride on the last one. Like a real vLLM it does not put
 the client's request id into the reply's id.
@@ -36,8 +36,8 @@ _DELTAS = {
 
 def _read(body: Body) -> Ask:
     given = body.get("input")
-    asked = given if isinstance(given, str) and given else messages_text(body, "input")
-    prompt = text_of(body.get("instructions")) + asked
+    prompt_text = given if isinstance(given, str) and given else messages_text(body, "input")
+    prompt = text_of(body.get("instructions")) + prompt_text
     return read_ask(body, prompt, ("max_output_tokens",))
 
 
@@ -51,29 +51,29 @@ async def _stream(reply: Reply, answer: Answer) -> AsyncIterator[bytes]:
     try:
         async for piece, token in answer:
             figures = token.figures
-            told = b""
+            frames = b""
             if not same_part(opened, piece):
                 if opened is not None:
-                    told += _close(event, reply, opened, text, index)
+                    frames += _close(event, reply, opened, text, index)
                     index += 1
                 opened, text = piece, ""
-                told += _open(event, reply, piece, index)
+                frames += _open(event, reply, piece, index)
             if piece.text:
                 text += piece.text
                 where = _where(reply, piece, index)
-                told += event(f"{_DELTAS[piece.kind]}.delta", delta=piece.text, **where)
-            if told:
-                yield told
+                frames += event(f"{_DELTAS[piece.kind]}.delta", delta=piece.text, **where)
+            if frames:
+                yield frames
     except EngineFailedError as failed:
         yield event("error", code="server_error", message=str(failed), param=None)
     if figures and opened:
-        told = _close(event, reply, opened, text, index)
-        yield told + event("response.completed", response=_response(reply, figures))
+        frames = _close(event, reply, opened, text, index)
+        yield frames + event("response.completed", response=_response(reply, figures))
 
 
 def _response(reply: Reply, figures: Figures | None) -> Json:
     """Return the response object, in progress without figures."""
-    told = parts(reply.pieces) if figures else []
+    grouped = parts(reply.pieces) if figures else []
     cut = figures is not None and reply.finish == "length"
     response: Json = {
         "id": reply.reply_id,
@@ -82,7 +82,7 @@ def _response(reply: Reply, figures: Figures | None) -> Json:
         "model": reply.model,
         "status": "in_progress" if figures is None else "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": [_item(reply, piece, text) for piece, text in told],
+        "output": [_item(reply, piece, text) for piece, text in grouped],
         "system_fingerprint": reply.fingerprint,
         "max_output_tokens": reply.ask.limit,
         "parallel_tool_calls": True,
@@ -114,7 +114,7 @@ def _usage(reply: Reply, figures: Figures) -> Json:
 
 
 def _numbered() -> Event:
-    """Return a function that frames events and numbers them in the order they are told."""
+    """Return a function that frames events and numbers them in the order they are sent."""
     numbers = itertools.count()
 
     def event(kind: str, **fields: object) -> bytes:
@@ -159,23 +159,23 @@ def _where(reply: Reply, piece: Piece, index: int) -> Json:
 
 def _open(event: Event, reply: Reply, piece: Piece, index: int) -> bytes:
     item = _item(reply, piece, "", "in_progress")
-    told = event("response.output_item.added", output_index=index, item=item)
+    frames = event("response.output_item.added", output_index=index, item=item)
     if piece.kind == "text":
         where = _where(reply, piece, index)
-        told += event("response.content_part.added", part=_part(piece, ""), **where)
-    return told
+        frames += event("response.content_part.added", part=_part(piece, ""), **where)
+    return frames
 
 
 def _close(event: Event, reply: Reply, piece: Piece, text: str, index: int) -> bytes:
     where = _where(reply, piece, index)
     if piece.kind == "tool":
-        told = event(f"{_DELTAS['tool']}.done", arguments=text, name=reply.ask.tool, **where)
+        frames = event(f"{_DELTAS['tool']}.done", arguments=text, name=reply.ask.tool, **where)
     else:
-        told = event(f"{_DELTAS[piece.kind]}.done", text=text, **where)
+        frames = event(f"{_DELTAS[piece.kind]}.done", text=text, **where)
     if piece.kind == "text":
-        told += event("response.content_part.done", part=_part(piece, text), **where)
+        frames += event("response.content_part.done", part=_part(piece, text), **where)
     item = _item(reply, piece, text)
-    return told + event("response.output_item.done", output_index=index, item=item)
+    return frames + event("response.output_item.done", output_index=index, item=item)
 
 
 RESPONSES = Dialect(

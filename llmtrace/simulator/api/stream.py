@@ -1,4 +1,4 @@
-"""How do tokens become the bytes of a stream, fault by fault?
+"""Turn tokens into the bytes of a stream, and inject faults into it.
 
 Async generators between the engine's inbox and the HTTP server; they know neither.
 """

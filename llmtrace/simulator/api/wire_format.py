@@ -1,6 +1,7 @@
-"""What do the protocols the simulated server speaks have in common?
+"""The functions and records shared by all protocols of the simulated server.
 
-A `Dialect` is four functions: read a body, tell a stream, tell a whole answer, tell a refusal.
+A `Dialect` is four functions: they read a body, and write a stream, a unary response and a
+rejection.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _KINDS = {400: "BadRequestError", 404: "NotFoundError", 429: "RateLimitError"}
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer in the making: what was asked and everything a wire format needs to tell it."""
+    """A response in the making: the request, and everything a wire format needs to send it."""
 
     ask: Ask
     reply_id: str
@@ -37,7 +38,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One endpoint: where it is, how its reply ids begin, and how it reads and tells."""
+    """One endpoint: its path, the prefix of its reply ids, its reader and its writers."""
 
     path: str
     id_prefix: str
@@ -49,7 +50,7 @@ class Dialect:
 
 
 def sse(payload: Mapping[str, object], event: str | None = None) -> bytes:
-    """Frame one server-sent event."""
+    """Return the bytes of one server-sent event."""
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
     name = f"event: {event}\n" if event else ""
     return f"{name}data: {text}\n\n".encode()

@@ -1,4 +1,4 @@
-"""Which causes of an incident can the embedded engine be given while it runs?
+"""The faults that can be injected into the embedded engine while it runs.
 
 Each changes the mechanism in a server's configuration and nothing else; rows and both metrics
 pages follow. `server.change(incident(server.config, "gpu_throttle", 2))` begins one, and

@@ -1,4 +1,4 @@
-"""Which of vLLM's metrics does the simulated engine keep, and what moves each?
+"""The vLLM metrics that the simulated engine keeps, and the events that change each.
 
 Names, labels and buckets are those of vLLM 0.32; the help texts say that it is a simulation. The
 functions know a `Meter`, not Prometheus: `llmtrace.simulator.server` brings the client library.
@@ -47,7 +47,7 @@ class Family:
 
 
 class Meter(Protocol):
-    """Where figures go."""
+    """Receiver of the engine's metrics."""
 
     def count(self, name: str, amount: float, value: str = "") -> None:
         """Add to a counter, under `value` of its own label if it has one."""
@@ -101,7 +101,7 @@ FAMILIES: Final = (
     ),
 )  # fmt: skip
 
-# Gauges are read when somebody scrapes: family and value of its own label -> figure.
+# Gauges are read at each scrape: family and value of its own label -> figure.
 READINGS: Final[Mapping[tuple[str, str], Callable[[EngineConfig, EngineState], float]]] = {
     ("vllm:num_requests_running", ""): lambda _, state: len(state.running),
     ("vllm:num_requests_waiting", ""): lambda _, state: len(state.waiting),

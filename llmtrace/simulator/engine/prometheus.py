@@ -1,4 +1,4 @@
-"""How do the simulated engine's figures come out at /metrics?
+"""Expose the simulated engine's metrics at /metrics.
 
 A registry of its own for every engine, filled with the families that `metrics` lists.
 """

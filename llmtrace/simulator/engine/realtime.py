@@ -1,4 +1,4 @@
-"""How does the engine model run in real time, and how do its tokens reach their readers?
+"""Run the engine model in real time, and deliver its tokens to their consumers.
 
 One task takes steps on the running event loop; every time it reports is read from the clock when
 the thing happened, never from the model's plan.
@@ -37,7 +37,7 @@ class LiveEngine:
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keep the parts; `watch` is told of every step that ended."""
+        """Keep the parts; `watch` is called with every step that ended."""
         self.config = config
         self.state = EngineState()
         self._watch = watch

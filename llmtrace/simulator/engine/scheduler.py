@@ -1,4 +1,4 @@
-"""What does one engine do with the requests it is given, step by step?
+"""Schedule the requests of one engine, step by step.
 
 Pure functions over frozen data: a state and a time go in, the next state comes out. Nothing here
 sleeps or reads a clock: `simulate` runs it in virtual time, `realtime` in real time.
@@ -210,7 +210,7 @@ def _step_seconds(config: EngineConfig, index: int, batch: list[tuple[Sequence, 
         else:
             attention = (context + tokens / 2) * config.attention_s
             seconds += tokens * (config.prefill_token_s + attention)
-    # A generator of its own for each step: the draw does not depend on who asked before.
+    # A generator of its own for each step: the draw does not depend on earlier steps.
     noise = random.Random(config.seed * 1_000_003 + index).gauss(0.0, config.jitter)  # noqa: S311
     return seconds * max(0.1, 1.0 + noise)
 

@@ -1,4 +1,4 @@
-"""Which data describe a simulated engine: its size, its requests, what became of them?
+"""The data of a simulated engine: its size, its requests, and their results.
 
 Frozen records without behaviour beyond derived figures; `scheduler` moves them.
 """

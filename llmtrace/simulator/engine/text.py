@@ -1,7 +1,7 @@
-"""What does the simulated engine say, how long is it, and how long was the question?
+"""Draw the simulated engine's text and its length, and count the tokens of prompts.
 
 Words drawn by seed from a small vocabulary; nothing understands them. The same prompt always gets
-the same answer.
+the same response.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def count_tokens(text: str) -> int:
 
 
 def natural_tokens(prompt: str, seed: int, median: int) -> int:
-    """Draw how many tokens the answer to a prompt has when nobody limits it."""
+    """Draw the number of tokens of a response without a limit."""
     drawn = _draws(prompt, seed).lognormvariate(math.log(median), _SPREAD)
     return max(_SHORTEST, round(drawn))
 
@@ -82,7 +82,7 @@ def _draws(prompt: str, seed: int) -> random.Random:
 
 
 def _words(prompt: str, seed: int) -> Iterator[str]:
-    """Yield words for ever, each with the space before it, as tokenizers cut them."""
+    """Yield words without end, each with the space before it, as tokenizers cut them."""
     yield from (f" {word}" if number else word for number, word in enumerate(_OPENING.split()))
     draws = _draws(prompt, seed)
     while True:

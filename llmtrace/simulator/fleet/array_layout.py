@@ -1,7 +1,7 @@
-"""Which figures describe a fleet to the event loop, and in which column of an array does each lie?
+"""Name the columns of the arrays that describe a fleet to the event loop.
 
-The loop in `kernel` is compiled and sees arrays alone. These enumerations name their columns, so
-that a fault says `Engine.SPEED` and not 2. Times are seconds from the start of the simulation.
+The loop in `event_loop` is compiled and sees arrays alone. These enumerations name their columns,
+so that a fault says `Engine.SPEED` and not 2. Times are seconds from the start of the simulation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _Columns(IntEnum):
 
 @unique
 class Table(_Columns):
-    """What a change can change."""
+    """The table that a planned change writes to."""
 
     ENGINE = auto()
     GATEWAY = auto()

@@ -1,4 +1,4 @@
-"""What does `llmtrace simulate` do?"""
+"""Run `llmtrace simulate`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def write_day(
         faults: causes and their severities, from 1 to 3; none = a quiet day.
         seed: decides what is left to chance.
         shift: what people ask differently.
-        drop: signals nobody scraped; `*` = all of them.
-        say: where progress is told.
+        drop: signals that were not scraped; `*` = all of them.
+        say: stream of the progress.
 
     Raises:
         ConfigError: a cause, a severity or the folder cannot be, or the extra is not installed.
@@ -48,8 +48,8 @@ def write_day(
     simulated = simulate(scenario)
     write_case(out, simulated.case)
     truth = simulated.truth
-    told = {"causes": truth.causes, "shift": truth.shift, "shown": truth.shown}
-    (out / _TRUTH).write_text(json.dumps(told) + "\n", encoding="utf-8")
+    content = {"causes": truth.causes, "shift": truth.shift, "shown": truth.shown}
+    (out / _TRUTH).write_text(json.dumps(content) + "\n", encoding="utf-8")
     case = simulated.case
     print(f"{out}: {case.rows.n} rows, {len(case.signals)} samples", file=say)
     for metric, (before, after) in truth.moved.items():
@@ -59,7 +59,7 @@ def write_day(
             line = f"p95 {metric:10}  {before:7.3f}s -> {after:7.3f}s"
         print(f"  {line}", file=say)
     if (faults or shift) and not truth.shown:
-        print("  nothing moved visibly: nobody would have called", file=say)
+        print("  no metric moved visibly: there is no incident", file=say)
 
 
 def list_faults(out: TextIO) -> None:

@@ -1,7 +1,7 @@
-"""What stands where on a day: engines, gateways, regions, tenants, routes, client programs?
+"""Draw a deployment: engines, gateways, regions, tenants, routes, client programs.
 
 `draw` invents a plausible deployment from a seed, so that no two simulated days are alike. What a
-fault needs to be possible at all (adapters, speculative decoding, agents) is asked for by name.
+fault needs to be possible at all (adapters, speculative decoding, agents) is requested by name.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Deployment:
     gateway_s: float = 0.004
     gateway_workers: int = 64
     gateway_tells: bool = True
-    engine_tells: Source | None = "engine_inband"
+    engine_source: Source | None = "engine_inband"
     gpu: bool = True
     version: str = "0.32.0"
     names: tuple[str, ...] = field(default=())
@@ -113,7 +113,7 @@ class Deployment:
 
     @property
     def output_mean(self) -> float:
-        """Mean output tokens, those nobody sees included."""
+        """Mean output tokens, hidden ones included."""
         base = self.cost.base_s
         return self._mean(
             lambda r: r.output * np.exp(r.output_spread**2 / 2) + 1.28 * r.silent_s / base
@@ -199,7 +199,7 @@ def draw(rng: np.random.Generator, needs: Collection[str] = ()) -> Deployment:
         kv_share=0.7 if "kv_transfer" in needs else 0.0,
         gateway_s=float(rng.uniform(0.003, 0.012)),
         gateway_tells=_chance(rng, 0.8),
-        engine_tells=str(rng.choice(["engine_inband", "engine_span", "engine_plugin"])),  # type: ignore[arg-type]
+        engine_source=str(rng.choice(["engine_inband", "engine_span", "engine_plugin"])),  # type: ignore[arg-type]
     )
     return size_up(rng, draft, wide="wide" in needs)
 

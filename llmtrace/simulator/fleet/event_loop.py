@@ -1,4 +1,4 @@
-"""What happens to every request of a fleet, event by event?
+"""Simulate every request of a fleet, event by event.
 
 One loop over arrivals, gateway work, engine steps and client ends, compiled by numba: a million
 requests take seconds. Engines run the scheduler of vLLM V1 step by step: running sequences first,
@@ -95,16 +95,16 @@ _HTTP_OK, _TOO_MANY, _BAD_GATEWAY, _UNAVAILABLE = 200, 429, 502, 503
 _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 0.5, 8.0
 
 
-# What is asked: a record a request; times in seconds.
+# The workload: a record a request; times in seconds.
 WORK: Final = np.dtype(
     [
-        ("start", "f8"),  # of those nobody has to wait for, ascending; inf = follows another
+        ("start", "f8"),  # of those that follow no other, ascending; inf = follows another
         ("pool", "i8"),
         ("tenant", "i8"),
         ("gateway", "i8"),
         ("prompt", "i8"),
         ("output", "i8"),
-        ("group", "i8"),  # whose prefix it shares; -1 = nobody's
+        ("group", "i8"),  # group that shares its prefix; -1 = none
         ("group_tokens", "i8"),
         ("adapter", "i8"),  # -1 = the base model
         ("before", "f8"),  # name, connection and sending, with the way there
@@ -290,7 +290,7 @@ def run(
 
 @njit(cache=True)
 def _push(heap: Any, at: float, kind: int, i: int) -> None:
-    # Equal times are told apart by the request, so that the order is the same in every run.
+    # Equal times are ordered by the request, so that the order is the same in every run.
     heapq.heappush(heap, (np.float64(at), np.int64(i), np.int64(kind), np.int64(i)))
 
 
@@ -878,7 +878,7 @@ def _first_token(
         fleet.prefix_used[r, group] = now
         _evict(fleet, r)
     if not np.isnan(fate[i].first):
-        return  # asked again after it broke: the client has had its first chunk
+        return  # repeated after it broke: the client has had its first chunk
     fate[i].first_token = now
     fate[i].queue_s = fate[i].scheduled - fate[i].queued
     fate[i].prefill_s = now - fate[i].scheduled

@@ -1,8 +1,8 @@
-"""How is each cause of an incident brought about, and how badly?
+"""Inject each cause of an incident, at a severity.
 
 One function a cause. It changes a mechanism (blocks of the cache, the speed of a GPU, a proxy's
-buffer, what people ask) and nothing else: rows and signals follow from the model. Severity is a
-number from 1 (hardly felt) to 3 (everybody calls); what lies between is allowed.
+buffer, the workload) and nothing else: rows and signals follow from the model. Severity is a
+number from 1 (hardly noticed) to 3 (severe); what lies between is allowed.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def kv_transfer(day: Day, severity: float) -> None:
 
 @_fault("ttft", needs=("adapters",))
 def lora_slots(day: Day, severity: float) -> None:
-    """More adapters are asked for than fit into a batch: some models wait, others do not."""
+    """More adapters are requested than fit into a batch: some models wait, others do not."""
     fits = round(_scale(severity, 6, 5, 4))
     day.change(Engine.MAX_LORAS, fits)
     if _chance(day, 0.6):

@@ -1,6 +1,6 @@
-"""What is planned for a simulated day, before it runs?
+"""The plan of a simulated day: the deployment, and what changes in it and when.
 
-A `Day` is the deployment, what will change in it and when, and how the questions will differ from
+A `Day` is the deployment, what will change in it and when, and how the workload will differ from
 then on. Faults write into it (`faults`); `workload` and `fleet` read it.
 """
 
@@ -42,7 +42,7 @@ class Change:
 
     @property
     def table(self) -> Table:
-        """Which table the figure is in."""
+        """The table of the changed value."""
         return _TABLES[type(self.what)]
 
 
@@ -60,7 +60,7 @@ class Day:
     """A day being planned. Times are seconds of the simulation; the incident begins at `onset`.
 
     Attributes:
-        rng: chance for whoever plans.
+        rng: random numbers of the plan.
         deployment: what stands at the beginning; faults may replace it before anything runs.
         before_s, after_s: how long the two windows are.
         changes: of figures of the fleet.

@@ -1,4 +1,4 @@
-"""How do the loop's tables look at the beginning of a day, and what comes out of running it?"""
+"""Build the event loop's tables for a day, run it, and return the results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from llmtrace.simulator.fleet.event_loop import (
 )
 from llmtrace.simulator.fleet.faults import KV_BASE_S, KV_TOKEN_S
 from llmtrace.simulator.fleet.plan import Day, Records
-from llmtrace.simulator.fleet.traffic import Asked, ask
+from llmtrace.simulator.fleet.traffic import Demand, draw_demand
 
 TICK_S: Final = 15.0
 _SIZES: Final = 24
 _MAX_WORKERS: Final = 512
-_MAX_SEATS: Final = 65_536  # of a batch, whatever is asked for
+_MAX_SEATS: Final = 65_536  # of a batch, whatever the settings
 _NEVER: Final = 1e18
 _VERIFY: Final = 0.25  # a drafted token costs this much of a sequence
 _DRAFT: Final = 0.06  # and this much of a step, for the draft model
@@ -35,19 +35,19 @@ _DRAFT: Final = 0.06  # and this much of a step, for the draft model
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A day that ran."""
+    """A simulated day with its results."""
 
     day: Day
-    asked: Asked
+    demand: Demand
     fate: Records  # of kernel.FATE
     samples: Samples
 
 
 def run_day(day: Day, seed: int) -> Ran:
     """Run a planned day from its first question to the end of its last answer."""
-    asked = ask(day, seed)
-    fate, samples = run_requests(day, asked.work, seed)
-    return Ran(day, asked, fate, samples)
+    demand = draw_demand(day, seed)
+    fate, samples = run_requests(day, demand.work, seed)
+    return Ran(day, demand, fate, samples)
 
 
 def run_requests(day: Day, work: Records, seed: int) -> tuple[Records, Samples]:

@@ -1,7 +1,7 @@
-"""Which days can be simulated, and what became of their requests?
+"""Simulate a scenario, and return its case and the truth about it.
 
-A `Scenario` is data: faults with their severities, a seed, what nobody scraped. `simulate` plays
-it and returns the case, as it would have been seen, and beside it the truth.
+A `Scenario` is data: faults with their severities, a seed, which signals are missing. `simulate`
+runs it and returns the case, as it would have been recorded, and the truth.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Scenario:
     """One day.
 
     Attributes:
-        seed: decides everything that is left to chance, the deployment included.
+        seed: of all random numbers, those of the deployment included.
         faults: causes and their severities, from 1 to 3.
-        shift: what people ask differently, of `shifts.SHIFTS`; no fault.
-        before_s, after_s: how long the windows are.
-        drop: signals nobody scraped; `*` = all of them.
-        tells: who tells of the engine's times; `engine` = whoever the seed says, `nobody` = a
-            hosted API.
+        shift: change of the workload, of `SHIFTS`; no fault.
+        before_s, after_s: lengths of the two intervals, in seconds.
+        drop: signals that were not scraped; `*` = all of them.
+        engine_source: source of the engine's times; `engine` = drawn by the seed, `none` = not
+            reported, as by a hosted API.
     """
 
     seed: int
@@ -52,7 +52,7 @@ class Scenario:
     before_s: float = 1800.0
     after_s: float = 600.0
     drop: tuple[str, ...] = ()
-    tells: Source | Literal["engine", "nobody"] = "engine"
+    engine_source: Source | Literal["engine", "none"] = "engine"
 
     def __post_init__(self) -> None:
         for cause, severity in self.faults:
@@ -94,7 +94,7 @@ class Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """A case and its truth."""
+    """The case of a scenario, and the truth about it."""
 
     scenario: Scenario
     case: Case
@@ -111,9 +111,9 @@ def simulate(scenario: Scenario) -> Simulated:
     needs = {need for fault in faults for need in fault.needs}
     rng = np.random.default_rng([scenario.seed, 0])
     deployment = draw(rng, sorted(needs))
-    if scenario.tells != "engine":
-        told = None if scenario.tells == "nobody" else scenario.tells
-        deployment = replace(deployment, engine_tells=told)
+    if scenario.engine_source != "engine":
+        source = None if scenario.engine_source == "none" else scenario.engine_source
+        deployment = replace(deployment, engine_source=source)
     day = Day(rng, deployment, scenario.before_s, scenario.after_s)
     if scenario.shift is not None:
         SHIFTS[scenario.shift](day)
@@ -171,7 +171,7 @@ def _p95(values: Floats) -> float:
 
 
 def is_visible(case: Case, moved: dict[str, tuple[float, float]], metric: str) -> bool:
-    """Return whether a metric is so much worse that somebody would have noticed."""
+    """Return whether a metric is so much worse that an on-call engineer would notice."""
     if metric not in moved:
         return False
     before, after = moved[metric]

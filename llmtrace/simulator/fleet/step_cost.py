@@ -1,4 +1,4 @@
-"""What does a step of an engine cost, on which machine?
+"""The time of an engine's step, by machine.
 
 `cpu-tiny` was measured (docs/simulator.md says how, tests hold the fit to it). The GPU models are
 assumed: their figures are set so that output tokens take the 20 to 80 ms and prompts the 100 to

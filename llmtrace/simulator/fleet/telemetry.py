@@ -1,7 +1,7 @@
-"""What would clients, engines and gateways have told of a day that ran?
+"""Turn a simulated day into the rows, signals and facts that would be recorded.
 
-Rows as the SDK makes them, with `None` where it could not know: an engine tells of requests that
-came to their end, and of no others. Durations are whole nanoseconds before they are seconds, so
+Rows as the SDK makes them, with `None` where it could not know: an engine reports requests that
+ended, and no others. Durations are whole nanoseconds before they are seconds, so
 that a row's stages add up to its wait.
 """
 
@@ -39,8 +39,8 @@ def observe(
     Args:
         ran: the day.
         epoch_s: unix time of its first second.
-        drop: signals nobody scraped; `*` = all of them.
-        metric: what somebody complained about.
+        drop: signals that were not scraped; `*` = all of them.
+        metric: the metric of the incident.
     """
     day = ran.day
     return Case(
@@ -84,17 +84,17 @@ class _Requests:
         self.kept = kept
         self.ran = ran
         self.fate = fate = fate[kept]
-        self.work = work = ran.asked.work[kept]
+        self.work = work = ran.demand.work[kept]
         self.deployment = deployment
         self.epoch_s = epoch_s
         self.start = epoch_s * _NS + _ns(fate.started)
-        self.turn = ran.asked.turn[kept]
+        self.turn = ran.demand.turn[kept]
         had = ~np.isnan(fate.first)
         self.had = had
-        tells = deployment.engine_tells
+        source = deployment.engine_source
         success = fate.outcome == Outcome.SUCCESS
         self.success = success
-        engine = success & had & (fate.retry_decode == 0) & (tells is not None)
+        engine = success & had & (fate.retry_decode == 0) & (source is not None)
         self.engine = engine
 
         e2e = _ns(fate.end - fate.started)
@@ -102,17 +102,17 @@ class _Requests:
         ttft = np.minimum(ttft, e2e)
         decode, render = np.where(had, _ns(fate.waited), 0), np.where(had, _ns(fate.held), 0)
         e2e = np.where(had, ttft + decode + render, e2e)
-        asked = ran.asked
+        demand = ran.demand
         first_try = fate.attempts <= 1
         sent = ~np.isnan(fate.sent)
         parts = {
             "client_wait": np.where(sent, _ns(fate.sent - fate.started), 0),
             **{
-                name: np.where(first_try, _ns(getattr(asked, name)[kept]), 0)
+                name: np.where(first_try, _ns(getattr(demand, name)[kept]), 0)
                 for name in ("dns", "connect", "tls")
             },
-            "send": _ns(asked.send[kept]),
-            "rtt": _ns(asked.rtt[kept]),
+            "send": _ns(demand.send[kept]),
+            "rtt": _ns(demand.rtt[kept]),
         }
         lost = ~had & (fate.retry_gateway > 0) & ~success  # every attempt was answered by a status
         left = sent & (fate.attempts > 0)
@@ -141,13 +141,13 @@ class _Requests:
         self.unattributed = np.where(engine, 0, rest)
         self.e2e, self.ttft = e2e, ttft
         self.parts = parts
-        told = success  # usage comes with the last chunk
+        has_usage = success  # usage comes with the last chunk
         tokens = fate.produced.astype(np.float64)
         routed = ~np.isnan(fate.routed) & (fate.status == _HTTP_OK)
         self.routed = routed
-        plugin = tells == "engine_plugin"
-        span = tells in ("engine_span", "engine_plugin")
-        spec = deployment.spec_tokens > 0 and tells in ("engine_inband", "engine_plugin")
+        plugin = source == "engine_plugin"
+        span = source in ("engine_span", "engine_plugin")
+        spec = deployment.spec_tokens > 0 and source in ("engine_inband", "engine_plugin")
         # A proxy that gathers chunks keeps the headers as well.
         answered = np.where(
             _buffered(ran, fate.first), fate.first, fate.routed + 0.002 + work.back
@@ -157,7 +157,9 @@ class _Requests:
             "ttft_s": _known(ttft, had),
             "ttft_arrival_s": _known(ttft, had),
             "tpot_s": np.where(
-                told & (tokens > 1), (fate.last - fate.first) / np.maximum(tokens - 1, 1), np.nan
+                has_usage & (tokens > 1),
+                (fate.last - fate.first) / np.maximum(tokens - 1, 1),
+                np.nan,
             ),
             "e2e_s": e2e / _NS,
             "unattributed_s": self.unattributed / _NS,
@@ -168,9 +170,9 @@ class _Requests:
             "answered_s": np.where(routed, answered - fate.started, np.nan),
             "last_content_s": np.where(had, np.fmax(fate.last, fate.first) - fate.started, np.nan),
             "first_chunk_frontend_s": np.where(engine & span, fate.front_s, np.nan),
-            "prompt_tokens": np.where(told, work.prompt, np.nan),
-            "cached_tokens": np.where(told, fate.cached, np.nan),
-            "output_tokens": np.where(told, tokens, np.nan),
+            "prompt_tokens": np.where(has_usage, work.prompt, np.nan),
+            "cached_tokens": np.where(has_usage, fate.cached, np.nan),
+            "output_tokens": np.where(has_usage, tokens, np.nan),
             "chunks": fate.chunks.astype(np.float64),
             "burst_chunks": np.where(many, fate.bursts, np.nan),
             "attempts": np.maximum(fate.attempts, 1).astype(np.float64),
@@ -190,12 +192,12 @@ class _Requests:
 
     def _words(self) -> dict[str, tuple[NDArray[np.int32], Sequence[str]]]:
         deployment, fate, kept = self.deployment, self.fate, self.kept
-        asked = self.ran.asked
+        demand = self.ran.demand
         happened = [h.at for h in self.ran.day.happenings if h.kind == "deploy"]
         deployed = fate.started >= min(happened) if happened else np.zeros(len(kept), bool)
         regions = [region.name for region in deployment.regions]
         base = deployment.model.rpartition("-")[2]
-        tells = deployment.engine_tells
+        source = deployment.engine_source
         failed = fate.outcome == Outcome.ERROR
         errors = sorted({*_ERRORS.values(), "APIError"})
         kind = np.full(len(kept), errors.index("APIError"))
@@ -210,19 +212,19 @@ class _Requests:
                 [f"llama-{base}", *(f"llama-{base}-lora-{k}" for k in range(deployment.adapters))],
             ),
             "provider": _one("vllm", len(kept)),
-            "route": (asked.route[kept], [route.name for route in deployment.routes]),
+            "route": (demand.route[kept], [route.name for route in deployment.routes]),
             "tenant": (self.work.tenant, [f"tenant-{k}" for k in range(len(deployment.tenants))]),
-            "region": (asked.region[kept], regions),
+            "region": (demand.region[kept], regions),
             "replica": (np.where(self.routed, fate.replica, -1), deployment.names),
             "version": (deployed.astype(np.int64), _REVISIONS),
-            "gateway": (asked.region[kept], [f"gateway-{region}" for region in regions]),
-            "client": (asked.app[kept], [app.name for app in deployment.apps]),
+            "gateway": (demand.region[kept], [f"gateway-{region}" for region in regions]),
+            "client": (demand.app[kept], [app.name for app in deployment.apps]),
             "outcome": (fate.outcome, OUTCOMES),
             "finish_reason": (np.where(self.success, length, -1), ["stop", "length"]),
             "error_type": (np.where(failed, kind, -1), errors),
         }
         sources: dict[str, str | None] = dict.fromkeys(STAGES, "client")
-        sources |= {"queue": tells, "prefill": tells, "gateway": "server_timing"}
+        sources |= {"queue": source, "prefill": source, "gateway": "server_timing"}
         for stage, (_, known) in self.stages.items():
             code = np.where(known, 0, -1)
             words[f"{stage}_source"] = (code, [sources[stage] or "client"])
@@ -256,7 +258,7 @@ class _Turns:
         inside = requests.turn >= 0
         count = len(openers)
         skip = int(openers[0] < 0) if count else 0
-        asked, fate = requests.ran.asked, requests.fate
+        demand, fate = requests.ran.demand, requests.fate
 
         def total(values: NDArray[Any]) -> NDArray[Any]:
             sums = np.zeros(count, values.dtype)
@@ -270,10 +272,10 @@ class _Turns:
 
         # Tools run after a request that came to its end.
         went = requests.success & (fate.produced > 0)
-        calls = total(np.where(went, asked.tool_calls[requests.kept], 0))
-        wall = total(np.where(went, _ns(asked.tool_wall[requests.kept]), 0))
-        serial = total(np.where(went, asked.tool_serial[requests.kept], 0.0))
-        critical = total(np.where(went, asked.tool_critical[requests.kept], 0.0))
+        calls = total(np.where(went, demand.tool_calls[requests.kept], 0))
+        wall = total(np.where(went, _ns(demand.tool_wall[requests.kept]), 0))
+        serial = total(np.where(went, demand.tool_serial[requests.kept], 0.0))
+        critical = total(np.where(went, demand.tool_critical[requests.kept], 0.0))
         self.openers = openers[skip:]
         whole = np.isin(self.openers, requests.kept)
         self.whole = whole
@@ -283,7 +285,7 @@ class _Turns:
                  requests.stages.items()}  # fmt: skip
         ns["render"] = ns["render"] + wall
         unattributed = total(requests.unattributed)
-        for name, all_known in known.items():  # part of a sum nobody knows is no figure
+        for name, all_known in known.items():  # a sum with an unknown part is unknown
             unattributed = unattributed + np.where(all_known, 0, ns[name])
             ns[name] = np.where(all_known, ns[name], 0)
         e2e = sum(ns.values()) + unattributed

@@ -1,7 +1,7 @@
-"""Who asks what, and when?
+"""Draw the workload of a day: which client sends which prompt, and when.
 
-Draws a day's questions as arrays: arrivals that come in bursts, routes with their lengths, tenants
-who share prompts, regions, client programs, agents whose tools ask again.
+Draws a day's requests as arrays: arrivals that come in bursts, routes with their lengths, tenants
+who share prompts, regions, client programs, agents whose tools send more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Demand:
     """What is known of every question besides `WORK`: indices into the deployment's names."""
 
     work: Records  # of kernel.WORK
@@ -61,7 +61,7 @@ def arrivals(day: Day, rng: np.random.Generator) -> _Floats:
     return np.sort(np.repeat(np.arange(bins), counts) * _BIN_S + rng.random(counts.sum()))
 
 
-def ask(day: Day, seed: int) -> Asked:
+def draw_demand(day: Day, seed: int) -> Demand:
     """Draw the questions of a day; what is left to chance, the seed decides."""
     deployment = day.deployment
     rng = np.random.default_rng([seed, 1])
@@ -99,7 +99,7 @@ def ask(day: Day, seed: int) -> Asked:
     def real(name: str) -> _Floats:
         return np.ascontiguousarray(w[name], np.float64)
 
-    return Asked(
+    return Demand(
         work=work,
         route=whole("route"),
         region=whole("region"),

@@ -1,6 +1,6 @@
-"""What may people ask differently on a day on which nothing is broken?
+"""Change the workload of a day without any fault.
 
-The engines have room for all of it: what changes is what is asked, and not how it is served.
+The engines have room for all of it: the requests change, and not how they are served.
 """
 
 from __future__ import annotations
