@@ -52,7 +52,7 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 _TESTING: Final = ("capture", "FakeClock", "fake_stream", "fake_async_stream", "make_row")
 _TARGET: Final = re.compile(r"^([\w-]+):.*?## (.+)$", re.MULTILINE)
 _SECTION: Final = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Example):$", re.MULTILINE)
-# What a function returns; nobody makes one.
+# What a function returns; callers do not construct it.
 _NOT_MADE_BY_USERS: Final = frozenset({"Instrumented"})
 _STARS: Final[Mapping[Any, str]] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
@@ -206,8 +206,8 @@ def metrics() -> str:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         names: tuple[str, ...] = getattr(family, "_labelnames", ())
         labels = [label for label in names if label not in _COMMON_LABELS]
-        told = ", ".join(f"`{label}`" for label in labels)
-        lines.append(f"| `{name}` | {family.type} | {told} | {family.documentation} |")
+        label_names = ", ".join(f"`{label}`" for label in labels)
+        lines.append(f"| `{name}` | {family.type} | {label_names} | {family.documentation} |")
     sink.close()
     return "\n".join(lines)
 
@@ -221,7 +221,7 @@ def recorded_series() -> str:
     """List what the recording rules of the default budget make."""
     settings = RuleSettings()
     lines = ["| series | what it is |", "|---|---|"]
-    told = {
+    meanings = {
         bad_rate(): "Requests a second that break a promise.",
         valid_rate(): "Requests a second that count for it.",
         bad_total(): "The same of all label sets: what every longer window is summed of.",
@@ -230,10 +230,12 @@ def recorded_series() -> str:
         REMAINING: "What is left of 30 days' error budget: 1 = all of it.",
     }
     for window in (*settings.windows, settings.period):
-        told[bad_ratio(window)] = f"Share that broke it over {window}; over `allowed`, the burn."
+        meanings[bad_ratio(window)] = (
+            f"Share that broke it over {window}; over `allowed`, the burn."
+        )
     for window in settings.short_windows:
-        told[valid_count(window)] = f"Requests that counted in {window}."
-    return "\n".join([*lines, *(f"| `{name}` | {words} |" for name, words in told.items())])
+        meanings[valid_count(window)] = f"Requests that counted in {window}."
+    return "\n".join([*lines, *(f"| `{name}` | {words} |" for name, words in meanings.items())])
 
 
 def targets() -> str:
@@ -324,8 +326,8 @@ def collector_settings() -> str:
     """Print every setting of `llmtrace collect`."""
     lines = ["| setting | variable | default | what it is |", "|---|---|---|---|"]
     for key, default, words in leaves(Config):
-        name, told = ".".join(key), _default(key, default)
-        lines.append(f"| `{name}` | `{variable(PREFIX, key)}` | {told} | {words} |")
+        name, default_text = ".".join(key), _default(key, default)
+        lines.append(f"| `{name}` | `{variable(PREFIX, key)}` | {default_text} | {words} |")
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ if ! command -v apt-get >/dev/null 2>&1 || [ "$(id -u)" != 0 ]; then
     exit 0
 fi
 if [ ! -e /usr/sbin/policy-rc.d ]; then
-    # A service that starts by itself would take a port nobody asked for.
+    # A service that starts by itself would take a port that is not wanted.
     printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d
     chmod 755 /usr/sbin/policy-rc.d
     trap 'rm -f /usr/sbin/policy-rc.d' EXIT

@@ -27,7 +27,7 @@ INSTALLED_MARKER: Final = "llmtrace-installed.json"
 
 TORCH_VERSION: Final = "2.13.0"
 TORCH_INDEX_VARIABLE: Final = "LLMTRACE_TORCH_INDEX"
-# Counted up when the steps below change, so that older environments are mended.
+# Counted up when the steps below change, so that older environments are repaired.
 RECIPE: Final = 1
 OLDEST_PYTHON: Final = (3, 11)
 

@@ -59,7 +59,7 @@ def draw(rows: Sequence[Row], unseen: TextIO) -> str:
 
 
 def own_fonts(svg: str) -> str:
-    """Take out the font that Rich fetches from a server: a picture asks nobody for anything."""
+    """Take out the font that Rich fetches from a server: a picture loads nothing."""
     svg = re.sub(r"\s*@font-face \{.*?\n    \}", "", svg, flags=re.DOTALL)
     return svg.replace("Fira Code, monospace", _FONTS)
 

@@ -1,4 +1,4 @@
-"""Settings for every test: properties are not timed, since other work may run beside them."""
+"""Settings for every test: properties are not timed, since other work may run at the same time."""
 
 from __future__ import annotations
 

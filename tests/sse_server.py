@@ -102,7 +102,7 @@ class Answer:
     def _send(self, payload: bytes) -> None:
         try:
             self._sock.sendall(payload)
-        except OSError as error:  # the client went away: there is nobody left to tell
+        except OSError as error:  # the client went away: no response can be sent
             raise Cut from error
 
 

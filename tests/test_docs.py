@@ -64,7 +64,7 @@ def test_every_page_is_up_to_date_and_every_example_runs():
 @pytest.mark.parametrize(
     "unwanted",
     [
-        pytest.param(r"pip3? install\W+llmtrace\b(?!-stages)", id="a package of somebody else's"),
+        pytest.param(r"pip3? install\W+llmtrace\b(?!-stages)", id="a package of another project"),
         pytest.param(r"(?<![\w.])/(home|root|work|tmp|Users)/|[A-Z]:\\", id="a machine's path"),
         pytest.param(r"\b(TODO|TBD|FIXME|XXX)\b|(?i:lorem ipsum|coming soon)", id="a placeholder"),
     ],
@@ -177,7 +177,7 @@ def test_the_picture_fetches_nothing():
 
 
 def test_what_is_generated_is_made_anew(docs: ModuleType, project: Path):
-    """A generated part that says something else is found, and mended without --check."""
+    """A generated part that says something else is found, and rewritten without --check."""
     page = project / "README.md"
     page.write_text(
         "# Make\n\n<!-- generated: make -->\n\nold\n\n<!-- end -->\n", encoding="utf-8"
@@ -216,7 +216,7 @@ def test_a_part_without_an_end_is_named(docs: ModuleType, project: Path, after: 
 
 
 def test_what_nothing_generates_is_named(docs: ModuleType, project: Path):
-    """A page cannot ask for a part nobody makes."""
+    """A page cannot name a part that is not made."""
     page = project / "README.md"
     page.write_text("<!-- generated: wishes -->\n\n<!-- end -->\n", encoding="utf-8")
 

@@ -86,20 +86,22 @@ def _lines(start: int, options: argparse.Namespace) -> Iterator[str]:
             "service": f"s{number // 25}", "region": "eu",
         }  # fmt: skip
         for name, own, value in _page():
-            told = _told({**own, **labels, "job": "app", "instance": f"i{number}:1"})
+            series_labels = _series_labels(
+                {**own, **labels, "job": "app", "instance": f"i{number}:1"}
+            )
             for at in scraped:
-                yield f"{name}{told} {value * (at - since):g} {at}\n"
+                yield f"{name}{series_labels} {value * (at - since):g} {at}\n"
         for slo in SLOS:
-            told = _told({**labels, "budget": DEFAULT.name, "slo": slo})
+            series_labels = _series_labels({**labels, "budget": DEFAULT.name, "slo": slo})
             for at in recorded:
-                yield f"{bad_rate()}{told} {0.01 * (1 + at % 7):g} {at}\n"
-                yield f"{valid_rate()}{told} 2.5 {at}\n"
+                yield f"{bad_rate()}{series_labels} {0.01 * (1 + at % 7):g} {at}\n"
+                yield f"{valid_rate()}{series_labels} 2.5 {at}\n"
     for slo in SLOS:
-        told = _told({"budget": DEFAULT.name, "slo": slo})
+        series_labels = _series_labels({"budget": DEFAULT.name, "slo": slo})
         for at in recorded:
-            yield f"{ALLOWED}{told} 0.05 {at}\n"
+            yield f"{ALLOWED}{series_labels} 0.05 {at}\n"
             for window in ("5m", "1h", "6h"):
-                yield f"{bad_ratio(window)}{told} 0.01 {at}\n"
+                yield f"{bad_ratio(window)}{series_labels} 0.01 {at}\n"
 
 
 _PAGE: list[tuple[str, dict[str, str], float]] = []
@@ -123,7 +125,7 @@ def _page() -> list[tuple[str, dict[str, str], float]]:
     return _PAGE
 
 
-def _told(labels: dict[str, str]) -> str:
+def _series_labels(labels: dict[str, str]) -> str:
     return "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}"
 
 

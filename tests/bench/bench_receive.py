@@ -167,9 +167,9 @@ async def measured(
             await asyncio.gather(*(send(session) for _ in range(senders)))
         took = time.monotonic() - began
         child.terminate()
-        told = json.loads(await child.stdout.readline())
+        usage = json.loads(await child.stdout.readline())
         await child.wait()
-    return told, answers, took
+    return usage, answers, took
 
 
 def run(*args: Any, **kwargs: Any) -> tuple[dict[str, Any], Counter[int], float]:
@@ -180,15 +180,15 @@ def run(*args: Any, **kwargs: Any) -> tuple[dict[str, Any], Counter[int], float]
 def speed(name: str, bodies: list[bytes], how: list[str], path: str | None) -> float:
     """Measure one receiver, print a line, and return spans a CPU-second."""
     spans = spans_in(bodies[0]) * len(bodies)
-    told, answers, _ = run(bodies, 8, how, path)
-    if told["stored"] != spans or set(answers) != {200}:
-        print(f"  {name:44} FAILED: {told['stored']:,} of {spans:,} stored, {dict(answers)}")
+    usage, answers, _ = run(bodies, 8, how, path)
+    if usage["stored"] != spans or set(answers) != {200}:
+        print(f"  {name:44} FAILED: {usage['stored']:,} of {spans:,} stored, {dict(answers)}")
         return 0.0
-    rate = spans / told["cpu_s"]
-    more = f", {told['rows']:,} rows" if told.get("rows") else ""
+    rate = spans / usage["cpu_s"]
+    more = f", {usage['rows']:,} rows" if usage.get("rows") else ""
     print(
         f"  {name:44} {rate:9,.0f} spans a CPU-s   ({spans:,} spans{more}, "
-        f"{told['cpu_s']:.1f} CPU-s, {told['most_rss_mb']:.0f} MB)",
+        f"{usage['cpu_s']:.1f} CPU-s, {usage['most_rss_mb']:.0f} MB)",
         flush=True,
     )
     return rate
@@ -197,8 +197,8 @@ def speed(name: str, bodies: list[bytes], how: list[str], path: str | None) -> f
 def calm(per_s: float, seconds: float) -> None:
     """Send requests with their engine's spans, one by one, and say how busy that keeps it."""
     bodies = [requests_sent(1, engine=True)[0] for _ in range(round(per_s * seconds))]
-    told, _, took = run(bodies, 4, [], None, per_s=per_s)
-    print(f"  {per_s:g} requests a second: {told['cpu_s'] / took:.0%} of a core")
+    usage, _, took = run(bodies, 4, [], None, per_s=per_s)
+    print(f"  {per_s:g} requests a second: {usage['cpu_s'] / took:.0%} of a core")
 
 
 def overload(spans_s: float, seconds: float) -> bool:
@@ -209,17 +209,17 @@ def overload(spans_s: float, seconds: float) -> bool:
     few = list(plain_requests(min(count, 300), spans))
     bodies = [few[n % len(few)] for n in range(count)]
     calm, _, _ = run(few[:20], 4, ["--tight"], None)
-    told, answers, took = run(
+    usage, answers, took = run(
         bodies, 64, ["--tight", "--slow", str(spans_s)], None, per_s=10 * spans_s / spans
     )
     taken = answers[200] * spans
-    print(f"  {took:.0f} s, answers {dict(sorted(answers.items()))}, by reason {told['refused']}")
-    print(f"  acknowledged {taken:,} spans, stored {told['stored']:,}")
+    print(f"  {took:.0f} s, answers {dict(sorted(answers.items()))}, by reason {usage['refused']}")
+    print(f"  acknowledged {taken:,} spans, stored {usage['stored']:,}")
     print(
-        f"  most memory {told['most_rss_mb']:.0f} MB; after 20 requests and no more "
+        f"  most memory {usage['most_rss_mb']:.0f} MB; after 20 requests and no more "
         f"{calm['most_rss_mb']:.0f} MB"
     )
-    return taken == told["stored"] and len(answers) > 1
+    return taken == usage["stored"] and len(answers) > 1
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
     python -m tests.bench.connections
 
 Each connection sends one request, hears the answer and stays open; then all send another. One
-connection more than are taken is told to come back. Needs `ulimit -n` above the number.
+connection more than are taken is rejected. Needs `ulimit -n` above the number.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ async def measure(count: int) -> bool:
         connections = await open_all(count, port, body)
         print(f"{len(connections):,} connections in {time.monotonic() - began:.0f} s")
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        told = (await reader.read()).split(b"\r\n")[0].decode()
+        status_line = (await reader.read()).split(b"\r\n")[0].decode()
         writer.close()
-        print(f"one more: {told}")
+        print(f"one more: {status_line}")
         full = held_mb(child.pid)
         print(f"memory: {empty:.0f} MB without, {full:.0f} MB with them open")
         answers, p99 = await ask_all(connections, body)
@@ -100,7 +100,7 @@ async def measure(count: int) -> bool:
         stored = json.loads(await child.stdout.readline())["stored"]
         await child.wait()
         print(f"acknowledged {2 * count:,} spans, stored {stored:,}")
-    return "503" in told and answers == {200: count} and stored == 2 * count
+    return "503" in status_line and answers == {200: count} and stored == 2 * count
 
 
 def main() -> int:

@@ -67,7 +67,7 @@ class Sent:
 
 
 async def collect(folder: Path, port: int, sync: str) -> None:
-    """Receive and store, until told to stop."""
+    """Receive and store, until it is stopped."""
     store = open_store(folder / "store")
     spool = Spool(
         folder / "spool",
@@ -85,7 +85,7 @@ async def collect(folder: Path, port: int, sync: str) -> None:
     await stop.wait()
     await server.stop()
     stored = await asyncio.to_thread(ingest.stop, 900.0)
-    told = {
+    result = {
         "stored": stored,
         "torn_bytes": spool.counted.torn_bytes,
         "damaged_bytes": spool.counted.damaged_bytes,
@@ -94,7 +94,7 @@ async def collect(folder: Path, port: int, sync: str) -> None:
     }
     spool.close()
     store.close()
-    print(json.dumps(told), flush=True)
+    print(json.dumps(result), flush=True)
 
 
 def row(number: int) -> Row:
@@ -124,7 +124,7 @@ async def send(url: str, sent: Sent, random_: random.Random, over: asyncio.Event
             repeats = random_.random() < 0.5
             while True:
                 answer = await post(session, url, body)
-                # A connection that nobody took brought nothing over.
+                # A connection that was not accepted brought nothing over.
                 times += answer is not None
                 sent.answers[answer or 0] += 1
                 if answer == 200:
@@ -140,7 +140,7 @@ async def send(url: str, sent: Sent, random_: random.Random, over: asyncio.Event
 
 
 async def post(session: aiohttp.ClientSession, url: str, body: bytes) -> int | None:
-    """Return the answer's status; 0 = it never came; `None` = nobody was there."""
+    """Return the answer's status; 0 = it never came; `None` = nothing listened."""
     try:
         async with session.post(url, data=body, headers=PROTOBUF) as answer:
             await answer.read()
@@ -188,9 +188,9 @@ async def lives(folder: Path, rounds: int, sync: str, seed: int) -> tuple[Sent, 
     over.set()
     await asyncio.gather(*senders)
     collector.terminate()
-    told = json.loads(await collector.stdout.readline())
+    result = json.loads(await collector.stdout.readline())
     assert await collector.wait() == 0
-    return sent, told
+    return sent, result
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Verdict:
         doubled_spans: spans there more than once whose request was sent once.
         doubled_rows: rows there more than once, of any request.
         repeated_spans: there more than once: their sender heard nothing, and sent them again.
-        unasked: rows there that nobody had sent.
+        unasked: rows there that were never sent.
     """
 
     acknowledged: int
@@ -275,15 +275,15 @@ def main() -> int:
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="llmtrace-crash-") as folder:
-        sent, told = asyncio.run(lives(Path(folder), given.rounds, given.sync, seed))
+        sent, result = asyncio.run(lives(Path(folder), given.rounds, given.sync, seed))
         found = judge(Path(folder), sent)
     print(f"\n{given.rounds} kills in {time.monotonic() - began:.0f} s, seed {seed}")
     print(f"requests by answer (0 = none came): {dict(sorted(sent.answers.items()))}")
     for name, value in vars(found).items():
         print(f"  {name.replace('_', ' '):16} {value:>10,}")
-    print(f"last life: {told}")
-    print("nothing lost, nothing doubled" if found.is_good and told["stored"] else "FAILED")
-    return 0 if found.is_good and told["stored"] else 1
+    print(f"last life: {result}")
+    print("nothing lost, nothing doubled" if found.is_good and result["stored"] else "FAILED")
+    return 0 if found.is_good and result["stored"] else 1
 
 
 if __name__ == "__main__":

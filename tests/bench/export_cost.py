@@ -55,7 +55,7 @@ def made(count: int) -> list[Row]:
                 ),
             )
         )
-        assert rows[-1].stages  # a row is split once, whoever asks first
+        assert rows[-1].stages  # a row is split once, at the first use
     return rows
 
 

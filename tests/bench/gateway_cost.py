@@ -48,14 +48,14 @@ def application(chunks: int) -> App:
     """Make an application that streams, after a recorded upstream call."""
 
     async def handle(_: Request) -> Response:
-        async def told() -> AsyncIterator[bytes]:
+        async def events() -> AsyncIterator[bytes]:
             for _ in llmtrace.wrap(iter(["a"])):
                 pass
             for _ in range(chunks):
                 yield WORD
             yield b"data: [DONE]\n\n"
 
-        return StreamingResponse(told(), media_type="text/event-stream")
+        return StreamingResponse(events(), media_type="text/event-stream")
 
     return Starlette(routes=[Route("/v1/chat/completions", handle, methods=["POST"])])
 

@@ -42,7 +42,7 @@ GROUP = 50  # streams opened at a time
 
 
 class Paced(httpx2.AsyncByteStream):
-    """An answer that goes on, a chunk every so often, until it is told to end.
+    """An answer that goes on, a chunk every so often, until it is closed.
 
     The gaps vary by half. Were they all the same, streams that one pause made late together would
     stay together, and come in bursts ever after.

@@ -88,10 +88,10 @@ def _langfuse(got: Received) -> Report:
     from datetime import datetime
 
     span = _last(got)
-    told = span["attributes"].get("langfuse.observation.completion_start_time")
+    claimed = span["attributes"].get("langfuse.observation.completion_start_time")
     ttft = None
-    if told is not None:
-        ttft = datetime.fromisoformat(json.loads(told)).timestamp() - span["start"] / 1e9
+    if claimed is not None:
+        ttft = datetime.fromisoformat(json.loads(claimed)).timestamp() - span["start"] / 1e9
     return Report(ttft, _duration(span))
 
 
@@ -177,7 +177,7 @@ def environment(sdk: Sdk) -> Path:
 
 @dataclass
 class Probe:
-    """A process with the client, bare or with an SDK; it does one thing when told to."""
+    """A process with the client, bare or with an SDK; it does one thing on command."""
 
     process: subprocess.Popen[str]
 
@@ -260,8 +260,8 @@ def measure(sdks: tuple[Sdk, ...], size: Size) -> dict[str, Results]:
                 stack.enter_context(start(name="bare")),
                 stack.enter_context(start(name=sdk.name)),
             )
-            told = pair.with_it.ask("versions", packages=[sdk.package])
-            results[sdk.name] = Results(told[sdk.package])
+            claimed = pair.with_it.ask("versions", packages=[sdk.package])
+            results[sdk.name] = Results(claimed[sdk.package])
         for how in HOWS:
             print(f"{how}: CPU", file=sys.stderr)
             for what, name, us in _cpu(how, pairs, size):
@@ -282,11 +282,11 @@ def _memory(how: str, pair: Pair, result: Results, size: Size) -> None:
 
 def _truth(how: str, sdk: Sdk, one: Probe, endpoint: str, result: Results) -> None:
     """Hold what an SDK says of a late reader's stream, and a slow one's, against what was so."""
-    told, was = _told(sdk, one, endpoint, {"do": "late", "how": how, "seconds": LATE_S})
-    result.late_ttft_error_s[how] = _error(told.ttft, was.ttft)
-    told, was = _told(sdk, one, endpoint, {"do": "slow", "how": how, "seconds": SLOW_S})
-    result.slow_ttft_error_s[how] = _error(told.ttft, was.ttft)
-    result.slow_charged_error_s[how] = _error(told.model, was.model)
+    claimed, was = _claimed(sdk, one, endpoint, {"do": "late", "how": how, "seconds": LATE_S})
+    result.late_ttft_error_s[how] = _error(claimed.ttft, was.ttft)
+    claimed, was = _claimed(sdk, one, endpoint, {"do": "slow", "how": how, "seconds": SLOW_S})
+    result.slow_ttft_error_s[how] = _error(claimed.ttft, was.ttft)
+    result.slow_charged_error_s[how] = _error(claimed.model, was.model)
 
 
 def _cpu(how: str, pairs: Mapping[str, Pair], size: Size) -> Iterator[tuple[str, str, float]]:
@@ -321,7 +321,7 @@ def _cpu(how: str, pairs: Mapping[str, Pair], size: Size) -> Iterator[tuple[str,
         yield "request", name, least[name, "with", "request"] - least[name, "bare", "request"]
 
 
-def _told(
+def _claimed(
     sdk: Sdk, one: Probe, endpoint: str, command: Mapping[str, Any]
 ) -> tuple[Report, Report]:
     """Read one stream, and return what the SDK says of it and what was so."""
@@ -341,8 +341,8 @@ def _taken(endpoint: str) -> Received:
     return taken
 
 
-def _error(told: float | None, truth: float | None) -> float | None:
-    return None if told is None or truth is None else told - truth
+def _error(claimed: float | None, truth: float | None) -> float | None:
+    return None if claimed is None or truth is None else claimed - truth
 
 
 @contextmanager
@@ -401,7 +401,7 @@ charged  the time charged to the model, less how long the reader waited for it""
 
 
 def _ms(seconds: float | None) -> str:
-    return "not told" if seconds is None else f"{seconds * 1000:+.1f} ms"
+    return "not reported" if seconds is None else f"{seconds * 1000:+.1f} ms"
 
 
 def main() -> int:

@@ -286,14 +286,14 @@ def main(name: str, endpoint: str) -> None:
         return cpu(lambda: wire.read(how), times, flush)
 
     def late(how: str, seconds: float) -> dict[str, Any]:
-        told = reading(wire, how, seconds, 0)
+        observed = reading(wire, how, seconds, 0)
         flush()
-        return told
+        return observed
 
     def slow(how: str, seconds: float) -> dict[str, Any]:
-        told = reading(wire, how, 0, seconds)
+        observed = reading(wire, how, 0, seconds)
         flush()
-        return told
+        return observed
 
     def versions(packages: list[str]) -> dict[str, str]:
         return {package: version(package) for package in packages}
@@ -307,7 +307,7 @@ def main(name: str, endpoint: str) -> None:
     for line in sys.stdin:
         command = json.loads(line)
         print(json.dumps(commands[command.pop("do")](**command)), file=answers, flush=True)
-    os._exit(0)  # nobody waits for the SDKs' threads
+    os._exit(0)  # nothing waits for the SDKs' threads
 
 
 if __name__ == "__main__":

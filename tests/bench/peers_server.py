@@ -71,9 +71,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(b"{}", "application/json")
             return
         with _taken.lock:
-            told = {"spans": _taken.spans, "metrics": _taken.metrics, "sent": _taken.sent}
+            received = {"spans": _taken.spans, "metrics": _taken.metrics, "sent": _taken.sent}
             _taken.forget()
-        self._say(json.dumps(told).encode(), "application/json")
+        self._say(json.dumps(received).encode(), "application/json")
 
     def _say(self, body: bytes, kind: str) -> None:
         self.send_response(200)
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _keep_spans(body: bytes) -> None:
     with _taken.lock:
         if len(_taken.spans) > _KEPT:
-            return  # nobody asks: the CPU is being measured
+            return  # no queries now: the CPU is being measured
     request = ExportTraceServiceRequest.FromString(body)
     spans = [
         {

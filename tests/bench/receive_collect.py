@@ -38,7 +38,7 @@ class Usage:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def told(self) -> dict[str, float]:
+    def totals(self) -> dict[str, float]:
         """Return both, and stop watching."""
         self._over.set()
         return {"cpu_s": time.process_time() - self._cpu, "most_rss_mb": self.most_rss / 2**20}
@@ -246,8 +246,8 @@ async def serve(given: argparse.Namespace) -> None:
     print(port, flush=True)
     usage = Usage()
     await stop.wait()
-    told = await finish()
-    print(json.dumps(told | usage.told()), flush=True)
+    totals = await finish()
+    print(json.dumps(totals | usage.totals()), flush=True)
 
 
 def main() -> None:

@@ -81,7 +81,7 @@ async def scrape(urls: Sequence[str], rounds: int) -> list[tuple[int, float]]:
     settings = ScrapeSettings(interval_s=86_400.0, timeout_s=60.0)  # read by hand alone
     seen = []
     async with Scraper([targets], settings) as scraper:
-        while len(scraper.states()) < len(urls):  # noqa: ASYNC110 - it tells nobody
+        while len(scraper.states()) < len(urls):  # noqa: ASYNC110 - it notifies nothing
             await asyncio.sleep(0.01)
         registry = CollectorRegistry()
         registry.register(TargetMetrics(scraper.states))

@@ -23,26 +23,28 @@ def endpoint():
         yield url
 
 
-def told(name, endpoint, hows):
+def reported_errors(name, endpoint, hows):
     """Return what an SDK that is installed here says of late and slow readers."""
     result = peers.Results("here")
     with peers.probe(Path(sys.executable), name=name, endpoint=endpoint) as one:
         for how in hows:
-            one.ask("requests", how=how, times=2)  # what the first one imports is nobody's latency
+            one.ask(
+                "requests", how=how, times=2
+            )  # what the first one imports counts in no latency
             peers._truth(how, HERE[name], one, endpoint, result)
     return {(name, how): getattr(result, name)[how] for name in REPORTED for how in hows}
 
 
 def test_a_late_reader_and_a_slow_one_are_not_a_slow_server(endpoint):
-    """The first token is told as the server sent it; the reader's own time is not the model's."""
-    errors = told("llmtrace", endpoint, peers.HOWS)
+    """The first token is reported as the server sent it; consumer time is not the model's."""
+    errors = reported_errors("llmtrace", endpoint, peers.HOWS)
 
     assert {what for what, error in errors.items() if abs(error) > peers.LATE_S / 4} == set()
 
 
 def test_a_peer_is_read_too(endpoint):
     """What Langfuse's own integration reports is found, and charges the reader to the model."""
-    errors = told("langfuse", endpoint, ["sync"])
+    errors = reported_errors("langfuse", endpoint, ["sync"])
 
     assert errors["late_ttft_error_s", "sync"] > (peers.LATE_S - FIRST_S) / 2
     assert errors["slow_charged_error_s", "sync"] > peers.SLOW_S * 10
@@ -57,7 +59,7 @@ def test_the_cpu_is_measured(endpoint):
             assert isinstance(one.ask("growth", how=how, tokens=200), int)
 
 
-def test_the_table_shows_what_is_not_told():
+def test_the_table_shows_what_is_not_reported():
     """An SDK that does not report a figure is not shown with an error of 0."""
     result = peers.Results("1.0")
     for field in ("chunk_us", "request_us", "growth_bytes"):
@@ -67,4 +69,4 @@ def test_the_table_shows_what_is_not_told():
     shown = peers.table({"bare": result, "logfire": result}, "sync")
 
     assert "Logfire 1.0" in shown
-    assert shown.count("not told") == 3
+    assert shown.count("not reported") == 3

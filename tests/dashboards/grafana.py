@@ -1,4 +1,4 @@
-"""A stand-in for Grafana's API that keeps what it is given and refuses what Grafana would refuse.
+"""A fake of Grafana's API that keeps what it is given and rejects what Grafana would reject.
 
 Paths, bodies and answers are those of Grafana's API document for what the importer calls: folders,
 dashboards, data sources by uid, groups of alert rules. Bodies are checked against schemas with no

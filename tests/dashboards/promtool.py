@@ -48,8 +48,8 @@ def counter(phases: Iterable[Phase]) -> str:
 
 def series(name: str, phases: Iterable[Phase], **labels: str) -> dict[str, str]:
     """Return one input series."""
-    told = ", ".join(f'{k}="{v}"' for k, v in {**LABELS, **labels}.items())
-    return {"series": f"{name}{{{told}}}", "values": counter(phases)}
+    label_text = ", ".join(f'{k}="{v}"' for k, v in {**LABELS, **labels}.items())
+    return {"series": f"{name}{{{label_text}}}", "values": counter(phases)}
 
 
 def histogram(

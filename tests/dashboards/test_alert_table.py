@@ -85,9 +85,9 @@ def cut(*ages: float) -> Series:
 
 def gauge(name: str, before: float, during: float, **labels: str) -> dict[str, str]:
     """Return a gauge that has one value at first and another afterwards."""
-    told = ", ".join(f'{key}="{value}"' for key, value in labels.items())
+    label_text = ", ".join(f'{key}="{value}"' for key, value in labels.items())
     values = f"{before:g}x{BEFORE - 1} {during:g}x{DURING - 1}"
-    return {"series": f"{name}{{{told}}}", "values": values}
+    return {"series": f"{name}{{{label_text}}}", "values": values}
 
 
 def collector(up: float = 1.0, lag: float = 0.0, **labels: str) -> Series:
@@ -179,7 +179,7 @@ ENGINES: Final = [
      (BROKEN, TTFT)),
     ("hangs, and callers time out", [*fine(0), *some(100, 30.0, "timeout", first=False)],
      (BROKEN, TTFT, E2E)),
-    ("slow for everybody", [*fine(0), *some(100, 30.0, first=5.0)], (TTFT, E2E)),
+    ("slow for all", [*fine(0), *some(100, 30.0, first=5.0)], (TTFT, E2E)),
 ]  # fmt: skip
 
 FLEETS: Final = [
@@ -260,7 +260,7 @@ def test_a_burst_of_errors_between_two_scrapes_is_seen(tmp_path):
 def test_every_alert_is_in_the_table():
     """Each fires in one row at least, and is silent in another."""
     rows = [set(fire) for _, _, fire in (*OUTCOMES, *ENGINES, *FLEETS, *TRAFFIC)]
-    told = {name.partition(" ")[0] for fire in rows for name in fire}
+    label_text = {name.partition(" ")[0] for fire in rows for name in fire}
     rules = rule_files([CHAT])["alerts.yaml"]["groups"][0]["rules"]
 
-    assert told == {rule["alert"] for rule in rules}
+    assert label_text == {rule["alert"] for rule in rules}

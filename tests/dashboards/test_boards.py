@@ -246,7 +246,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_the_default_budget_has_every_limit():
-    """What the budget page holds figures against is told by the exporter."""
+    """What the budget page holds figures against is exposed by the exporter."""
     limits = DEFAULT.allocations_s()[DEFAULT.name]
 
     assert {*STAGES, "total", "ttft", "tpot"} == set(limits)

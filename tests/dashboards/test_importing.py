@@ -1,4 +1,4 @@
-"""Importing into a stand-in for Grafana's API: what is there afterwards, and what goes wrong."""
+"""Importing into a fake of Grafana's API: what is there afterwards, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_dashboard_that_was_moved_comes_back(grafana: Grafana, run):
 
 
 def test_a_data_source_keeps_what_else_it_is_set_to(grafana: Grafana, run):
-    """How it logs in is nobody's business here."""
+    """How it logs in does not matter here."""
     run(grafana.url, "--datasource-url", "http://a:9090", "--datasource-uid", "prom")
     source = grafana.sources["prom"]
     source["basicAuth"], source["jsonData"]["timeout"] = True, 30
@@ -221,12 +221,12 @@ def test_an_alerts_command_and_link_keep_their_window(grafana: Grafana, run):
     """From when they are opened, since Grafana's templates know no time; with model and route."""
     run(grafana.url, *everything(grafana))
     for rule in rules(grafana):
-        told = rule["annotations"]
-        command = re.sub(r"\{\{ with.*?end \}\}", "", told["triage"])
+        texts = rule["annotations"]
+        command = re.sub(r"\{\{ with.*?end \}\}", "", texts["triage"])
         options = make_parser().parse_args(shlex.split(command)[1:])
 
         assert window(options.after, 0.0).seconds in {600, 1800, 3600, 21_600, 86_400, 259_200}
-        assert re.search(r"\?from=now-\d+m&to=now", told["dashboard_url"])
+        assert re.search(r"\?from=now-\d+m&to=now", texts["dashboard_url"])
     [burn] = (one for one in rules(grafana) if one["title"].endswith("dialogue ttft 6h"))
     assert "--after 360m/now --last 24h --metric ttft" in burn["annotations"]["triage"]
     assert "?from=now-1440m&to=now" in burn["annotations"]["dashboard_url"]
@@ -288,7 +288,7 @@ def test_what_is_provisioned_is_skipped_and_said(grafana: Grafana, run):
 
 
 def test_alerts_need_a_data_source(grafana: Grafana, run):
-    """Nobody guesses which Prometheus is meant."""
+    """Which Prometheus is meant is not guessed."""
     status, said = run(grafana.url, "--alerts")
 
     assert status == 2
@@ -349,7 +349,7 @@ def test_a_refusal_that_quotes_the_token(grafana: Grafana, run):
     assert "token *** may not" in said
 
 
-def test_somebody_changes_a_dashboard_meanwhile(grafana: Grafana, run):
+def test_a_dashboard_changed_meanwhile(grafana: Grafana, run):
     """Between looking and writing: it is refused, and their change is not lost."""
     run(grafana.url)
     there = grafana.dashboards["llmtrace-budget"]["dashboard"]
@@ -375,7 +375,7 @@ def test_no_grafana_there(grafana: Grafana, run):
     assert grafana.changes == []
 
 
-def test_nobody_there(run):
+def test_nothing_listens(run):
     """A connection refused says where to."""
     with serving(Grafana()) as grafana:
         url = grafana.url
@@ -387,7 +387,7 @@ def test_nobody_there(run):
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_tls(run, tmp_path: Path):
-    """A certificate nobody knows is refused with the way out; with --ca-file it is known."""
+    """An unknown certificate is rejected with the way out; with --ca-file it is known."""
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     subprocess.run(
         [
@@ -429,7 +429,7 @@ def test_wrong_urls(run, url: str, said: str):
 
 @pytest.mark.parametrize("content", ["", "two\nlines", "ümlaut", "x" * 5000])
 def test_wrong_tokens(grafana: Grafana, run, token: Path, content: str):
-    """A file with something else in it is told apart from a token Grafana refuses."""
+    """A file with something else in it is distinguished from a token Grafana refuses."""
     token.write_text(content, encoding="utf-8")
     status, said = run(grafana.url)
 

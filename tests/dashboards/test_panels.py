@@ -20,14 +20,16 @@ def traffic() -> list[dict[str, str]]:
     def fine(model: str, *, first: bool = True) -> list[dict[str, str]]:
         return requests(HOUR, model=model, edges=EDGES, first_content=first)
 
-    def told(made: list[dict[str, str]]) -> list[dict[str, str]]:
+    def with_budget(made: list[dict[str, str]]) -> list[dict[str, str]]:
         return [one for one in made if "tpot" not in one["series"]]
 
     return [
         *fine("chat"),
-        *told(fine("nousage")),
-        *told(fine("embed", first=False)),
-        *told(requests(HOUR, outcome="error", model="dead", first_content=False, edges=EDGES)),
+        *with_budget(fine("nousage")),
+        *with_budget(fine("embed", first=False)),
+        *with_budget(
+            requests(HOUR, outcome="error", model="dead", first_content=False, edges=EDGES)
+        ),
         *requests({300.0: HOUR}, model="agent", route="agent", edges=EDGES),
     ]
 

@@ -103,7 +103,7 @@ def test_a_slow_share_calls_by_how_long_it_lasts(tmp_path, phases, expected):
     fires(tmp_path, slow(*phases), sum(minutes for minutes, _ in phases), *expected)
 
 
-def test_a_few_requests_call_nobody(tmp_path):
+def test_a_few_requests_fire_no_alert(tmp_path):
     """Five minutes of ten a minute hold fewer requests than a p95 needs: the hour is silent."""
     phases = [(HALF, 0.0), (40, 0.45)]
 
@@ -118,7 +118,7 @@ def test_a_few_requests_still_call_by_the_longer_window(tmp_path):
 
 
 def test_a_route_the_budget_is_not_for_does_not_burn_it(tmp_path):
-    """Somebody else's slow requests are none of this budget's."""
+    """Another budget's slow requests are none of this budget's."""
     others = requests({3.0: [(8 * HOUR, HEALTHY)]}, route="batch")
 
     fires(tmp_path, [*others, *slow((8 * HOUR, 0.0))], 8 * HOUR)
@@ -165,7 +165,7 @@ def test_errors_burn_the_availability(tmp_path):
 
 
 def test_callers_who_leave_are_not_unavailability(tmp_path):
-    """Whoever cancels early burns no budget; that is told by an alert of its own."""
+    """A client that cancels early burns no budget; that is reported by an alert of its own."""
     left = requests({0.1: [(2 * HOUR, 100.0)]}, outcome="cancelled")
 
     fires(tmp_path, [*left, *slow((2 * HOUR, 0.0))], 2 * HOUR)
@@ -206,9 +206,9 @@ def test_what_is_recorded_is_what_was_served(tmp_path):
 
 
 @pytest.mark.parametrize(("edges", "known"), [([1.0], True), ([], False)])
-def test_a_threshold_nobody_counts_by(tmp_path, edges, known):
-    """An application that was not given the budget burns nothing, and that is told."""
-    told = (
+def test_a_threshold_without_a_bucket_bound(tmp_path, edges, known):
+    """An application that was not given the budget burns nothing, and that is reported."""
+    shown = (
         '{alertname="LlmtraceBudgetUnmeasured", instance="app:9464", service="shop", slo="ttft"}'
     )
     alert = 'ALERTS{alertname="LlmtraceBudgetUnmeasured"}'
@@ -219,7 +219,7 @@ def test_a_threshold_nobody_counts_by(tmp_path, edges, known):
         every="1m",
         expected=[
             (f"count by (alertname, service, instance, slo) ({alert})",
-             {} if known else {told: 1.0}),
+             {} if known else {shown: 1.0}),
         ],
     )  # fmt: skip
 
@@ -234,8 +234,8 @@ ANY_ALERT: Final = 'count by (alertname, severity) (ALERTS{alertstate="firing"})
 
 def gauge(name: str, values: str, **labels: str) -> dict[str, str]:
     """Return an input series with these values, one a minute."""
-    told = ", ".join(f'{k}="{v}"' for k, v in labels.items())
-    return {"series": f"{name}{{{told}}}", "values": values}
+    shown = ", ".join(f'{k}="{v}"' for k, v in labels.items())
+    return {"series": f"{name}{{{shown}}}", "values": values}
 
 
 def late(instance: str, each_minute: float) -> dict[str, str]:
@@ -286,19 +286,19 @@ def test_a_stalled_collector(tmp_path, inputs, stalled):
 )
 def test_an_engine_that_is_down(tmp_path, values, down):
     """An engine that does not answer for a minute pages, by its name; one missed reading not."""
-    told = '{alertname="LlmtraceEngineDown", instance="vllm-1:8000"}'
+    shown = '{alertname="LlmtraceEngineDown", instance="vllm-1:8000"}'
 
-    targets_tell(tmp_path, {told: 1.0} if down else {}, values, kind="engine")
-    targets_tell(tmp_path, {told: 1.0} if down else {}, values)  # not known: it may be one
+    targets_tell(tmp_path, {shown: 1.0} if down else {}, values, kind="engine")
+    targets_tell(tmp_path, {shown: 1.0} if down else {}, values)  # not known: it may be one
 
 
 @pytest.mark.parametrize("kind", ["gateway", "gpu"])
 @pytest.mark.parametrize(("values", "down"), [("1x8 0x11", True), ("1x12 0x7", False)])
 def test_a_target_that_is_no_engine_is_down(tmp_path, kind, values, down):
-    """Nobody is woken for it; a ticket is written once it lasts ten minutes."""
-    told = '{alertname="LlmtraceTargetDown", instance="vllm-1:8000"}'
+    """It wakes no person; a ticket is written once it lasts ten minutes."""
+    shown = '{alertname="LlmtraceTargetDown", instance="vllm-1:8000"}'
 
-    targets_tell(tmp_path, {told: 1.0} if down else {}, values, kind=kind)
+    targets_tell(tmp_path, {shown: 1.0} if down else {}, values, kind=kind)
 
 
 def targets_tell(folder: Path, expected: dict[str, float], values: str, **labels: str) -> None:
@@ -313,14 +313,14 @@ def targets_tell(folder: Path, expected: dict[str, float], values: str, **labels
 
 def breaks(folder: Path, inputs: list[dict[str, str]], *names: str) -> None:
     """Assert which alerts fire, leaving aside the budget that burns with them."""
-    told = (
+    shown = (
         'count by (alertname, severity) (ALERTS{alertstate="firing", '
         'alertname!~"LlmtraceCollectorStalled|Llmtrace.*Burn"})'
     )
     values = {f'{{alertname="{name}", severity="ticket"}}': 1.0 for name in names}
     outcome_of(
         folder, written(CHAT), [*inputs, *slow((60, 0.0))], "59m", every="1m",
-        expected=[(told, values)],
+        expected=[(shown, values)],
     )  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def breaks(folder: Path, inputs: list[dict[str, str]], *names: str) -> None:
     ],
 )
 def test_errors_in_the_stream(tmp_path, each_minute, began, expected):
-    """Errors after the first content are told apart from those a status tells."""
+    """Errors after the first content are distinguished from those with a status."""
     errors = requests([(60, each_minute)], outcome="error", first_content=began)
 
     breaks(tmp_path, errors, *expected)
@@ -370,7 +370,7 @@ def test_streams_cut_off_at_an_age(tmp_path, ages, expected):
     ],
 )
 def test_callers_who_give_up(tmp_path, each_minute, waited, expected):
-    """Who leaves before the first content makes a p95 look better; it is told."""
+    """A client that leaves before the first content makes a p95 look better; it is reported."""
     left = requests({8.0: [(60, each_minute)]}, outcome="cancelled", first_content=waited)
 
     breaks(tmp_path, left, *expected)
@@ -387,13 +387,13 @@ def annotations(name: str, content: Mapping[str, Any] | None = None) -> dict[str
     return found
 
 
-def test_what_is_on_the_page_of_whoever_is_called(tmp_path):
+def test_what_the_person_on_call_reads(tmp_path):
     """Links and command name the window the alert is about, as it stands when it fires."""
     at = HALF + 40
-    told = annotations("LlmtraceLatencyBudgetBurn")
+    shown = annotations("LlmtraceLatencyBudgetBurn")
     expected = {
         "summary": "chat: 27.69% of the requests of the last 1h are too slow (ttft)",
-        "description": told["description"],
+        "description": shown["description"],
         "dashboard_url": (
             "http://localhost:3000/d/llmtrace-budget?from=31200000&to=45600000&var-route=chat"
         ),
@@ -417,8 +417,8 @@ def test_what_is_on_the_page_of_whoever_is_called(tmp_path):
             }
         ],
     )  # fmt: skip
-    assert "95 % of the requests show their first content within 1 s" in told["description"]
-    assert "25 % over 1h" in told["description"]
+    assert "95 % of the requests show their first content within 1 s" in shown["description"]
+    assert "25 % over 1h" in shown["description"]
 
 
 def test_every_alert_says_what_where_and_how():
@@ -426,19 +426,19 @@ def test_every_alert_says_what_where_and_how():
     page = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
     headings = {line[4:].strip("` ").lower() for line in page.splitlines() if line[:4] == "### "}
     for rule in rule_files([CHAT])["alerts.yaml"]["groups"][0]["rules"]:
-        told = rule["annotations"]
-        assert set(told) == {"summary", "description", "dashboard_url", "runbook_url", "triage"}
-        assert told["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
+        shown = rule["annotations"]
+        assert set(shown) == {"summary", "description", "dashboard_url", "runbook_url", "triage"}
+        assert shown["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
         assert rule["alert"].lower() in headings
-        assert told["triage"].startswith("llmtrace triage --after ")
+        assert shown["triage"].startswith("llmtrace triage --after ")
 
 
 def test_a_name_cannot_change_the_command():
     """What a budget is for is quoted for the shell, and for PromQL."""
     odd = Budget(name='a"b', ttft_s=1.0, route=("it's; rm -rf $HOME",), model=('x"y\\z',))
     content = rule_files([odd])
-    told = annotations("LlmtraceLatencyBudgetBurn", content)["triage"]
-    plain = re.sub(r"\{\{.*?\}\}", "", told)
+    shown = annotations("LlmtraceLatencyBudgetBurn", content)["triage"]
+    plain = re.sub(r"\{\{.*?\}\}", "", shown)
 
     assert shlex.split(plain)[-3::2] == ['model=x"y\\z', "route=it's; rm -rf $HOME"]
 
@@ -446,15 +446,15 @@ def test_a_name_cannot_change_the_command():
 def test_what_a_request_called_its_model_cannot_change_the_command(tmp_path):
     """Model and route come from requests: in the command they are one word each."""
     odd = {"model": "x'; rm -rf $HOME; 'y", "route": "a b&c"}
-    told = annotations("LlmtraceCallersGiveUp")
-    url = told["dashboard_url"].partition("?")[0]
+    shown = annotations("LlmtraceCallersGiveUp")
+    url = shown["dashboard_url"].partition("?")[0]
     expected = {
         "summary": "shop, x'; rm -rf $HOME; 'y, route a b&c: 33.33% of the callers leave before "
         "the first content",
-        "description": told["description"],
+        "description": shown["description"],
         "dashboard_url": f"{url}?from=1140000&to=3540000&var-model=x%27%3B+rm+-rf+%24HOME%3B+%27y"
         "&var-route=a+b%26c&var-service=shop",
-        "runbook_url": told["runbook_url"],
+        "runbook_url": shown["runbook_url"],
         "triage": "llmtrace triage --after 1970-01-01T00:49:00Z/1970-01-01T00:59:00Z "
         r"--where 'model=x'\''; rm -rf $HOME; '\''y' --where 'route=a b&c' --where 'service=shop'",
     }
@@ -549,16 +549,16 @@ def test_the_thresholds_are_bounds_of_the_exposed_histograms():
 
 
 @pytest.mark.parametrize(
-    ("budgets", "told"),
+    ("budgets", "shown"),
     [
         ([Budget(stages_s={"queue": 0.1})], "no budget sets total, ttft, tpot or availability"),
         ([Budget(name="b", ttft_s=1, objective=0.5)], "budget b: with an objective of 50 %"),
         ([Budget(name="b", ttft_s=1, route=("{{ x }}",))], "budget b: '{{ x }}' holds {{, which"),
     ],
 )
-def test_a_budget_no_alert_can_be_made_of(budgets, told):
-    """Nothing to alert on, and objectives that leave no room, are told."""
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_a_budget_no_alert_can_be_made_of(budgets, shown):
+    """Nothing to alert on, and objectives that leave no room, are reported."""
+    with pytest.raises(ConfigError, match=re.escape(shown)):
         rule_files(budgets)
 
 
@@ -579,8 +579,8 @@ def test_the_command_of_an_alert_is_one_llmtrace_has():
     settings = RuleSettings(collector="http://collect:4319")
     moments = iter(("2026-11-21T14:00:00Z", "2026-11-21T15:00:00Z") * 100)
     for rule in rule_files([CHAT], settings)["alerts.yaml"]["groups"][0]["rules"]:
-        told = re.sub(r"\{\{ with \$.*?end \}\}", "", rule["annotations"]["triage"])
-        filled = re.sub(r"\{\{ with query.*?end \}\}", lambda _: next(moments), told)
+        shown = re.sub(r"\{\{ with \$.*?end \}\}", "", rule["annotations"]["triage"])
+        filled = re.sub(r"\{\{ with query.*?end \}\}", lambda _: next(moments), shown)
         options = make_parser().parse_args(shlex.split(filled)[1:])
 
         assert options.url == "http://collect:4319"

@@ -97,7 +97,7 @@ def test_the_workbooks_own_figures_stand_for_strict_objectives():
 
 @pytest.mark.parametrize("text", ["", "5", "m", "5 m", "5m!", "-5m", "1.5h"])
 def test_what_is_no_duration(text):
-    """It is told."""
+    """It is reported as an error."""
     with pytest.raises(ConfigError, match="is not a duration such as 5m"):
         seconds(text)
 
@@ -256,10 +256,10 @@ def test_openslo_gets_services_and_slos():
     for one in objects:
         jsonschema.validate(one, OPENSLO[one["kind"]])
     services = {one["metadata"]["name"] for one in objects if one["kind"] == "Service"}
-    told = [one["spec"] for one in objects if one["kind"] == "SLO"]
+    message = [one["spec"] for one in objects if one["kind"] == "SLO"]
     assert services == {dns_name("Chat (EU)"), "batch"}
-    assert {one["service"] for one in told} == services
-    assert [one["objectives"][0]["target"] for one in told] == [0.95, 0.995, 0.99]
+    assert {one["service"] for one in message} == services
+    assert [one["objectives"][0]["target"] for one in message] == [0.95, 0.995, 0.99]
 
 
 @given(st.text(max_size=90))
@@ -321,17 +321,17 @@ def test_files_are_written_or_printed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "told"),
+    ("arguments", "status", "message"),
     [
         (["--grafana", "grafana:3000"], 2, "--grafana: 'grafana:3000' is not a URL such as"),
         (["--budget", "/none.yaml"], 2, "/none.yaml: cannot read this budget"),
         (["--out", "/dev/null/x"], 1, "/dev/null/x: cannot write there"),
     ],
 )
-def test_a_slip_is_told(capsys, arguments, status, told):
+def test_a_slip_is_reported(capsys, arguments, status, message):
     """With what is wrong and what would do."""
     assert main(["slo", "rules", *arguments]) == status
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_windows_of_ones_own():

@@ -110,7 +110,7 @@ scalars = st.one_of(
 
 
 class Odd:
-    """An object that lets nobody look at it."""
+    """An object that cannot be inspected."""
 
     def __getattr__(self, name: str) -> Any:
         """Refuse."""
@@ -291,7 +291,7 @@ def test_any_server_timing(value):
         assert entry.ns is None or 0 <= entry.ns < 86_400 * 10**9
 
 
-@given(st.lists(timings.map(lambda told: BEGIN + told + b"\n\n") | st.binary(max_size=80)))
+@given(st.lists(timings.map(lambda event: BEGIN + event + b"\n\n") | st.binary(max_size=80)))
 @example([BEGIN + b"queue;dur=1, gateway;dur=2;hop=a\n\n"])
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_any_comments(pieces):

@@ -149,10 +149,10 @@ def running(program: str) -> Iterator[Chromium]:
             process.wait()
 
 
-def _listening(process: subprocess.Popen[bytes], told: Path) -> list[str]:
+def _listening(process: subprocess.Popen[bytes], port_file: Path) -> list[str]:
     give_up = time.monotonic() + _PATIENCE_S
     while time.monotonic() < give_up and process.poll() is None:
-        lines = told.read_text().split() if told.exists() else []
+        lines = port_file.read_text().split() if port_file.exists() else []
         if len(lines) == 2:
             return lines
         time.sleep(0.05)

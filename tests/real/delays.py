@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 
 from . import netns_run
 
-# One end has the first address; whoever connects to the second reaches the first, delayed.
+# One end has the first address; a connection to the second reaches the first, delayed.
 SERVER_ADDRESS: Final = "10.77.0.1"
 DELAYED_ADDRESS: Final = "10.77.0.2"
 
@@ -110,7 +110,7 @@ def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
 class DelayProxy:
     """A TCP proxy on loopback in a thread of its own; `url` is where clients go.
 
-    It listens while its `with` block runs. Requests and answers are told apart by direction, so
+    It listens while its `with` block runs. Requests and answers are separated by direction, so
     keep-alive works and pipelining does not.
     """
 

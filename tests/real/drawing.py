@@ -26,7 +26,7 @@ _HERE: Final = Path(__file__).parent / "render"
 _SCRIPT: Final = Path(__file__).parents[2] / "scripts" / "install_render.py"
 _BUILD_S: Final = 120.0
 _EACH_S: Final = 120.0
-# What Grafana's packages say in every page, of icons and loggers nobody here has.
+# What Grafana's packages say in every page, of icons and loggers that are not here.
 _HARMLESS: Final = (
     "LoggerRegistry",
     "404 /public/",
@@ -83,7 +83,7 @@ class Report:
 
     @property
     def problems(self) -> list[str]:
-        """Everything that is wrong, in words; an empty panel is told apart, in `empty`."""
+        """Everything that is wrong, in words; empty panels are in `empty`."""
         found = list(self.found["problems"])
         if self.found.get("fatal"):
             found.append(f"fatal: {self.found['fatal']}")
@@ -172,7 +172,7 @@ def _bundle(modules: Path) -> Path:
         _node("build.mjs", modules, unfinished, seconds=_BUILD_S)
         try:
             unfinished.rename(folder)
-        except OSError:  # somebody else was faster
+        except OSError:  # another process was faster
             shutil.rmtree(unfinished)
     return folder
 

@@ -17,7 +17,7 @@ class SpanReceiver:
     """Keeps the attributes of every span it is sent, by trace id in hex.
 
     Attributes:
-        also: given every request as it came, if somebody wants them.
+        also: given every request as it came, if they are wanted.
     """
 
     def __init__(self) -> None:

@@ -235,7 +235,7 @@ def _request(draws: random.Random, kind: Kind, second: int, ill: float) -> Row:
     queue = int(_spread(draws, 18 + 520 * ill, 0.9 + 0.2 * ill) * MS)
     prefill = int(_spread(draws, kind.prefill_ms * (1 + 1.5 * ill), 0.4) * MS)
     first = int(_spread(draws, 14, 0.5) * MS)
-    told = draws.random() > 0.06  # some answers come without the usage chunk
+    has_usage = draws.random() > 0.06  # some answers come without the usage chunk
     tokens = max(2, int(_spread(draws, kind.output, 0.35)))
     gap = kind.tpot_ms * (1 + 0.25 * ill)
     counts, decode = [0] * (len(GAP_BOUNDS_NS) + 1), 0
@@ -284,8 +284,8 @@ def _request(draws: random.Random, kind: Kind, second: int, ill: float) -> Row:
             held_after=held,
             network=network,
             gateway=Reported(gateway, "server_timing") if draws.random() < 0.9 else None,
-            queue=Reported(queue, "engine_inband") if told else None,
-            prefill=Reported(prefill, "engine_inband") if told else None,
+            queue=Reported(queue, "engine_inband") if has_usage else None,
+            prefill=Reported(prefill, "engine_inband") if has_usage else None,
         ),
     )
 

@@ -3,8 +3,8 @@
     python -m tests.real.measure_steps FILE
 
 Asks a real vLLM on the CPU in a grid of prompt lengths and concurrencies, and writes what the
-engine itself told of every request (queue, prefill, decode), as JSON lines. The simulator's engine
-model is fitted to them (`tests.simulator.calibrate`, docs/simulator.md).
+engine itself reported of every request (queue, prefill, decode), as JSON lines. The simulator's
+engine model is fitted to them (`tests.simulator.calibrate`, docs/simulator.md).
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _EACH: Final = 3
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, prompt: int, began: float) -> Any:
-    """Ask once; return what the engine told, in seconds."""
+    """Ask once; return what the engine reported, in seconds."""
     text = "".join(random.choice("abcdefghij ") for _ in range(prompt))
     body = {
         "model": "tiny", "prompt": text, "max_tokens": _OUTPUT, "ignore_eos": True,
         "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
     start = time.monotonic()
-    told: dict[str, Any] = {}
+    timings: dict[str, Any] = {}
     async with session.post(f"{url}/v1/completions", json=body) as answer:
         async for line in answer.content:
             if line.startswith(b"data: {"):
                 chunk = json.loads(line[6:])
                 if chunk.get("metrics") or chunk.get("usage"):
-                    told |= chunk.get("metrics") or {}
-                    told |= chunk.get("usage") or {}
+                    timings |= chunk.get("metrics") or {}
+                    timings |= chunk.get("usage") or {}
     return {
         "start": round(start - began, 5),
         "e2e_s": round(time.monotonic() - start, 5),
-        "prompt": told["prompt_tokens"],
-        "output": told["completion_tokens"],
-        "queue_s": round(told["queue_time_ms"] / 1000, 6),
-        "prefill_s": round(told["time_to_first_token_ms"] / 1000, 6),
-        "decode_s": round(told["generation_time_ms"] / 1000, 6),
+        "prompt": timings["prompt_tokens"],
+        "output": timings["completion_tokens"],
+        "queue_s": round(timings["queue_time_ms"] / 1000, 6),
+        "prefill_s": round(timings["time_to_first_token_ms"] / 1000, 6),
+        "decode_s": round(timings["generation_time_ms"] / 1000, 6),
     }
 
 
@@ -70,8 +70,8 @@ async def measure(url: str) -> list[dict[str, Any]]:
 
                 async def client(at_once: int = at_once, prompt: int = prompt) -> None:
                     for _ in range(_EACH if at_once > 1 else 2 * _EACH):
-                        told = await _ask(session, url, prompt, began)
-                        found.append({"cell": f"{at_once}x{prompt}", "at_once": at_once} | told)
+                        timings = await _ask(session, url, prompt, began)
+                        found.append({"cell": f"{at_once}x{prompt}", "at_once": at_once} | timings)
 
                 await asyncio.gather(*(client() for _ in range(at_once)))
     return found

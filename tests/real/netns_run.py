@@ -1,4 +1,4 @@
-"""How does a test program get a network of its own, where real delays disturb nobody?
+"""How does a test program get a network of its own, where real delays disturb nothing else?
 
 `python tests/real/netns_run.py SCRIPT ARGS` runs a Python program (or `-m MODULE`) in a new
 network namespace that holds nothing but loopback. Exit status 77: the machine does not allow it.

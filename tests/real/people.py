@@ -34,7 +34,7 @@ class Doors:
     Attributes:
         gateway: before the engine; tells its own time.
         rough: another one, which refuses and breaks off.
-        engine: itself, where nobody tells of a gateway.
+        engine: itself, where no gateway is reported.
     """
 
     gateway: str
@@ -96,7 +96,7 @@ def _client(url: str) -> openai.AsyncOpenAI:
         base_url=url,
         api_key="none",
         timeout=120,
-        # Nobody reads certificates here: that takes longer than all the rest.
+        # No certificate is checked here: that takes longer than all the rest.
         http_client=openai.DefaultAsyncHttpxClient(trust_env=False, verify=False),
     )
 

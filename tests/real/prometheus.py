@@ -36,7 +36,7 @@ def missing(*programs: str) -> str | None:
 
 
 def free_port() -> int:
-    """Return a port of loopback nobody listens at."""
+    """Return a free port of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -158,8 +158,8 @@ def get(url: str, path: str, **parameters: str) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
-            told = error.read().decode(errors="replace")
-        raise AssertionError(f"{path}?{query}: {error.code}: {told}") from None
+            error_body = error.read().decode(errors="replace")
+        raise AssertionError(f"{path}?{query}: {error.code}: {error_body}") from None
 
 
 def query(url: str, expression: str) -> list[tuple[dict[str, str], float]]:

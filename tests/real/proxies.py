@@ -50,7 +50,7 @@ def changed(text: str, changes: Mapping[str, str]) -> str:
 
 
 def free_port() -> int:
-    """Return a port of loopback nobody listens at."""
+    """Return a free port of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -139,7 +139,7 @@ def litellm(engine_url: str) -> Iterator[str]:
         )
         where = ("--host", "127.0.0.1", "--port", str(port))
         quiet = {
-            # It asks nobody for anything, and only this machine can reach it.
+            # It needs no authentication, and only this machine can reach it.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "LITELLM_TELEMETRY": "False",
             "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
@@ -168,7 +168,7 @@ def litellm_program() -> Path | None:
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="llmtrace-proxy-"))
-    folder.chmod(0o755)  # nginx's workers are somebody else where it runs as root
+    folder.chmod(0o755)  # nginx's workers are another user where it runs as root
     try:
         yield folder
     finally:

@@ -326,7 +326,7 @@ async def _ask(client: openai.AsyncOpenAI, load: Load, rng: random.Random, numbe
 
 
 async def _drive(urls: Sequence[tuple[str, float]], load: Load, seconds: float, seed: int) -> None:
-    """Ask at random times, whoever answers; return when the window is over and all are told."""
+    """Ask at random times, whatever engine answers, until the window is over and all are recorded."""
     rng = random.Random(seed)
     limits = httpx.Limits(max_connections=load.connections)
     clients = [
@@ -347,7 +347,7 @@ async def _drive(urls: Sequence[tuple[str, float]], load: Load, seconds: float, 
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         number += 1
-        due += rng.expovariate(load.rate)  # whoever is late does not make the next one late
+        due += rng.expovariate(load.rate)  # a late request does not make the next one late
     await asyncio.sleep(max(end - time.monotonic(), 0))
     if tasks:
         _, late = await asyncio.wait(tasks, timeout=_DRAIN_S)
@@ -670,7 +670,7 @@ def _write(server: Server, fault: Fault, before: _Window, after: _Window, folder
 
 
 def main(folder: Path, names: Sequence[str]) -> None:
-    """Record everything, or what is named; what goes wrong is told and left out."""
+    """Record everything, or what is named; what goes wrong is printed and left out."""
     recorder = Recorder(folder)
     chosen = [(s, f) for s in plan() for f in s.faults if not names or f.name in names]
     try:

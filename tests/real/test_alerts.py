@@ -100,12 +100,12 @@ class Traffic:
 
 @contextlib.contextmanager
 def webhook() -> Iterator[tuple[str, Queue[dict[str, Any]]]]:
-    """Listen for an Alertmanager; yield where, and what it tells."""
-    told: Queue[dict[str, Any]] = Queue()
+    """Listen for an Alertmanager; yield where, and what it sends."""
+    notifications: Queue[dict[str, Any]] = Queue()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            notifications.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(200)
             self.end_headers()
 
@@ -116,7 +116,7 @@ def webhook() -> Iterator[tuple[str, Queue[dict[str, Any]]]]:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/alerts", told
+            yield f"http://127.0.0.1:{server.server_port}/alerts", notifications
         finally:
             server.shutdown()
             thread.join(10)
@@ -128,7 +128,7 @@ def firing(url: str) -> list[dict[str, Any]]:
 
 
 def test_a_burn_pages_through_prometheus_and_alertmanager():
-    """Quick requests call nobody; slow ones page, with what whoever is called needs."""
+    """Quick requests fire no alert; slow ones page, with what the person on call needs."""
     if reason := missing(PROMETHEUS, ALERTMANAGER):
         do_without(reason)
     files = rule_files([CHAT], SHORT)
@@ -137,7 +137,7 @@ def test_a_burn_pages_through_prometheus_and_alertmanager():
         rule["record"] for group in files["recording.yaml"]["groups"] for rule in group["rules"]
     }
     with contextlib.ExitStack() as open_:
-        hook, told = open_.enter_context(webhook())
+        hook, notifications = open_.enter_context(webhook())
         manager = open_.enter_context(alertmanager(to_webhook(hook)))
         app = open_.enter_context(contextlib.closing(Traffic()))
         url = open_.enter_context(
@@ -160,9 +160,9 @@ def test_a_burn_pages_through_prometheus_and_alertmanager():
             "budget": "chat", "slo": "ttft", "route": "chat",
         }  # fmt: skip
 
-        notified = told.get(timeout=60)
+        notified = notifications.get(timeout=60)
         while notified["commonLabels"].get("severity") != "page":
-            notified = told.get(timeout=60)
+            notified = notifications.get(timeout=60)
         at_manager = get(manager, "/api/v2/alerts", filter='severity="page"')
     assert [one["labels"] for one in at_manager] == [page["labels"]]
     (alert,) = notified["alerts"]

@@ -26,7 +26,7 @@ from .conftest import do_without
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "browser_chat.py"
 PATIENCE_S = 60.0
-LONG = "/chat?tokens=1000"  # ten seconds: nobody reads it to its end
+LONG = "/chat?tokens=1000"  # ten seconds: it is not read to its end
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +73,13 @@ class Recorded:
         assert row.stages.total == row.e2e_ns
         return row
 
-    def told(self) -> Browser:
-        """Return what the page told, once it has."""
+    def timing(self) -> Browser:
+        """Return what the page reported, once it has."""
         wait_until(lambda: any(span.name == "llmtrace.browser" for span in self._spans))
         [span] = [span for span in self._spans if span.name == "llmtrace.browser"]
-        told = unflatten(span.attributes, ON_WIRE)
-        assert told is not None
-        return told
+        timing = unflatten(span.attributes, ON_WIRE)
+        assert timing is not None
+        return timing
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -108,7 +108,7 @@ def visit(browser: chromium.Chromium, url: str, how: str) -> tuple[chromium.Tab,
 
 
 def test_rendering_every_token_shows_in_render(browser, served):
-    """The same answer: whoever renders all of it for every token makes the user wait for that."""
+    """The same answer: code that renders all of it for every token makes the user wait for that."""
     rows = {}
     for how in ("token", "task", "batch"):
         with capture() as captured:
@@ -207,26 +207,26 @@ def test_a_hidden_page_is_not_painted(browser, served, recorded):
     ("path", "ended"),
     [("/refused", ("error", "HTTP503", 503)), ("/cached", ("success", None, 200))],
 )
-def test_answers_without_a_row_are_told(browser, served, recorded, path, ended):
+def test_answers_without_a_row_are_reported(browser, served, recorded, path, ended):
     """What no model was asked for has no row, and the page's span says how it went."""
     tab, over = visit(browser, served.url, f"path={path}")
-    told = recorded.told()
+    timing = recorded.timing()
     tab.close()
 
     assert over == "read"
-    assert (told.outcome, told.error_type, told.http_status) == ended
+    assert (timing.outcome, timing.error_type, timing.http_status) == ended
 
 
 def test_other_origins_are_not_asked_for_permission(browser, served, recorded):
     """Nor do they get ids: there, only what is seen here is reported."""
     with serving(tokens=20) as other:
         tab, over = visit(browser, served.url, f"path={other.url}chat")
-        told = recorded.told()
+        timing = recorded.timing()
         tab.close()
 
-    assert (over, told.outcome) == ("read", "success")
+    assert (over, timing.outcome) == ("read", "success")
     assert "content-language" not in other.headers[0]
-    assert told.dns_ns is None  # nobody allowed us to know
+    assert timing.dns_ns is None  # the server did not allow it
     assert served.headers[0]["content-language"].startswith("x-llmtrace-")
     assert "traceparent" not in served.headers[0]  # whether to sample is not the page's to say
 
@@ -240,10 +240,10 @@ def test_a_redirect_to_another_origin_is_followed(browser, served, recorded):
         tab.close()
         tab, over = visit(browser, served.url, "path=" + path)
         words = tab.evaluate("text")
-        told = recorded.told()
+        timing = recorded.timing()
         tab.close()
 
-    assert (over, words, len(words) > 20, told.outcome) == ("read", native, True, "success")
+    assert (over, words, len(words) > 20, timing.outcome) == ("read", native, True, "success")
     assert len(other.headers) == 2
 
 

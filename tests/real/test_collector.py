@@ -74,7 +74,7 @@ def test_nothing_acknowledged_is_lost_and_all_agrees(
     handing = threading.Lock()  # the receiver has several threads
 
     def hand_on(*bodies: bytes) -> None:
-        """Send on what the engine sent, later if nobody is there, as an exporter would."""
+        """Send on what the engine sent, later if it is not there, as an exporter would."""
         with handing:
             undelivered.extend(bodies)
             while undelivered:
@@ -104,7 +104,7 @@ def test_nothing_acknowledged_is_lost_and_all_agrees(
                 assert llmtrace.flush(60)
                 for row in kept.rows:
                     receiver.of(row.trace_id)
-                hand_on()  # what could not be sent while nobody was there
+                hand_on()  # what could not be sent while it was not there
                 assert undelivered == []
                 check_rows(web, kept.rows, receiver)
                 check_prometheus(scraped, vllm, web)
@@ -127,8 +127,8 @@ def check_rows(web: str, sent: list[Row], receiver: Any) -> None:
         "every row, with its engine's span",
     )
     for row in sent:
-        told = found[row.trace_id]
-        stored = from_dict(told)
+        fields = found[row.trace_id]
+        stored = from_dict(fields)
         assert stored.stages == row.stages
         assert stored.stages.total == stored.e2e_ns
         span = receiver.of(row.trace_id)
@@ -138,7 +138,7 @@ def check_rows(web: str, sent: list[Row], receiver: Any) -> None:
             ("prefill", "gen_ai.latency.time_in_model_prefill"),
         ):
             assert abs((getattr(stored.stages, stage) or 0) - span[name] * 1e9) <= 2 * _US
-        parts = sum(round(told.get(f"{name}_s", 0) * 1e9) for name in (*STAGES, "unattributed"))
+        parts = sum(round(fields.get(f"{name}_s", 0) * 1e9) for name in (*STAGES, "unattributed"))
         assert parts == stored.e2e_ns
 
 

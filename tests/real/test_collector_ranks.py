@@ -84,7 +84,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Start the vLLM; nobody listens yet where it sends its spans."""
+    """Start the vLLM; nothing listens yet where it sends its spans."""
     http, grpc = free_port(), free_port()
     drafts = {"method": "ngram", "num_speculative_tokens": DRAFTED,
               "prompt_lookup_max": 3, "prompt_lookup_min": 1}  # fmt: skip
@@ -145,11 +145,11 @@ def ask(server: local_vllm.Server, numbers: Sequence[int]) -> None:
         list(pool.map(whole, numbers))
 
 
-def told_by_all(web: str, sent: Sequence[Row]) -> dict[str, dict[str, Any]] | None:
+def reported_by_all(web: str, sent: Sequence[Row]) -> dict[str, dict[str, Any]] | None:
     """Return the collector's rows once it has these, and both records of each."""
     found = rows_of(web, SERVICE)
     whole = (found.get(row.trace_id, {"told_by": []})["told_by"] for row in sent)
-    return found if all({"engine", "plugin"} <= set(told) for told in whole) else None
+    return found if all({"engine", "plugin"} <= set(fields) for fields in whole) else None
 
 
 def get(url: str) -> str:
@@ -203,7 +203,7 @@ def test_two_ranks_two_front_ends_and_drafts(place: Place, kept: Kept, tmp_path:
     with process(tmp_path, *place.flags, **SETTINGS) as (running, _, web):
         ask(server, range(8))
         assert llmtrace.flush(60)
-        rows = wait_for(lambda: told_by_all(web, kept.rows), "8 rows, with both records")
+        rows = wait_for(lambda: reported_by_all(web, kept.rows), "8 rows, with both records")
         page = wait_for(lambda: settled(server, web), "all of it on the collector's page")
         check_rows(web, kept.rows, rows)
         check_ranks(kept.rows, rows, page)
@@ -215,14 +215,14 @@ def test_two_ranks_two_front_ends_and_drafts(place: Place, kept: Kept, tmp_path:
         ask(server, range(12, 16))
         assert llmtrace.flush(120)
         certain = [*kept.rows[:8], *kept.rows[12:]]
-        found = wait_for(lambda: told_by_all(web, certain), "16 rows")
+        found = wait_for(lambda: reported_by_all(web, certain), "16 rows")
         assert len(found) == len(kept.rows) == 16
         assert [found[row.trace_id] for row in kept.rows[:8]] == [
             rows[row.trace_id] for row in kept.rows[:8]
         ]
         for row in kept.rows[8:12]:  # vLLM may have given up on telling of these
-            told = found[row.trace_id]
-            assert ("queue_s" in told) == bool({"engine", "plugin"} & set(told["told_by"]))
+            fields = found[row.trace_id]
+            assert ("queue_s" in fields) == bool({"engine", "plugin"} & set(fields["told_by"]))
         check_rows(web, certain, found)
         assert wait_for(lambda: settled(server, web), "the page of a new collector")
         running.send_signal(signal.SIGTERM)
@@ -239,8 +239,8 @@ def settled(server: local_vllm.Server, web: str) -> dict[tuple[str, str, str], f
 def check_rows(web: str, sent: Sequence[Row], found: dict[str, dict[str, Any]]) -> None:
     """Each row as its application has it, and with what the engine's one span says of it."""
     for row in sent:
-        told = found[row.trace_id]
-        stored = from_dict(told)
+        fields = found[row.trace_id]
+        stored = from_dict(fields)
         trace = json.loads(get(f"{web}/api/v1/traces/{row.trace_id}"))
         [span] = [span["attributes"] for span in trace["spans"] if span["name"] == SPAN]
         assert len(trace["rows"]) == 1
@@ -251,7 +251,7 @@ def check_rows(web: str, sent: Sequence[Row], found: dict[str, dict[str, Any]]) 
         for stage, name in (("queue", QUEUE), ("prefill", PREFILL)):
             assert stored.stages.sources[stage] == "engine_span"
             assert abs(getattr(stored.stages, stage) - float(span[name]) * 1e9) <= _US
-        assert told["replica"].rpartition("/")[2] in RANKS
+        assert fields["replica"].rpartition("/")[2] in RANKS
 
 
 def check_ranks(
@@ -260,8 +260,8 @@ def check_ranks(
     """Of each rank its rows add up to its counters: requests, tokens, drafts, times."""
     sums: Counter[tuple[str, str]] = Counter()
     for row in sent:
-        told = found[row.trace_id]
-        rank = told["replica"].rpartition("/")[2]
+        fields = found[row.trace_id]
+        rank = fields["replica"].rpartition("/")[2]
         sums["requests_finished_total", rank] += 1
         for field, signal_name in (
             ("output_tokens", "generation_tokens_total"),
@@ -271,7 +271,7 @@ def check_ranks(
             ("queue_s", "queue_seconds_sum"),
             ("prefill_s", "prefill_seconds_sum"),
         ):
-            sums[signal_name, rank] += told[field]
+            sums[signal_name, rank] += fields[field]
     assert {rank for _, rank in sums} == RANKS, "one rank served all"
     assert {name for name, _, _ in page} == set(SAME.values())
     for (name, rank), value in sums.items():
@@ -313,9 +313,9 @@ def test_an_engine_that_dies_leaves_a_row_and_a_gap(
         assert llmtrace.flush(60)
 
         [row] = kept.rows
-        told = wait_for(lambda: rows_of(web, SERVICE).get(row.trace_id), "the row")
-        stored = from_dict(told)
-        assert (stored.outcome, told["told_by"]) == (row.outcome, ["row"])
+        fields = wait_for(lambda: rows_of(web, SERVICE).get(row.trace_id), "the row")
+        stored = from_dict(fields)
+        assert (stored.outcome, fields["told_by"]) == (row.outcome, ["row"])
         assert row.outcome == "error"
         assert stored.stages.queue is None
         assert stored.stages.total == stored.e2e_ns == row.e2e_ns

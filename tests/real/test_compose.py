@@ -154,7 +154,7 @@ def test_the_same_configuration_runs_on_the_real_programs(tmp_path):
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
     with collecting(tmp_path) as collector, alertmanager(manager_config) as manager:
-        # Addresses are this machine's, and nobody waits for half a minute: all else is as it is.
+        # Addresses are this machine's, and alerts do not wait half a minute; all else is unchanged.
         del config["rule_files"]
         config["global"] = dict.fromkeys(
             ("scrape_interval", "scrape_timeout", "evaluation_interval"), "1s"
@@ -183,13 +183,13 @@ def test_the_same_configuration_runs_on_the_real_programs(tmp_path):
                          and one["labels"]["alertname"] == "LlmtraceEngineDown"],
                 "the engine is missed",
             )  # fmt: skip
-            told = wait_for(
+            active_alerts = wait_for(
                 lambda: get(manager, "/api/v2/alerts", filter='alertname="LlmtraceEngineDown"'),
-                "Alertmanager is told",
+                "Alertmanager has the alert",
             )
-    assert told[0]["labels"]["instance"] == "vllm:8000"
-    assert told[0]["receivers"] == [{"name": "nobody"}]
-    assert json.dumps(told[0]["annotations"]).count("llmtrace triage --after") == 1
+    assert active_alerts[0]["labels"]["instance"] == "vllm:8000"
+    assert active_alerts[0]["receivers"] == [{"name": "nobody"}]
+    assert json.dumps(active_alerts[0]["annotations"]).count("llmtrace triage --after") == 1
 
 
 @pytest.mark.parametrize("name", ["datasources/prometheus.yaml", "dashboards/llmtrace.yaml"])

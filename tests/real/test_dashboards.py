@@ -38,7 +38,7 @@ FILES: Final = tuple(sorted(FOLDER.glob("*.json")))
 # Four scrapes, as Grafana makes of a scrape interval.
 _RATE: Final = f"{4 * EVERY_S}s"
 # What the engine and its gateway tell: on a busy machine the reader is slow, too.
-_TOLD: Final = ("gateway", "queue", "prefill")
+_REPORTED: Final = ("gateway", "queue", "prefill")
 _MOVED: Final = "Which stage moved? Change of the p95's anatomy"
 
 
@@ -149,7 +149,7 @@ def test_every_request_is_counted_once(shop: Shop):
 
     assert found.keys() == {("llmtrace-collector", "shop"), ("planner", "planner")}
     assert found["llmtrace-collector", "shop"] == len(shop.rows)
-    # Its rows are at the collector, too, which was told not to count them.
+    # Its rows are at the collector, too, which was configured not to count them.
     known = f"{shop.collector}/api/v1/rows?start=-1h&service=planner"
     with urllib.request.urlopen(known, timeout=60) as rows:
         assert len(rows.read().splitlines()) > 10
@@ -158,7 +158,7 @@ def test_every_request_is_counted_once(shop: Shop):
 def test_a_slow_gateway_is_in_the_gateway(shop: Shop):
     """Where the delay was put is where the dashboard's own query shows it, and how long it is."""
     calm, slow = p95s(shop, shop.calm), p95s(shop, shop.slow)
-    moved = {stage: slow[stage] - calm[stage] for stage in _TOLD}
+    moved = {stage: slow[stage] - calm[stage] for stage in _REPORTED}
 
     assert max(moved, key=lambda stage: moved[stage]) == "gateway"
     # Each request was held 0.7 to 1.4 times as long, and on a busy machine longer.
@@ -169,12 +169,12 @@ def test_a_slow_gateway_is_in_the_gateway(shop: Shop):
 def test_a_rush_is_in_the_queue(shop: Shop):
     """More than a real engine can do at once: requests wait in its scheduler, and it says so."""
     calm, rush = p95s(shop, shop.calm), p95s(shop, shop.rush)
-    moved = {stage: rush[stage] - calm[stage] for stage in _TOLD}
+    moved = {stage: rush[stage] - calm[stage] for stage in _REPORTED}
 
     assert set(STAGES) <= set(rush)
     assert max(moved, key=lambda stage: moved[stage]) == "queue"
     assert rush["queue"] > 3 * calm["queue"]
-    # The engine's page, which the collector reads, agrees with what it told its clients.
+    # The engine's page, which the collector reads, agrees with what it reported to its clients.
     assert engine_queue_s(shop, shop.rush) > 3 * engine_queue_s(shop, shop.calm)
 
 
@@ -265,7 +265,7 @@ def test_the_page_for_who_is_on_call_shows_what_moved(
     bars = {value["name"]: value["last"] for value in drawn[name].panel(_MOVED)["values"]}
     now = drawn[name].panel("p95, whole request")["values"]
 
-    assert max(_TOLD, key=lambda one: bars[one]) == stage
+    assert max(_REPORTED, key=lambda one: bars[one]) == stage
     assert bars[stage] > 0.1
     # The bars are what the p95 changed by.
     change = {value["name"]: value["last"] for value in now}
@@ -294,7 +294,7 @@ def faulty() -> dict[str, Any]:
     some[3]["options"]["showHeaders"] = True
     some[4]["fieldConfig"]["defaults"]["custom"]["lineWidht"] = 2
     some[5]["type"] = "piechart"
-    some[6]["datasource"] = {"type": "prometheus", "uid": "somebody-elses"}
+    some[6]["datasource"] = {"type": "prometheus", "uid": "another-one"}
     some[6]["targets"][0]["datasource"] = some[6]["datasource"]
     some[7]["transformations"] = [{"id": "reorganise", "options": {}}]
     for place, panel in enumerate(some[:8]):
@@ -310,7 +310,7 @@ def faulty() -> dict[str, Any]:
         (3, "showHeaders"),
         (4, "lineWidht"),
         (5, "piechart"),
-        (6, "somebody-elses"),
+        (6, "another-one"),
         (7, "reorganise"),
     ],
 )

@@ -87,13 +87,13 @@ def test_the_clients_row_has_every_stage(
         assert None not in (stages.network, stages.gateway, stages.first_chunk, stages.decode)
         assert stages.gateway == round(span.attributes["llmtrace.gateway.self"] * 1e9)
         assert stages.gateway >= GUARD_S * 1e9
-        # vLLM told the gateway in band, and the gateway its client in Server-Timing.
+        # vLLM reported to the gateway in band, and the gateway its client in Server-Timing.
         assert inner.stages.sources["queue"] == "engine_inband"
         assert (stages.queue, stages.prefill) == (inner.stages.queue, inner.stages.prefill)
         assert (row.gateway, inner.gateway) == ("edge", None)
         # One trace, from the client to the engine.
-        told = engine_spans[0].of(row.trace_id)
-        joined = with_figures(row, read_engine_span(told)).stages
+        engine_span = engine_spans[0].of(row.trace_id)
+        joined = with_figures(row, read_engine_span(engine_span)).stages
         assert abs(joined.prefill - stages.prefill) <= _US
         assert abs(joined.queue - stages.queue) <= _US
 

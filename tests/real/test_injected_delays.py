@@ -165,10 +165,10 @@ def test_a_true_network_delay_is_the_networks_round_trip(
     own_network: Callable[..., str], rtt_s: float
 ) -> None:
     """On a network with a known round trip, connect and rtt are each one of them."""
-    told: list[str] = []
+    printed: list[str] = []
 
     def check() -> None:
-        first, *pooled = [json.loads(line) for line in told[-1].splitlines()]
+        first, *pooled = [json.loads(line) for line in printed[-1].splitlines()]
         assert first["exact"]
         assert first["network_connect_s"] == near(rtt_s)
         assert first["network_rtt_s"] == near(rtt_s)
@@ -179,4 +179,4 @@ def test_a_true_network_delay_is_the_networks_round_trip(
             assert row["network_rtt_s"] == near(rtt_s)
             assert row["ttft_s"] >= rtt_s + 0.05
 
-    settles(lambda: told.append(own_network(_TRACED, str(rtt_s), "5")), check)
+    settles(lambda: printed.append(own_network(_TRACED, str(rtt_s), "5")), check)

@@ -34,7 +34,7 @@ HOSTILE = '<img src=x onerror="window.hacked = 1"> & "quoted"'
 
 
 class Shown:
-    """What the served page is told."""
+    """What the served page receives."""
 
     def __init__(self) -> None:
         self.live: Any = view().as_json()
@@ -107,7 +107,7 @@ def wait_for(tab: chromium.Tab, expression: str) -> None:
 
 
 def keep(tab: chromium.Tab, name: str) -> None:
-    """Keep a picture, if somebody wants them."""
+    """Keep a picture, if they are wanted."""
     if folder := os.environ.get("LLMTRACE_PICTURES"):
         Path(folder, f"live-{name}.png").write_bytes(tab.picture())
 

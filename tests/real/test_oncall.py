@@ -1,8 +1,8 @@
-"""From a fault to a report nobody asked for: how long does it take, and does it name the cause?
+"""From a fault to an automatic report: how long does it take, and does it name the cause?
 
 Real are all parts between: the embedded engine over HTTP, the SDK, `llmtrace collect`, Prometheus
 with the rules of `llmtrace slo rules` (windows of seconds instead of hours), Alertmanager, and
-`llmtrace triage serve`. Grafana and the chat are stand-ins that keep what they are told.
+`llmtrace triage serve`. Grafana and the chat are fakes that keep what they are sent.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def on_call(folder: Path, collector: str, others: str) -> Iterator[str]:
 
 
 def test_a_fault_becomes_a_report_that_names_it(tmp_path: Path, capsys: Any) -> None:
-    """The gateway begins to dawdle; soon somebody reads that it does."""
+    """The gateway begins to dawdle; soon a report says so."""
     if reason := missing(PROMETHEUS, ALERTMANAGER):
         do_without(reason)
     budget = tmp_path / "budget.yml"
@@ -178,7 +178,7 @@ def test_a_fault_becomes_a_report_that_names_it(tmp_path: Path, capsys: Any) -> 
 
         onset = time.time()
         engine.change(incident(well, "gateway_overhead", 3))
-        wait_for(lambda: len(heard) >= 2, "a report, told to both", seconds=90)
+        wait_for(lambda: len(heard) >= 2, "a report, sent to both", seconds=90)
         took = time.time() - onset
         report = read_report(desk)
 
@@ -196,13 +196,13 @@ def test_a_fault_becomes_a_report_that_names_it(tmp_path: Path, capsys: Any) -> 
     assert named[:1] == ["gateway_overhead"]
     assert abs(result["onset"]["start"] - onset) < 5
 
-    told = {path: (token, body) for path, token, body in heard}
-    assert len(heard) == len(told) == 2  # once each, however often Alertmanager repeats itself
-    token, annotation = told["/api/annotations"]
+    by_path = {path: (token, body) for path, token, body in heard}
+    assert len(heard) == len(by_path) == 2  # once each, however often Alertmanager repeats itself
+    token, annotation = by_path["/api/annotations"]
     assert token == f"Bearer {GRAFANA_TOKEN}"
     assert annotation["tags"] == ["llmtrace", alert["name"], "regression"]
     assert abs(annotation["time"] / 1000 - onset) < 5
-    _, message = told["/chat/secret"]
+    _, message = by_path["/chat/secret"]
     assert "cause: gateway_overhead" in message["text"]
     assert f"{desk}/reports/{report['name']}" in message["text"]
 

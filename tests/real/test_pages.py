@@ -27,7 +27,7 @@ from tests.triage.days import Kind, day
 from . import chromium
 from .conftest import do_without
 
-LONG: Final = "a-replica-with-a-name-nobody-wants-to-type-0123456789abcdef.example.internal:8000"
+LONG: Final = "a-replica-with-a-name-too-long-to-type-0123456789abcdef.example.internal:8000"
 HOSTILE: Final = '<img src=x onerror="document.title = 1"><script>document.title = 2</script>'
 # The least contrast of text (WCAG 2.2, level AA) that is not large.
 CONTRAST: Final = 4.5
@@ -113,7 +113,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def look(
     browser: chromium.Chromium, file: Path, *, width: int, scheme: str, media: str
 ) -> chromium.Tab:
-    """Open a page as somebody would see it."""
+    """Open a page as a person would see it."""
     tab = browser.tab()
     session = tab._session
     browser.call(

@@ -47,7 +47,7 @@ def nginx(engine_url: str, changes: dict[str, str] | None = None) -> Iterator[st
 
 
 STARTS: dict[str, Start] = {"nginx": nginx, "haproxy": proxies.haproxy, "envoy": proxies.envoy}
-# As proxies are where nobody told them that streams come through.
+# As proxies are where they are not configured for the streams that come through.
 GATHERING = {
     "nginx": {
         "proxy_buffering off;": "proxy_buffering on;",
@@ -251,13 +251,13 @@ def test_nginxs_log_tells_the_same(vllm: Any) -> None:
         deadline = time.monotonic() + 10
         while not (line := log.read_text()).endswith("\n") and time.monotonic() < deadline:
             time.sleep(0.02)
-    told = json.loads(line)
+    reported = json.loads(line)
 
-    assert told["request_id"] == row.request_id
-    assert row.trace_id in told["traceparent"]
-    own_s = float(told["total_s"]) - float(told["upstream_s"])
+    assert reported["request_id"] == row.request_id
+    assert row.trace_id in reported["traceparent"]
+    own_s = float(reported["total_s"]) - float(reported["upstream_s"])
     assert -0.001 <= round(own_s, 3) <= row.e2e_s  # each is rounded to a millisecond
-    assert float(told["upstream_s"]) <= row.e2e_s + 0.002
+    assert float(reported["upstream_s"]) <= row.e2e_s + 0.002
 
 
 # --- chunks and headers they hold back ----------------------------------------------------------
@@ -327,13 +327,13 @@ def test_a_bare_vllm_is_bounded(vllm: Any, engine_spans: Any) -> None:
     """Without its figures, headers to first byte is about what the engine waited and computed."""
     rows = recorded(*[lambda: ask(vllm.url, words=200)] * 6, ask_usage=False)
 
-    told = [(row.stages.prefill, engine_wait_ns(engine_spans[0].of(row.trace_id))) for row in
+    reported = [(row.stages.prefill, engine_wait_ns(engine_spans[0].of(row.trace_id))) for row in
             bounds(rows)]  # fmt: skip
-    assert told
-    for claimed, truth in told:
+    assert reported
+    for claimed, truth in reported:
         # Headers that came late came after the engine had begun: by no more than this.
         assert truth <= claimed + max(100 * MS, claimed) + 5 * MS
-    assert min(abs(claimed - truth) for claimed, truth in told) < 30 * MS
+    assert min(abs(claimed - truth) for claimed, truth in reported) < 30 * MS
 
 
 # Proxies that nothing in the answer tells of: they add no header and pass on the engine's.
@@ -344,7 +344,7 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-def test_a_proxy_nobody_sees_bounds_nothing(vllm: Any, name: str) -> None:
+def test_an_unseen_proxy_bounds_nothing(vllm: Any, name: str) -> None:
     """Headers that were held back, or chunks that came in bursts, bound nothing of the engine."""
     with (
         DelayProxy(vllm.url, chunk_s=PACE_S) as paced,

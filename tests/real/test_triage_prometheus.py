@@ -130,7 +130,7 @@ def test_an_engines_own_metrics_are_read_by_its_profile(tmp_path: Path, page: st
 
 
 def test_who_is_no_prometheus_is_named(tmp_path: Path) -> None:
-    """Nobody there, or somebody else: an error that says which option."""
+    """Nothing there, or another server: an error that says which option."""
     with pytest.raises(SourceError, match=r"no Prometheus responds.*--prometheus"):
         read_signals("http://127.0.0.1:9", None, Window(1e9, 2e9), silent)
     with (

@@ -34,8 +34,8 @@ _US = 1_000
 
 
 @dataclass
-class Classification:
-    """What the plugin sent, and a switch: while `hang` is set, nobody answers it."""
+class EngineRecords:
+    """What the plugin sent, and a switch: while `hang` is set, it gets no response."""
 
     receiver: Receiver
     hang: threading.Event = field(default_factory=threading.Event)
@@ -70,17 +70,17 @@ class Classification:
 
 
 @contextmanager
-def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, Classification]]:
+def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, EngineRecords]]:
     """Run a vLLM with the plugin installed and on; yield it and what it tells."""
     path, over = make_plugin_path(folder), threading.Event()
 
     def answer(_number: int) -> Answer:
-        while told.hang.is_set() and not over.wait(0.05):
+        while engine_records.hang.is_set() and not over.wait(0.05):
             pass
         return Answer()
 
     with http_receiver(answer) as receiver:
-        told = Classification(receiver)
+        engine_records = EngineRecords(receiver)
         variables = {
             "PYTHONPATH": str(path),
             "LLMTRACE_VLLM_PLUGIN": "1",
@@ -88,7 +88,7 @@ def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, 
         }
         try:
             with local_vllm.start(env=variables, log=print, **settings) as server:
-                yield server, told
+                yield server, engine_records
         finally:
             over.set()
 
@@ -96,17 +96,17 @@ def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, 
 @pytest.fixture(scope="module")
 def one(
     vllm_python: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[local_vllm.Server, Classification]]:
+) -> Iterator[tuple[local_vllm.Server, EngineRecords]]:
     """Run a vLLM with one API server and the plugin."""
     with telling(tmp_path_factory.mktemp("plugin")) as both:
         yield both
 
 
-def agree(rows: Sequence[Row], told: Classification) -> None:
+def agree(rows: Sequence[Row], engine_records: EngineRecords) -> None:
     """Check that each row has one record, which says what the engine says in band."""
-    told.wait_for(rows)
+    engine_records.wait_for(rows)
     for row in rows:
-        (figures,) = told.of(row)
+        (figures,) = engine_records.of(row)
         if row.client == "openai":  # vLLM says nothing in band on /v1/messages
             for inband, ours in (
                 (row.timeline.queue, figures.queue),
@@ -120,7 +120,7 @@ def agree(rows: Sequence[Row], told: Classification) -> None:
             row.output_tokens,
         )
         assert figures.preemptions == 0
-    for before, row in zip(rows, join(rows, told.records()), strict=True):
+    for before, row in zip(rows, join(rows, engine_records.records()), strict=True):
         exactly(row)
         source = "engine_inband" if before.client == "openai" else "engine_plugin"
         assert row.stages.sources["queue"] == row.stages.sources["prefill"] == source
@@ -131,17 +131,17 @@ def agree(rows: Sequence[Row], told: Classification) -> None:
 
 def test_every_request_has_one_record_that_says_what_the_engine_says(one: Any) -> None:
     """Streams and whole answers of all four APIs, sync and async, joined by request id."""
-    server, told = one
+    server, engine_records = one
     rows = record(server, [*SYNC, *ASYNC], times=2)
 
     assert len(rows) == 2 * len([*SYNC, *ASYNC])
     assert {row.outcome for row in rows} == {"success"}
-    agree(rows, told)
+    agree(rows, engine_records)
 
 
 def test_a_request_given_up_has_no_record(one: Any) -> None:
     """The client left while vLLM was at it: only the client's row knows of that."""
-    server, told = one
+    server, engine_records = one
     with (
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
         capture() as rows,
@@ -153,8 +153,8 @@ def test_a_request_given_up_has_no_record(one: Any) -> None:
         list(ask_openai(client))
 
     left, stayed = rows
-    told.wait_for([stayed])  # one process's records come in the order its requests ended
-    assert (left.outcome, told.of(left)) == ("cancelled", [])
+    engine_records.wait_for([stayed])  # one process's records come in the order its requests ended
+    assert (left.outcome, engine_records.of(left)) == ("cancelled", [])
 
 
 def until_idle(server: local_vllm.Server, timeout_s: float = 60.0) -> None:
@@ -170,8 +170,8 @@ def until_idle(server: local_vllm.Server, timeout_s: float = 60.0) -> None:
 
 
 def test_an_exporter_that_hangs_costs_records_and_not_requests(one: Any) -> None:
-    """With nobody answering, requests are as fast as before; what is lost is counted."""
-    server, told = one
+    """With nothing answering, requests are as fast as before; what is lost is counted."""
+    server, engine_records = one
 
     def took(times: int) -> float:
         with capture() as rows:
@@ -184,7 +184,7 @@ def test_an_exporter_that_hangs_costs_records_and_not_requests(one: Any) -> None
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         took(3)
         before = took(15)
-        told.hang.set()
+        engine_records.hang.set()
         during = took(15)
     with server.log_path.open(encoding="utf-8") as log:
         asked = time.monotonic()
@@ -203,7 +203,10 @@ def test_two_api_servers_tell_of_all_requests_between_them(
 ) -> None:
     """Each process has a plugin of its own, which tells of the requests that process took."""
     serve = ("-m", "vllm.entrypoints.cli.main", "serve")
-    with telling(tmp_path, program=serve, flags=["--api-server-count", "2"]) as (server, told):
+    with telling(tmp_path, program=serve, flags=["--api-server-count", "2"]) as (
+        server,
+        engine_records,
+    ):
 
         def ask(_number: int) -> None:
             # A connection each, since connections are what the processes share out.
@@ -214,9 +217,9 @@ def test_two_api_servers_tell_of_all_requests_between_them(
             list(pool.map(ask, range(40)))
 
         assert len(rows) == 40
-        agree(rows, told)
-        assert len(told.records()) == 40
-        assert len(told.processes()) == 2
+        agree(rows, engine_records)
+        assert len(engine_records.records()) == 40
+        assert len(engine_records.processes()) == 2
 
 
 IDLE = """

@@ -1,4 +1,4 @@
-"""Does a real vLLM start, report each request's times, and end when it is told to?"""
+"""Does a real vLLM start, report each request's times, and end on command?"""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ def test_a_server_that_dies_shows_its_log(vllm_python: Path) -> None:
 
 def test_a_server_that_is_too_slow_is_stopped(vllm_python: Path) -> None:
     """Past its time-out the start raises and leaves nothing running."""
-    told: list[str] = []
+    log_lines: list[str] = []
     with pytest.raises(SourceError, match="did not respond within 2 s"):
-        local_vllm.start(log=told.append, timeout_s=2.0)
+        local_vllm.start(log=log_lines.append, timeout_s=2.0)
 
-    pid = next(int(line.split("pid ")[1].split(",")[0]) for line in told if "pid " in line)
+    pid = next(int(line.split("pid ")[1].split(",")[0]) for line in log_lines if "pid " in line)
     assert group_of(pid) == []
 
 
@@ -139,7 +139,7 @@ def test_a_server_does_not_outlive_a_program_that_was_killed(vllm_python: Path) 
 def test_a_named_interpreter_that_is_missing_is_a_configuration_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The variable wins over everything; a wrong one is told at once."""
+    """The variable wins over everything; a wrong one is reported at once."""
     monkeypatch.setenv(install.PYTHON_VARIABLE, str(tmp_path / "python"))
 
     with pytest.raises(ConfigError, match=install.PYTHON_VARIABLE):

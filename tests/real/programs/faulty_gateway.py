@@ -76,10 +76,10 @@ class Gateway:
         async with self.session.post(
             self.upstream + request.path, data=body, headers=headers
         ) as answer:
-            told = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
+            kept_headers = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP}
             if self.mode.tells:
-                told["Server-Timing"] = f"gateway;dur={own_ms:.3f}"
-            response = web.StreamResponse(status=answer.status, headers=told)
+                kept_headers["Server-Timing"] = f"gateway;dur={own_ms:.3f}"
+            response = web.StreamResponse(status=answer.status, headers=kept_headers)
             await response.prepare(request)
             left = random.randint(3, 20) if breaks else -1
             with contextlib.suppress(ConnectionResetError):  # who asked has left

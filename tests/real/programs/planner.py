@@ -2,7 +2,7 @@
 
     python planner.py http://127.0.0.1:8000/v1 MODEL PORT
 
-Turns, tools, tenants and the gaps between chunks are told there alone; its spans go where
+Turns, tools, tenants and the gaps between chunks are exposed there alone; its spans go where
 OTEL_EXPORTER_OTLP_TRACES_ENDPOINT says. SIGTERM ends it, in order.
 """
 

@@ -1,4 +1,4 @@
-// A stand-in for the Grafana server's Prometheus query path (a Go program in the real thing).
+// A replacement of the Grafana server's Prometheus query path (a Go program in the real thing).
 // It answers what the front end POSTs to /api/ds/query, by asking a real Prometheus over HTTP.
 // Only this file re-implements server behaviour: step/interval arithmetic, $__interval/$__range/$__rate_interval,
 // legend text, and the shape of the returned data frames.
