@@ -221,7 +221,7 @@ def recorded_series() -> str:
     """List what the recording rules of the default budget make."""
     settings = RuleSettings()
     lines = ["| series | what it is |", "|---|---|"]
-    meanings = {
+    words_of = {
         bad_rate(): "Requests a second that break a promise.",
         valid_rate(): "Requests a second that count for it.",
         bad_total(): "The same of all label sets: what every longer window is summed of.",
@@ -230,12 +230,12 @@ def recorded_series() -> str:
         REMAINING: "What is left of 30 days' error budget: 1 = all of it.",
     }
     for window in (*settings.windows, settings.period):
-        meanings[bad_ratio(window)] = (
+        words_of[bad_ratio(window)] = (
             f"Share that broke it over {window}; over `allowed`, the burn."
         )
     for window in settings.short_windows:
-        meanings[valid_count(window)] = f"Requests that counted in {window}."
-    return "\n".join([*lines, *(f"| `{name}` | {words} |" for name, words in meanings.items())])
+        words_of[valid_count(window)] = f"Requests that counted in {window}."
+    return "\n".join([*lines, *(f"| `{name}` | {words} |" for name, words in words_of.items())])
 
 
 def targets() -> str:

@@ -326,7 +326,7 @@ async def _ask(client: openai.AsyncOpenAI, load: Load, rng: random.Random, numbe
 
 
 async def _drive(urls: Sequence[tuple[str, float]], load: Load, seconds: float, seed: int) -> None:
-    """Ask at random times, whatever engine answers, until the window is over and all are recorded."""
+    """Ask at random times, whatever engine answers, until all are recorded."""
     rng = random.Random(seed)
     limits = httpx.Limits(max_connections=load.connections)
     clients = [

@@ -108,7 +108,7 @@ def visit(browser: chromium.Chromium, url: str, how: str) -> tuple[chromium.Tab,
 
 
 def test_rendering_every_token_shows_in_render(browser, served):
-    """The same answer: code that renders all of it for every token makes the user wait for that."""
+    """The same answer: code that draws all of it for every token makes the user wait for that."""
     rows = {}
     for how in ("token", "task", "batch"):
         with capture() as captured:

@@ -154,7 +154,7 @@ def test_the_same_configuration_runs_on_the_real_programs(tmp_path):
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
     with collecting(tmp_path) as collector, alertmanager(manager_config) as manager:
-        # Addresses are this machine's, and alerts do not wait half a minute; all else is unchanged.
+        # Addresses are local, and alerts do not wait half a minute; all else is unchanged.
         del config["rule_files"]
         config["global"] = dict.fromkeys(
             ("scrape_interval", "scrape_timeout", "evaluation_interval"), "1s"

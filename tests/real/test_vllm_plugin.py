@@ -75,12 +75,12 @@ def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, 
     path, over = make_plugin_path(folder), threading.Event()
 
     def answer(_number: int) -> Answer:
-        while engine_records.hang.is_set() and not over.wait(0.05):
+        while recorded.hang.is_set() and not over.wait(0.05):
             pass
         return Answer()
 
     with http_receiver(answer) as receiver:
-        engine_records = EngineRecords(receiver)
+        recorded = EngineRecords(receiver)
         variables = {
             "PYTHONPATH": str(path),
             "LLMTRACE_VLLM_PLUGIN": "1",
@@ -88,7 +88,7 @@ def telling(folder: Path, **settings: Any) -> Iterator[tuple[local_vllm.Server, 
         }
         try:
             with local_vllm.start(env=variables, log=print, **settings) as server:
-                yield server, engine_records
+                yield server, recorded
         finally:
             over.set()
 
@@ -102,11 +102,11 @@ def one(
         yield both
 
 
-def agree(rows: Sequence[Row], engine_records: EngineRecords) -> None:
+def agree(rows: Sequence[Row], recorded: EngineRecords) -> None:
     """Check that each row has one record, which says what the engine says in band."""
-    engine_records.wait_for(rows)
+    recorded.wait_for(rows)
     for row in rows:
-        (figures,) = engine_records.of(row)
+        (figures,) = recorded.of(row)
         if row.client == "openai":  # vLLM says nothing in band on /v1/messages
             for inband, ours in (
                 (row.timeline.queue, figures.queue),
@@ -120,7 +120,7 @@ def agree(rows: Sequence[Row], engine_records: EngineRecords) -> None:
             row.output_tokens,
         )
         assert figures.preemptions == 0
-    for before, row in zip(rows, join(rows, engine_records.records()), strict=True):
+    for before, row in zip(rows, join(rows, recorded.records()), strict=True):
         exactly(row)
         source = "engine_inband" if before.client == "openai" else "engine_plugin"
         assert row.stages.sources["queue"] == row.stages.sources["prefill"] == source
@@ -131,17 +131,17 @@ def agree(rows: Sequence[Row], engine_records: EngineRecords) -> None:
 
 def test_every_request_has_one_record_that_says_what_the_engine_says(one: Any) -> None:
     """Streams and whole answers of all four APIs, sync and async, joined by request id."""
-    server, engine_records = one
+    server, recorded = one
     rows = record(server, [*SYNC, *ASYNC], times=2)
 
     assert len(rows) == 2 * len([*SYNC, *ASYNC])
     assert {row.outcome for row in rows} == {"success"}
-    agree(rows, engine_records)
+    agree(rows, recorded)
 
 
 def test_a_request_given_up_has_no_record(one: Any) -> None:
     """The client left while vLLM was at it: only the client's row knows of that."""
-    server, engine_records = one
+    server, recorded = one
     with (
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
         capture() as rows,
@@ -153,8 +153,8 @@ def test_a_request_given_up_has_no_record(one: Any) -> None:
         list(ask_openai(client))
 
     left, stayed = rows
-    engine_records.wait_for([stayed])  # one process's records come in the order its requests ended
-    assert (left.outcome, engine_records.of(left)) == ("cancelled", [])
+    recorded.wait_for([stayed])  # one process's records come in the order its requests ended
+    assert (left.outcome, recorded.of(left)) == ("cancelled", [])
 
 
 def until_idle(server: local_vllm.Server, timeout_s: float = 60.0) -> None:
@@ -171,7 +171,7 @@ def until_idle(server: local_vllm.Server, timeout_s: float = 60.0) -> None:
 
 def test_an_exporter_that_hangs_costs_records_and_not_requests(one: Any) -> None:
     """With nothing answering, requests are as fast as before; what is lost is counted."""
-    server, engine_records = one
+    server, recorded = one
 
     def took(times: int) -> float:
         with capture() as rows:
@@ -184,7 +184,7 @@ def test_an_exporter_that_hangs_costs_records_and_not_requests(one: Any) -> None
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         took(3)
         before = took(15)
-        engine_records.hang.set()
+        recorded.hang.set()
         during = took(15)
     with server.log_path.open(encoding="utf-8") as log:
         asked = time.monotonic()
@@ -205,7 +205,7 @@ def test_two_api_servers_tell_of_all_requests_between_them(
     serve = ("-m", "vllm.entrypoints.cli.main", "serve")
     with telling(tmp_path, program=serve, flags=["--api-server-count", "2"]) as (
         server,
-        engine_records,
+        recorded,
     ):
 
         def ask(_number: int) -> None:
@@ -217,9 +217,9 @@ def test_two_api_servers_tell_of_all_requests_between_them(
             list(pool.map(ask, range(40)))
 
         assert len(rows) == 40
-        agree(rows, engine_records)
-        assert len(engine_records.records()) == 40
-        assert len(engine_records.processes()) == 2
+        agree(rows, recorded)
+        assert len(recorded.records()) == 40
+        assert len(recorded.processes()) == 2
 
 
 IDLE = """
