@@ -13,6 +13,8 @@ if [ "${2:-}" = --again ]; then
     for which in others real; do
         failed=.pytest_cache/$which/v/cache/lastfailed
         [ -s "$failed" ] && [ "$(cat "$failed")" != "{}" ] || continue
+        "$python" -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' "$failed" \
+            >>.pytest_cache/retried
         "$python" -m pytest -o "cache_dir=.pytest_cache/$which" --last-failed || status=1
     done
     exit "$status"
