@@ -1,1 +1,1 @@
-"""Why did a p95 move? Pure functions over rows and signals; docs/triage.md has the method."""
+"""Explain why a p95 moved: pure functions over rows and signals; docs/triage.md has the method."""

@@ -1,4 +1,4 @@
-"""What does `llmtrace triage` do, from its options to its exit status?"""
+"""The command `llmtrace triage`, from its options to its exit status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from llmtrace.triage.result import Result, Verdict, as_json
 from llmtrace.triage.sources import Read
 
 _NEAR_S: Final = 30.0
-# Exit statuses beside those every command has: what a script wants to know.
+# Exit statuses in addition to those of every command, for scripts.
 MOVED: Final = 10
 CANNOT_TELL: Final = 11
 _STATUS: Final[Mapping[Verdict, int]] = {
@@ -43,8 +43,8 @@ _STATUS: Final[Mapping[Verdict, int]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a triage is asked to do beside reading its data.
+class TriageOptions:
+    """The options of a triage apart from its data source.
 
     Attributes:
         settings: windows, metric, resampling.
@@ -74,7 +74,7 @@ def main(options: argparse.Namespace, read: Read) -> int:
     """
     now = time.time()
     elsewhere = options.case or options.store or options.rows or options.langfuse
-    asked = Asked(
+    wanted = TriageOptions(
         settings=Settings(
             before=None if options.before is None else window(options.before, now),
             after=None if options.after is None else window(options.after, now),
@@ -91,8 +91,8 @@ def main(options: argparse.Namespace, read: Read) -> int:
     )
     progress = Steps(sys.stderr)
     try:
-        case = read(span(asked.settings, options.last, now), progress.report, asked.filters)
-        return run(case, asked, sys.stdout, progress)
+        case = read(span(wanted.settings, options.last, now), progress.report, wanted.filters)
+        return run(case, wanted, sys.stdout, progress)
     finally:
         progress.done()
 
@@ -131,27 +131,27 @@ def _filters(given: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return filters
 
 
-def run(case: Case, asked: Asked, out: TextIO, progress: Steps) -> int:
+def run(case: Case, wanted: TriageOptions, out: TextIO, progress: Steps) -> int:
     """Triage a case, print what was found, and return the exit status.
 
     Raises:
         ConfigError: a filter names no field, windows contradict each other, or no row is from the
-            time that was asked for.
+            requested time.
         DataError: no row is left.
         SourceError: a file cannot be written.
     """
-    case = keep(case, asked.filters)
-    if asked.settings.at is not None:
-        _expect_rows_at(case, asked.settings.at)
-    if asked.save is not None:
-        write_case(asked.save, case)
-    result = triage(case, asked.settings, progress.report)
+    case = keep(case, wanted.filters)
+    if wanted.settings.at is not None:
+        _expect_rows_at(case, wanted.settings.at)
+    if wanted.save is not None:
+        write_case(wanted.save, case)
+    result = triage(case, wanted.settings, progress.report)
     progress.done()
-    if asked.html is not None:
+    if wanted.html is not None:
         from llmtrace.triage.report.html import write_page
 
-        write_page(asked.html, result, case, asked.traces)
-    show(result, asked, out)
+        write_page(wanted.html, result, case, wanted.traces)
+    show(result, wanted, out)
     return _STATUS[result.verdict]
 
 
@@ -169,21 +169,21 @@ def _expect_rows_at(case: Case, at: float) -> None:
         )
 
 
-def show(result: Result, asked: Asked, out: TextIO) -> None:
+def show(result: Result, wanted: TriageOptions, out: TextIO) -> None:
     """Print a result, as a screen or as JSON."""
-    if asked.as_json:
+    if wanted.as_json:
         json.dump(as_json(result), out, indent=2, allow_nan=False)
         out.write("\n")
         return
     console = Console(file=out)
-    console.print(screen(result, explain=asked.explain))
-    for what, path in (("page", asked.html), ("case", asked.save)):
+    console.print(screen(result, explain=wanted.explain))
+    for what, path in (("page", wanted.html), ("case", wanted.save)):
         if path is not None:
             console.print(f"{what}: {path}", soft_wrap=True, highlight=False)
 
 
 def keep(case: Case, filters: Mapping[str, tuple[str, ...]]) -> Case:
-    """Keep the rows whose words are among those asked for.
+    """Keep the rows whose words are among those of the filters.
 
     Raises:
         ConfigError: a filter names no field of words.
@@ -245,7 +245,8 @@ def time_of(text: str, at: float) -> float:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:
         raise ConfigError(
-            f"{text!r} is no time: write 14:30, 2026-01-31T14:30, 30m (ago), or unix seconds"
+            f"invalid time {text!r}: use 14:30, 2026-01-31T14:30, 30m (30 minutes ago) or "
+            "Unix seconds"
         ) from None
 
 
@@ -253,7 +254,7 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Steps:
-    """Progress on a terminal, one line a step; nothing where nobody looks."""
+    """Progress on a terminal, one line a step; nothing where there is no terminal."""
 
     def __init__(self, err: TextIO) -> None:
         self._bar = Progress(

@@ -1,7 +1,7 @@
-"""Why did a p95 move? The whole triage, step by step.
+"""Find out why a p95 moved: the whole triage, step by step.
 
 Rows and signals go in, a `Result` comes out. Nothing here reads a file, a clock or a random number
-that is not seeded: the same case gives the same answer.
+that is not seeded: the same case gives the same result.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from llmtrace.triage.windows.choose import FEW, choose, onset
 Q: Final = 0.95
 
 _MAX_ROWS: Final = 200_000  # a window, looked at: beyond, every second, third, ... row
-# Chance of a false alarm, and the least share of the p95 that matters: where the caller chose the
+# Chance of a false alarm, and the least share of the p95 that matters: where the user chose the
 # windows, and where they were chosen among thousands.
 _GIVEN: Final = (0.01, 0.1)
 _FOUND: Final = (1e-6, 0.2)
@@ -103,8 +103,8 @@ def triage(
 
     Args:
         case: what happened.
-        settings: what to look at; the case's own windows and metric where they are silent.
-        progress: told what is being done, and how much of it is, 0 to 1.
+        settings: what to look at; the case's own windows and metric where they leave them open.
+        progress: notified of each step, and of the share that is done, 0 to 1.
 
     Returns:
         A result for whatever rows there are; with too few of them one that says so.
@@ -138,19 +138,21 @@ def triage(
     report("comparing", 0.2)
     certain, least = _FOUND if chosen.searched else _GIVEN
     wanted = METRICS if metric is None else (metric,)
-    told = {name: (values(sides[0], name), values(sides[1], name)) for name in METRICS}
+    measured = {name: (values(sides[0], name), values(sides[1], name)) for name in METRICS}
     compared = {
-        name: compare(sides, windows, told[name], Q, certain=certain / len(wanted), least=least)
+        name: compare(
+            sides, windows, measured[name], Q, certain=certain / len(wanted), least=least
+        )
         for name in METRICS
     }
     outcomes = compare_outcomes(*sides)
     about = metric or _which_moved(compared)
     report("dividing the change", 0.3)
     looked_into: set[Metric] = {about, "ttft", "tpot"}
-    divided = {name: divide(sides, told[name], Q) for name in looked_into}
+    divided = {name: divide(sides, measured[name], Q) for name in looked_into}
     mine = divided[about]
     spread = None
-    enough = min(len(told[about][0]), len(told[about][1])) >= MIN_COUNT
+    enough = min(len(measured[about][0]), len(measured[about][1])) >= MIN_COUNT
     if settings.bootstrap and enough and mine.found is not None:
         spread = bootstrap(
             mine.before,
@@ -181,7 +183,7 @@ def triage(
     if rose:
         cohorts = find_cohorts(
             sides,
-            told[about],
+            measured[about],
             mine.cells,
             threshold=compared[about].threshold,
             q=Q,
@@ -209,9 +211,9 @@ def triage(
             divided=divided,
             verdict=judged.verdict,
         ),
-        exemplars=exemplars(sides, told[about], change.before.p95, change.after.p95),
+        exemplars=exemplars(sides, measured[about], change.before.p95, change.after.p95),
         quality=quality_of(
-            told[about],
+            measured[about],
             compared[about],
             mine,
             looked_at=sum(map(len, sides)),
@@ -221,7 +223,7 @@ def triage(
             warnings=(*([case.note] if case.note else []), *chosen.warnings, *case.warnings),
             intervals=spread is not None or not settings.bootstrap,
         ),
-        changes=tuple(compared[name].change for name in METRICS if _any(told[name])),
+        changes=tuple(compared[name].change for name in METRICS if _any(measured[name])),
         moved=_moved(compared, outcomes),
         outcomes=outcomes,
         onset=onset(of(about), windows, compared[about].threshold, chosen)
@@ -231,7 +233,7 @@ def triage(
         anatomy=_anatomy(mine, change.before.p95, change.after.p95),
         estimates=_estimates(sides, settings.seed),
         smallest_visible=compared[about].visible,
-        settle=_settle(judged.verdict, told[about]),
+        settle=_settle(judged.verdict, measured[about]),
     )
     report("done", 1.0)
     return result
@@ -272,8 +274,8 @@ def _thinned(rows: Columns) -> Columns:
 def _which_moved(compared: dict[Metric, Compared]) -> Metric:
     """Choose the metric the triage is about.
 
-    The first token and the pace after it say where time went; `e2e` is mostly how long an answer
-    is, and only asked when neither moved, or both by far less.
+    The first token and the pace after it say where time went; `e2e` is mostly how long a response
+    is, and only used when neither moved, or both by far less.
     """
 
     def relative(name: Metric) -> float:
@@ -345,7 +347,7 @@ def _causes(
     divided: dict[Metric, Divided],
     verdict: Verdict,
 ) -> tuple[Finding, ...]:
-    """Ask the rules; they see the first token's stages and the pace's, each from its own metric.
+    """Apply the rules; they see the first token's stages and the pace's, each of its own metric.
 
     Where too little is known for a verdict, or nothing moved, no cause is named.
     """
@@ -399,7 +401,7 @@ def _settle(verdict: str, both: tuple[Values, Values]) -> tuple[str, ...]:
     if verdict == "not_enough_data":
         needed = least_values(Q)
         return tuple(
-            f"{needed - len(one):,} more requests {when} that tell {one.metric}"
+            f"{needed - len(one):,} more requests {when} that report {one.metric}"
             for when, one in zip(("before", "after"), both, strict=True)
             if len(one) < needed
         )

@@ -1,7 +1,7 @@
-"""Which change would these two windows have shown?
+"""Compute the smallest change that these two windows would have shown.
 
-"Nothing moved" is worth what the comparison would have seen: a few dozen requests, or requests
-that share fate, hide a doubling.
+"Nothing moved" is worth no more than that: a few dozen requests, or requests that share their
+fate, hide a doubling.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far do the data carry the verdict?"""
+"""Assess how far the data support the verdict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def quality_of(
         stands_for: requests that those were sampled from, by their weights.
         duplicates: rows left out because they were there already.
         warnings: said by others already.
-        intervals: whether there are any, if any were asked for.
+        intervals: whether there are any, if any were requested.
     """
     coverage = _coverage(divided)
     clustered = max(compared.design)
@@ -67,7 +67,7 @@ def quality_of(
     censored = (len(both[0].censored), len(both[1].censored))
     if censored[1] > _CENSORED * max(n[1], 1) and censored[1] > censored[0]:
         said.append(
-            f"{censored[1]:,} requests were cut short before they could tell {both[1].metric}: "
+            f"{censored[1]:,} requests were cut short before {both[1].metric} was known: "
             "the true p95 after is higher"
         )
     for kind, share in divided.cells.new[:_SHOWN]:
@@ -93,8 +93,8 @@ def quality_of(
 def _coverage(divided: Divided) -> float | None:
     """Return the median share of a request's time after that stages are known for."""
     value = divided.after.value
-    told = value > 0
-    if not told.any():
+    positive = value > 0
+    if not positive.any():
         return None
-    unknown = divided.after.staged.parts[told, -1] / value[told]
+    unknown = divided.after.staged.parts[positive, -1] / value[positive]
     return float(np.clip(1.0 - np.median(unknown), 0.0, 1.0))

@@ -1,4 +1,4 @@
-"""What does a triage say, for people and for programs?
+"""The result of a triage, for people and for programs.
 
 `Result` and its parts, and `as_json`: the object `llmtrace triage --json` prints, described by
 docs/triage-result.schema.json. Unknown is `None`. Durations are seconds, times unix seconds.
@@ -15,11 +15,11 @@ from llmtrace.dataset.case import Window
 
 Verdict = Literal[
     "no_change",  # the p95 did not move beyond chance
-    "workload",  # it moved because people asked for something else
+    "workload",  # it moved because the workload changed
     "regression",  # it moved for the same work
     "mixed",  # both
     "improvement",  # the same work takes less
-    "new_workload",  # too much of what is asked now was never asked before
+    "new_workload",  # too much of today's workload did not exist before
     "not_enough_data",
 ]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
@@ -53,7 +53,7 @@ class Side:
 
     Attributes:
         window: from when to when; `None` where there are no rows.
-        n: requests that tell the metric, those cut short before they could included.
+        n: requests that report the metric, and those that were cut short before it was known.
         p95_ci: where the true p95 lies with 95 % confidence; `None` where n is too small to say.
     """
 
@@ -102,7 +102,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One line of evidence, and what it counts in decibans: for the cause if positive."""
+    """One line of evidence and its points, which are for the cause if positive."""
 
     text: str
     points: int
@@ -110,7 +110,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What the evidence says of one cause; `score` is the sum of the points, in decibans."""
+    """What the evidence says of one cause; `score` is the sum of the points."""
 
     id: str
     status: Status
@@ -147,7 +147,7 @@ class Outcomes:
     Attributes:
         failed_before, failed_after: share of errors, truncations and time-outs.
         significant: that share rose beyond chance.
-        cancelled_before, cancelled_after: share of requests their caller gave up.
+        cancelled_before, cancelled_after: share of requests that their client cancelled.
         gave_up: that share rose beyond chance.
     """
 
@@ -173,7 +173,7 @@ class Onset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How much was asked for in a window: requests and tokens a second, typical lengths."""
+    """The load of a window: requests and tokens a second, typical lengths."""
 
     requests_per_s: float | None
     prompt_tokens_per_s: float | None
@@ -225,7 +225,7 @@ class Quality:
     Attributes:
         n: requests compared, before and after.
         coverage: of the typical request's time, the share that stages are known for.
-        censored: requests cut short before the metric could be told, before and after.
+        censored: requests cut short before the metric was known, before and after.
         clustered: how many times more the slow requests vary by the minute than they would if
             they were independent; intervals are widened for it.
         duplicates: rows left out because they were there already.
@@ -253,8 +253,8 @@ class Result:
     """What a triage found.
 
     Attributes:
-        reason: the verdict in one sentence, with its figures.
-        metric: what moved; `None` where no row tells any.
+        reason: the verdict in one sentence, with numbers.
+        metric: the one that moved; `None` where no row reports any.
         delta_s: p95 after less p95 before.
         significant: whether that is beyond chance.
         contributions: `mix`, the stages, `co_occurrence`: they come to `delta_s` exactly.

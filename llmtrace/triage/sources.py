@@ -1,4 +1,4 @@
-"""Where does a case come from, if not from a folder?
+"""Read a case from row files, a collector, ClickHouse or Langfuse.
 
 Each source gives the same `Case`: rows, signals and facts of a stretch of time.
 """
@@ -30,14 +30,14 @@ from llmtrace.errors import DataError
 
 Progress = Callable[[str, float], None]
 Filters = Mapping[str, tuple[str, ...]]
-# Reads the case of a stretch of time; filters are by row field, and may be left to the caller.
+# Reads the case of a stretch of time; filters are by row field, and a source may ignore them.
 Read = Callable[[Window, Progress, Filters], Case]
 # Imports a module of the collector, which this package knows by name alone: name, what wants it.
 Bring = Callable[[str, str], Any]
 
 _MAX_ROWS: Final = 5_000_000
 _MAX_OBSERVATIONS: Final = 100_000
-_TOLD_EVERY: Final = 2_000
+_PROGRESS_ROWS: Final = 2_000
 _AROUND_S: Final = 60.0
 
 
@@ -74,9 +74,9 @@ def reader(options: argparse.Namespace, bring: Bring) -> Read:
 
 
 def with_replicas(case: Case) -> Case:
-    """Name the replica of rows that do not, where they asked an engine whose signals are there.
+    """Name the replica of rows that lack it, where their `server` is an engine with signals.
 
-    Engines that tell their times in the answer do not tell their name in it. A gateway's signals
+    Engines that report their times in the response do not report their name. A gateway's signals
     say nothing of which engine was behind it.
     """
     replica, server = case.rows.words["replica"], case.rows.words["server"]
@@ -84,13 +84,13 @@ def with_replicas(case: Case) -> Case:
     names = dict.fromkeys((*replica.names, *(one for one in server.names if one in engines)))
     code_of = {name: code for code, name in enumerate(names)}
     codes = [code_of[one] if one in engines else -1 for one in server.names]
-    asked = np.array([*codes, -1], np.int32)[server.codes]  # unknown is -1: the last
-    named = Words(np.where(replica.codes < 0, asked, replica.codes), tuple(names))
+    requested = np.array([*codes, -1], np.int32)[server.codes]  # unknown is -1: the last
+    named = Words(np.where(replica.codes < 0, requested, replica.codes), tuple(names))
     return replace(case, rows=replace(case.rows, words={**case.rows.words, "replica": named}))
 
 
 def _engines(signals: Signals) -> set[str]:
-    """Return the instances that tell how much an engine does, and nothing of a gateway's."""
+    """Return the instances that report an engine's load, and nothing of a gateway."""
 
     def telling(names: Iterable[str]) -> set[str]:
         codes = np.unique(signals.instance.codes[signals.signal.where(*names)])
@@ -134,7 +134,7 @@ def from_langfuse(window: Window, progress: Progress) -> Case:
 
     Raises:
         ConfigError: the package is not installed, or a variable is missing.
-        SourceError: the server does not answer, refuses, or says what cannot be read.
+        SourceError: the server does not respond, rejects, or sends what cannot be read.
         DataError: no request began in the window.
     """
     from llmtrace.dataset.langfuse_import import read_rows
@@ -167,23 +167,25 @@ def from_collector(
     """Read a case from a running collector.
 
     Args:
-        collector: that is asked.
+        collector: to query.
         window: which time.
-        progress: told how far it is.
+        progress: notified of how far it is.
         filters: by row field; a collector takes one word each, more are filtered here.
 
     Raises:
-        SourceError: it does not answer.
+        SourceError: it does not respond.
         DataError: it has no rows of that time.
     """
-    asked = {
+    filters_sent = {
         name: words[0]
         for name, words in (filters or {}).items()
         if len(words) == 1 and not name.endswith("_source")  # of those the API knows nothing
     }
     span = {"start": f"{window.start:.6f}", "end": f"{window.end:.6f}"}
     rows = _columns(
-        _told(collector.lines("rows", **span, **asked, limit=_MAX_ROWS), window, progress)
+        _with_progress(
+            collector.lines("rows", **span, **filters_sent, limit=_MAX_ROWS), window, progress
+        )
     )
     if not rows.n:
         raise DataError(
@@ -193,9 +195,9 @@ def from_collector(
     progress("reading signals", 0.0)
     signals, odd_signals = signals_from(collector.lines("signals", **span))
     progress("reading signals", 1.0)
-    told = dict(collector.get("facts", at=f"{window.end:.6f}"))
-    told["events"] = collector.get("events", **span)["events"]
-    facts, odd_facts = facts_from(told)
+    reported = dict(collector.get("facts", at=f"{window.end:.6f}"))
+    reported["events"] = collector.get("events", **span)["events"]
+    facts, odd_facts = facts_from(reported)
     cut = []
     if rows.n >= _MAX_ROWS:  # they come by time: what is missing is the latest
         until = float(np.max(rows.start)) / 1e9
@@ -217,12 +219,12 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> Columns:
     return builder.done()
 
 
-def _told(
+def _with_progress(
     rows: Iterator[dict[str, Any]], window: Window, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """Pass rows on, which come by time, and say how far through the window they are."""
     for number, row in enumerate(rows):
-        if number % _TOLD_EVERY == 0:
+        if number % _PROGRESS_ROWS == 0:
             at = float(row.get("start", 0)) / 1e9
             progress("reading rows", min(1.0, max(0.0, (at - window.start) / window.seconds)))
         yield row

@@ -1,4 +1,4 @@
-"""Decide whether the workload changed, the system, both or nothing, or that it cannot be said."""
+"""Decide whether the workload changed, the system, both or nothing, or that it is unknown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
 # A change of the mix drags the same work along (measured on the simulator, docs/triage.md).
 _KNOCKS: Final = 0.14  # share of the change that the mix itself makes, at least
 _HEAVIER: Final = 1.08  # times as many tokens a request
-_LONGER: Final = 1.25  # times as many tokens an answer, where a token's time tells of no mix
+_LONGER: Final = 1.25  # times as many tokens a response, where a token's time shows no mix
 _SHARED: Final = 0.45  # of the growth of all tokens, seen at best in work that went well
 _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
@@ -50,7 +50,7 @@ def judge(
         found: its parts; `None` = the windows have no work in common.
         spread: their intervals; `None` = not worked out.
         outcomes: how requests ended.
-        load: how much was asked for, `before` and `after`.
+        load: of both windows, `before` and `after`.
         unmatched: share of the requests now of a kind never seen before.
         fewest: requests that a window needs for its p95 to have an interval.
         visible: the smallest relative rise that would have been seen; `None` = none would.
@@ -64,7 +64,7 @@ def judge(
             return Judged("regression", broken)
         return Judged(
             "not_enough_data",
-            f"{change.before.n:,} requests before and {change.after.n:,} after tell "
+            f"{change.before.n:,} requests before and {change.after.n:,} after report "
             f"{change.metric}; a p95 needs {fewest} in each to have an interval.",
         )
     if not change.significant:
@@ -86,16 +86,16 @@ def judge(
             "seen before: there is nothing to compare them with.",
         )
     if broken and found.delta < 0:
-        return Judged("regression", broken)  # who fails early does not wait for long
+        return Judged("regression", broken)  # a request that fails early does not wait for long
     verdict = _kind(found, spread)
     mix, same = float(found.seconds[0]), found.same_work
     if verdict != "workload" and _knock_on(change.metric, found, spread, load):
         if not broken:
             per = " per token" if change.metric == "tpot" else ""
-            asked = f"{_ms(mix)}{per} from what is asked for, and " if mix > 0 else ""
+            from_mix = f"{_ms(mix)}{per} from the workload, and " if mix > 0 else ""
             return Judged(
                 "workload",
-                f"{_moved(change)}: {asked}{_ms(same)}{per} because all requests wait for the "
+                f"{_moved(change)}: {from_mix}{_ms(same)}{per} because all requests wait for the "
                 "heavier ones.",
             )
         verdict = "mixed"
@@ -105,17 +105,17 @@ def judge(
         verdict = "improvement"
     per = " per token" if change.metric == "tpot" else ""
     words = {
-        "workload": f"{_moved(change)}; what is asked for accounts for {_ms(mix)}{per} of it.",
+        "workload": f"{_moved(change)}; the workload accounts for {_ms(mix)}{per} of it.",
         "regression": f"{_moved(change)}; the same work takes {_ms(same)}{per} longer.",
         "improvement": f"{_moved(change)}; the same work takes {_ms(-same)}{per} less.",
-        "mixed": f"{_moved(change)}: {_ms(mix)}{per} from what is asked for, {_ms(same)}{per} for "
+        "mixed": f"{_moved(change)}: {_ms(mix)}{per} from the workload, {_ms(same)}{per} for "
         "the same work.",
     }
     return Judged(verdict, words[verdict])
 
 
 def _kind(found: Attribution, spread: Spread | None) -> Verdict:
-    """Say which part of a real change is large enough, and beyond chance, to count."""
+    """Return which part of a real change is large enough, and beyond chance, to count."""
     shares = {"mix": float(found.seconds[0]), "same": found.same_work}
     sure = {"mix": True, "same": True}
     if spread is not None:
@@ -138,10 +138,10 @@ def _knock_on(
     """Return whether the same work takes longer only because other work got heavier.
 
     Requests share engines: longer prompts of some are waited for by all. That is so where the mix
-    clearly adds, requests ask for more tokens each, the rest lies in stages that engines share,
-    and work that went well takes hardly longer than before: a slower system spares nobody. A
-    token's time does not grow with the answer's length, so there the mix adds nothing: longer
-    answers only fill the batch, for all alike.
+    clearly adds, requests have more tokens each, the rest lies in stages that engines share,
+    and work that went well takes hardly longer than before: a slower system affects all. A
+    token's time does not grow with the response's length, so there the mix adds nothing: longer
+    responses only fill the batch, for all equally.
     """
     mix, delta = float(found.seconds[0]), found.delta
     each, all_ = _heavier(load, ("prompt", "output"))
@@ -155,7 +155,7 @@ def _knock_on(
 
 
 def _heavier(load: Mapping[str, Load], kinds: Sequence[str]) -> tuple[float, float]:
-    """Return how many times more tokens of a kind each request, and all in a second, ask for."""
+    """Return how many times more tokens of a kind each request has, and all in a second."""
     each = all_ = 1.0
     before, after = load["before"], load["after"]
     if not before.requests_per_s or not after.requests_per_s:
@@ -196,7 +196,7 @@ def _hidden(
     per = " per token" if change.metric == "tpot" else ""
     return Judged(
         "mixed",
-        f"{_moved(change)}, but {_ms(mix)}{per} from what is asked for and {_ms(same)}{per} for "
+        f"{_moved(change)}, but {_ms(mix)}{per} from the workload and {_ms(same)}{per} for "
         "the same work cancel out.",
     )
 
@@ -207,7 +207,7 @@ def _broken(outcomes: Outcomes) -> str | None:
         return f"{100 * high:.1f} % of requests fail, and {100 * low:.1f} % did before."
     if outcomes.gave_up:
         low, high = outcomes.cancelled_before or 0.0, outcomes.cancelled_after or 0.0
-        return f"{100 * high:.1f} % of callers give up, and {100 * low:.1f} % did before."
+        return f"{100 * high:.1f} % of requests are cancelled, and {100 * low:.1f} % were before."
     return None
 
 

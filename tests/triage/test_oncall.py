@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 from llmtrace.dataset.case import Case, Window
 from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace.triage.oncall.alert import MAX_BYTES, Alert, read_alerts
-from llmtrace.triage.oncall.alert_queue import AlertQueue, DeskSettings, Full, triage_alert
+from llmtrace.triage.oncall.alert_queue import AlertQueue, Full, QueueSettings, triage_alert
 from llmtrace.triage.oncall.command import serve
 from llmtrace.triage.oncall.notify import Annotated, Webhook, summary
 from llmtrace.triage.oncall.report_store import Reports
@@ -35,7 +35,7 @@ from llmtrace.triage.sources import reader
 from tests.triage.days import Kind, day
 
 SECRET = "T0K3N-of-a-person"
-AT_ONCE = DeskSettings(settle_s=0.0, retry_s=0.0)
+AT_ONCE = QueueSettings(settle_s=0.0, retry_s=0.0)
 PATIENCE_S = 60.0
 
 
@@ -154,7 +154,7 @@ def working(load: Any, folder: Path, *tell: Notifier, **settings: Any) -> Iterat
         load,
         reports,
         tell,
-        DeskSettings(**{"settle_s": 0.0, "retry_s": 0.0, **settings}),
+        QueueSettings(**{"settle_s": 0.0, "retry_s": 0.0, **settings}),
         link=lambda name: f"https://triage/reports/{name}",
     )
     try:
@@ -188,11 +188,11 @@ def test_an_alert_becomes_a_report_and_is_told(slow, at, tmp_path):
 
         assert desk.take(alerts) == 0
         assert desk.counts["repeated"] == 2
-        assert desk.counts["untold"] == 1
+        assert desk.counts["not_delivered"] == 1
     reports = Reports(tmp_path)
     [name] = reports.names()
     text, link = chat.told[0]
-    told = reports.told(name)
+    told = reports.content(name)
 
     assert link == f"https://triage/reports/{name}"
     assert "replica=vllm-0" in text
@@ -228,7 +228,7 @@ def test_an_alert_whose_data_cannot_be_read_is_tried_again(slow, at, tmp_path, c
             raise SourceError("the collector is away")
         return Case(rows=slow.rows, signals=slow.signals)
 
-    with working(load, tmp_path, tries=3) as desk:
+    with working(load, tmp_path, attempts=3) as desk:
         desk.take(read_alerts(notification(firing(at), firing(at + 1), firing(at + 2))))
         until(lambda: desk.counts["triaged"] + desk.counts["failed"] == 3)
 
@@ -249,7 +249,7 @@ def test_too_few_requests_are_looked_at_again(slow, at, tmp_path):
         desk.take(read_alerts(notification(firing(at, slo="ttft"))))
         until(lambda: desk.counts["triaged"])
     reports = Reports(tmp_path)
-    told = reports.told(reports.names()[0])
+    told = reports.content(reports.names()[0])
 
     assert looks == []
     assert told is not None
@@ -266,7 +266,7 @@ def test_what_failed_is_taken_on_again(slow, at, tmp_path):
         return Case(rows=slow.rows, signals=slow.signals)
 
     alerts = read_alerts(notification(firing(at)))
-    with working(load, tmp_path, tries=2) as desk:
+    with working(load, tmp_path, attempts=2) as desk:
         desk.take(alerts)
         until(lambda: desk.counts["failed"])
         away[0] = False
@@ -300,11 +300,11 @@ def test_what_breaks_one_report_does_not_end_the_desk(slow, at, tmp_path, caplog
 
 def test_there_is_room_for_so_many(tmp_path):
     """They are taken on; the sender hears that there are more, and comes again."""
-    with working(lambda *_: time.sleep(60), tmp_path, settle_s=60.0, most_waiting=3) as desk:
+    with working(lambda *_: time.sleep(60), tmp_path, settle_s=60.0, max_waiting=3) as desk:
         many = read_alerts(notification(*(firing(1e9 + n) for n in range(5))))
         with pytest.raises(Full):
             desk.take(many)
-        assert (desk.counts["taken"], desk.counts["refused"]) == (3, 2)
+        assert (desk.counts["taken"], desk.counts["rejected"]) == (3, 2)
 
 
 def test_what_has_ended_is_not_triaged(tmp_path):
@@ -331,7 +331,7 @@ def test_only_so_many_reports_are_kept(tmp_path):
         alert = Alert(id=f"{number:016x}", name="A/../b", started=1e9 + number)
         reports.keep(reports.named(alert), {"number": number}, "page")
 
-    assert [reports.told(name) for name in reports.names()] == [
+    assert [reports.content(name) for name in reports.names()] == [
         {"number": 4}, {"number": 3}, {"number": 2},
     ]  # fmt: skip
     assert len(list(tmp_path.iterdir())) == 6
@@ -391,7 +391,7 @@ def test_a_chat_is_told_without_markup(result):
     """As `{"text": …}`; nobody is mentioned by what comes from outside."""
     alert = Alert(id="1" * 16, name="<!channel> & <@U1>", started=1e9)
     with hearing() as (url, seen):
-        Webhook(f"{url}/services/{SECRET}").tell(alert, result, "https://triage/1")
+        Webhook(f"{url}/services/{SECRET}").notify(alert, result, "https://triage/1")
     [(_, _, body)] = seen
 
     assert set(body) == {"text"}
@@ -404,7 +404,7 @@ def test_grafana_is_annotated(result):
     """From the onset on, with tags, by a bearer token."""
     alert = Alert(id="1" * 16, name="LlmtraceTtftBurn", started=1e9)
     with hearing() as (url, seen):
-        Annotated(url, SECRET).tell(alert, result, None)
+        Annotated(url, SECRET).notify(alert, result, None)
     [(path, authorization, body)] = seen
 
     assert path == "/api/annotations"
@@ -429,9 +429,9 @@ def test_a_grafana_with_a_certificate_of_ones_own(result, tmp_path):
     alert = Alert(id="1" * 16, name="A", started=1e9)
     with hearing(tls=tls) as (url, seen):
         with pytest.raises(SourceError, match="--grafana-ca-file"):
-            Annotated(url, SECRET).tell(alert, result, None)
+            Annotated(url, SECRET).notify(alert, result, None)
         assert seen == []
-        Annotated(url, SECRET, certificate).tell(alert, result, None)
+        Annotated(url, SECRET, certificate).notify(alert, result, None)
 
     assert [path for path, _, _ in seen] == ["/api/annotations"]
 
@@ -443,7 +443,7 @@ def test_who_refuses_is_named_without_secrets(result, status):
     with hearing(status) as (url, _):
         for one in (Webhook(f"{url}/services/{SECRET}"), Annotated(url, SECRET)):
             with pytest.raises(SourceError) as raised:
-                one.tell(alert, result, None)
+                one.notify(alert, result, None)
             assert str(status) in str(raised.value)
             assert SECRET not in str(raised.value) + repr(one)
 
@@ -454,8 +454,8 @@ def test_who_is_away_is_an_error_of_ours(result):
     with hearing() as (url, _):
         pass
     for one in (Webhook(f"{url}/{SECRET}"), Annotated(url, SECRET)):
-        with pytest.raises(SourceError, match=r"does not answer|cannot reach") as raised:
-            one.tell(alert, result, None)
+        with pytest.raises(SourceError, match=r"does not respond|cannot reach") as raised:
+            one.notify(alert, result, None)
         assert SECRET not in str(raised.value)
 
 

@@ -18,15 +18,15 @@ from .incidents import quiet
 
 GOLDEN = {
     "queue_saturation": """\
-queue_saturation: confirmed, 19 dB
+queue_saturation: confirmed, 19 points
  +0 queue p50 6.9 ms → 1.04 s, p95 35 ms → 4.19 s
  +6 requests waiting for capacity p50 0 → 13.9, p95 0 → 16.9
 +10 vllm-0 runs 64 of at most 64
  +3 requests 2 → 3 a second, to each engine 0.66 → 0.975 a second
-  > Add capacity: start replicas; until they are up, shed or defer what can wait. On this engine: raise `--max-num-seqs` if KV usage leaves room; shed early with `--max-num-queued-reqs` (answers 503).
+  > Add capacity: start replicas; until they are up, shed or defer what can wait. On this engine: raise `--max-num-seqs` if KV usage leaves room; shed early with `--max-num-queued-reqs` (responds 503).
 """,
     "kv_exhaustion": """\
-kv_exhaustion: confirmed, 22 dB
+kv_exhaustion: confirmed, 22 points
  +0 queue p50 6.9 ms → 1.39 s, p95 35 ms → 5.73 s; decode p50 2.92 s → 3.01 s, p95 5.84 s → 5.97 s
  +6 KV usage p50 0.405 → 0.978, p95 0.449 → 0.992
 +10 preemptions: 0 → 181 in the window
@@ -35,11 +35,11 @@ kv_exhaustion: confirmed, 22 dB
   > Add capacity, or lower the batch so that what runs can finish; cap `max_tokens`. On this engine: raise `--gpu-memory-utilization`, or lower `--max-num-seqs`; halve KV bytes with `--kv-cache-dtype fp8`.
 """,
     "network_path": """\
-network_path: confirmed, 25 dB
+network_path: confirmed, 25 points
  +0 network p50 21 ms → 101 ms, p95 26 ms → 174 ms
  +6 network without one's own pool p50 21 ms → 101 ms, p95 26 ms → 174 ms
 +10 round trip p50 21 ms → 101 ms, p95 26 ms → 174 ms
- +3 network holds 100 % of the time added
+ +3 network is 100 % of the time added
  +3 only region=us (50 % of requests)
  +3 queue and prefill did not move
   > Reroute: undo the routing or DNS change, pin the region, keep connections alive. It is region=us (50 % of requests).
@@ -49,7 +49,7 @@ network_path: confirmed, 25 dB
 
 def text(finding: Finding) -> str:
     """Write a finding as a person reads it."""
-    lines = [f"{finding.id}: {finding.status}, {finding.score} dB"]
+    lines = [f"{finding.id}: {finding.status}, {finding.score} points"]
     lines += [f"{p.points:+3} {p.text}" for p in (*finding.evidence, *finding.against)]
     lines += [f"  ? {line}" for line in finding.missing]
     return "\n".join([*lines, f"  > {finding.action}", ""])

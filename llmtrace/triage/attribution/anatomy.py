@@ -1,4 +1,4 @@
-"""What does a request at the p95 consist of?
+"""Estimate the stages of a request at the p95.
 
 The Harrell-Davis estimate of a quantile is a weighted mean of all ordered values; the same weights
 over a stage's times give that stage's part in it, and the parts add up.

@@ -1,4 +1,4 @@
-"""What does a change of a p95 consist of: the workload, each stage, their going together?
+"""Divide the change of a p95 between the workload, each stage and their interactions.
 
 Both windows are weighted to a common mix of the same work, half way between theirs. What that does
 to each p95 is the mix; what is left between them is the same work taking longer, and is divided by

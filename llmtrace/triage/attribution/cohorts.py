@@ -1,8 +1,8 @@
-"""Whose requests are slow beyond their share?
+"""Find the cohorts whose requests are slow beyond their share.
 
 For every value of every attribute: how many requests are slow, less how many would be, given what
-they ask for and how that value fared before. What passes an exact test, false discoveries
-controlled, must also explain the change: without it, the p95 comes back.
+their workload and how that value fared before. A value that passes an exact test, with false
+discoveries controlled, must also explain the change: without it, the p95 returns to normal.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def find_cohorts(
     Args:
         rows: of the windows before and after.
         both: the metric of those rows.
-        cells: of the same work, of those that tell the metric.
+        cells: of the same work, of those that report the metric.
         threshold: above which a request is slow: the p95 before.
         q: the quantile that `threshold` is.
         design: how many requests say as much as one independent one.
@@ -183,8 +183,8 @@ def _candidate(
     past, now = before.weight * before.slow, after.weight * after.slow
     work = before.weight * before.chance
     usual = float((past[was].sum() + _PRIOR_SLOW) / (work[was].sum() + _PRIOR_SLOW))
-    asked = after.weight * after.chance
-    expected, others = float(asked[mine].sum()) * usual, float(asked[~mine].sum())
+    expected_slow = after.weight * after.chance
+    expected, others = float(expected_slow[mine].sum()) * usual, float(expected_slow[~mine].sum())
     found, total = float(now[mine].sum()), float(now.sum())
     p = binomial_tail(
         int(found / design), int(total / design), expected / max(expected + others, 1e-12)

@@ -1,4 +1,4 @@
-"""Of which parts does each request's metric consist?
+"""Split each request's metric into parts: stages and `unattributed`.
 
 A metric is split so that every request's parts add up to it. What no stage is known for is
 `unattributed`: one piece, never guessed at.
@@ -23,19 +23,19 @@ PARTS: Final = (*STAGES, "unattributed")
 
 _BEFORE_CONTENT: Final = ("network", "gateway", "queue", "prefill", "first_chunk")
 _STRAYS: Final = 1.95  # by chance, one series in a thousand strays so far
-_ROUNDING_S: Final = 1e-6  # rows keep decimal seconds: less than this is no time
+_ROUNDING_S: Final = 1e-6  # rows keep decimal seconds: less than this is 0
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A metric of those rows that tell it.
+    """A metric of the rows that report it.
 
     Attributes:
         index: which rows these are.
         t: when each started, unix seconds.
         value: the metric, seconds (a token, for tpot).
         weight: how many requests each row stands for.
-        censored: rows that were cut short before the metric could be told.
+        censored: rows that were cut short before the metric could be measured.
         at_least: what the metric of each of those would have been at least.
     """
 
@@ -55,7 +55,7 @@ class Values:
 def first_content(rows: Columns) -> Columns:
     """Return the rows with a first content for requests that are no longer streamed.
 
-    Who gets the answer in one piece sees its first content at the end. That counts as `ttft`
+    A client that gets a unary response sees its first content at the end. That counts as `ttft`
     where requests of the same operation, model and route were streamed at another time; what is
     never streamed has no first token.
 
@@ -85,7 +85,7 @@ def first_content(rows: Columns) -> Columns:
 
 
 def values(rows: Columns, metric: Metric) -> Values:
-    """Read a metric off every row that tells it.
+    """Read a metric off every row that reports it.
 
     Turns of agents have no first token of their own: `ttft` and `tpot` leave them out. `e2e` and
     `render` are of what a user waited for: requests inside a turn are left out there, and what
@@ -96,13 +96,13 @@ def values(rows: Columns, metric: Metric) -> Values:
     cut = outcome.where("timeout", "cancelled")
     if metric in ("ttft", "tpot"):
         mine = ~rows.words["operation"].where(TURN)
-        told = mine & ~np.isnan(number[f"{metric}_s"])
+        reported = mine & ~np.isnan(number[f"{metric}_s"])
     else:
         cut |= outcome.where("truncated")
         mine = ~(number["nested"] == 1) & ~outcome.where("error")
-        told = mine & ~np.isnan(number[f"{metric}_s"]) & ~cut
-    index = np.flatnonzero(told)
-    censored = np.flatnonzero(mine & cut & ~told & ~np.isnan(number["e2e_s"]))
+        reported = mine & ~np.isnan(number[f"{metric}_s"]) & ~cut
+    index = np.flatnonzero(reported)
+    censored = np.flatnonzero(mine & cut & ~reported & ~np.isnan(number["e2e_s"]))
     if metric in ("tpot", "render"):
         censored = censored[:0]  # how far they had come says nothing of their pace
     return Values(
@@ -126,15 +126,15 @@ def split(rows: Columns, metric: Metric, index: NDArray[np.intp]) -> Floats:
 
     if metric == "ttft":
         columns = {name: known(f"{name}_s") for name in _BEFORE_CONTENT}
-        # Who gets the answer in one piece waits for the whole of it to be decoded.
+        # The client of a unary response waits for all of it to be decoded.
         whole = rows.numbers["stream"][index] == 0
         columns["decode"] = np.where(whole, known("decode_s"), 0.0)
-        held = np.minimum(known("held_before_s"), known("render_s"))
-        return _fit(value, columns, "render", held)
+        consumer = np.minimum(known("held_before_s"), known("render_s"))
+        return _fit(value, columns, "render", consumer)
     if metric == "tpot":
         gaps = np.maximum(known("output_tokens") - 1, 1)
-        held = np.maximum(known("render_s") - known("held_before_s"), 0.0) / gaps
-        render = np.minimum(held, value)
+        consumer = np.maximum(known("render_s") - known("held_before_s"), 0.0) / gaps
+        render = np.minimum(consumer, value)
         waited = ~np.isnan(rows.numbers["decode_s"][index])
         return _fit(value, {"render": render, "decode": np.where(waited, value - render, 0.0)})
     if metric == "e2e":
@@ -174,9 +174,9 @@ def _fit(
 
 
 def slow(one: Values, threshold: float) -> tuple[NDArray[np.intp], Mask]:
-    """Tell which requests are slower than a threshold, those cut short included.
+    """Return which requests are slower than a threshold, those cut short included.
 
-    Of those, one that was given up below the threshold might have become either, and is left out.
+    Of those, one that was cancelled below the threshold might have become either, and is left out.
 
     Returns:
         Which rows, in order of time, and whether each is slow.

@@ -1,4 +1,4 @@
-"""How is the change of one metric divided, between kinds of work as fine as the rows carry?"""
+"""Divide the change of one metric between kinds of work, as fine as the rows allow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Divided:
 def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float) -> Divided:
     """Divide the change of a metric's quantile.
 
-    Cells so fine that weighting them leaves fewer than a hundred requests' worth tell little: they
+    Cells so fine that weighting them leaves fewer than a hundred requests' worth say little: they
     are made coarser until it does not.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which traces should one open?"""
+"""Choose the traces that an engineer should open first."""
 
 from __future__ import annotations
 

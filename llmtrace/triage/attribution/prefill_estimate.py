@@ -1,4 +1,4 @@
-"""How long may prefill take on an engine that reports nothing?
+"""Estimate the prefill time of an engine that reports none.
 
 A line through TTFT over uncached prompt tokens, fitted per window: what grows with the prompt is
 prefill. It is an estimate over many requests, marked so, and part of no sum.
@@ -26,10 +26,10 @@ _SPREAD: Final = 1.2  # the middle nine tenths of prompts differ by this factor,
 
 def wants_estimate(rows: Columns) -> bool:
     """Return whether most requests know their first token's time but not their prefill."""
-    told = ~np.isnan(rows.numbers["ttft_s"]) & ~rows.words["operation"].where(TURN)
-    if not told.any():
+    reported = ~np.isnan(rows.numbers["ttft_s"]) & ~rows.words["operation"].where(TURN)
+    if not reported.any():
         return False
-    return bool((~np.isnan(rows.numbers["prefill_s"][told])).mean() < _REPORTED)
+    return bool((~np.isnan(rows.numbers["prefill_s"][reported])).mean() < _REPORTED)
 
 
 def estimate_prefill(rows: Columns, seed: int) -> Estimate | None:

@@ -1,4 +1,4 @@
-"""How much was asked for in a window?"""
+"""Measure the load of a window: requests and tokens a second, and typical lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HIGH: Final = 0.95
 
 
 def load_of(rows: Columns, window: Window) -> Load:
-    """Tell how much was asked for; a row counts as often as it stands for requests."""
+    """Return a window's load; a sampled row counts as often as its weight says."""
     seconds = window.seconds
     weight = rows.weights
 

@@ -1,4 +1,4 @@
-"""How much of a change of a quantile belongs to each stage, exactly?
+"""Compute each stage's exact share (Shapley value) of a change of a quantile.
 
 Swap stages one by one between two sets of requests, keeping every request's rank within the stage,
 and watch the quantile: each stage's Shapley value is its average effect over all orders of

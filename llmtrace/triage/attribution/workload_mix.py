@@ -1,8 +1,8 @@
-"""Which requests ask for the same work, and how much of what is asked now is new?
+"""Match requests with the same workload in two windows, and measure how much of it is new.
 
-Workload is what the client asked for: model, operation, route, region, tenant, prompt and output
-lengths. Requests are put into cells of the same work, as fine as both windows can fill; what the
-system made of it (cache hits, replica, retries, batch, streamed or not) is never part of it.
+Workload is what the client requested: model, operation, route, region, tenant, prompt and output
+lengths. Requests are put into cells of the same work, as fine as both windows can fill; properties
+of the system (cache hits, replica, retries, batch, streamed or not) are never part of it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _GOLDEN: Final = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Requests by what they ask for.
+    """Requests by their workload.
 
     Attributes:
         before, after: each row's cell; -1 = of a kind the other window has none of.
         count: how many cells there are.
-        matched_on: what tells them apart.
+        matched_on: the fields that distinguish them.
         new: kinds that are there after and were not before, with their share of requests.
     """
 
@@ -73,7 +73,7 @@ def cells(
 
     Args:
         sides: the rows of the windows before and after, of one table.
-        index: which of them tell the metric.
+        index: which of them report the metric.
         metric: decides which lengths matter.
         fewest: rows that a cell has of the window that has more of it.
     """
@@ -119,7 +119,7 @@ def cells(
 
     cell = np.full(len(is_after), -1, np.int64)
     count = 0
-    # What is asked for as often as before cannot explain a change, and costs finer lengths.
+    # A value that is as frequent as before cannot explain a change, and costs finer lengths.
     names = [n for n in kinds if n in _ALWAYS or _shifted(kinds[n][left], is_after[left])]
     used: set[str] = set()
     for depth in range(len(names), -1, -1):
@@ -141,19 +141,19 @@ def cells(
 
 
 def _with_hits(column: Floats, hit: Mask, is_after: Mask) -> Floats:
-    """Return a length with figures for requests that a response cache answered without telling it.
+    """Return a length with values for requests whose response cache did not report it.
 
-    That a cache answered is no property of the work, so these must not be a kind of their own:
+    A response from a cache is no property of the work, so these must not be a kind of their own:
     they are taken to be as long as the other requests of their window, or of both where one has
     too few that tell.
     """
     unknown = hit & ~(column > 0)
-    told = ~unknown & ~np.isnan(column)
-    if not unknown.any() or not told.any():
+    reported = ~unknown & ~np.isnan(column)
+    if not unknown.any() or not reported.any():
         return column
     column = column.copy()
     for side in (is_after, ~is_after):
-        pool = told & side if (told & side).sum() >= MIN_COUNT else told
+        pool = reported & side if (reported & side).sum() >= MIN_COUNT else reported
         index = np.flatnonzero(unknown & side)
         places = np.arange(1, len(index) + 1) * _GOLDEN % 1.0  # evenly spread, in no order
         column[index] = np.quantile(column[pool], places, method="nearest")

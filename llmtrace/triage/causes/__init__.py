@@ -1,7 +1,7 @@
-"""Weigh each of 28 causes by the evidence's figures.
+"""Weigh each of 28 causes by the evidence.
 
 One rule a cause, each of its own mechanism; a rule's docstring is its runbook. No rule knows of
-another: which cause is behind which effect is said in one table, `BEHIND`.
+another: one table, `BEHIND`, lists which cause may be behind which effect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmtrace.triage.result import NAMED, Finding, Point
 
 Rule = Callable[[Evidence], Finding]
 
-# In the order ties are shown in: what people ask for before queues, causes before their effects.
+# In the order ties are shown in: workload before queues, causes before their effects.
 RULES: Final[Mapping[str, Rule]] = {
     rule.__name__: rule
     for rule in (
@@ -57,7 +57,7 @@ _BUSY: Final = (
     "prefix_cache_collapse", "kv_exhaustion", "engine_paused", "engine_down", "cold_start",
     "head_of_line", "replica_imbalance", "lora_slots", "kv_transfer", "response_cache_misses",
 )  # fmt: skip
-# What may be the mere effect of what. Requests queue behind everything that is slow.
+# Causes that may be mere effects of others. Requests queue behind everything that is slow.
 BEHIND: Final[Mapping[str, tuple[str, ...]]] = {
     "queue_saturation": _BUSY,
     "batch_size": (*_BUSY, "queue_saturation"),
@@ -80,7 +80,7 @@ BEHIND: Final[Mapping[str, tuple[str, ...]]] = {
 BY_OUTCOME: Final = frozenset(
     {"engine_down", "idle_timeout", "midstream_errors", "client_give_ups", "rate_limit_retries"}
 )
-# What can add nothing to a metric: before the first chunk there is no pace, after it no wait.
+# Causes that cannot affect a metric: there is no pace before the first chunk, no wait after it.
 OUTSIDE: Final[Mapping[str, frozenset[str]]] = {
     "ttft_s": frozenset({"longer_outputs", "slow_renderer", "batch_size", "low_spec_acceptance"}),
     "tpot_s": frozenset(
@@ -93,7 +93,7 @@ OUTSIDE: Final[Mapping[str, frozenset[str]]] = {
 _OUTSIDE: Final = -4
 _BY_LOAD: Final = ("queue_saturation", "batch_size")
 _IS_BEHIND: Final = -6
-_GIVES_UP_FOR: Final = -10  # nearly everything that is slow makes people leave
+_GIVES_UP_FOR: Final = -10  # nearly every slowness makes clients cancel
 _NOTHING_MOVED: Final = -10
 _RANK: Final = {"confirmed": 0, "likely": 1, "possible": 2, "unknown": 3, "ruled_out": 4}
 
@@ -118,7 +118,7 @@ def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
 
 
 def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
-    """Take points off what lies outside of the time in question."""
+    """Take points off causes that cannot affect the metric in question."""
     outside = OUTSIDE.get(evidence.metric or "", frozenset())
     if finding.status not in NAMED or finding.id not in outside:
         return finding
@@ -126,7 +126,7 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
 
 
 def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) -> Finding:
-    """Take points off what another cause, well supported, would bring about by itself."""
+    """Take points off a cause that would follow from another, well supported one."""
     if finding.status not in NAMED:
         return finding
     names = BEHIND.get(finding.id, ())
@@ -147,7 +147,7 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
 
 
 def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:
-    """Return whether what may be an effect was there before its cause could have been.
+    """Return whether a possible effect began before its supposed cause.
 
     A full cache evicts prefixes, and prefixes that are no longer shared fill the cache.
     """

@@ -1,4 +1,4 @@
-"""Rules for causes in how requests are answered: from a response cache, or as a stream."""
+"""Rules for causes in how responses are made: from a response cache, or as a stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AS_BEFORE = 0.25  # as a share of the median
 
 
 def response_cache_misses(e: Evidence) -> Finding:
-    """Requests that a response cache used to answer are computed again.
+    """Requests that a response cache used to serve are computed again.
 
     Looks like:
         The share of requests with `cache_hit` falls. Requests that miss take as long as misses
@@ -25,11 +25,11 @@ def response_cache_misses(e: Evidence) -> Finding:
     Confirm:
             sum by (route) (rate(llmtrace_cache_hits_total[5m]))
               / sum by (route) (rate(llmtrace_requests_total[5m]))
-        Beside it the cache's own log: evictions, errors, a namespace or a key that changed.
+        Also check the cache's own log: evictions, errors, a namespace or a key that changed.
 
     Now:
         Fix: roll back what changed the cache's key, or bring its store back. Add capacity for as
-        long as the engines have to compute what the cache held.
+        long as the engines have to compute what the cache served.
 
     Later:
         Alert on the share of hits; keep the key free of time stamps and request ids.
@@ -43,7 +43,7 @@ def response_cache_misses(e: Evidence) -> Finding:
         gate(any(e.up(name) for name in ("ttft_s", "e2e_s")),
              say.durations("end-to-end time", e.row("e2e_s"))),
         required(missed.rose(_FELT) if known else None,
-                 f"answered from the response cache: {_rest(missed)}",
+                 f"served from the response cache: {_rest(missed)}",
                  "the rows' `cache_hit`"),
         proof(None if alone is None or not known else
               alone.after_p50 <= (1 + _AS_BEFORE) * alone.before_p50,
@@ -56,10 +56,10 @@ def response_cache_misses(e: Evidence) -> Finding:
 
 
 def not_streamed(e: Evidence) -> Finding:
-    """Answers that used to be streamed come in one piece, so nothing is seen before the end.
+    """Responses that used to be streamed are unary, so nothing is seen before the end.
 
     Looks like:
-        The share of streamed requests falls. The whole answer takes as long as before, but the
+        The share of streamed requests falls. The whole response takes as long as before, but the
         first content comes with the last. A client, a gateway or a proxy dropped `stream`.
 
     Confirm:
@@ -67,7 +67,7 @@ def not_streamed(e: Evidence) -> Finding:
               / sum by (route) (rate(llmtrace_requests_total[5m]))
 
     Now:
-        Fix: roll back the client or gateway that stopped asking for a stream.
+        Fix: roll back the client or gateway that stopped requesting a stream.
 
     Later:
         Alert on the share of streamed requests of each route.
@@ -82,9 +82,9 @@ def not_streamed(e: Evidence) -> Finding:
                  "the rows' `stream`"),
         proof(None if e2e is None or not known else
               e2e.after_p50 <= (1 + _AS_BEFORE) * e2e.before_p50,
-              say.durations("the whole answer", e2e)),
+              say.durations("the whole response", e2e)),
     ]  # fmt: skip
-    action = "Fix: roll back the client or gateway that stopped asking for a stream."
+    action = "Fix: roll back the client or gateway that stopped requesting a stream."
     return judge("not_streamed", lines, action)
 
 
@@ -99,5 +99,5 @@ def _whole(side: Side) -> Mask:
 
 
 def _rest(share: Share) -> str:
-    """Return the share of the requests that are not counted, before and after."""
+    """Return the share of all other requests, before and after."""
     return f"{say.percent(1 - share.before)} → {say.percent(1 - share.after)} of requests"

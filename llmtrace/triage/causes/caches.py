@@ -1,4 +1,4 @@
-"""Does something that used to save work no longer do so, or have to be fetched first?"""
+"""Rules for causes in caches, speculation, KV transfer and adapters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
                  "the engines' counters `prefix_hits` and `prefix_queries`, or cached tokens of "
                  "each request (vLLM: `--enable-prompt-tokens-details`)"),
         proof((by_rows is not False) and (by_signals is not False) and known and less is not False,
-              "every source that counts the cache says so"),
+              "every source that counts cached tokens agrees"),
         support(None if prompts is None else not prompts.rose(24.0, 0.15),
                 say.amounts("prompt tokens", prompts)),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
@@ -102,8 +102,8 @@ def low_spec_acceptance(e: Evidence) -> Finding:
     if by_signals is False and worst is not None and _fell(worst.before, worst.after, 0.1, 0.8):
         by_signals, ratio = True, worst
     by_rows = None if rows is None else _fell(rows.before_mean, rows.after_mean, 0.05, 0.85)
-    told = [one for one in (by_signals, by_rows) if one is not None]
-    holds = any(told) if told else (False if off else None)
+    reported = [one for one in (by_signals, by_rows) if one is not None]
+    holds = any(reported) if reported else (False if off else None)
     text = say.ratio("draft tokens accepted", ratio)
     if ratio is None and rows is not None:
         text = (f"draft tokens accepted, mean {say.percent(rows.before_mean)} → "
@@ -113,7 +113,7 @@ def low_spec_acceptance(e: Evidence) -> Finding:
         gate(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s")),
              "output tokens per request"),
         required(holds, text, "the engines' counters `spec_accepted` and `spec_drafted`"),
-        proof(all(told) if told else None, "what counts draft tokens agrees"),
+        proof(all(reported) if reported else None, "every source that counts draft tokens agrees"),
         support(None if running is None else not running.rose(2.0, 0.3),
                 say.gauge("requests running", running)),
     ]  # fmt: skip
@@ -149,8 +149,8 @@ def kv_transfer(e: Evidence) -> Finding:
                  say.gauge("requests deferred", deferred),
                  "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
         proof(None if share is None or not known else share >= 0.5 and not some,
-              f"{say.percent(share or 0)} of those that wait are deferred, of every model",
-              "the rows' `model`, to tell it from adapters that wait for a slot"),
+              f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
+              "the rows' `model`, to distinguish it from adapters that wait for a slot"),
         support(None if e.fact("kv_connector") is None else True, "a KV connector is in use"),
         against(some, _models_text(slow, calm), strongly=True),
     ]  # fmt: skip
@@ -159,7 +159,7 @@ def kv_transfer(e: Evidence) -> Finding:
 
 
 def lora_slots(e: Evidence) -> Finding:
-    """More adapters are asked for than fit at once, so their requests wait for a slot.
+    """More adapters are in demand than fit at once, so their requests wait for a slot.
 
     Looks like:
         `queue` is up for some models (adapters) and not for others on the same engine; the engine
@@ -175,7 +175,7 @@ def lora_slots(e: Evidence) -> Finding:
         Rebalance: send each adapter to its own replicas, so that fewer share one.
 
     Later:
-        Raise the number of slots; pin the adapters that are always asked for; merge the largest.
+        Raise the number of slots; pin the adapters that are always in demand; merge the largest.
     """
     deferred, share = _deferred(e)
     slow, calm, known = _models(e)
@@ -188,7 +188,7 @@ def lora_slots(e: Evidence) -> Finding:
                  say.gauge("requests deferred", deferred),
                  "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
         support(None if share is None else share >= 0.4,
-                f"{say.percent(share or 0)} of those that wait are deferred"),
+                f"{say.percent(share or 0)} of waiting requests are deferred"),
     ]  # fmt: skip
     action = "Rebalance: give each adapter replicas of its own, or more slots."
     return judge("lora_slots", lines, action + flags(e, "lora_slots"))
@@ -229,7 +229,7 @@ def _more(waiting: Moved) -> bool:
 
 
 def _models(e: Evidence) -> tuple[list[str], list[str], bool]:
-    """Return the models whose queue grew, those whose did not, and whether rows tell the model."""
+    """Return the models whose queue grew, the others, and whether rows report the model."""
     words = e.after.rows.words["model"]
     slow, calm = e.uneven("model", "queue_s") or ([], [])
     return slow, calm, bool((words.codes >= 0).any())

@@ -1,4 +1,4 @@
-"""Is it the client itself: its pool, its screen, its tools, its patience?"""
+"""Rules for causes in the client: connection pool, rendering, tool calls, cancellations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def slow_renderer(e: Evidence) -> Finding:
             histogram_quantile(0.95,
               sum by (le, service) (
                 rate(llmtrace_stage_duration_seconds_bucket{stage="render"}[5m])))
-        In the browser: long animation frames while an answer streams, and which script they name.
+        In the browser: long animation frames while a response streams, and which script they name.
 
     Now:
         Roll back the client; or render in batches of about 50 ms instead of at every chunk.
 
     Later:
-        Parse markdown incrementally, virtualise long answers, read streams in a task of their own.
+        Parse markdown incrementally, virtualise long responses, read streams in their own task.
     """
     own, tools = e.row("render_own_s"), e.row("tool_wall_s")
     more_tools = None if tools is None or own is None else (
@@ -39,12 +39,12 @@ def slow_renderer(e: Evidence) -> Finding:
     decode = e.row("decode_s")
     lines = [
         gate(e.gate("render"), say.durations("render", e.row("render_s")),
-             "the time the consumer held the stream"),
+             "the consumer time of each request"),
         required(None if own is None else own.rose(0.005),
                  say.durations("render, tools left out", own), "the consumer's time"),
         proof(None if own is None else own.rose(0.005) and not more_tools
               and e.carried("render") >= 0.5,
-              f"render holds {say.percent(e.carried('render'))} of the time added after the first "
+              f"render is {say.percent(e.carried('render'))} of the time added after the first "
               "chunk"),
         support(None if local is None else True, f"only {local}"),
         support(None if decode is None else not decode.rose(0.02),
@@ -71,7 +71,7 @@ def serial_tools(e: Evidence) -> Finding:
         Fix: run independent calls together (the row says how much that saves), with a time-out.
 
     Later:
-        Ask the model for parallel tool calls; cache what tools return. Calls that use another's
+        Prompt the model for parallel tool calls; cache what tools return. Calls that use another's
         result have to wait: do not force them.
     """
     wall, waste = e.turn("tool_wall_s"), e.turn("tool_waste_s")
@@ -83,7 +83,7 @@ def serial_tools(e: Evidence) -> Finding:
         waste.after_mean / wall.after_mean if wall.after_mean > 0 else 0.0)  # fmt: skip
     lines = [
         gate(None if wall is None else wall.rose(0.02), say.durations("tools, a turn", wall),
-             "tool figures of turns (`llmtrace.tool`, `llmtrace.turn`)"),
+             "tool times of turns (`llmtrace.tool`, `llmtrace.turn`)"),
         required(None if waste is None else waste.rose(0.02),
                  say.durations("waited for calls that could have overlapped", waste),
                  "`tool_wall_s` and `tool_critical_path_s` of turns"),
@@ -138,7 +138,7 @@ def client_gate(e: Evidence) -> Finding:
         against(None if part is None else part < 0.2,
                 f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
         against(e.carried("network") < 0.4,
-                "everything else got slower too: connections are held for longer",
+                "everything else got slower too: connections are in use for longer",
                 strongly=True),
     ]  # fmt: skip
     action = "Fix the client: raise its pool or semaphore. It is not the server."
@@ -146,12 +146,12 @@ def client_gate(e: Evidence) -> Finding:
 
 
 def client_give_ups(e: Evidence) -> Finding:
-    """Clients give up on more of their requests before these are answered.
+    """Clients cancel more of their requests before the response is complete.
 
     Looks like:
         The share of outcome `cancelled` rises, or of `timeout` where it was the client's own
-        deadline. What is left looks *better*: those who waited
-        longest are gone from the percentiles, and vLLM counts none of them.
+        deadline. The other requests look *better*: those that waited longest are gone from the
+        percentiles, and vLLM counts none of them.
 
     Confirm:
             sum by (outcome) (rate(llmtrace_requests_total[5m]))
@@ -159,47 +159,50 @@ def client_give_ups(e: Evidence) -> Finding:
               / sum(rate(llmtrace_engine_ttft_seconds_count[5m]))
 
     Now:
-        Look at what they waited for before they left, then mend that. Read p95 together with the
-        share of give-ups until then.
+        Find the stage that clients waited for when they cancelled, and fix its cause. Until then
+        read p95 together with the share of cancelled requests.
 
     Later:
-        Put give-ups into the objective: a request that was given up on is not a fast one. Cancel
-        upstream too, so that engines do not finish what nobody reads.
+        Count cancelled requests in the objective: a cancelled request is not a fast one. Cancel
+        upstream too, so that engines do not finish responses that have no consumer.
     """
-    gone = e.share("gave up", _gave_up)
+    gone = e.share("cancelled", _cancelled)
     waited_b, waited = _patience(e)
     whole = e.row("e2e_s")
     typical = None if whole is None else whole.before_p50
     fewer = None if whole is None else whole.after_p95 <= whole.before_p95
-    early = e.share("gave up before the first chunk",
-                    lambda side: _gave_up(side)
+    early = e.share("cancelled before the first chunk",
+                    lambda side: _cancelled(side)
                     & ~np.isfinite(side.number("ttft_s")))  # fmt: skip
     lines = [
-        gate(gone.rose(0.01, 5), f"gave up: {gone}"),
-        required(gone.rose(0.01, 5), f"gave up: {gone}"),
+        gate(gone.rose(0.01, 5), f"cancelled: {gone}"),
+        required(gone.rose(0.01, 5), f"cancelled: {gone}"),
         proof(gone.after >= 0.03 and gone.after >= 2 * gone.before + 0.02,
-              f"gave up {say.percent(gone.before)} → {say.percent(gone.after)}"),
+              f"cancelled {say.percent(gone.before)} → {say.percent(gone.after)}"),
         support(None if waited is None or typical is None else waited <= typical,
-                f"they left after {say.seconds(waited or 0)} (median; before: "
+                f"cancelled after {say.seconds(waited or 0)} (median; before: "
                 f"{say.seconds(waited_b) if waited_b is not None else 'none'})"),
-        support(fewer, "what is left looks better: " + say.durations("end to end", whole)),
-        support(early.rose(0.005, 3), f"before anything came: {early}"),
+        support(fewer, "the other requests look better: " + say.durations("end to end", whole)),
+        support(early.rose(0.005, 3), f"before the first chunk: {early}"),
     ]  # fmt: skip
-    action = "Fix what they waited for; until then read p95 together with the share of give-ups."
+    action = (
+        "Fix the stage they waited for; until then read p95 together with the share of "
+        "cancellations."
+    )
     return judge("client_give_ups", lines, action)
 
 
 def _patience(e: Evidence) -> tuple[float | None, float | None]:
-    """Return the median wait of those who cancelled, before and after."""
+    """Return the median wait of cancelled requests, seconds, before and after."""
     found = []
     for side in (e.before, e.after):
-        waited = side.number("e2e_s")[_gave_up(side)]
+        waited = side.number("e2e_s")[_cancelled(side)]
         waited = waited[np.isfinite(waited)]
         found.append(float(np.median(waited)) if len(waited) else None)
     return found[0], found[1]
 
 
-def _gave_up(side: Side) -> Mask:
-    """Return who left: cancelled, or ran into a deadline of their own."""
+def _cancelled(side: Side) -> Mask:
+    """Return which requests their client cancelled, or ended by a deadline of its own."""
     own = side.where("outcome", "timeout") & ~(side.number("http_status") >= 400)
     return side.where("outcome", "cancelled") | own

@@ -1,8 +1,8 @@
-"""What can be done about it on the engine at hand, and from which version on?
+"""List the engine settings that help against a cause, by engine and version.
 
-Verbs are the four that mended real incidents: reroute, rebalance, add capacity, fix. Flags are
-those of the engine and the version that the facts name, or of the engines that rows name; for
-engines that were not seen there are none.
+Actions use the four verbs that resolved real incidents: reroute, rebalance, add capacity, fix.
+Flags are those of the engine and the version that the facts name, or of the engines that rows
+name; for engines that were not seen there are none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Version = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A setting of an engine that mends something, and the version it came with."""
+    """A setting of an engine that helps against a cause, and the version it came with."""
 
     engine: str
     text: str
@@ -39,7 +39,7 @@ FLAGS: Final[Mapping[str, tuple[Flag, ...]]] = {
         Flag("trtllm", "cap the batch with `--max_batch_size`"),
     ),
     "shed": (
-        Flag("vllm", "shed early with `--max-num-queued-reqs` (answers 503)", (0, 29)),
+        Flag("vllm", "shed early with `--max-num-queued-reqs` (responds 503)", (0, 29)),
         Flag("sglang", "shed early with `--max-queued-requests`"),
     ),
     "kv_room": (
@@ -136,12 +136,12 @@ def flags(e: Evidence, cause: str) -> str:
     ]
     if not fitting:
         return ""
-    if name is None:  # of several engines, the first way of each, named
+    if name is None:  # of several engines, the first flag of each, named
         first = {flag.engine: flag for flag in reversed(fitting)}
-        return " " + "; ".join(f"{who}: {flag.text}" for who, flag in sorted(first.items())) + "."
+        return " " + "; ".join(f"{one}: {flag.text}" for one, flag in sorted(first.items())) + "."
     return " On this engine: " + "; ".join(flag.text for flag in fitting) + "."
 
 
 def of_cause(cause: str) -> list[Flag]:
-    """Return every flag that mends a cause, whatever the engine."""
+    """Return every flag that helps against a cause, whatever the engine."""
     return [flag for remedy in REMEDIES.get(cause, ()) for flag in FLAGS[remedy]]

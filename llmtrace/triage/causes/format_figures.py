@@ -1,4 +1,4 @@
-"""How are figures said, so that an engineer can argue with them?"""
+"""Format the values in a line of evidence, so that an engineer can check them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a machine or a process ill, asleep, gone, or only just there?"""
+"""Rules for causes in a machine or an engine process: throttled, starting, paused, down."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from llmtrace.triage.evidence.changes import MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import (
     Fresh,
-    Silence,
+    Gap,
     broken,
+    engine_gaps,
     fresh,
     overlap,
     refused_connections,
     restarted,
-    silences,
     starts,
 )
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
-# NVML: idle, clocks set by somebody, sync boost and display clocks are no throttling.
+# NVML: idle, clocks set by an operator, sync boost and display clocks are no throttling.
 _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
 _FEW_STEPS = 8
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
@@ -55,21 +55,22 @@ def gpu_throttle(e: Evidence) -> Finding:
     clock, temp, power = (
         e.gauge(name) for name in ("gpu_sm_clock_mhz", "gpu_temp_c", "gpu_power_w")
     )
-    held = _throttled(e)
+    throttled = _throttled(e)
     xid = _new_xid(e)
     slower = _lowest_ratio(clock)
     fell = None if clock is None else clock.fell(30.0, 0.08) or slower <= 0.85
-    told = [one for one in (fell, held, xid) if one is not None]
+    reported = [one for one in (fell, throttled, xid) if one is not None]
     curve, prefill = e.on_curve(), e.at_same("prefill_s", "computed_tokens")
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     text = say.gauge("SM clock, MHz", clock)
     lines = [
         gate(e.gate("decode", "prefill", "queue", "first_chunk", "unattributed"),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
-        required(any(told) if told else None, text,
+        required(any(reported) if reported else None, text,
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
-        proof(bool(held and fell) or bool(xid) if told else None, _throttle_text(e, held, xid)),
-        support(held if told else None, "a throttle reason is set that was not"),
+        proof(bool(throttled and fell) or bool(xid) if reported else None,
+              _throttle_text(e, throttled=throttled, xid=xid)),
+        support(throttled if reported else None, "a throttle reason is set that was not"),
         support(None if curve is None else curve >= 1.15,
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
         support(None if prefill is None else prefill >= 1.15,
@@ -102,8 +103,8 @@ def cold_start(e: Evidence) -> Finding:
         Reroute until it is warm: mark it unready, send it a few requests of every shape yourself.
 
     Later:
-        Gate readiness on a real answer and not on a port; keep compiled kernels on a volume; keep
-        a minimum of replicas, and scale up ahead of the hour at which it is always needed.
+        Gate readiness on a real response and not on a port; keep compiled kernels on a volume;
+        keep a minimum of replicas, and scale up ahead of the hour at which it is always needed.
     """
     started = starts(e)
     again = restarted(e)
@@ -149,7 +150,7 @@ def engine_paused(e: Evidence) -> Finding:
 
     Looks like:
         For a while nothing leaves a replica though requests are open; then all of them go on at
-        once. No failures, no restart. Who arrived in it waited the rest of it: in `first_chunk`,
+        once. No failures, no restart. A request that arrived in it waited its rest: `first_chunk`,
         because a stopped engine does not see them come.
 
     Confirm:
@@ -165,15 +166,15 @@ def engine_paused(e: Evidence) -> Finding:
     """
     asleep = e.gauge("sleep")
     slept = None if asleep is None else any((s.value > 0).any() for s in asleep.after.values())
-    before, quiet = silences(e)
+    before, quiet = engine_gaps(e)
     usual = before.seconds if before else 0.0
     long = _stood_still(quiet, before)
     stopped = _stopped(e)
-    if long is False and not _told_apart(e):
-        long = None  # others answer while one stands still
+    if long is False and not _replicas_known(e):
+        long = None  # other engines respond while one stands still
     # A front end that is short of CPU counts tokens late: alone this says nothing.
     stopped = stopped and long is not False
-    told = [one for one in (slept, long, stopped) if one is not None]
+    reported = [one for one in (slept, long, stopped) if one is not None]
     open_ = quiet is not None and long is None and not (slept or stopped)
     gap = e.row("max_gap_s")
     again = restarted(e)
@@ -181,10 +182,10 @@ def engine_paused(e: Evidence) -> Finding:
     lines = [
         gate(e.gate(*_ENGINE_STAGES) if e.moved else bool(gap and gap.rose(0.2)),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
-        required(any(told) if told and not open_ else None, _silence_text(quiet, usual),
+        required(any(reported) if reported and not open_ else None, _gap_text(quiet, usual),
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(slept, "the engine said that it was asleep"),
-        support(long, _silence_text(quiet, usual)),
+        support(long, _gap_text(quiet, usual)),
         support(stopped, "no tokens came out while requests were running"),
         support(None if gap is None else gap.rose(0.2), say.durations("longest gap", gap)),
         against(bool(again), f"{', '.join(again)} was restarted", strongly=True),
@@ -203,7 +204,7 @@ def engine_down(e: Evidence) -> Finding:
     """An engine process died or was restarted while requests were on it.
 
     Looks like:
-        Connection errors and 5xx from one replica, streams cut together at one instant, a new
+        Connection errors and 5xx from one replica, streams truncated at one instant, a new
         start time. The others take its load, and may queue for it.
 
     Confirm:
@@ -216,7 +217,7 @@ def engine_down(e: Evidence) -> Finding:
 
     Later:
         Fix what killed it. Let clients resume or retry what had not begun; health checks that
-        look at answers, not at ports.
+        check a response, not a port.
     """
     again = restarted(e)
     failed = e.share("failed", _failed)
@@ -234,14 +235,14 @@ def engine_down(e: Evidence) -> Finding:
              .rose(0.003, 3, 2.0), f"failed requests: {failed}"),
         required(bool(again or gone) if known else None,
                  f"{', '.join([*again, *(g for g in gone if g not in again)]) or 'no engine'} "
-                 "was restarted or fell silent",
+                 "was restarted or stopped reporting",
                  "when each engine started: the gauge `started`"),
         proof(bool(again) and failed.rose(0.003, 3, 2.0),
               "the start time moved, and requests failed"),
         proof(together and turned_away and (local is None or local[1]) and not again,
-              "streams ended at one instant, and nobody was answered after that"),
+              "streams ended at one instant, and there were no responses after that"),
         support(cut.together >= 0.4 and cut.n >= 3,
-                f"of {cut.n} cut streams {say.percent(cut.together)} ended together"),
+                f"of {cut.n} truncated streams {say.percent(cut.together)} ended together"),
         support(turned_away,
                 f"5xx: {server}; refused: {refused}"),
         support(None if local is None else local[1], local[0] if local else ""),
@@ -249,7 +250,7 @@ def engine_down(e: Evidence) -> Finding:
                 f"{len(again)} of {len(e.instances)} engines were restarted in turn: a rollout",
                 strongly=True),
         against(cut.n >= 5 and cut.alike >= 0.7 and cut.together < 0.3,
-                "what was cut had been silent for the same time"),
+                "truncated streams had sent nothing for the same time"),
     ]  # fmt: skip
     action = "Reroute round the engine that went down and add capacity for its share; then fix it."
     return judge("engine_down", lines, action)
@@ -276,7 +277,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
     rows = e.row("first_chunk_frontend_s")
     far = None if frontend is not None else _beyond_all(e, "frontend_time")
-    told = [
+    reported = [
         one
         for one in (
             True if far else None if frontend is None else frontend.rose(0.005, 0.3),
@@ -287,7 +288,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     busy = None if cpu is None else cpu.rose(0.1) and _typical(cpu) >= 0.75
     more = None if cpu is None else cpu.rose(0.2, 1.0)
     idle = None if cpu is None else not cpu.rose(0.1)
-    before, quiet = silences(e)
+    before, quiet = engine_gaps(e)
     stalls = _stood_still(quiet, before)
     found = overlap(e)
     waiting = e.gauge("waiting")
@@ -295,7 +296,7 @@ def frontend_cpu(e: Evidence) -> Finding:
         gate(e.gate("first_chunk", "unattributed"),
              say.durations("first chunk", e.row("first_chunk_s")),
              "the engine's queue and prefill times"),
-        required(any(told) if told else None,
+        required(any(reported) if reported else None,
                  say.durations("the engine's front end", rows) if rows is not None
                  else far or say.gauge("front-end seconds", frontend),
                  "`frontend_time` of the engines, or of each request"),
@@ -308,9 +309,9 @@ def frontend_cpu(e: Evidence) -> Finding:
         against(idle, say.gauge("cores used by the API server", cpu)),
         against(cpu is None and (e.up("tpot_s", relative=0.3) or False)
                 and _waits_for_steps(e) is not False,
-                "steps got slower, and who comes waits for the running one: "
+                "steps got slower, and new requests wait for the running one: "
                 + say.durations("time per token", e.row("tpot_s"))),
-        against(stalls, _silence_text(quiet, before.seconds if before else 0.0)),
+        against(stalls, _gap_text(quiet, before.seconds if before else 0.0)),
         against(None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5,
                 "slow requests came while long prompts were worked on"),
     ]  # fmt: skip
@@ -321,7 +322,7 @@ def frontend_cpu(e: Evidence) -> Finding:
 def _beyond_all(e: Evidence, signal: str) -> str | None:
     """Say that an instance's few samples of a duration are all far beyond every one before.
 
-    A front end that hardly gets to answer is hardly sampled. `None` = they are not.
+    A front end that hardly responds is hardly sampled. `None` = they are not.
     """
     for name, series in e.series(signal).items():
         before, after = (series.within(side.window).value for side in (e.before, e.after))
@@ -344,7 +345,7 @@ def _waits_for_steps(e: Evidence) -> bool | None:
 def _fast_until(e: Evidence, t: float) -> bool | None:
     """Return whether the window's requests from before a time are no slower than before.
 
-    `None` where there are too few of them: a start at the window's own beginning tells nothing.
+    `None` where there are too few of them: a start at the window's own beginning says nothing.
     """
     ttft = e.after.number("ttft_s")[e.after.t < t - 10]
     before = e.before.number("ttft_s")
@@ -377,12 +378,12 @@ def _throttled(e: Evidence) -> bool | None:
     every = np.concatenate([s.value for s in (*moved.before.values(), *moved.after.values())])
     flag = bool(np.isin(every, (0.0, 1.0)).all())
 
-    def held(values: Floats) -> float:
+    def throttled(values: Floats) -> float:
         bits = values > 0 if flag else (values.astype(np.int64) & ~_HARMLESS) != 0
         return float(bits.mean()) if len(bits) else 0.0
 
     return any(
-        held(after.value) >= held(moved.before[name].value) + 0.2
+        throttled(after.value) >= throttled(moved.before[name].value) + 0.2
         for name, after in moved.after.items()
     )
 
@@ -398,9 +399,9 @@ def _new_xid(e: Evidence) -> bool | None:
     )
 
 
-def _throttle_text(e: Evidence, held: bool | None, xid: bool | None) -> str:
+def _throttle_text(e: Evidence, *, throttled: bool | None, xid: bool | None) -> str:
     parts = [say.gauge("SM clock, MHz", e.gauge("gpu_sm_clock_mhz"))]
-    if held:
+    if throttled:
         parts.append("a throttle reason is set")
     if xid:
         parts.append("a new XID error")
@@ -416,24 +417,24 @@ def _fresh_text(found: Fresh | None) -> str:
     )
 
 
-def _silence_text(found: Silence | None, usual: float) -> str:
+def _gap_text(found: Gap | None, usual: float) -> str:
     if found is None:
         return "no span in which requests came and nothing left"
     where = f"{found.instance}: " if found.instance else ""
     return (
         f"{where}nothing came out for {say.seconds(found.seconds)} though {found.arrivals} "
-        f"requests came and {found.streams} answers were under way (longest before: "
+        f"requests came and {found.streams} responses were in progress (longest before: "
         f"{say.seconds(usual)})"
     )
 
 
-def _told_apart(e: Evidence) -> bool:
+def _replicas_known(e: Evidence) -> bool:
     """Return whether rows say which engine they were on, or there is only one."""
     known = (e.after.rows.words["replica"].codes >= 0).any()
     return bool(known) or len(e.instances) == 1
 
 
-def _stood_still(quiet: Silence | None, before: Silence | None) -> bool | None:
+def _stood_still(quiet: Gap | None, before: Gap | None) -> bool | None:
     """Return whether an engine gave nothing for far longer than it ever does."""
     if quiet is None:
         return False

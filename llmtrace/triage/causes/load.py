@@ -1,4 +1,4 @@
-"""Is more asked of the engines than they take, or more of one of them than of the others?"""
+"""Rules for causes in load: more than the engines take, or an uneven share of it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def queue_saturation(e: Evidence) -> Finding:
         [replica imbalance](replica_imbalance.md).
 
     Now:
-        Add capacity: start replicas. Until they are up, shed what need not be answered now
+        Add capacity: start replicas. Until they are up, shed requests that can wait
         (batch jobs, retries), at the gateway or at the engine's door.
 
     Later:
         Scale on waiting requests or queue time, not on GPU utilisation, which reads 100 % long
-        before. Set a limit at the door, so that overload is a fast 503 and not a slow answer.
+        before. Set a limit at the door, so that overload is a fast 503 and not a slow response.
     """
     waiting = e.gauge("waiting")
     running, kv = e.gauge("running"), e.gauge("kv_usage")
@@ -59,7 +59,7 @@ def queue_saturation(e: Evidence) -> Finding:
     lines = [
         gate(grown or queued,
              say.durations("queue", e.row("queue_s")) if queued or not grown
-             else f"more is asked of each engine, and {first}",
+             else f"each engine gets more load, and {first}",
              "the engine's queue time per request"),
         required(None if waits is None else waits or grown,
                  say.gauge("requests waiting for capacity", waiting),
@@ -69,7 +69,7 @@ def queue_saturation(e: Evidence) -> Finding:
         support(None if tokens is None else tokens.rose(50.0, 0.2),
                 say.gauge("prompt tokens a second", tokens)),
         against(full and not e.more_load and not at_limit,
-                say.gauge("KV usage", kv) + ", running is below its limit, and no more is asked"),
+                say.gauge("KV usage", kv) + ", running is below its limit, and load did not rise"),
         against(_preempted(e) and not e.more_load,
                 say.counted("preemptions", e.counted("preemptions"))),
         against(_one_waits(e, waiting), "one instance waits while the others do not"),
@@ -93,7 +93,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
 
     Now:
         Add capacity, or lower the number of sequences, so that those that run can finish. Cap
-        `max_tokens` where answers run away.
+        `max_tokens` where responses run away.
 
     Later:
         Give the cache more room (GPU memory share, FP8 KV, tensor parallelism), and admit by
@@ -114,14 +114,14 @@ def kv_exhaustion(e: Evidence) -> Finding:
         required(full, say.gauge("KV usage", kv), "the engines' gauge `kv_usage`"),
         proof(_preempted(e), say.counted("preemptions", preemptions),
               "the engines' counter `preemptions`"),
-        support(rows.rose(0.01) if e.tells("preemptions") else None,
+        support(rows.rose(0.01) if e.reports("preemptions") else None,
                 f"requests preempted: {rows}"),
         support(None if kv is None else kv.rose(0.1), "KV usage is up"),
         support(None if at_limit is None else not at_limit and bool(e.up("queue_s")),
                 f"requests wait though the batch is not full: {limit}"),
         support(None if gap is None else gap.rose(2.0),
                 say.amounts("longest gap, in tokens", gap)),
-        against(e.more_load and bool(full), f"more is asked: {_load(e)}"),
+        against(e.more_load and bool(full), f"load rose: {_load(e)}"),
         against(at_limit and not _preempted(e), f"the batch is full, not the cache: {limit}"),
         against(None if kv is None or preemptions is None else
                 _highest(kv) < _CALM_KV and preemptions[1] == 0,
@@ -132,7 +132,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
 
 
 def batch_size(e: Evidence) -> Finding:
-    """More requests share each decode step, so every token takes longer; nobody queues.
+    """More requests share each decode step, so every token takes longer; no request queues.
 
     Looks like:
         Time per token is up and follows `running` along the same line as before; the queue is
@@ -193,7 +193,7 @@ def replica_imbalance(e: Evidence) -> Finding:
 
     Now:
         Rebalance: take the replica out for a minute, or lower its weight; check the router's
-        policy and its view of who is healthy.
+        policy and its health checks.
 
     Later:
         Route by least waiting requests (or by prefix with a limit on load), never by connection.
@@ -206,7 +206,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     apart = [one for one in (running, waiting) if one is not None]
     known = share is not None or bool(apart)
     uneven = (share is not None and share[1]) or any(one[1] for one in apart)
-    told = "; ".join(
+    by_replica = "; ".join(
         text
         for text in (share and share[0], running and running[0], waiting and waiting[0])
         if text
@@ -214,7 +214,7 @@ def replica_imbalance(e: Evidence) -> Finding:
     lines = [
         gate(several and (bool(e.moved) or bool(apart)),
              f"{len(e.instances)} replicas: {', '.join(e.instances[:6])}"),
-        required(uneven if known else None, told or "load by replica: not reported",
+        required(uneven if known else None, by_replica or "load by replica: not reported",
                  "the rows' `replica`, or `running` and `waiting` by instance"),
         proof(None if share is None else share[1] and bool(share[2]), share[0] if share else ""),
         support(None if local is None else True, f"slow on {local}"),
@@ -225,7 +225,7 @@ def replica_imbalance(e: Evidence) -> Finding:
         against(bool(e.events("scale")), "the number of engines was changed"),
         against(bool(restarted(e)), "an engine was restarted: the others took its share"),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
-        against(None if local is not None or not e.tells("ttft_s") else
+        against(None if local is not None or not e.reports("ttft_s") else
                 bool(e.moved) and _all_rose(e), "all replicas got slower"),
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
@@ -292,7 +292,7 @@ def _apart(e: Evidence, signal: str) -> tuple[str, bool] | None:
     name = max(means[1], key=lambda one: means[1][one])
     stands = []
     for one in means:
-        rest = [value for who, value in one.items() if who != name]
+        rest = [value for other, value in one.items() if other != name]
         stands.append((one.get(name, 0.0) + 1) / (float(np.median(rest)) + 1))
     text = (
         f"{signal} on {name}: {say.amount(stands[0])} → {say.amount(stands[1])} times the others'"

@@ -1,4 +1,4 @@
-"""Is time lost, or are streams broken, between the client and the engine?"""
+"""Rules for causes between the client and the engine: network, gateways and proxies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 30
 
 
 def network_path(e: Evidence) -> Finding:
-    """The way to the server got longer: routing, region, DNS, lost connection reuse.
+    """The network path to the server got longer: routing, region, DNS, no connection reuse.
 
     Looks like:
         `network` is up without a wait for a connection of one's own pool, often from one region
@@ -35,7 +35,7 @@ def network_path(e: Evidence) -> Finding:
             histogram_quantile(0.95,
               sum by (le, region) (
                 rate(llmtrace_stage_duration_seconds_bucket{stage="network"}[5m])))
-        From a client of the slow cohort: `mtr` to the server, `curl -w` with its time figures.
+        From a client of the slow cohort: `mtr` to the server, `curl -w` with its timings.
         A proxy that ends TCP hides what lies behind it: its delay shows as `first_chunk`.
 
     Now:
@@ -67,7 +67,7 @@ def network_path(e: Evidence) -> Finding:
         proof(bool(longer) if known else None,
               "; ".join(say.durations(name, one) for name, one in longer.items())),
         support(e.carried("network") >= 0.5,
-                f"network holds {say.percent(e.carried('network'))} of the time added"),
+                f"network is {say.percent(e.carried('network'))} of the time added"),
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
@@ -82,8 +82,8 @@ def gateway_overhead(e: Evidence) -> Finding:
 
     Looks like:
         The gateway's own time is up, with no more attempts than before; engines behind it are as
-        ever. A gateway that tells nothing leaves its time in `first_chunk`: there it is told by
-        what it is not (the engine's front end, bursts, a restart), and may be any hop on the way.
+        ever. The time of a gateway that reports nothing is in `first_chunk`: there it is found by
+        exclusion (of the engine's front end, bursts, a restart), and may be any hop on the path.
 
     Confirm:
             histogram_quantile(0.95,
@@ -103,17 +103,17 @@ def gateway_overhead(e: Evidence) -> Finding:
     retried = e.share("retried", _retried)
     local = e.local("gateway", "gateway_s")
     limited = _limited(e)
-    tells = "the gateway's own time (Server-Timing, its headers, or our middleware)"
+    own_time = "the gateway's own time (Server-Timing, its headers, or our middleware)"
     by_exclusion = None if whole is not None else _is_between(e)
     if by_exclusion:
-        text = ("the gateway tells nothing, but time is lost on the way and not in the engine: "
+        text = ("the gateway reports nothing, but time is lost on the path and not in the engine: "
                 + say.durations("first chunk", e.row("first_chunk_s")))  # fmt: skip
-        seen = [gate(e.gate("first_chunk"), text), required(by_exclusion, text, tells)]
+        seen = [gate(e.gate("first_chunk"), text), required(by_exclusion, text, own_time)]
     else:
         seen = [
-            gate(e.gate("gateway"), say.durations("gateway", whole), tells),
+            gate(e.gate("gateway"), say.durations("gateway", whole), own_time),
             required(None if own is None else own.rose(0.005),
-                     say.durations("gateway, of requests sent once", own), tells),
+                     say.durations("gateway, of requests sent once", own), own_time),
         ]  # fmt: skip
     lines = [
         *seen,
@@ -121,7 +121,7 @@ def gateway_overhead(e: Evidence) -> Finding:
               own.after_mean - own.before_mean >= 0.6 * (whole.after_mean - whole.before_mean),
               f"it is the gateway's own time; more than one attempt: {retried}"),
         support(e.carried("gateway") >= 0.5,
-                f"the gateway holds {say.percent(e.carried('gateway'))} of the time added"),
+                f"the gateway is {say.percent(e.carried('gateway'))} of the time added"),
         support(_engine_flat(e), "queue and prefill did not move"),
         support(None if local is None else True, f"only {local}"),
         against(retried.rose(0.03) and bool(limited), f"more than one attempt: {retried}"),
@@ -131,10 +131,10 @@ def gateway_overhead(e: Evidence) -> Finding:
 
 
 def rate_limit_retries(e: Evidence) -> Finding:
-    """Requests are turned away and sent again; the backoff is what users wait for.
+    """Requests are rejected and sent again; users wait for the backoff.
 
     Looks like:
-        More attempts a request, 429 or 503 on the way, time in `gateway` (failed attempts and
+        More attempts a request, 429 or 503 on the path, time in `gateway` (failed attempts and
         backoff count there). Often one tenant or key.
 
     Confirm:
@@ -169,7 +169,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
         proof(any(seen) if seen else None,
               f"429 or 503: {statuses}; gateway: "
               + say.counted("429", e.counted("gateway_429")),
-              "the gateway's counter of 429, or the status of each try"),
+              "the gateway's counter of 429, or the status of each attempt"),
         support(None if wait is None else wait.after_mean > 2 * wait.before_mean + 0.005,
                 say.durations("failed attempts and backoff", wait)),
         support(None if local is None else True, f"only {local}"),
@@ -183,7 +183,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
 
 
 def proxy_buffering(e: Evidence) -> Finding:
-    """Something on the way gathers chunks, and hands them on in bursts.
+    """A proxy on the path gathers chunks, and passes them on in bursts.
 
     Looks like:
         The first chunk comes late, the rest all but at once: `first_chunk` up, time per token
@@ -212,7 +212,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     bursty = None if bursts is None else (
         bursts.after_mean - bursts.before_mean >= 0.15)  # fmt: skip
     fewer = None if chunks is None else chunks.after_mean <= 0.75 * chunks.before_mean
-    told = [one for one in (faster, bursty, fewer) if one is not None]
+    reported = [one for one in (faster, bursty, fewer) if one is not None]
     said = []
     if per_token is not None:
         said.append(say.durations("waited per token", per_token))
@@ -221,7 +221,7 @@ def proxy_buffering(e: Evidence) -> Finding:
                     f"{say.percent(bursts.after_mean)}")  # fmt: skip
     later = None if first is None or whole is None else (
         first.rose(0.01) and whole.change <= 0.5 * max(first.change, 0.0) + 0.01)  # fmt: skip
-    # What is held back is late, and no later for that at the end.
+    # Buffered content is late, but the end of the response is not.
     longer = None if first is None or whole is None else (
         first.rose(0.01) and whole.rose(0.01)
         and whole.after_mean - whole.before_mean
@@ -231,7 +231,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     lines = [
         gate(_waits_on_the_way(e), say.durations("first chunk", e.row("first_chunk_s")),
              "time to first chunk by stages"),
-        required(any(told) if told else None, "; ".join(said) or "chunks: not reported",
+        required(any(reported) if reported else None, "; ".join(said) or "chunks: not reported",
                  "output tokens and chunks of each request"),
         proof(None if bursty is None else bursty and bool(faster),
               "; ".join(said), "which chunks came at once (`burst_chunks`)"),
@@ -252,10 +252,10 @@ def proxy_buffering(e: Evidence) -> Finding:
 
 
 def idle_timeout(e: Evidence) -> Finding:
-    """Something on the way cuts streams that have been silent for a fixed time.
+    """A hop on the path closes streams that have sent nothing for a fixed time.
 
     Looks like:
-        Streams end without a finish reason, after the same silence each time (30, 60, 100 s ...),
+        Streams end without a finish reason, after the same gap each time (30, 60, 100 s ...),
         however long they had run. The engine counts no failure.
 
     Confirm:
@@ -267,7 +267,7 @@ def idle_timeout(e: Evidence) -> Finding:
         Fix: raise the idle time-out of that hop, or send comments to keep the stream alive.
 
     Later:
-        Heartbeats shorter than the shortest idle time-out on the way; let clients resume.
+        Heartbeats shorter than the shortest idle time-out on the path; let clients resume.
     """
     cut = e.share("broken", _broken)
     before, found = broken(e)
@@ -275,19 +275,19 @@ def idle_timeout(e: Evidence) -> Finding:
     known = found.n == 0 or idle is not None or found.alike > 0 or _gaps_known(e.after)
     constant = found.by_timer
     usual = idle is not None and any(abs(idle - one) <= 0.04 * one + 0.3 for one in _TIMEOUTS_S)
-    text = f"{found.n} cut streams, after no common silence"
+    text = f"{found.n} truncated streams, after no common gap"
     if idle is not None and constant and found.floor > found.alike:
-        text = (f"{found.n} cut streams had been silent for {say.seconds(idle)} or a little "
-                f"longer ({before.n} cut before)")  # fmt: skip
+        text = (f"{found.n} truncated streams had sent nothing for {say.seconds(idle)} or a "
+                f"little longer ({before.n} truncated before)")  # fmt: skip
     elif idle is not None:
-        text = (f"of {found.n} cut streams {say.percent(found.alike)} had been silent for "
-                f"{say.seconds(idle)} ({before.n} cut before)")  # fmt: skip
+        text = (f"of {found.n} truncated streams {say.percent(found.alike)} had sent nothing "
+                f"for {say.seconds(idle)} ({before.n} truncated before)")  # fmt: skip
     lines = [
-        gate(cut.rose(0.002, 4, 2.5), f"cut, timed out or failed: {cut}"),
+        gate(cut.rose(0.002, 4, 2.5), f"truncated, timed out or failed: {cut}"),
         required(constant if known else None, text,
-                 "the longest gap of each stream, the silence before the cut included"),
+                 "the longest gap of each stream, the one before its end included"),
         proof(constant and found.alike >= 0.75 and found.e2e_alike <= 0.7 * found.alike,
-              "the silence is always the same, the length of the streams is not"),
+              "the gap is always the same, the length of the streams is not"),
         support(usual, f"{say.seconds(idle or 0)} is a usual setting"),
         support(not restarted(e), "no engine was restarted"),
         against(found.together >= 0.5 and found.n >= 4, "they ended at the same instant"),

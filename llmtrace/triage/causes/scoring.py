@@ -1,8 +1,8 @@
-"""What do lines of evidence for one cause come to?
+"""Add up the points of the lines of evidence for one cause.
 
-Each line holds, does not hold, or cannot be told. Points are decibans (10 log10 of a likelihood
-ratio), so they add up; every weight is in one table, and every line keeps its points, so that an
-engineer can argue with them.
+Each line holds, does not hold, or is unknown. Points are 10 log10 of a likelihood ratio, so they
+add up; every weight is in one table, and every line keeps its points, so that an engineer can
+check them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Kind = Literal["gate", "required", "proof", "support", "against", "strongly_agai
 
 # Points if a line holds, and if it is known not to hold.
 WEIGHTS: Final[dict[Kind, tuple[int, int]]] = {
-    "gate": (0, -10),  # what users felt lies where this cause would put it
-    "required": (6, -10),  # without it the cause cannot be
+    "gate": (0, -10),  # the latency rose where this cause would raise it
+    "required": (6, -10),  # without it the cause is impossible
     "proof": (10, 0),  # a counter or mark that is the cause
     "support": (3, 0),
     "against": (-6, 0),
@@ -35,9 +35,9 @@ class Line:
     """One line of evidence.
 
     Attributes:
-        holds: `None` = cannot be told, which is never a no.
-        text: the figures, true whether it holds or not.
-        settle: what data would tell, where it cannot be told.
+        holds: `None` = unknown, which is never a no.
+        text: the measured values, true whether it holds or not.
+        settle: the data that would decide it, where it is unknown.
     """
 
     kind: Kind
@@ -47,35 +47,35 @@ class Line:
 
 
 def gate(holds: bool | None, text: str, settle: str = "") -> Line:
-    """Say whether what users felt lies where this cause would put it."""
+    """Make a line: whether the latency rose where this cause would raise it."""
     return Line("gate", holds, text, settle)
 
 
 def required(holds: bool | None, text: str, settle: str = "") -> Line:
-    """Say whether something is so without which the cause cannot be."""
+    """Make a line: a condition without which the cause is impossible."""
     return Line("required", holds, text, settle)
 
 
 def proof(holds: bool | None, text: str, settle: str = "") -> Line:
-    """Say whether a counter or a mark that is the cause itself was seen."""
+    """Make a line: whether a counter or a mark that is the cause itself was seen."""
     return Line("proof", holds, text, settle)
 
 
 def support(holds: bool | None, text: str, settle: str = "") -> Line:
-    """Say whether something is so that this cause would make likely."""
+    """Make a line: a condition that this cause would make likely."""
     return Line("support", holds, text, settle)
 
 
 def against(holds: bool | None, text: str, *, strongly: bool = False) -> Line:
-    """Say whether something is so that does not go with this cause."""
+    """Make a line: a condition that is unlikely under this cause."""
     return Line("strongly_against" if strongly else "against", holds, text)
 
 
 def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
     """Add up the lines for one cause.
 
-    A gate or a requirement that fails rules out. One that cannot be told leaves the cause
-    `unknown`, whatever else speaks for it, unless a proof stands in for it.
+    A gate or a requirement that fails rules the cause out. One that is unknown leaves the cause
+    `unknown`, whatever else supports it, unless a proof replaces it.
     """
     points: list[Point] = []
     score = 0

@@ -1,4 +1,4 @@
-"""Is it what people ask for that changed?"""
+"""Rules for causes in the workload: longer prompts, longer responses, very long prompts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def long_prompts(e: Evidence) -> Finding:
 
 
 def longer_outputs(e: Evidence) -> Finding:
-    """Answers got longer, at the same time per token.
+    """Responses got longer, at the same time per token.
 
     Looks like:
         Output tokens and end-to-end time are up, time to first chunk and per token are not. The
@@ -80,11 +80,11 @@ def longer_outputs(e: Evidence) -> Finding:
             histogram_quantile(0.5, sum by (le) (rate(llmtrace_tpot_seconds_bucket[5m])))
 
     Now:
-        Find what asks for longer answers: a prompt's wording, a model, reasoning turned on, stop
-        sequences lost. Cap `max_tokens`.
+        Find the origin of the longer responses: a prompt's wording, a model, reasoning turned on,
+        stop sequences lost. Cap `max_tokens`.
 
     Later:
-        Budget by tokens: an end-to-end target without a length is a target for other people's
+        Budget by tokens: an end-to-end target without a length is a target for other clients'
         prompts.
     """
     tokens, per_token = e.row("output_tokens"), e.row("tpot_s")
@@ -99,7 +99,7 @@ def longer_outputs(e: Evidence) -> Finding:
         required(None if tokens is None else tokens.rose(8.0, 0.15),
                  say.amounts("output tokens", tokens), "output tokens per request"),
         proof(None if mix is None else mix >= 0.5 or (part or 0.0) >= 0.5,
-              "answer lengths alone explain "
+              "response lengths alone explain "
               f"{say.percent(min(max(mix or 0, part or 0), 1))} of the change"),
         support(None if slower is None else slower <= 1.15,
                 say.durations("time per token", per_token)),
@@ -109,18 +109,18 @@ def longer_outputs(e: Evidence) -> Finding:
                 say.durations("time per token", per_token)),
     ]  # fmt: skip
     action = (
-        "Cap `max_tokens`, and find what asks for longer answers. Tokens come as fast as ever."
+        "Cap `max_tokens`, and find the origin of longer responses. Tokens come as fast as ever."
     )
     return judge("longer_outputs", lines, action)
 
 
 def head_of_line(e: Evidence) -> Finding:
-    """A few very long prompts hold up everybody else while they are computed.
+    """A few very long prompts delay all other requests while they are computed.
 
     Looks like:
         Most slow requests are short, and arrived on a replica while a prompt many times longer
         was being worked on. Streams in progress stall at the same moment. On a real vLLM the wait
-        for the running step is in no figure of the engine's: it lands in `first_chunk`.
+        for the running step is in no metric of the engine: it is part of `first_chunk`.
 
     Confirm:
             histogram_quantile(0.99, sum by (le) (rate(llmtrace_engine_step_tokens_bucket[5m])))
@@ -151,13 +151,13 @@ def head_of_line(e: Evidence) -> Finding:
         support(blocks[0], blocks[1]),
         support(None if found is None or not found.tpot_during or not found.tpot_outside else
                 found.tpot_during >= 1.25 * found.tpot_outside,
-                "time per token of short requests whose answer ran then is up too"),
+                "time per token of short requests that were decoded then is up too"),
         against(None if long is None else long >= _MANY_LONG,
                 f"{say.percent(long or 0)} of the prompts are longer than 90 % were: it is not a "
                 "few"),
         against(found is not None and e.more_load and not blocks[0]
                 and found.long_n <= 1.5 * _scaled(e, found.long_before) * _more_times(e),
-                "more is asked, and long prompts are no larger a part of it"),
+                "load rose, and long prompts are no larger a part of it"),
     ]  # fmt: skip
     action = "Reroute very long prompts to a replica of their own, or cap them."
     return judge("head_of_line", lines, action + flags(e, "head_of_line"))
@@ -166,9 +166,9 @@ def head_of_line(e: Evidence) -> Finding:
 def _held_up(e: Evidence, found: Overlap | None) -> bool | None:
     if found is None:
         limit = long_from(e)
-        if limit is None or not e.tells("prompt_tokens"):
+        if limit is None or not e.reports("prompt_tokens"):
             return None
-        # There are long ones all the time: nobody is left to compare with.
+        # There are long ones all the time: no request is left to compare with.
         return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False
     worse = found.cost >= max(2.0 * found.cost_before, 0.01)
     return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse

@@ -1,4 +1,4 @@
-"""How did requests end before and after, and do more of them fail than chance allows?"""
+"""Compare the outcomes of two windows: whether more requests fail than chance allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIN: Final = 0.01  # share of requests: fewer failures more are no incident
 
 
 def failed_mask(rows: Columns) -> Mask:
-    """Return which requests failed; one that its caller gave up did not."""
+    """Return which requests failed; one that its client cancelled did not."""
     return rows.words["outcome"].where(*FAILED)
 
 

@@ -1,4 +1,4 @@
-"""Did the p95 of a metric move beyond chance, and from what to what?"""
+"""Decide whether the p95 of a metric moved beyond chance, and by how much."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def compare(
 
     That more than the expected share now lies above the p95 before (or, of a fall, that before
     more lay above the p95 after) is tested by Fisher's exact test, for as many independent
-    requests as clustering leaves. The same is asked at the p50 and the p80, where these moved the
+    requests as clustering leaves. The same is tested at the p50 and the p80, where these moved the
     same way: where few requests lie near the p95, it moves far with little to show for it. And the
     move must matter: by a share of the p95, and a floor.
 
@@ -90,7 +90,7 @@ def compare(
     side_a = _side(after, windows[1], q, design_a)
     p_value = _p_value(rows, both, q, seconds, least)
     matters = _matters(metric, low, high, least)
-    told = min(len(before), len(after)) >= MIN_COUNT
+    enough = min(len(before), len(after)) >= MIN_COUNT
     change = Change(
         metric=metric,
         before=side_b,
@@ -99,7 +99,7 @@ def compare(
         share_above=k / n if n else None,
         share_above_ci=share_bounds(k / design_a, n / design_a),
         p_value=p_value,
-        significant=bool(told and matters and p_value < certain),
+        significant=bool(enough and matters and p_value < certain),
     )
     designs = (up.before[2], design_a)
     visible = smallest_visible(both, designs, (*_ALSO, q), certain=certain, least=least)

@@ -1,7 +1,7 @@
-"""Did a quantity change between two windows, by how much, and is that more than its usual unrest?
+"""Measure how a quantity changed between two windows, compared with its usual variation.
 
 Requests of one batch share their fate, so spread is taken between blocks of time, not between
-requests: what a quiet window does by itself, from one block to the next, is the yardstick.
+requests: the variation of a quiet window, from one block to the next, is the scale.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def foreseen_p95(
     """Return the p95 to expect after, if only another field changed.
 
     What a value of the field costs is the median before, by half octaves of it, and beyond what
-    was seen a straight line; what is left over is as spread as before. `None` where before tells
+    was seen a straight line; what is left over is as spread as before. `None` where before says
     of fewer than two half octaves.
     """
     cells = _half_octaves(before, before_by)
@@ -216,13 +216,13 @@ def foreseen_p95(
         if here.sum() >= fewest:
             x.append(float(np.median(before_by[here])))
             y.append(float(np.median(before[here])))
-    asked = after_by[np.isfinite(after_by)]
-    if len(x) < 2 or not len(asked):  # noqa: PLR2004
+    wanted = after_by[np.isfinite(after_by)]
+    if len(x) < 2 or not len(wanted):  # noqa: PLR2004
         return None
     known = cells >= 0
     rest = before[known] - _along(before_by[known], x, y)
-    drawn = np.random.default_rng(1).choice(rest, len(asked))
-    return float(np.percentile(_along(asked, x, y) + drawn, 95))
+    drawn = np.random.default_rng(1).choice(rest, len(wanted))
+    return float(np.percentile(_along(wanted, x, y) + drawn, 95))
 
 
 def _along(by: Floats, x: list[float], y: list[float]) -> Floats:

@@ -1,8 +1,8 @@
-"""What do rows, signals and facts say happened between two windows?
+"""Collect the facts for and against causes: changes of rows, signals and facts between windows.
 
-`Evidence` answers the questions that rules of causes ask: did a stage move, did a gauge, did a
-counter's rate, where, and among which requests? Every answer is measured or `None`: a signal that
-nobody reported is not a signal that stayed at 0.
+`Evidence` has what rules of causes need: whether a stage, a gauge or a counter's rate moved,
+where, and among which requests. Every value is measured or `None`: a signal that was not reported
+is not a signal that stayed at 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from llmtrace.triage.evidence.window_rows import Side
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "unattributed")
 
-# What matters at all, in seconds: below, nobody is paged.
+# The smallest change that matters, in seconds: below, no page is sent.
 FLOOR_S: Final[Mapping[str, float]] = {"tpot_s": 0.0005}
 _FLOOR_S: Final = 0.005
 _FELT_S: Final = 0.05  # on average: that much would be felt, whatever else happened
@@ -55,7 +55,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """One value of a column whose rows rose by more than everybody else's."""
+    """One value of a column whose rows rose by more than all the others'."""
 
     column: str
     value: str
@@ -69,7 +69,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Both windows of an incident, and what is known beside them.
+    """Both windows of an incident, with its signals and facts.
 
     Attributes:
         metric: the row's field the triage is about (`ttft_s`, ...); `None` = whichever moved.
@@ -108,7 +108,7 @@ class Evidence:
         return self.once(("row", name, column, word), compare)
 
     def row_among(self, name: str, key: str, mask: Callable[[Side], Mask]) -> Shift | None:
-        """Compare a field among the requests a mask holds of; `key` tells masks apart."""
+        """Compare a field among the requests of a mask; `key` identifies the mask."""
         return self.once(
             ("among", name, key),
             lambda: self._row(name, (mask(self.before), mask(self.after))),
@@ -125,7 +125,7 @@ class Evidence:
         return shift(*sides)
 
     def turn(self, name: str) -> Shift | None:
-        """Compare a field of the turns, or of requests where they hold the tools themselves."""
+        """Compare a field of the turns, or of requests where these have the tool times."""
 
         def compare() -> Shift | None:
             before, after = self.turns
@@ -144,14 +144,14 @@ class Evidence:
         return self.once(("same", name, by), compare)
 
     def share(self, name: str, mask: Callable[[Side], Mask]) -> Share:
-        """Count what a mask holds of in both windows; `name` tells masks apart."""
+        """Count the requests of a mask in both windows; `name` identifies the mask."""
         return self.once(("share", name), lambda: share(mask(self.before), mask(self.after)))
 
     def outcome(self, *outcomes: str) -> Share:
-        """Count requests that ended so."""
+        """Count the requests with one of these outcomes in both windows."""
         return self.share(" ".join(outcomes), lambda side: side.where("outcome", *outcomes))
 
-    def tells(self, name: str) -> bool:
+    def reports(self, name: str) -> bool:
         """Return whether rows after know this field at all."""
         return self.after.known(name)
 
@@ -185,7 +185,7 @@ class Evidence:
 
     @cached_property
     def more_load(self) -> bool:
-        """Whether a typical engine is asked clearly more: more requests, or fewer engines."""
+        """Whether a typical engine gets clearly more load: more requests, or fewer engines."""
         each = self.load_per_engine
         if each is None:
             return self.more_requests
@@ -219,7 +219,7 @@ class Evidence:
         return found.rose(FLOOR_S.get(name, _FLOOR_S) if floor is None else floor, relative)
 
     def gate(self, *stages: str) -> bool | None:
-        """Return whether one of these stages rose and carries part of what the users felt.
+        """Return whether one of these stages rose and carries part of the change.
 
         `None` where none of them is reported.
         """
@@ -252,7 +252,7 @@ class Evidence:
         return added / max(usual.before_p50, 1e-9)
 
     def carried(self, stage: str) -> float:
-        """Return the share of all added time that one stage holds, by means; 0 to 1.
+        """Return a stage's share of all added time, by means; 0 to 1.
 
         Means add up, percentiles do not. Stages that got shorter count as nothing. Time to the
         first chunk and time after it are weighed apart: outputs are long, and would drown it.
@@ -271,7 +271,7 @@ class Evidence:
 
     @cached_property
     def moved(self) -> tuple[str, ...]:
-        """The metrics that rose."""
+        """The names of the metrics that rose beyond chance."""
         return tuple(name for name in METRICS if self.up(name))
 
     def mix_share(self, name: str, by: str) -> float | None:
@@ -324,7 +324,7 @@ class Evidence:
         return float(np.median(times[1][known[1]])) / expected if expected > 0 else None
 
     def _batch(self, side: Side) -> Floats:
-        """Requests running where and when each row was answered, from the gauge."""
+        """Requests running on each row's engine during it, from the gauge."""
         words = side.rows.words["replica"]
         middle = side.t + side.number("ttft_s") + side.number("decode_s") / 2
         found = np.full(len(side), np.nan)
@@ -396,11 +396,11 @@ class Evidence:
         return any(len(one.within(self.after.window).t) for one in self.series(signal).values())
 
     def gauge(self, signal: str) -> Moved | None:
-        """Compare a gauge; `None` where nobody reports it."""
+        """Compare a gauge; `None` where it is not reported."""
         return self.once(("gauge", signal), lambda: self._both(self.series(signal)))
 
     def rate(self, signal: str, **labels: str) -> Moved | None:
-        """Compare a counter's rate a second; `None` where nobody reports it."""
+        """Compare a counter's rate a second; `None` where it is not reported."""
         key = ("rate", signal, *sorted(labels.items()))
         return self.once(key, lambda: self._both(self.rates(signal, **labels)))
 
@@ -436,7 +436,9 @@ class Evidence:
         for window in (self.before.window, self.after.window):
             sums = []
             for name in (above, below):
-                chosen = [one for who, one in self.rates(name).items() if instance in (None, who)]
+                chosen = [
+                    one for origin, one in self.rates(name).items() if instance in (None, origin)
+                ]
                 sums.append(self._grown(chosen, window))
             if sums[1] < least:
                 return None
@@ -505,7 +507,7 @@ def gather(
     metric: str | None = None,
     contributions: Mapping[str, float] | None = None,
 ) -> Evidence:
-    """Lay out a case for the rules; nothing is computed before a rule asks.
+    """Lay out a case for the rules; nothing is computed before a rule needs it.
 
     Args:
         rows: all of the case; those in neither window are left out.

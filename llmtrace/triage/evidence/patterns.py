@@ -1,8 +1,8 @@
-"""What do rows show together that no single row shows?
+"""Find patterns that no single row shows.
 
-Short prompts that arrive while a long one is worked on; an engine from which nothing comes for a
-while; streams that are all cut after the same silence; requests to an engine that has just
-started. Rows of one client are placed by its own clock, and only against each other.
+Short prompts that arrive while a long one is computed; an engine that sends nothing for a while;
+streams that are all truncated after the same gap; requests to an engine that has just started.
+Rows of one client are placed by its own clock, and only against each other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Overlap:
         tokens: from how many tokens on to be computed a prompt counts as long.
         long_n: long prompts after; `long_before`: before.
         during, outside: p90 of the time to first chunk, of short prompts that arrived then.
-        tpot_during, tpot_outside: median time per token of short ones whose answer then ran.
+        tpot_during, tpot_outside: median time per token of short ones decoded then, seconds.
         cost, cost_before: mean seconds that meeting a long one adds to any short one's wait.
         slow_during: of the slow short ones, the share that arrived during; `all_during`: of all.
     """
@@ -176,14 +176,14 @@ def _median(values: Floats, mask: Mask) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class Gap:
     """A span in which requests came to an engine and nothing left it.
 
     Attributes:
         arrivals: requests that came and waited in it.
-        streams: answers that were under way all through it, of which the longest gap is known.
-        stalled: the share of those whose longest gap is as long as the silence; `None` = none.
-        bunched: of those who came in it, the share whose first chunk came right after its end.
+        streams: responses in progress all through it, of which the longest gap is known.
+        stalled: the share of those whose longest gap is as long as this gap; `None` = none.
+        bunched: of requests that came in it, the share whose first chunk came right after its end.
         prompt: tokens of a prompt that takes as long to compute, and was; `None` = there was none.
     """
 
@@ -200,7 +200,7 @@ class Silence:
     def whole(self) -> bool | None:
         """Whether the engine stood still, and did not only begin nothing new.
 
-        Without answers under way it is told by those who came: after a queue they are served one
+        Without responses in progress, the new requests show it: after a queue they are served one
         by one, after a halt all at once.
         """
         if self.stalled is None:
@@ -208,15 +208,15 @@ class Silence:
         return self.stalled >= _STALLED
 
 
-def silences(e: Evidence) -> tuple[Silence | None, Silence | None]:
-    """Return the longest silence before and after."""
-    return e.once("silences", lambda: (silence(e.before), silence(e.after)))
+def engine_gaps(e: Evidence) -> tuple[Gap | None, Gap | None]:
+    """Return the longest gap in which no engine sent anything, before and after."""
+    return e.once("engine_gaps", lambda: (longest_gap(e.before), longest_gap(e.after)))
 
 
-def silence(side: Side) -> Silence | None:
+def longest_gap(side: Side) -> Gap | None:
     """Return the longest span without a first chunk or an end, though requests were open.
 
-    One in which answers under way stood still as well is preferred to a longer one in which they
+    A gap in which responses in progress stood still is preferred to a longer one in which they
     went on.
     """
     words = side.rows.words["replica"]
@@ -224,10 +224,10 @@ def silence(side: Side) -> Silence | None:
     per_token = side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1)
     per_token = per_token[np.isfinite(per_token)]
     speed = float(np.median(per_token)) if len(per_token) else 0.0
-    found: list[Silence] = []
+    found: list[Gap] = []
     for code in known if len(known) else np.unique(words.codes):
         name = words.names[code] if code >= 0 else None
-        found += _silences(side, words.codes == code, name, speed)
+        found += _engine_gaps(side, words.codes == code, name, speed)
     return max(
         found,
         key=lambda one: (one.whole is not False and one.prompt is None, one.seconds),
@@ -235,7 +235,7 @@ def silence(side: Side) -> Silence | None:
     )
 
 
-def _silences(side: Side, here: Mask, name: str | None, speed: float) -> Iterator[Silence]:
+def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iterator[Gap]:
     """Yield the longest spans of one engine without a sign, longest first."""
     t, ends = side.t[here], side.ends[here]
     first, gap = t + side.number("ttft_s")[here], side.number("max_gap_s")[here]
@@ -251,11 +251,11 @@ def _silences(side: Side, here: Mask, name: str | None, speed: float) -> Iterato
         if not width[at]:
             return
         low, high = signs[at], signs[at + 1]
-        # Who was computed in it: came before its end, and got a first token around it.
+        # Requests computed in it: came before its end, and got a first token close to it.
         near = (t < high) & (first >= low) & (first <= high + 0.5 * width[at] + 0.5)
         giants = tokens[near & (tokens * speed >= 0.4 * width[at])]
         through = (first <= low) & (ends >= high) & np.isfinite(gap)
-        yield Silence(
+        yield Gap(
             instance=name,
             start=float(low),
             seconds=float(width[at]),
@@ -272,7 +272,7 @@ def _silences(side: Side, here: Mask, name: str | None, speed: float) -> Iterato
 
 
 def _bunched(t: Floats, first: Floats, low: float, high: float) -> float:
-    """Return which share of those who came in a span got their first chunk right after it."""
+    """Return the share of requests of a span that got their first chunk right after it."""
     came = first[(t > low) & (t < high) & np.isfinite(first)]
     if len(came) < _MIN_ARRIVALS:
         return 0.0
@@ -285,11 +285,11 @@ class Cuts:
 
     Attributes:
         n: how many.
-        idle: the silence before the cut that most of them share, seconds; `None` = too few known.
-        alike: the share of them whose silence is within a few percent of it.
-        floor: the silence that next to none of them is below, over their median: a timer cannot
+        idle: the gap before their end that most of them share, seconds; `None` = too few known.
+        alike: the share of them whose gap is within a few percent of it.
+        floor: the gap that next to none of them is below, over their median: a timer cannot
             be early, only late. 0 = too few known, or too short for a timer.
-        e2e_alike: the share whose whole length lies as close together.
+        e2e_alike: the share whose whole length is as uniform.
         together: the share that ended within half a second of two others.
     """
 
@@ -302,29 +302,29 @@ class Cuts:
 
     @property
     def by_timer(self) -> bool:
-        """Whether a timer cut them: silent for the same time, or none for less than a time."""
+        """Whether a timer closed them: all after the same gap, or none after less than one."""
         alike = self.alike >= _ALIKE or self.floor >= _FLOOR
         return self.idle is not None and alike and self.n >= _MIN_CUT
 
 
 def broken(e: Evidence) -> tuple[Cuts, Cuts]:
-    """Look at what was cut before and after."""
+    """Describe the truncated streams before and after."""
     return e.once("cuts", lambda: (cuts(e.before), cuts(e.after)))
 
 
 def cuts(side: Side) -> Cuts:
-    """Look at what was cut, timed out or failed after the request was on its way."""
+    """Describe the requests that were truncated, timed out or failed after they were sent."""
     ended = side.where("outcome", "truncated", "timeout", "error")
     status = side.number("http_status")
-    # A client that stops waiting before anything came gave up; nobody cut its stream.
+    # A client that stops waiting before the first chunk cancelled; its stream was not truncated.
     ended &= ~(side.where("outcome", "timeout") & np.isnan(side.number("ttft_s"))
                & ~(status == 504))  # fmt: skip  # noqa: PLR2004
     ended &= ~((status >= 400) & (status != 504))  # noqa: PLR2004 - 504: a proxy waited in vain
-    # Where nothing came at all, it was silent from when the last attempt was out.
-    silent = side.number("e2e_s") - sum(
+    # Where nothing came at all, the gap is from when the last attempt was sent.
+    gap_before = side.number("e2e_s") - sum(
         np.nan_to_num(side.number(one), nan=0.0) for one in ("network_s", "gateway_s")
     )
-    gap = np.where(np.isfinite(side.number("ttft_s")), side.number("max_gap_s"), silent)[ended]
+    gap = np.where(np.isfinite(side.number("ttft_s")), side.number("max_gap_s"), gap_before)[ended]
     gap = gap[np.isfinite(gap)]
     idle, alike = _common(gap)
     ends = np.sort(side.ends[ended])
@@ -467,7 +467,7 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
 def cache_fell_first(e: Evidence) -> bool | None:
     """Return whether prefixes are missed while the KV cache has room: nothing evicted them.
 
-    `None` where it cannot be told, also because the cache was full all along.
+    `None` where it is unknown, also because the cache was full all along.
     """
     return e.once("cache fell first", lambda: _cache_fell_first(e))
 
@@ -484,8 +484,8 @@ def _cache_fell_first(e: Evidence) -> bool | None:
         after = series.within(e.after.window)
         if len(after.t) >= 2 and here.any():  # noqa: PLR2004
             at = np.searchsorted(after.t, e.after.t[here])
-            beside = [after.value[np.clip(at + k, 0, len(after.t) - 1)] for k in (-1, 0)]
-            most[here] = np.where(at > 0, np.maximum(*beside), np.nan)
+            neighbours = [after.value[np.clip(at + k, 0, len(after.t) - 1)] for k in (-1, 0)]
+            most[here] = np.where(at > 0, np.maximum(*neighbours), np.nan)
     calm = (most < _ROOM) & np.isfinite(share)
     if calm.sum() < _ROLLING:
         return None
@@ -493,7 +493,7 @@ def _cache_fell_first(e: Evidence) -> bool | None:
 
 
 def refused_connections(side: Side) -> Mask:
-    """Return which requests failed because nobody took or kept their connection."""
+    """Return which requests failed because their connection was refused or closed."""
     words = ("connect", "refused", "reset", "protocol")
     names = side.rows.words["error_type"].names
     return side.where("error_type", *(n for n in names if any(w in n.lower() for w in words)))

@@ -1,7 +1,7 @@
-"""What did each instance report, by time, of one signal?
+"""One signal by instance and time.
 
 Gauges as sampled; counters as their rate between two samples. The collector's own names of signals
-are understood beside those of the contract.
+are understood as well as those of the contract.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Series:
     value: Floats
 
     def within(self, window: Window) -> Series:
-        """Return what lies in a window."""
+        """Return the samples that are within a window."""
         inside = (self.t >= window.start) & (self.t < window.end)
         return Series(self.t[inside], self.value[inside])
 

@@ -1,4 +1,4 @@
-"""What do the rows of one window say, field by field?
+"""The rows of one window, field by field.
 
 `Side.number` gives the fields of a row, and those that follow from several of them.
 """
@@ -23,7 +23,7 @@ _T = TypeVar("_T", bound=np.generic)
 
 @dataclass(frozen=True)
 class Side:
-    """The rows of one window."""
+    """The rows of one window, with fields derived from several of a row's."""
 
     rows: Columns
     window: Window
@@ -64,7 +64,7 @@ class Side:
         return bool(np.isfinite(self.number(name)).any())
 
     def where(self, column: str, *words: str) -> Mask:
-        """Return which rows hold one of these words."""
+        """Return which rows have one of these words in a column."""
         return self.rows.words[column].where(*words)
 
     @property
@@ -82,7 +82,7 @@ def _uncached(side: Side) -> Floats:
 
 
 def _computed(side: Side) -> Floats:
-    """Prompt tokens that had to be computed; all of them where nobody told of a cache."""
+    """Prompt tokens that had to be computed; all of them where no cache was reported."""
     prompt, cached = side.number("prompt_tokens"), side.number("cached_tokens")
     return np.maximum(prompt - _or_zero(cached), 0.0)
 

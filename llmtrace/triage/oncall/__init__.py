@@ -1,1 +1,1 @@
-"""On call: alerts come in, are triaged, and what was found goes out to people."""
+"""On call: receive alerts, triage each, store the report and notify people."""

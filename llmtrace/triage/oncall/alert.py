@@ -1,7 +1,7 @@
-"""What does an Alertmanager say, and which of it is believed?
+"""Parse the payload of Alertmanager's webhook, version 4.
 
-Its webhook's payload, version 4, from whoever reaches the port: bounded, and never raised on but
-with words for the sender.
+Any client that reaches the port may send it, so it is bounded, and an invalid one is rejected
+with a sentence for its sender.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_alerts(body: bytes) -> list[Alert]:
         except DataError as error:
             odd = error
     if odd is not None and not found:
-        raise odd  # none of them can be read: the sender should know
+        raise odd  # none of them can be read: report that to the sender
     return found
 
 

@@ -1,6 +1,7 @@
-"""What happens to an alert that comes in? It is triaged once, kept, and told on.
+"""Triage each incoming alert once, store the report and notify people.
 
-One thread works a bounded queue. What cannot be told on is kept all the same, and said.
+One thread works a bounded queue. A report that cannot be delivered is stored all the same, and
+the failure logged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _HOUR_S: Final = 3600.0
 _MAX_KNOWN: Final = 10_000
 _NOT_FILTERS: Final = frozenset({"outcome", "finish_reason", "error_type"})
 
-# What is found of an alert that has only begun.
+# Verdicts on an alert that has only begun.
 _TOO_EARLY: Final = frozenset({"not_enough_data", "no_change"})
 
 # Reads a window's case.
@@ -42,21 +43,21 @@ Load = Callable[[Window, Progress], Case]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeskSettings:
-    """How alerts are worked.
+class QueueSettings:
+    """How alerts are processed.
 
     Attributes:
         back_s: how long before an alert to look.
         settle_s: how long after an alert to wait until its requests are stored.
-        most_waiting: alerts that wait; more are refused, and sent again by their sender.
-        tries: how often to try an alert whose data cannot be read, or do not suffice yet.
-        retry_s: how long to wait between two tries.
+        max_waiting: alerts that wait; more are rejected, and sent again by their sender.
+        attempts: at most for an alert whose data cannot be read, or do not suffice yet.
+        retry_s: how long to wait between two attempts.
     """
 
     back_s: float = 3 * _HOUR_S
     settle_s: float = 5.0
-    most_waiting: int = 100
-    tries: int = 3
+    max_waiting: int = 100
+    attempts: int = 3
     retry_s: float = 10.0
 
 
@@ -69,9 +70,9 @@ class AlertQueue:
 
     Args:
         load: reads rows and signals.
-        reports: where reports are kept.
-        tell: who is told.
-        settings: how.
+        reports: where reports are stored.
+        notifiers: channels that are notified of each report.
+        settings: how alerts are processed.
         link: makes the address of a report from its name; `None` = it has none.
         wall: unix seconds.
     """
@@ -80,16 +81,16 @@ class AlertQueue:
         self,
         load: Load,
         reports: Reports,
-        tell: Sequence[Notifier] = (),
-        settings: DeskSettings | None = None,
+        notifiers: Sequence[Notifier] = (),
+        settings: QueueSettings | None = None,
         *,
         link: Callable[[str], str] | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._load = load
         self._reports = reports
-        self._tell = tell
-        self._settings = settings or DeskSettings()
+        self._notifiers = notifiers
+        self._settings = settings or QueueSettings()
         self._link = link
         self._wall = wall
         self._waiting: deque[Alert] = deque()
@@ -115,7 +116,7 @@ class AlertQueue:
                     self.counts["repeated"] += 1
                 else:
                     new[name] = alert
-            room = max(0, self._settings.most_waiting - len(self._waiting))
+            room = max(0, self._settings.max_waiting - len(self._waiting))
             taken = dict(islice(new.items(), room))
             self._known.update(dict.fromkeys(taken))
             while len(self._known) > _MAX_KNOWN:
@@ -123,8 +124,8 @@ class AlertQueue:
             self._waiting.extend(taken.values())
             self.counts["taken"] += len(taken)
             self._changed.notify_all()
-            if refused := len(new) - len(taken):
-                self.counts["refused"] += refused
+            if rejected := len(new) - len(taken):
+                self.counts["rejected"] += rejected
                 raise Full
         return len(taken)
 
@@ -136,7 +137,7 @@ class AlertQueue:
         self._thread.join(timeout_s)
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; say whether to go on."""
+        """Wait; return whether to go on, which is false once the queue is closing."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing, seconds)
             return not self._closing
@@ -169,11 +170,11 @@ class AlertQueue:
         self.counts["triaged"] += 1
         logger.info("alert %s: %s", alert.id, result.verdict)
         link = None if self._link is None else self._link(name)
-        for one in self._tell:
+        for channel in self._notifiers:
             try:
-                one.tell(alert, result, link)
+                channel.notify(alert, result, link)
             except LlmtraceError as error:
-                self.counts["untold"] += 1
+                self.counts["not_delivered"] += 1
                 logger.warning("report %s: %s", name, error)
 
     def _failed(self, alert: Alert) -> None:
@@ -186,10 +187,10 @@ class AlertQueue:
         """Read what there is of an alert's time, and triage it.
 
         Both are tried again for a while: when what has the rows is away, and when they show
-        nothing yet, since an incident that has only begun goes on to tell more.
+        nothing yet, since an incident that has only begun shows more later.
         """
         found: tuple[Case, Result] | None = None
-        for number in range(self._settings.tries):
+        for number in range(self._settings.attempts):
             if number and not self._pause(self._settings.retry_s):
                 break
             window = Window(alert.started - self._settings.back_s, self._wall())

@@ -1,4 +1,4 @@
-"""What does `llmtrace triage serve` do, from its options to its end?"""
+"""The command `llmtrace triage serve`, from its options to its end."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     host, port = _address(options.listen, token)
     reports = Reports(options.reports)
     reports.ready()
-    tell = told(options, os.environ)
+    channels = notifiers(options, os.environ)
     listener = _listen(host, port)
     where = f"http://{_bracketed(host)}:{listener.getsockname()[1]}"
     public = (options.public_url or where).rstrip("/")
     desk = AlertQueue(
         lambda window, progress: read(window, progress, {}),
         reports,
-        tell,
+        channels,
         link=lambda name: f"{public}/reports/{quote(name)}",
     )
     sys.stderr.write(f"llmtrace triage: alerts to {where}/alerts, reports at {where}/\n")
@@ -81,8 +81,8 @@ def serve(options: argparse.Namespace, read: Read) -> None:
         desk.close()
 
 
-def told(options: argparse.Namespace, environment: Mapping[str, str]) -> list[Notifier]:
-    """Return who is told of reports.
+def notifiers(options: argparse.Namespace, environment: Mapping[str, str]) -> list[Notifier]:
+    """Return the channels that are notified of reports.
 
     Raises:
         ConfigError: an address or a token file is wrong.

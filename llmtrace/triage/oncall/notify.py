@@ -1,4 +1,4 @@
-"""Who is told of a report? A chat, by its incoming webhook, and Grafana, by an annotation.
+"""Notify people of a report: a chat by its incoming webhook, Grafana by an annotation.
 
 Addresses of webhooks are secrets, as tokens are: neither appears in a log or an error.
 """
@@ -31,14 +31,14 @@ from llmtrace.triage.result import NAMED, Result
 _TIMEOUT_S: Final = 10.0
 _MS: Final = 1000
 _MAX_PARTS: Final = 3
-TAG: Final = "llmtrace"  # what the dashboards ask for
+TAG: Final = "llmtrace"  # which the dashboards select
 
 
 class Notifier(Protocol):
     """A channel that people are notified by; raises `SourceError` if that fails."""
 
-    def tell(self, alert: Alert, result: Result, link: str | None) -> None:
-        """Tell of one."""
+    def notify(self, alert: Alert, result: Result, link: str | None) -> None:
+        """Notify people of one triaged alert; `link` is its report's address, if it has one."""
 
 
 def summary(alert: Alert, result: Result, link: str | None) -> str:
@@ -61,7 +61,7 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
         )
         lines.append(f"where: {', '.join(parts)}")
     if result.localised and result.cohorts:
-        lines.append(f"who: {cohort_text(result.cohorts[0])}")
+        lines.append(f"affected: {cohort_text(result.cohorts[0])}")
     named = [one for one in result.causes if one.status in NAMED]
     if named:
         lines += [f"{named[0].status} cause: {named[0].id}", f"do: {named[0].action}"]
@@ -86,8 +86,8 @@ class Webhook:
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ConfigError("the webhook's address is none: write https://…")
 
-    def tell(self, alert: Alert, result: Result, link: str | None) -> None:
-        """Post the summary."""
+    def notify(self, alert: Alert, result: Result, link: str | None) -> None:
+        """Post the summary to the webhook. Raises `SourceError`."""
         text = _escaped(summary(alert, result, link))
         request = urllib.request.Request(  # noqa: S310 - http or https, see above
             self.url,
@@ -100,7 +100,7 @@ class Webhook:
         except (OSError, HTTPException, ValueError) as error:
             # Not the error itself: it may quote the address.
             status = getattr(error, "code", None)
-            words = f"answered {status}" if status else "does not answer"
+            words = f"responded {status}" if status else "does not respond"
             raise SourceError(f"the webhook at {urlsplit(self.url).hostname} {words}") from None
 
 
@@ -133,8 +133,8 @@ class Annotated:
         )
         self._grafana = Grafana(url, token, options, ca_file=ca_file, timeout_s=_TIMEOUT_S)
 
-    def tell(self, alert: Alert, result: Result, link: str | None) -> None:
-        """Annotate the time of the incident."""
+    def notify(self, alert: Alert, result: Result, link: str | None) -> None:
+        """Annotate the time of the incident in Grafana. Raises `SourceError`."""
         start = alert.started if result.onset is None else result.onset.start
         end = alert.ended or (None if result.after.window is None else result.after.window.end)
         with self._grafana.requesting("annotation"):

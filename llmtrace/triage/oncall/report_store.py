@@ -1,7 +1,7 @@
-"""Where are reports kept, so that whoever comes later finds them?
+"""Store reports in a folder.
 
-A folder: a page and a JSON file for each, named by time and alert. The oldest go when there are
-too many.
+Each is a page and a JSON file, named by time and alert. The oldest are removed when there are too
+many.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Reports:
         return f"{at}-{word}-{alert.id}"
 
     def has(self, name: str) -> bool:
-        """Say whether a report is there, from before a restart, too."""
+        """Return whether a report is there, from before a restart, too."""
         return (self.folder / f"{name}.json").exists()
 
-    def keep(self, name: str, told: Mapping[str, Any], page: str) -> None:
-        """Write a report; a reader sees it whole or not at all. Raises `OSError`."""
+    def keep(self, name: str, report: Mapping[str, Any], page: str) -> None:
+        """Write a report, each of its files atomically. Raises `OSError`."""
         self._write(f"{name}.html", page)
-        self._write(f"{name}.json", json.dumps(told, indent=2, allow_nan=False) + "\n")
+        self._write(f"{name}.json", json.dumps(report, indent=2, allow_nan=False) + "\n")
         for old in self.names()[self.most :]:
             for kind in ("json", "html"):
                 (self.folder / f"{old}.{kind}").unlink(missing_ok=True)
@@ -76,8 +76,8 @@ class Reports:
         """Return a report's page; `None` = there is none of this name."""
         return self._read(name, "html")
 
-    def told(self, name: str) -> dict[str, Any] | None:
-        """Return what a report says; `None` = there is none of this name."""
+    def content(self, name: str) -> dict[str, Any] | None:
+        """Return a report's content; `None` = there is none of this name."""
         text = self._read(name, "json")
         return None if text is None else dict(json.loads(text))
 

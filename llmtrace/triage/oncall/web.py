@@ -1,9 +1,9 @@
-"""Where do alerts arrive, and reports lie? A small web server, on loopback unless told otherwise.
+"""The web server that receives alerts and shows reports, on loopback by default.
 
 POST /alerts        Alertmanager's webhook
-GET  /              the reports there are
+GET  /              the list of reports
 GET  /reports/NAME  one as a page; with .json as data
-GET  /healthz       whether it works, and what it did
+GET  /healthz       whether it works, and what it counted
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HEADERS: Final = {
     # The pages carry their style inside, and nothing else.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
 }
-Answer = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(
@@ -47,18 +47,18 @@ def make_app(
     """Make the application.
 
     Args:
-        desk: that takes alerts on.
-        reports: that are shown.
-        token: that callers have to bear; `None` = anyone who reaches the port may.
-        names: hosts by which the server goes, beside loopback's. Without a token no other will do:
-            a page in somebody's browser could have its own name mean this machine.
+        desk: the queue that takes alerts on.
+        reports: those that are shown.
+        token: required of clients; `None` = any client that reaches the port may.
+        names: host names of the server, in addition to loopback's. Without a token no other is
+            accepted: a web page in a browser could have its own name resolve to this machine.
     """
     called = LOOPBACK_NAMES | {name.lower() for name in names}
 
-    def guarded(answer: Answer) -> Answer:
+    def guarded(handler: Handler) -> Handler:
         async def guard(request: Request) -> Response:
             if token is not None and not _bears(request, token):
-                # A browser then asks for a password, which is the token, whatever the name.
+                # A browser then prompts for a password: the token, with any user name.
                 response: Response = JSONResponse(
                     {"error": "a token is wanted"},
                     401,
@@ -67,7 +67,7 @@ def make_app(
             elif token is None and host_of(request.headers.get("host", "")) not in called:
                 response = JSONResponse({"error": "this server has another name"}, 421)
             else:
-                response = await answer(request)
+                response = await handler(request)
             for name, value in _HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
@@ -75,7 +75,7 @@ def make_app(
         return guard
 
     async def alerts(request: Request) -> Response:
-        # A web page of somebody else's can send text and forms here unasked, but not this.
+        # Any web page can have a browser send text and forms here, but not this type.
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return JSONResponse({"error": "send Content-Type: application/json"}, 415)
         body = bytearray()
@@ -103,8 +103,8 @@ def make_app(
     async def report(request: Request) -> Response:
         name = request.path_params["name"]
         if name.endswith(".json"):
-            told = reports.told(name.removesuffix(".json"))
-            return JSONResponse(told) if told is not None else _none(name)
+            report = reports.content(name.removesuffix(".json"))
+            return JSONResponse(report) if report is not None else _none(name)
         page = reports.page(name)
         return HTMLResponse(page) if page is not None else _none(name)
 
@@ -138,7 +138,7 @@ def _none(name: str) -> Response:
 
 
 def _index(reports: Reports) -> str:
-    rows = "".join(map(_row, filter(None, map(reports.told, reports.names()[:_LISTED]))))
+    rows = "".join(map(_row, filter(None, map(reports.content, reports.names()[:_LISTED]))))
     table = (
         "<table><tr><th>alert</th><th>began</th><th>verdict</th><th>likely cause</th></tr>"
         f"{rows}</table>"
@@ -149,13 +149,13 @@ def _index(reports: Reports) -> str:
     return document("Triage reports", body, "a { color: inherit; }")
 
 
-def _row(told: dict[str, Any]) -> str:
-    alert, result = told["alert"], told["result"]
+def _row(report: dict[str, Any]) -> str:
+    alert, result = report["alert"], report["result"]
     named = [one["id"] for one in result["causes"] if one["status"] in NAMED]
     began = date_and_zone(alert["started"])
     words = VERDICTS.get(result["verdict"], (result["verdict"], ""))[0]
     return (
-        f'<tr><td><a href="reports/{escape(told["name"])}">{escape(alert["name"])}</a></td>'
+        f'<tr><td><a href="reports/{escape(report["name"])}">{escape(alert["name"])}</a></td>'
         f"<td>{began}</td><td>{escape(words)}</td>"
         f"<td>{escape(', '.join(named[:2]) or '-')}</td></tr>"
     )

@@ -1,7 +1,8 @@
-"""How does a triage look as a page that can be sent to somebody, printed, and kept?
+"""Render a triage as one HTML page, to send, print and keep.
 
 The same words as on the terminal, with pictures: the metric over time, the change stage by stage,
-what a p95 request is made of, who is hit, what speaks for each cause. No script, nothing fetched.
+the stages of a p95 request, the affected cohorts, the evidence for each cause. It has no script
+and fetches nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from llmtrace.triage.report.terminal import (
     PART_NAMES,
     between,
     facts,
+    has_split,
     quality_text,
     signed,
-    told,
     unit,
     verdict_words,
     when,
@@ -142,7 +143,7 @@ def _title(result: Result) -> str:
 def _head(result: Result) -> str:
     words, _ = verdict_words(result)
     colour = _VERDICT_COLOURS[result.verdict]
-    change = "cannot be told"
+    change = "not known"
     if result.before.p95 is not None and result.after.p95 is not None:
         change = f"{ms(result.before.p95)} → {ms(result.after.p95)} {unit(result)}"
     delta = (
@@ -274,7 +275,7 @@ _STEPS: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 def _change(result: Result) -> str:
     """Draw the change as a waterfall: each part begins where the one before ended."""
     before, after = result.before.p95, result.after.p95
-    if before is None or after is None or not told(result):
+    if before is None or after is None or not has_split(result):
         return ""
     shown = [one for one in result.contributions if one.seconds]
     reach = [before, after]
@@ -443,7 +444,7 @@ def _cause(one: Finding) -> str:
     return (
         f'<div class="cause"><h3>{escape(one.id)} '
         f'<span class="pill" style="--c:{_STATUS_COLOURS[one.status]}">{one.status}</span> '
-        f'<small class="soft">{one.score:+d} decibans</small></h3>'
+        f'<small class="soft">{one.score:+d} points</small></h3>'
         f'<table class="points">{"".join(lines)}</table>{action}{runbook}</div>'
     )
 

@@ -1,7 +1,7 @@
-"""Which page does an engineer open for a cause?
+"""Make the runbook of each cause, and their index.
 
-Made of the docstring of its rule, so that the page and the rule cannot part ways; written to
-docs/runbooks/ by `scripts/docs.py`.
+A runbook is made of the docstring of its rule, so that the two cannot diverge; `scripts/docs.py`
+writes them to docs/runbooks/.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ to do now and later.
 
 ## How a cause is weighed
 
-Every line of evidence counts decibans (10 log10 of a likelihood ratio), printed beside it. A line
-that cannot be told counts nothing; a gate or a requirement that cannot be told leaves the cause
-`unknown`, with what would settle it.
+Every line of evidence counts points (10 log10 of a likelihood ratio), printed before it. A line
+that is unknown counts nothing; a gate or a requirement that is unknown leaves the cause
+`unknown`, with the data that would settle it.
 
 {table}
 
 From {confirmed} on a cause is `confirmed`, from {likely} `likely`, from {possible} `possible`; at
-{ruled_out} or below, or if a gate or requirement fails, it is `ruled_out`. What would follow from
-another well supported cause by itself loses 6.
+{ruled_out} or below, or if a gate or requirement fails, it is `ruled_out`. A cause that would
+follow from another, well supported one loses 6.
 
 ```{{toctree}}
 :hidden:
@@ -100,12 +100,12 @@ def index() -> str:
         summary = (inspect.getdoc(rule) or "").splitlines()[0]
         rows.append(f"| [{title(cause)}]({cause}.md) | {summary} |")
     kinds = {
-        "gate": "what users felt lies where the cause would put it",
-        "required": "without it the cause cannot be",
+        "gate": "the latency rose where the cause would raise it",
+        "required": "without it the cause is impossible",
         "proof": "a counter or mark that is the cause itself",
         "support": "the cause would make it likely",
-        "against": "does not go with the cause",
-        "strongly_against": "cannot well be with the cause",
+        "against": "unlikely under the cause",
+        "strongly_against": "very unlikely under the cause",
     }
     weights = [
         f"| {kind.replace('_', ' ')} | {kinds[kind]} | {holds:+} | {fails:+} |"

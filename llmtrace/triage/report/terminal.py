@@ -1,8 +1,8 @@
-"""How does a triage look on a terminal, so that it can be read at night?
+"""Print a triage on a terminal, for an engineer on call.
 
-One screen from the top: what moved, where the change is, whether people asked for something else,
-who is hit, what may have caused it and what to do now. `rich` prints it; every meaning is in
-words, colour repeats it.
+One screen from the top: what moved, where the change is, whether the workload changed, which
+requests are affected, what may have caused it and what to do now. `rich` prints it; every meaning
+is in words, colour repeats it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _side(name: str, side: Side) -> str:
 
 
 def _split(result: Result) -> Iterator[RenderableType]:
-    if not told(result) or result.delta_s is None:
+    if not has_split(result) or result.delta_s is None:
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("where the change is")
@@ -167,8 +167,8 @@ def unit(result: Result) -> str:
     return "ms per token" if result.metric == "tpot" else "ms"
 
 
-def told(result: Result) -> bool:
-    """Say whether there is a split to show: of too few requests it would be a guess."""
+def has_split(result: Result) -> bool:
+    """Return whether there is a split to show: of too few requests it would be a guess."""
     return bool(result.contributions) and result.verdict != "not_enough_data"
 
 
@@ -222,12 +222,12 @@ def _facts(result: Result) -> RenderableType:
 
 
 def facts(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield what is known beside the stages, line by line: a heading and a sentence."""
+    """Yield the facts that are no stages, line by line: a heading and a sentence."""
     before, after = result.load.get("before"), result.load.get("after")
     if before is not None and after is not None:
         yield "workload", load_text(before, after)
-    if told(result):
-        yield "who", who(result)
+    if has_split(result):
+        yield "affected", affected(result)
     if result.outcomes is not None:
         yield "endings", endings(result.outcomes)
     others = [name for name in result.moved if name != result.metric]
@@ -254,7 +254,7 @@ def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
 
 
 def load_text(before: Load, after: Load) -> str:
-    """Say how much was asked for, before and now."""
+    """Return a sentence on the load, before and now."""
     pairs = (
         ("requests/s", before.requests_per_s, after.requests_per_s, ".2f"),
         ("prompt tokens p95", before.prompt_tokens_p95, after.prompt_tokens_p95, ",.0f"),
@@ -268,10 +268,10 @@ def load_text(before: Load, after: Load) -> str:
     return " · ".join(pieces) or "not reported"
 
 
-def who(result: Result) -> str:
-    """Say who is hit."""
+def affected(result: Result) -> str:
+    """Return a sentence that names the affected cohorts."""
     if not result.localised or not result.cohorts:
-        return "not localised: no one model, route, region, replica or tenant stands out"
+        return "all models, routes, regions, replicas and tenants"
     return "; ".join(cohort_text(one) for one in result.cohorts[:_MAX_COHORTS])
 
 
@@ -289,11 +289,11 @@ def endings(outcomes: Outcomes) -> str:
     """Say how requests ended, before and now."""
     shares = [
         _share("failed", outcomes.failed_before, outcomes.failed_after),
-        _share("given up", outcomes.cancelled_before, outcomes.cancelled_after),
+        _share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after),
     ]
     risen = [
         name
-        for name, rose in (("failures", outcomes.significant), ("give-ups", outcomes.gave_up))
+        for name, rose in (("failures", outcomes.significant), ("cancellations", outcomes.gave_up))
         if rose
     ]
     text = " · ".join(shares)
@@ -328,7 +328,7 @@ def _cause(number: int, one: Finding, *, explain: bool) -> RenderableType:
     head = Text(f"{number}  ")
     head.append(one.id, "bold")
     head.append(f"  {one.status}", _STATUS_STYLES[one.status])
-    head.append(f"  {one.score:+d} dB", "dim")
+    head.append(f"  {one.score:+d} points", "dim")
     lines = Table.grid(padding=(0, 1, 0, 0))
     lines.add_column(no_wrap=True, justify="right")
     lines.add_column()
@@ -338,7 +338,7 @@ def _cause(number: int, one: Finding, *, explain: bool) -> RenderableType:
             score = f"{point.points:+d}" if point.points else ("·" if sign == "for" else "-")
             lines.add_row(Text(score, "green" if sign == "for" else "red"), Text(point.text))
     for text in one.missing if explain else ():
-        lines.add_row(Text("?", "yellow"), Text(f"would tell: {text}"))
+        lines.add_row(Text("?", "yellow"), Text(f"would decide it: {text}"))
     if one.action:
         lines.add_row(Text("→", "bold"), Text(one.action, "bold"))
     if one.runbook:
@@ -352,7 +352,7 @@ def _others(heading: str, others: Sequence[Finding], *, explain: bool) -> Render
     lines = [Text(f"{heading}:", "dim")]
     for one in others:
         why = [point.text for point in one.against] or list(one.missing)
-        lines.append(Text(f"   {one.id}: {'; '.join(why) or 'nothing speaks for it'}", "dim"))
+        lines.append(Text(f"   {one.id}: {'; '.join(why) or 'no evidence for it'}", "dim"))
     return Group(*lines)
 
 
@@ -360,7 +360,7 @@ def _others(heading: str, others: Sequence[Finding], *, explain: bool) -> Render
 
 
 def _more(result: Result) -> Iterator[RenderableType]:
-    """Yield what `--explain` adds."""
+    """Yield the tables and sentences that `--explain` adds."""
     if result.anatomy is not None:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("a request at the p95 is made of")
@@ -394,7 +394,7 @@ def _quality(result: Result) -> RenderableType:
 
 
 def quality_text(result: Result) -> str:
-    """Say how far the data carry the verdict."""
+    """Return a sentence on how far the data support the verdict."""
     quality = result.quality
     parts = [f"data: {quality.n[0]:,} requests before, {quality.n[1]:,} now"]
     if quality.coverage is not None:

@@ -1,4 +1,4 @@
-"""How did a metric go over time, in few enough points to draw?"""
+"""A metric's percentiles over time, in few enough points to draw."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIN_COUNT: Final = 5  # requests in a bin, or its percentiles say nothing
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Percentiles of a metric, bin by bin; NaN where a bin holds too few requests.
+    """Percentiles of a metric, bin by bin; NaN where a bin has too few requests.
 
     Attributes:
         t: the middle of each bin, unix seconds.
@@ -37,18 +37,18 @@ class Timeline:
 
 def timeline(rows: Columns, metric: Metric) -> Timeline | None:
     """Make the timeline of all rows; `None` if there are too few."""
-    told = values(rows, metric)
+    series = values(rows, metric)
     at = rows.start / 1e9
-    bins = bins_for(told.t)
+    bins = bins_for(series.t)
     if bins is None:
         return None
     count = len(bins.edges) - 1
-    where = np.clip(np.searchsorted(bins.edges, told.t, "right") - 1, 0, count - 1)
+    where = np.clip(np.searchsorted(bins.edges, series.t, "right") - 1, 0, count - 1)
     p50, p95 = np.full(count, np.nan), np.full(count, np.nan)
     order = np.argsort(where, kind="stable")
     borders = np.searchsorted(where[order], np.arange(count + 1))
     for i in range(count):
-        inside = told.value[order[borders[i] : borders[i + 1]]]
+        inside = series.value[order[borders[i] : borders[i + 1]]]
         if len(inside) >= _MIN_COUNT:
             p50[i], p95[i] = np.quantile(inside, (0.5, 0.95))
     n, _ = np.histogram(at, bins.edges)

@@ -1,6 +1,6 @@
-"""Which window is the incident, and with which one before it should it be compared?
+"""Choose the window of the incident and the one before it to compare it with.
 
-What the caller says is taken as said. What is left open is found: the spike in the rows, and for
+What the user gives is taken as given. What is left open is found: the spike in the rows, and for
 it the quiet stretch before, with a gap between them so that a date off by seconds spoils neither.
 """
 
@@ -43,7 +43,7 @@ class Chosen:
 
     Attributes:
         found: the spike, where the windows were searched for and one was there.
-        searched: whether they were; then chance had many tries, and must be trusted less.
+        searched: whether they were; then chance had many attempts, and must be trusted less.
     """
 
     before: Window
@@ -67,7 +67,7 @@ def choose(
     Args:
         rows: by start.
         values: a metric of these rows.
-        before: as the caller wants it; `None` = to be found.
+        before: as the user gave it; `None` = to be found.
         after: the same.
         at: a time inside the incident, unix seconds.
         metric: the metric the spike is looked for in; `None` = any, and failures.
@@ -166,8 +166,8 @@ def _search(
 def _clearer(best: Spike | None, spike: Spike | None) -> Spike | None:
     """Return the more certain of two spikes; one that noise can make shadows none.
 
-    Of two as certain the one that says more is taken, which is the one asked first: what fails is
-    also quick or slow, and a longer answer is a longer e2e.
+    Of two as certain the one that says more is taken, which is the earlier one: what fails is
+    also quick or slow, and a longer response is a longer e2e.
     """
     if spike is None:
         return best

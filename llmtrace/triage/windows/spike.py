@@ -1,8 +1,8 @@
-"""When did requests become slow, and when did that end?
+"""Find when requests became slow, and when that ended.
 
 A spike is the stretch of time inside which more requests are slow than outside, found by a
-likelihood ratio over all stretches of a binned series, and held against what the series does
-without it; a change is dated to the request.
+likelihood ratio over all stretches of a binned series, and compared with the series without it;
+a change is dated to the request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPREAD: Final = 0.25  # of the angle of a share, for one request: that of indep
 _MIN_CHANGE: Final = math.log(1.1)
 _MIN_ANGLE: Final = 0.02
 _CLEAR: Final = 30.0  # times the spread, from which a gap within a stretch is one
-# Bars that noise reaches seldom, by bins: tests.bench.bench_search has the figures. Few bins say
+# Bars that noise reaches seldom, by bins: tests.bench.bench_search measures them. Few bins say
 # little of how noise wanders, so that the bars are higher there.
 _ABRUPT: Final = 25.0  # of the ratio, for a stretch with edges
 _EDGE: Final = (3.5, 80.0, 6.5)  # at least, and by how much more for one over the bins, at most
@@ -89,7 +89,7 @@ def find_slow(t: Floats, value: Floats, bins: Bins, at: float | None = None) -> 
         t: unix seconds of each request, ascending.
         value: the metric.
         bins: by which to look.
-        at: a time that must lie in it or beside it.
+        at: a time that must be in it or next to it.
     """
     place = np.searchsorted(t, bins.edges)
     counts = np.diff(place).astype(np.float64)
@@ -113,7 +113,7 @@ def find_slow(t: Floats, value: Floats, bins: Bins, at: float | None = None) -> 
 def _to_the_request(found: Spike, t: Floats, value: Floats, bins: Bins) -> Spike:
     """Move the edges of a stretch from those of its bins to the requests where it begins and ends.
 
-    A bin may span a gap in which nobody asked anything.
+    A bin may span a gap in which there were no requests.
     """
     inside = (t >= found.start) & (t < (found.end or math.inf))
     if inside.all() or not inside.any():
@@ -129,7 +129,7 @@ def _to_the_request(found: Spike, t: Floats, value: Floats, bins: Bins) -> Spike
 
 
 def _past_gap(t: Floats, start: float) -> float:
-    """Return when a stretch begins, without a few requests from before a long silence."""
+    """Return when a stretch begins, without a few requests from before a long gap."""
     first = int(np.searchsorted(t, start))
     gaps = np.diff(t[first : first + _PER_BIN + 1])
     if not gaps.size:
@@ -227,7 +227,7 @@ class _Pairs:
     def highest(self, x: Floats) -> tuple[float, int, int] | None:
         """Return the stretch that is highest above the rest for its length.
 
-        With it comes how far it is above the rest: a sum of squares, to be held against the
+        With it comes how far it is above the rest: a sum of squares, to be compared with the
         noise. Which stretch is the highest does not depend on that.
         """
         if not self.low.size:
