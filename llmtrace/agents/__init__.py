@@ -1,1 +1,1 @@
-"""How are turns of agents and their tools marked?"""
+"""Turns of agents and their tool calls: the public blocks and decorators."""

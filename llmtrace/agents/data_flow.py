@@ -1,4 +1,4 @@
-"""Did a call's arguments come out of an earlier call's result?
+"""Decide whether a call's arguments contain an earlier call's result.
 
 A value leaves prints: hashes of its texts and numbers and of words and runs of words in them.
 Arguments that share a telling one with a result contain some of it. No value is kept.
@@ -43,10 +43,10 @@ class Fingerprints:
     """What a value leaves behind for a comparison.
 
     Attributes:
-        whole: of each text and number in it that tells something.
+        whole: of each text and number in it that is specific enough.
         words: of single words and short runs of them inside texts.
         runs: of those, the ones no two texts share by chance.
-        objects: the objects in it that are neither, as far as they can be told again.
+        objects: the objects in it that are neither, as far as they can be recognised again.
     """
 
     whole: frozenset[int] = _NONE
@@ -149,7 +149,7 @@ class _Look:
         """Notice an object as itself, and look into its plain attributes."""
         if isinstance(value, type) or callable(value):
             return
-        with suppress(TypeError):  # it cannot be told again
+        with suppress(TypeError):  # it cannot be recognised again
             self.objects[id(value)] = weakref.ref(value)
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):

@@ -1,4 +1,4 @@
-"""How does a scope stay around a function's own code, and off everybody else's?
+"""Keep a scope active inside a function's own code, and inactive in the code that calls it.
 
 A scope is a turn or a tool call. Of a generator each step runs inside it; between two steps, when
 the consumer runs, it is not there.

@@ -1,4 +1,4 @@
-"""What ran inside a turn or tool call, and what does that come to?
+"""Account for the requests and tool calls that ran inside a turn or tool call.
 
 A turn's own recording keeps its time; a `TurnScope` keeps what began and ended in it, within
 bounds, and makes its figures of that when it is over.

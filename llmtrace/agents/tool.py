@@ -1,4 +1,4 @@
-"""How does `@llmtrace.tool` make a span of each call of a function that is an agent's tool?
+"""The decorator `@llmtrace.tool`: each call of an agent's tool becomes a span.
 
 A function, a coroutine function, a generator or an async generator stays what it is. Requests it
 makes are its children; the turn around it learns when it ran, and whether it had to wait.
@@ -41,7 +41,7 @@ from llmtrace.semconv.convert import reserved
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# A parameter of this name holds the id by which the model asked for the call.
+# A parameter of this name holds the id that the model gave the call.
 _CALL_ID: Final = "tool_call_id"
 _MAX_ID: Final = 128
 # Items of a generator that later calls are compared with.
@@ -52,7 +52,7 @@ _NAMES: Final = {line.field: line.name for line in PLAIN}
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
-    """What a decorator was told of its function."""
+    """The arguments of the decorator and the names of its function's parameters."""
 
     name: str
     parameters: tuple[str, ...]  # those that can be given by position
@@ -69,7 +69,7 @@ def tool(function: Any = None, /, *, name: str | None = None, **attributes: Scal
 
     Each is a span inside the turn (`llmtrace.turn`) or request around it, and the parent of the
     requests it makes. Arguments and results are looked at for what of one is in the other, and
-    recorded only if `llmtrace.init` was told to. A parameter named `tool_call_id` is recorded as
+    recorded only if `llmtrace.init` is set to. A parameter named `tool_call_id` is recorded as
     the id of the call. Without `llmtrace.init` the function runs as if it were not decorated.
 
     Args:
@@ -114,10 +114,10 @@ def _decorated(
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_decorated(target.__func__, name, fields, attributes))
     named = name or str(getattr(target, "__name__", type(target).__name__))
-    told = _Tool(named, _parameters(target), fields, attributes)
+    traced = _Tool(named, _parameters(target), fields, attributes)
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
-        return _begin(told, args, kwargs)
+        return _begin(traced, args, kwargs)
 
     return scoped(target, begin)
 
@@ -132,23 +132,23 @@ def _parameters(target: Any) -> tuple[str, ...]:
     return tuple(one.name for one in parameters if one.kind in by_position)
 
 
-def _begin(told: _Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+def _begin(traced: _Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
     runtime = active()
     if runtime is None:
         return None
     try:
-        return _Call(runtime, told, _named(told, args, kwargs))
+        return _Call(runtime, traced, _named(traced, args, kwargs))
     except Exception as error:  # noqa: BLE001 - the tool runs unrecorded
         internal_error("tool", error)
         return None
 
 
-def _named(told: _Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _named(traced: _Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by name, less the object that a method is of."""
-    given = dict(zip(told.parameters, args, strict=False))
-    if told.parameters[:1] in {("self",), ("cls",)}:
-        given.pop(told.parameters[0], None)
-    if rest := args[len(told.parameters) :]:
+    given = dict(zip(traced.parameters, args, strict=False))
+    if traced.parameters[:1] in {("self",), ("cls",)}:
+        given.pop(traced.parameters[0], None)
+    if rest := args[len(traced.parameters) :]:
         given["args"] = rest
     return {**given, **kwargs}
 
@@ -158,21 +158,21 @@ class _Call:
 
     __slots__ = (
         "_arguments", "_content", "_ended", "_identity", "_items", "_runtime", "_scope", "_seen",
-        "_start_unix_ns", "_started", "_told", "context",
+        "_start_unix_ns", "_started", "_tool", "context",
     )  # fmt: skip
 
-    def __init__(self, runtime: Runtime, told: _Tool, arguments: dict[str, Any]) -> None:
+    def __init__(self, runtime: Runtime, traced: _Tool, arguments: dict[str, Any]) -> None:
         around = live()
         self._runtime = runtime
-        self._told = told
+        self._tool = traced
         self._ended = False
         self._items: list[Any] = []
         self._scope = scope = ToolScope(around)
-        scope.fields |= told.fields
-        scope.attributes |= told.attributes
+        scope.fields |= traced.fields
+        scope.attributes |= traced.attributes
         self._start_unix_ns = runtime.wall()
         self._identity = identity = runtime.open_span(
-            f"{EXECUTE_TOOL} {told.name}", "internal", self._start_unix_ns, _around()
+            f"{EXECUTE_TOOL} {traced.name}", "internal", self._start_unix_ns, _around()
         )
         call_id = arguments.get(_CALL_ID)
         if isinstance(call_id, str):
@@ -186,7 +186,7 @@ class _Call:
                 continue
             if not self._seen:
                 scope.attributes |= turn.inherited()
-            seen = turn.tool_begins(told.name, identity.span_id, [*arguments.values()], depth)
+            seen = turn.tool_begins(traced.name, identity.span_id, [*arguments.values()], depth)
             self._seen.append((turn, seen))
         self._started = runtime.clock()
 
@@ -216,7 +216,7 @@ class _Call:
         self._record(RESULT, result)
         identity = self._identity
         span = Span(
-            name=f"{EXECUTE_TOOL} {self._told.name}",
+            name=f"{EXECUTE_TOOL} {self._tool.name}",
             trace_id=identity.trace_id,
             span_id=identity.span_id,
             parent_span_id=identity.parent_span_id,
@@ -233,7 +233,7 @@ class _Call:
             defer(cast("Any", span), partial(self._runtime.close_span, identity))
 
     def _record(self, name: str, value: Any) -> None:
-        """Record arguments or a result, if the user asked for it and the span is written."""
+        """Record arguments or a result, if the settings record content and the span is written."""
         policy = self._runtime.content
         if policy is not None and self._identity.sampled:
             text = tool_content(policy, value)
@@ -251,7 +251,7 @@ class _Call:
         out |= {_NAMES[key]: value for key, value in fields.items() if key in _NAMES}
         out |= {
             _NAMES["operation"]: EXECUTE_TOOL,
-            TOOL_NAME: self._told.name,
+            TOOL_NAME: self._tool.name,
             TOOL_TYPE: "function",
             **self._content,
         }
@@ -272,7 +272,7 @@ def _around() -> Context | None:
 
 
 def _error_text(outcome: Outcome, error_type: str | None) -> str | None:
-    """Say in words that a tool failed; a cancelled one did what its caller asked."""
+    """Say in words that a tool failed; a cancelled one did what its client wanted."""
     if outcome in {"success", "cancelled"}:
         return None
     return f"the tool failed: {error_type}"

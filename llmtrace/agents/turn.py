@@ -1,4 +1,4 @@
-"""How does `with llmtrace.turn(…)` make one row of all that an agent does to answer once?
+"""The block `with llmtrace.turn(…)`: one row for all that an agent does for one response.
 
 As a context manager, sync or async, or as a decorator. Requests and tool calls inside are its
 children; its row says how their times lie in its own.
@@ -36,9 +36,9 @@ _UNNAMED: Final = "turn"
 class TurnBlock:
     """What `llmtrace.turn(…)` returns: a context manager, sync or async, and a decorator."""
 
-    def __init__(self, name: str, told: dict[str, Any]) -> None:
+    def __init__(self, name: str, turn_labels: dict[str, Any]) -> None:
         self._name = name
-        self._told = told
+        self._labels = turn_labels
         # One object may be entered by several tasks or threads at a time.
         self._running: list[tuple[_Turn, inside]] = []
 
@@ -74,7 +74,7 @@ class TurnBlock:
         self._exit(error)
 
     def _begin(self, *_: Any) -> _Turn | None:
-        return _begin(self._name, self._told)
+        return _begin(self._name, self._labels)
 
     @fails_open("turn")
     def _enter(self) -> None:
@@ -142,11 +142,11 @@ def turn(
         >>> [row.operation for row in rows], rows[1].parts[0].kind
         (['chat', 'invoke_agent'], 'request')
     """
-    told = {"session": session, "user": user, "tags": tags, **attributes}
+    turn_labels = {"session": session, "user": user, "tags": tags, **attributes}
     if callable(name) or isinstance(name, staticmethod | classmethod):
         function = getattr(name, "__func__", name)
-        return TurnBlock(getattr(function, "__name__", _UNNAMED), told)(name)
-    return TurnBlock(name, told)
+        return TurnBlock(getattr(function, "__name__", _UNNAMED), turn_labels)(name)
+    return TurnBlock(name, turn_labels)
 
 
 def _decorated(target: Any, begin: Callable[..., _Turn | None]) -> Any:
@@ -157,7 +157,7 @@ def _decorated(target: Any, begin: Callable[..., _Turn | None]) -> Any:
     return scoped(target, begin)
 
 
-def _begin(name: Any, told: dict[str, Any]) -> _Turn | None:
+def _begin(name: Any, turn_labels: dict[str, Any]) -> _Turn | None:
     runtime = active()
     if runtime is None:
         return None
@@ -165,7 +165,7 @@ def _begin(name: Any, told: dict[str, Any]) -> _Turn | None:
         named = name if isinstance(name, str) and name else _UNNAMED
         if named is not name:
             internal_error("turn", f"llmtrace.turn: name must be text, not {type(name).__name__}")
-        fields, attributes = _said(told)
+        fields, attributes = _said(turn_labels)
         above = live()
         recording = runtime.start({**fields, "operation": TURN, "agent": named})
         recording.attributes |= attributes
@@ -175,11 +175,13 @@ def _begin(name: Any, told: dict[str, Any]) -> _Turn | None:
         return None
 
 
-def _said(told: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Scalar | tuple[str, ...]]]:
-    """Sort what a turn was told into row fields and attributes; what cannot be is left out."""
+def _said(
+    turn_labels: dict[str, Any],
+) -> tuple[dict[str, Any], dict[str, Scalar | tuple[str, ...]]]:
+    """Sort what a turn was given into row fields and attributes; what cannot be is left out."""
     fields: dict[str, Any] = {}
     attributes: dict[str, Scalar | tuple[str, ...]] = {}
-    for name, value in told.items():
+    for name, value in turn_labels.items():
         try:
             more, said = labels({name: value}, "llmtrace.turn")
         except ConfigError as error:

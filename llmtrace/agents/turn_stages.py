@@ -1,4 +1,4 @@
-"""Into which stages does the time of a turn split, with all its requests, side by side or not?
+"""Split the time of a turn into stages, from its requests, concurrent or not.
 
 Pure integers: what each request's stages come to, overlap counted once, and the rest, which is the
 caller's own time, tools included.
@@ -12,7 +12,7 @@ from typing import Final
 
 from llmtrace.core.stages import Reported, Source, StageName, Stages, Timeline, better
 
-# As a waterfall lays them out: time on the server that nobody can split lies before the content.
+# As a waterfall lays them out: time on the server that cannot be split lies before the content.
 _ORDER: Final = (
     "client", "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode",
     "render",
@@ -93,7 +93,7 @@ def _laid_out(request: Inside) -> Iterable[tuple[str, int]]:
 
 
 def _first(request: Inside) -> tuple[int, ...]:
-    """Order requests by when they began; the rest makes the order the same for every caller."""
+    """Order requests by when they began; the rest makes the order deterministic."""
     stages = request.stages
     known = () if stages is None else tuple(-1 if ns is None else ns for _, ns in stages)
     return (request.start, -request.end, stages is None, *known)

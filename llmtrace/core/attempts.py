@@ -1,4 +1,4 @@
-"""What did each HTTP attempt of one request come to?
+"""The HTTP attempts of one request: start, duration, backoff and result.
 
 A request that was rejected, or whose connection broke, may have been sent again. An `Attempt` is
 over; a row has them where there was more than one, or where one failed.
@@ -27,10 +27,10 @@ class Attempt:
         duration_ns: to its answer's headers or its error; of an attempt that was answered without
             an error, to the end of the row.
         backoff_ns: from there to the next attempt, or to the row's end if none followed: time that
-            the client was told to wait, or chose to.
+            the server asked for, or the client chose.
         status: HTTP status; `None` = no answer.
         error_type: class of what was raised in its place.
-        retry_after_ns: how long the answer told the client to stay away.
+        retry_after_ns: the wait that the response asked for (`Retry-After`).
     """
 
     start_ns: int
@@ -90,7 +90,7 @@ def _try(flat: Any) -> Attempt:
     if not isinstance(flat, Mapping):
         msg = f"tries holds {flat!r}, not an attempt"
         raise TypeError(msg)
-    told = flat.get("retry_after_s")
+    retry_after = flat.get("retry_after_s")
     error_type = flat.get("error_type")
     return Attempt(
         start_ns=_ns(flat["start_s"]),
@@ -98,7 +98,7 @@ def _try(flat: Any) -> Attempt:
         backoff_ns=_ns(flat.get("backoff_s", 0)),
         status=_status(flat.get("status")),
         error_type=None if error_type is None else str(error_type)[:_MAX_NAME],
-        retry_after_ns=None if told is None else _ns(told),
+        retry_after_ns=None if retry_after is None else _ns(retry_after),
     )
 
 

@@ -1,6 +1,6 @@
-"""What did a browser make of one answer: how long did it wait, hold, paint?
+"""How a browser experienced one response: its wait, consumer time and painting.
 
-`Browser` is what a page's beacon tells, as told. It rides on the row it was joined to, so that
+`Browser` is what a page's beacon reports, unchanged. It rides on the row it was joined to, so that
 nothing is lost of what either side measured. The same figures go by three names: in a beacon, in
 a row's JSON and on the wire; `flatten` and `unflatten` write and read them all.
 """

@@ -1,7 +1,7 @@
-"""What was asked and answered, as it is recorded if the user wants it to be?
+"""The prompt and response of a request, as recorded if the user wants them to be.
 
 Collected within bounds, redacted by the user's own hook, cut to a size, and written as
-OpenTelemetry's GenAI conventions say. Off unless asked for; if the hook fails, it is as if off.
+OpenTelemetry's GenAI conventions say. Off by default; if the hook fails, it is as if off.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ContentPolicy:
 
 
 class Content:
-    """What one request asked and was answered, as it comes.
+    """The prompt and response of one request, as they come.
 
     Nothing here raises: whatever goes wrong, nothing of the request's content is recorded.
     """
@@ -123,7 +123,7 @@ class Content:
         self._system = ()
         internal_error(kind, error)
 
-    # --- what is asked --------------------------------------------------------------------------
+    # --- the prompt -----------------------------------------------------------------------------
 
     def instructed(self, parts: Sequence[dict[str, Any]]) -> None:
         """Note instructions that were given apart from the conversation."""
@@ -176,7 +176,7 @@ class Content:
         piece: Any = None,
         choice: int = 0,
     ) -> None:
-        """Note a piece of a tool call that an answer asks for.
+        """Note a piece of a tool call that a response asks for.
 
         Args:
             key: what its pieces have in common.

@@ -1,4 +1,4 @@
-"""For what does a server say that it refused a request, or gave up on it?
+"""The code by which a server says why it rejected a request, or gave up on it.
 
 Providers put a code into the body of an error: `context_length_exceeded`, `overloaded_error`. It
 says more than the status and is the same from every client. Codes are not ours: they are taken if
@@ -58,7 +58,7 @@ def code_of(error: BaseException) -> str | None:
     """Return the provider's code for an error, from what an SDK raised; `None` if it has none."""
     try:
         return code_in(getattr(error, "body", None) or _answered_to(error))
-    except Exception:  # noqa: BLE001 - somebody's own error may be odd in any way
+    except Exception:  # noqa: BLE001 - a foreign error may be odd in any way
         return None
 
 

@@ -1,4 +1,4 @@
-"""What happens when llmtrace itself goes wrong? It is logged once a kind, counted, and forgotten.
+"""Contain failures of llmtrace itself: log once a kind, count, and carry on.
 
 Nothing here raises: the application's stream goes on as if llmtrace were not there.
 """
@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 
 logger = logging.getLogger("llmtrace")
 
-_lock = threading.RLock()  # an error may be counted from a __del__, amid counting another
+_lock = threading.RLock()  # a __del__ may count an error during the counting of another
 _counts: Counter[str] = Counter()
 _misused: set[tuple[str, str]] = set()
 _MAX_MISUSED = 100
@@ -72,7 +72,7 @@ def wrong_use(kind: str, name: str, message: str) -> None:
 
     Args:
         kind: as of `internal_error`.
-        name: what is wrong; so many different ones are told apart.
+        name: what is wrong; so many different ones are kept apart.
         message: what to write instead.
     """
     count_internal(kind)
@@ -87,7 +87,7 @@ def wrong_use(kind: str, name: str, message: str) -> None:
 def _shown(error: BaseException) -> str:
     """Describe an error by its text, if that is ours or the system's; else by where it was raised.
 
-    Any other may quote what was asked or answered, and that must not get into a log.
+    Any other may quote a prompt or a response, and that must not get into a log.
     """
     kind = type(error)
     if isinstance(error, OSError) or kind.__module__.partition(".")[0] == logger.name:

@@ -1,7 +1,7 @@
-"""How does a running request become a `Row`?
+"""The recording of one running request, from which its `Row` is made.
 
-A `Recording` keeps a running split of one request's time into waiting and held-by-the-consumer,
-and a few marks. Its size does not grow with the stream. Standard library only.
+A `Recording` keeps a running split of one request's time into waiting and consumer time, and a few
+marks. Its size does not grow with the stream. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Defer = Callable[[Row, Callable[[Row], None]], None]
 
 # What a chunk carries. Only the kinds above NOTHING are content.
 PIECE: Final = -2  # no event yet: a part of one, or a comment
-HIDDEN: Final = -1  # asked for by llmtrace, not by the caller: must not reach it
+HIDDEN: Final = -1  # requested by llmtrace, not by the client: must not reach it
 NOTHING: Final = 0
 TEXT: Final = 1
 REASONING: Final = 2
@@ -48,7 +48,7 @@ GAP_BOUNDS_NS: Final = tuple(
 )  # fmt: skip
 
 # Reports of the engine's time that are kept: one of each source there may be, and then some.
-_MAX_TOLD: Final = 16
+_MAX_REPORTS: Final = 16
 
 
 @dataclass(slots=True)
@@ -93,13 +93,13 @@ class CallBegan:
 class Recording:
     """One request while it runs.
 
-    Every nanosecond since `start` is either waited (blocked in the call or in a read) or held
-    (the consumer has the stream and is busy with something else). Only the waiting is added up;
-    the rest of the time is what was held, so the two make the whole however it ends.
+    Every nanosecond since `start` is either waited (blocked in the call or in a read) or
+    consumer time (the consumer has the stream and is busy with something else). Only the waiting
+    is added up; the rest is consumer time, so the two make the whole however the request ends.
 
     Args:
         emit: gets the finished row, once. Called in the thread that ended the request.
-        info: row fields known from the start; callers may add to it until the end.
+        info: row fields known from the start; instrumentation may add to it until the end.
         clock: monotonic nanoseconds.
         wall: unix nanoseconds, read once.
     """
@@ -129,10 +129,11 @@ class Recording:
         self.clock = clock
         self.started_unix_ns = wall()
         self.start = self.mark = clock()
-        if self.start == 0:  # 0 says that nobody waits, so a clock that starts there reads 1 more
+        # 0 means that no wait is open, so a clock that starts there reads 1 more.
+        if self.start == 0:
             self.clock = lambda: clock() + 1
             self.start = self.mark = 1
-        self.wait_started = self.start  # 0: nobody waits
+        self.wait_started = self.start  # 0: no wait is open
         self.waited = 0
         self.stream = False
         self.ttft: int | None = None
@@ -147,16 +148,18 @@ class Recording:
         self.attempts: list[LiveAttempt] = []
         self.attempts_forgotten = 0
         self.tries: list[Attempt] = []  # attempts that are over
-        # From the start to the first attempt, less held and marked; None: no attempt was seen.
+        # From the start to the first attempt, less consumer time and marks; None: no attempt seen.
         self.client: int | None = None
         self.retry_network = self.retry_gateway = 0
         self.gateway: Reported | None = None
-        self.hops: dict[str, Any] = {}  # what each gateway on the way told of itself
+        self.hops: dict[str, Any] = {}  # what each gateway on the way reported of itself
         self.no_gateway_seen = False  # no gateway shows in the answer's headers
         self.engine: list[EngineFigures] = []
         self.marked_before: dict[StageName, int] = {}
         self.marked_after: dict[StageName, int] = {}
-        self.usage_hidden = False  # llmtrace asked for usage: its extra chunk is not the caller's
+        self.usage_hidden = (
+            False  # llmtrace requested usage: its extra chunk is not for the client
+        )
         self.expects_finish = False  # the protocol ends an answer with a finish reason
         self.failure: tuple[Outcome, str | None] | None = None
         self.stated: Outcome | None = None  # what the application says it came to
@@ -178,18 +181,18 @@ class Recording:
         self.on_stream_end: Callable[[Outcome, str | None], None] | None = None
         self.span: Any = None
         self.on_finish: Callable[[Row], Row] | None = None  # has a last say in the row
-        self.content: Content | None = None  # what is asked and answered, if that is recorded
+        self.content: Content | None = None  # the prompt and response, if they are recorded
         self.waits: Any = None  # when it waits, one by one, while a gateway has to know
 
     # --- time -----------------------------------------------------------------------------------
 
     @property
     def reading(self) -> bool:
-        """Whether somebody waits right now."""
+        """Whether a call or read blocks right now."""
         return self.wait_started != 0
 
     def switch_interval(self, *, reading: bool) -> int:
-        """Close the running interval and begin the next, waiting or held. Return the time."""
+        """Close the running interval and begin the next, wait or consumer time; return now."""
         now = self.clock()
         if self.wait_started:
             self.waited += now - self.wait_started
@@ -246,9 +249,9 @@ class Recording:
         self.info.update(fields)
         self.attributes.update(attributes)
         if self.labels is not None:
-            name, told, said = self.labels
+            name, row_fields, span_attributes = self.labels
             kept = {key: value for key, value in fields.items() if key != "cache_hit"}
-            self.labels = name, {**told, **kept}, {**said, **attributes}
+            self.labels = name, {**row_fields, **kept}, {**span_attributes, **attributes}
 
     @property
     def on_the_wire(self) -> bool:
@@ -260,14 +263,14 @@ class Recording:
         return self._emit is not None and (self.calling or own)
 
     def add_engine_figures(self, figures: EngineFigures) -> None:
-        """Note what somebody tells of the engine's time. A server may repeat itself for ever."""
-        if not self.engine or (len(self.engine) < _MAX_TOLD and figures not in self.engine):
+        """Note a report of the engine's time. A server may repeat itself without end."""
+        if not self.engine or (len(self.engine) < _MAX_REPORTS and figures not in self.engine):
             self.engine.append(figures)
 
     # --- attempts -------------------------------------------------------------------------------
 
     def attempt(self) -> LiveAttempt:
-        """Begin an HTTP attempt; a failed one before it is charged to whoever failed it."""
+        """Begin an HTTP attempt; a failed one before it is charged to the side that failed it."""
         now = self.clock()
         last = self.attempts[-1] if self.attempts else None
         if last is not None and (last.status is None or last.status >= _HTTP_ERROR):
@@ -288,7 +291,7 @@ class Recording:
         return attempt
 
     def _charge(self, failed: LiveAttempt, now: int) -> None:
-        """Charge a failed attempt and its backoff to who answered, or to the network."""
+        """Charge a failed attempt and its backoff to the answering gateway, or to the network."""
         if failed.status is None:
             self.retry_network += now - failed.started
         else:
@@ -380,7 +383,7 @@ class Recording:
         self.finish("truncated" if cut else "success")
 
     def abandoned(self, defer: Defer | None = None, error_type: str | None = None) -> None:
-        """End a stream that the consumer closed, broke out of, or let go.
+        """End a stream that the consumer closed, broke out of, or dropped.
 
         Args:
             defer: gets the row first, with what takes it on.
@@ -410,9 +413,9 @@ class Recording:
                 self.failure = (outcome, error_type)
             try:
                 self.call_ended = self._stop(outcome)
-                told, self.on_stream_end = self.on_stream_end, None
-                if told is not None:
-                    told(outcome, error_type)
+                notify, self.on_stream_end = self.on_stream_end, None
+                if notify is not None:
+                    notify(outcome, error_type)
             except Exception as error:  # noqa: BLE001 - a clock that breaks must not reach the app
                 internal_error("record", error)
 
@@ -446,10 +449,10 @@ class Recording:
 
     def _stop(self, outcome: Outcome) -> int:
         """Close the last interval of the stream. Return the time."""
-        silent = self.reading
+        blocked = self.reading
         now = self.switch_interval(reading=False)
-        if silent and self.ttft is not None and outcome != "success":
-            # The silence before a cut is a gap too, or an idle time-out could not be proven.
+        if blocked and self.ttft is not None and outcome != "success":
+            # The wait before a break is a gap too, or an idle time-out could not be proven.
             self.max_gap = max(self.max_gap, self.waited - self.waited_at_content)
         return now
 
@@ -466,9 +469,9 @@ class Recording:
             self._tried(last, now)
         queue = prefill = decode = frontend = None
         # What a cache kept may hold the figures of the request it was made by.
-        for told in () if self.info.get("cache_hit") else self.engine:
-            queue, prefill = better(queue, told.queue), better(prefill, told.prefill)
-            decode, frontend = better(decode, told.decode), better(frontend, told.frontend)
+        for figures in () if self.info.get("cache_hit") else self.engine:
+            queue, prefill = better(queue, figures.queue), better(prefill, figures.prefill)
+            decode, frontend = better(decode, figures.decode), better(frontend, figures.frontend)
         start, ttft, held, firsts = self.start, self.ttft, self.consumer_time, self.firsts
         gap_counts = tuple(self.gap_counts)
         gaps = sum(gap_counts)
@@ -530,7 +533,7 @@ class Recording:
 
 
 _HTTP_ERROR: Final = 400
-# How a stream ends that does not tell of the failure inside it.
+# How a stream ends that does not show the failure inside it.
 _NO_FAILURE: Final = frozenset({"success", "cancelled", "truncated"})
 
 

@@ -1,6 +1,6 @@
-"""What is one request, once it is over?
+"""The record of one finished request.
 
-A `Row`: who asked what of whom, how it ended, and where its time went. A row flattens to plain
+A `Row`: the labels of the request, its outcome, and where its time went. A row flattens to plain
 JSON (`as_dict`) and comes back (`from_dict`) with the same stages, whichever program wrote it;
 everything llmtrace shows is a function over rows.
 """
@@ -53,7 +53,7 @@ class Row:
         gateway: the name of the gateway in between, where known.
         attempts: HTTP attempts made, retries included.
         tries: what each of them came to, where there was more than one or where one failed.
-        cache_hit: whether a cache answered before any engine was asked; `None` = nobody told.
+        cache_hit: whether a cache answered before any engine was called; `None` = not reported.
         chunks: chunks with content the consumer was handed.
         burst_chunks: of those after the first, how many were there at once (waited for less than
             a millisecond). With an eager reader, most of them means that something in between
@@ -66,7 +66,7 @@ class Row:
         nested: whether another row is around this one, whose time this one's is part of.
         weight: how many requests this row stands for when the user samples.
         parts: of a turn: what ran inside it. On the wire these are spans of their own.
-        content: what was asked and answered, by attribute name, if the user wants it recorded: on
+        content: the prompt and response, by attribute name, if the user wants it recorded: on
             the request's span and nowhere else.
         evidence: headers of the last answer, by lower-case name, as its server or gateway sent
             them (limits, ids, times of their own): `wrappers.headers.evidence` has the list.
@@ -297,7 +297,7 @@ def blank_row() -> dict[str, Any]:
 
 
 _ROUNDING_NS: Final = 1_000  # files keep decimal seconds: less than this is no time
-# A reader that asks within this long of getting the stream has not held anything up.
+# A consumer that reads within this long of getting the stream has not delayed anything.
 _EAGER_NS: Final = 1_000_000
 
 _MARKS: Final = (
@@ -319,7 +319,7 @@ _REPORTS: Final = {
     "reported_decode": "engine_decode",
     "first_chunk_frontend": "frontend",
 }
-_ENGINE_TELLS: Final = (
+_ENGINE_REPORTS: Final = (
     "prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "replica",
 )  # fmt: skip
 _KINDS: Final = {
@@ -345,14 +345,14 @@ def with_figures(row: Row, figures: EngineFigures) -> Row:
     What the row knows already stays. The engine's count of output tokens is taken for answers that
     came whole: of others the client got fewer.
     """
-    told = {
+    reported_fields = {
         name: value
-        for name in _ENGINE_TELLS
+        for name in _ENGINE_REPORTS
         if getattr(row, name) is None and (value := getattr(figures, name)) is not None
     }
     if row.outcome != "success":
-        told.pop("output_tokens", None)
-    return replace(row, timeline=with_engine(row.timeline, figures), **told)
+        reported_fields.pop("output_tokens", None)
+    return replace(row, timeline=with_engine(row.timeline, figures), **reported_fields)
 
 
 def from_dict(flat: Mapping[str, Any]) -> Row:

@@ -1,4 +1,4 @@
-"""What of somebody else's words may reach a terminal?"""
+"""Make foreign text safe to print on a terminal."""
 
 from __future__ import annotations
 

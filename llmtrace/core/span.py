@@ -1,4 +1,4 @@
-"""What is a finished span that is no request: a gateway's work, a tool's run?
+"""A finished span that is not a request: a gateway's work or a tool call.
 
 Requests are rows, and their stages' spans follow from the row. What else belongs into the trace
 is a `Span`: data, finished, with ids of its own.

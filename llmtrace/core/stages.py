@@ -1,4 +1,4 @@
-"""Into which seven stages does the time of one request split, and how?
+"""Split the time of one request into the seven stages.
 
 Pure code over integer nanoseconds: a `Timeline` (what was measured) goes in, `Stages` (a
 partition of the user's wait, exact to the nanosecond) comes out. See docs/stages.md.
@@ -27,7 +27,7 @@ Source = Literal[
     "client",  # a clock in this process
     "kernel",  # TCP_INFO of the live socket
     "server_timing",  # a Server-Timing or gateway header
-    "engine_inband",  # figures inside the answer itself
+    "engine_inband",  # engine timings inside the response itself
     "engine_span",  # the engine's own OTLP span
     "engine_plugin",  # our stat-logger plugin inside vLLM
     "engine_window",  # average of a scrape interval: approximate
@@ -51,24 +51,24 @@ _RANK: Final[Mapping[str, int]] = {
 
 @checked_dataclass(frozen=True, slots=True)
 class Reported:
-    """A duration somebody reported, in nanoseconds, and who reported it."""
+    """A reported duration, in nanoseconds, and its source."""
 
     ns: int
     source: Source
 
 
-# What somebody reports is believed up to a day; beyond that it is garbage.
+# A report is believed up to a day; beyond that it is garbage.
 _MAX_NS: Final = 86_400 * 1_000_000_000
 _NUMBER: Final = (int, float)  # made once: `int | float` in a call is a new object each time
 
 
 def reported(value: object, unit_ns: int, source: Source) -> Reported | None:
-    """Read a duration as a server reports it; what cannot be one is unknown.
+    """Read a duration as a server reports it; an impossible value is unknown.
 
     Args:
         value: what was sent; only a number from 0 to below a day is believed.
         unit_ns: nanoseconds in the unit it is given in.
-        source: who sent it.
+        source: where it comes from.
 
     Example:
         >>> reported(1.5, 1_000_000, "engine_inband")
@@ -84,7 +84,7 @@ def reported(value: object, unit_ns: int, source: Source) -> Reported | None:
 
 @checked_dataclass(frozen=True, slots=True)
 class Network:
-    """Sub-phases of the network stage, in nanoseconds; `None` = nobody looked.
+    """Sub-phases of the network stage, in nanoseconds; `None` = not observed.
 
     On a pooled connection `dns`, `connect`, `tls` and `handshake` are 0: nothing was done, and
     that was seen. `handshake` is a WebSocket's own, the request that opens it and its answer.
@@ -101,7 +101,7 @@ class Network:
 
     @property
     def known(self) -> int | None:
-        """Sum of the known sub-phases, or `None` if nobody looked at any."""
+        """Sum of the known sub-phases, or `None` if none was observed."""
         parts = (
             self.client_wait, self.dns, self.connect, self.tls, self.handshake, self.send,
             self.rtt,
@@ -122,28 +122,28 @@ class Network:
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What was measured of one request: the client's own clock, and what servers reported.
+    """What was measured of one request: the client's own clock, and the reports of servers.
 
     All values are nanoseconds. `e2e` is the whole wait on the client's monotonic clock; everything
     else lies inside it. Durations of other machines are reported, never subtracted timestamps.
 
     Attributes:
-        e2e: start of the call to the end of the stream (or of the answer).
+        e2e: start of the call to the end of the stream (or of the response).
         ttft: start to the first chunk with content; `None` if none came.
         client: of the wait before the request was handed to the HTTP client, the application's own
             time: neither held nor marked. `None` = no HTTP hook saw the request.
         held_before: of `ttft` (or of `e2e` when no content came), the consumer's own time: it had
-            the stream and had not asked.
+            the stream and did not read.
         held_after: of `e2e - ttft`, the consumer's own time, up to the close.
         retry_network: failed attempts that got no HTTP status, and the backoff after them.
         retry_gateway: failed attempts that got an HTTP error status, and their backoff.
-        engine_decode: first to last token as the engine tells; used where no stream was read.
+        engine_decode: first to last token as the engine reports; used where no stream was read.
         frontend: the engine's own time outside queue and prefill, a part of `first_chunk`.
         marked_before: explicit marks (`llmtrace.stage`) in the wait before the first content.
         marked_after: the same, in the wait after it.
         unsplit: time known to be on servers that cannot be split: of requests inside a turn.
-        stream: whether the answer came as a stream.
-        watched: whether anybody saw when the reader waited and when it did not. If not, what comes
+        stream: whether the response came as a stream.
+        watched: whether the waits of the consumer were observed. If not, what comes
             after the first content is neither `decode` nor `render`, but unattributed.
         written: the partition as a file has it, where the rest of what is here does not lead to
             it: files of columns keep the stages and not the reports they were made of. It holds.
@@ -174,7 +174,7 @@ class Timeline:
 class Stages:
     """Seven durations and a remainder, in nanoseconds, that add up to `e2e` exactly.
 
-    `None` means nobody could know; it is never 0. `inconsistent` names the stages whose reported
+    `None` means not reported; it is never 0. `inconsistent` names the stages whose reported
     figure did not fit the window it must lie in and was cut to it; the raw figure stays in the
     `Timeline`. `client` is a named part of `unattributed`, not an eighth stage: the application's
     own time before the request was handed to the HTTP client.
@@ -204,19 +204,19 @@ class Stages:
 
 
 def split(timeline: Timeline) -> Stages:
-    """Partition the wait that a timeline tells of; every nanosecond goes to exactly one stage.
+    """Partition the wait that a timeline describes; every nanosecond goes to exactly one stage.
 
     Up to the first content, what was measured is taken from the window in this order: the
     application's own time before the request (unattributed), network and failed attempts, the
-    engine's queue and prefill, the gateway, explicit marks, the consumer's own hold. What is left
+    engine's queue and prefill, the gateway, explicit marks, consumer time. What is left
     is `first_chunk` if queue and prefill are known, else `unattributed`.
-    After it, what the consumer did not hold is `decode`.
+    After it, what is not consumer time is `decode`.
     """
     if timeline.written is not None:
         return timeline.written
     e2e = max(0, timeline.e2e)
     window = e2e if timeline.ttft is None else min(max(0, timeline.ttft), e2e)
-    # An answer that came in one piece holds the engine's decode in the same window as the rest.
+    # A unary response holds the engine's decode in the same window as the rest.
     whole = not timeline.stream and timeline.ttft is None
     cut = _Cut(window)
 
@@ -234,12 +234,12 @@ def split(timeline: Timeline) -> Stages:
     cut.report("gateway", timeline.gateway)
     cut.marked(timeline.marked_before)
     if timeline.watched:
-        cut.hold(timeline.held_before)
+        cut.consumer(timeline.held_before)
     rest = cut.left
 
     cut.left = e2e - window
     if timeline.watched:
-        cut.hold(timeline.held_after)
+        cut.consumer(timeline.held_after)
     cut.marked(timeline.marked_after)
     if not whole and timeline.watched:
         cut.take("decode", cut.left, "client")
@@ -271,9 +271,9 @@ def _network(timeline: Timeline, window: int, *, whole: bool) -> int | None:
         return None
     server = 0
     decode = timeline.engine_decode if whole else None
-    for told in (timeline.queue, timeline.prefill, timeline.gateway, decode):
-        if told is not None and told.source != "estimated":
-            server += told.ns
+    for report in (timeline.queue, timeline.prefill, timeline.gateway, decode):
+        if report is not None and report.source != "estimated":
+            server += report.ns
     overlap = known + server - window
     return known - min(max(0, overlap), timeline.network.send or 0)
 
@@ -311,7 +311,7 @@ class _Cut:
             for stage in STAGES:
                 self.take(stage, marks.get(stage), "client")
 
-    def hold(self, ns: int) -> None:
+    def consumer(self, ns: int) -> None:
         """Give render the consumer's own time; overlapping the server's is no contradiction."""
         self.take("render", min(max(0, ns), self.left), "client")
 
@@ -331,7 +331,7 @@ def better(old: Reported | None, new: Reported | None) -> Reported | None:
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFigures:
-    """What an engine told of one request: durations as reported, and what else it knows.
+    """An engine's report of one request: durations, token counts and the replica.
 
     Attributes:
         engine: which engine it was, as far as two records of one engine can be known as such.

@@ -1,4 +1,4 @@
-"""How far did the tool calls of a turn run side by side, and what did taking turns cost?
+"""Parallelism of the tool calls of a turn, and the cost of running them one by one.
 
 Pure functions over intervals and dependencies, in whole nanoseconds. See docs/agents.md.
 """
@@ -87,7 +87,7 @@ def tool_figures(parts: Iterable[Part]) -> ToolFigures:
     """Work out the figures of a turn's tool calls; the order of the parts does not matter.
 
     A call needs those whose results its arguments contain, and all that had ended in an earlier
-    round: between two rounds the model saw the results before it asked for more. Only calls of one
+    round: between two rounds the model saw the results before it requested more. Only calls of one
     round can have lost time to each other.
     """
     calls = _own_calls(parts)

@@ -1,6 +1,6 @@
-"""Which exporter goes by which name?
+"""Build exporters by their names.
 
-`build` makes the sink for a name; what an exporter needs is imported only when it is asked for.
+`build` makes the sink for a name; what an exporter needs is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HIGHEST_PORT: Final = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSettings:
-    """What exporters are told by `llmtrace.init`.
+    """The settings that exporters get from `llmtrace.init`.
 
     Attributes:
         service: the application's name.

@@ -1,4 +1,4 @@
-"""What must begin anew in a forked child?
+"""Restart exporters in a forked child.
 
 Locks another thread may have held, queues whose content is the parent's, threads that are gone.
 """

@@ -1,4 +1,4 @@
-"""How does a row leave the application's thread without ever holding it up?
+"""Queue rows, so that exporting never delays the application's thread.
 
 A bounded queue and one worker. Rows are handed over in batches; what does not fit is dropped and
 counted, and a backend that hangs costs rows, never the application.

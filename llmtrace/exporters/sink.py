@@ -1,4 +1,4 @@
-"""What must a thing offer to be handed every finished row?"""
+"""The protocols of sinks: the receivers of finished rows and spans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which child spans does a row become, and where does each lie?
+"""Lay out the child spans of a row.
 
 The stages end to end, in the order of the request. In truth `decode` and `render` take turns,
 chunk by chunk: drawn one after the other their lengths are right, their positions are not. The
@@ -27,7 +27,7 @@ _IDS: Final = tuple(
 )
 
 
-# Outcomes for which a span says ERROR. A cancelled request did what its caller asked.
+# Outcomes for which a span says ERROR. A cancelled request did what its client wanted.
 _FAILED: Final = {
     "error": "the request failed",
     "timeout": "the request timed out",
@@ -83,7 +83,7 @@ def failure_text(outcome: str, error_type: str | None) -> str | None:
 
 
 def attempts(row: Row) -> Iterator[tuple[int, Attempt]]:
-    """Yield each attempt that a row tells of, with its number: 1 is the first."""
+    """Yield each attempt of a row, with its number: 1 is the first."""
     last = len(row.tries)
     for number, one in enumerate(row.tries, 1):
         forgotten = number == last == MAX_TRIES

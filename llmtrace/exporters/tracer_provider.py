@@ -1,4 +1,4 @@
-"""How does a row become spans of the application's own OpenTelemetry provider?
+"""Emit rows as spans of the application's own OpenTelemetry provider.
 
 The request's span is started when the request is, so that the application's context holds it; its
 attributes, end and stages follow when the row is finished. This path costs what the SDK costs.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llmtrace.core.span import Span as FinishedSpan
     from llmtrace.exporters.otlp.dialect import Dialect
 
-# A span does not tell which tracer made it, and its stages must come from the same one.
+# A span does not show which tracer made it, and its stages must come from the same one.
 _tracers: WeakKeyDictionary[Span, Tracer] = WeakKeyDictionary()
 
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -114,7 +114,7 @@ def finish(span: Span, row: Row, context: Context | None = None) -> None:
 
 def _dialect(tracer: Tracer, span: Span | None = None) -> tuple[Dialect, Mapping[str, str]]:
     """Return how to describe spans to those the provider sends them to, and what else to say."""
-    # Here, because whoever imports llmtrace imports this module.
+    # Here, because every import of llmtrace imports this module.
     from llmtrace.exporters.otlp.dialect import OTEL
 
     if not any(True for _ in coexistence.projects(tracer)):

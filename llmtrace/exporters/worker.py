@@ -1,4 +1,4 @@
-"""Who does the slow part of an export?
+"""The thread that does the slow part of an export.
 
 One daemon thread a `Worker`, started with the first piece of work. It survives a fork, and nothing
 it hangs on can hold up the interpreter's exit for longer than a fixed limit.
@@ -116,14 +116,14 @@ class Worker:
                 self._wake.wait(self._interval_s)
             self._wake.clear()
             last = self.closing
-            # Only those who asked before this run began can be told that theirs is done.
-            asked = len(self._flushes)
+            # Only flushes requested before this run began are done by it.
+            requested = len(self._flushes)
             try:
                 self._work()
             except Exception as error:  # noqa: BLE001 - the application must not notice
                 self.failures += 1
                 internal_error(self._name, error)
-            for _ in range(asked):
+            for _ in range(requested):
                 self._flushes.popleft().set()
 
     def flush(self, timeout_s: float) -> bool:
@@ -141,7 +141,7 @@ class Worker:
         return done.wait(timeout_s) and failures == self.failures
 
     def begin_close(self) -> None:
-        """Ask the thread to run once more and end."""
+        """Make the thread run once more and end."""
         with self._lock:
             if not self.closing:
                 self._closed_at = time.monotonic()

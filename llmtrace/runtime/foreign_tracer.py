@@ -1,4 +1,4 @@
-"""Another SDK in the same process that records the same calls: what llmtrace asks of it.
+"""Another SDK in the same process that records the same calls: what llmtrace needs of it.
 
 Langfuse's own SDK is one. Its exporter knows how; `llmtrace.configure` registers that here.
 """
@@ -62,6 +62,6 @@ registered: ForeignTracer = _Nothing()
 
 
 def register(tracer: ForeignTracer) -> None:
-    """Set what is asked from now on."""
+    """Set the calls that are used from now on."""
     global registered  # one for the process, as SDKs patch the process
     registered = tracer

@@ -25,7 +25,7 @@ _REAL_NS: Final = 1_000_000
 # A call that waits more often than this before anything is sent on, as one whose answer is read to
 # its end first, counts what lies between its later waits as waiting too.
 _MAX_WAITS: Final = 4096
-# Calls of one request beyond this are timed, and asked for nothing else.
+# Calls of one request beyond this are timed, and nothing else.
 _MAX_CALLS: Final = 64
 # What a process may do inside a call without waiting on its upstream.
 _OWN_MARKS: Final = frozenset({"gateway", "render"})
@@ -114,7 +114,7 @@ class SelfTime:
     def knowing(self, behind: int) -> SelfTime:
         """Return the same, knowing how long the upstream worked before its first content.
 
-        What is missing of that went on beside what the process did itself, and cost nobody
+        What is missing of that overlapped with what the process did itself, and cost no
         anything more.
 
         Args:
@@ -141,9 +141,9 @@ class ProxiedRequest:
         cache_hit: whether it was answered from a cache, where the application says so.
         cache_kind: what kind of cache, where it says so.
         calls: the upstream calls that llmtrace records.
-        blind: the waits of those that it is told of and does not record.
+        blind: the waits of calls it is notified of and does not record.
         fields: row fields the application gave (`route`, `tenant`).
-        attributes: what else it told of the request.
+        attributes: other attributes of the request.
     """
 
     __slots__ = (
@@ -195,7 +195,7 @@ class ProxiedRequest:
 
     @property
     def seen(self) -> bool:
-        """Whether any upstream call was seen; without, nobody can tell own time from waiting."""
+        """Whether any upstream call was seen; without, self time and waiting are one."""
         return bool(self.calls or self.blind)
 
     def elapsed(self, now: int) -> SelfTime:
@@ -222,7 +222,7 @@ class ProxiedRequest:
         if self.spent is None:
             self.spent = self.elapsed(now)
             for call in self.calls:
-                call.__class__ = Recording  # nobody needs to know any more when it waits
+                call.__class__ = Recording  # its waits matter no more
             del self.calls[_MAX_CALLS:]
         return self.spent
 
@@ -233,7 +233,7 @@ def _sent(call: Recording) -> int:
     That is the attempt that was not followed by another: who tries again has lost the time.
     """
     if not call.attempts:
-        return call.start  # nobody saw it go over HTTP
+        return call.start  # it was not seen on HTTP
     last = call.attempts[-1]
     if last.send_started is not None:
         return last.send_started

@@ -1,4 +1,4 @@
-"""Where do recordings start and finished rows go?
+"""Start recordings, and hand finished rows to the sinks.
 
 `Runtime` holds what `llmtrace.init` set up; without one every wrapper is a no-op. `current` is the
 recording that the code running right now belongs to.
@@ -59,7 +59,7 @@ def _fields(around: Recording | None) -> Mapping[str, Any]:
     return around.labels[1]
 
 
-# Where the finished rows of what runs now go first, if somebody has more to tell of them.
+# Takes the finished rows of what runs now first, if another source will add to them.
 awaited: ContextVar[Defer | None] = ContextVar("llmtrace_awaited", default=None)
 
 _INSTRUMENTATION_NAME: Final = "llmtrace"
@@ -78,7 +78,7 @@ class Runtime:
         labels: row fields every request of this process carries (`region`, `version`, `tenant`).
         sample: share of requests whose row is written out; counters see all of them.
         tracer_provider: the application's; `None` = look at OpenTelemetry's global one.
-        ask_usage: add `include_usage` to streamed requests whose caller did not ask for it.
+        ask_usage: add `include_usage` to streamed requests whose client did not request it.
         content: how prompts, answers and tool calls are recorded; `None` = they are not.
         headers: which servers get ours.
         names_provider: whether the environment names OpenTelemetry's global provider.
@@ -288,7 +288,7 @@ class Runtime:
 
         Returns:
             Without a provider, whether it is in the `sample` share; `None` if the provider's
-            sampler cannot be asked.
+            sampler cannot be called.
         """
         own = self._provider
         if own is None:

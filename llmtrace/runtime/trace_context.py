@@ -1,4 +1,4 @@
-"""Which trace is a request part of, which span of it is its own, and what is that one's parent?
+"""The trace that a request is part of, its own span in it, and the parent of that span.
 
 Ids of our own where the application has no OpenTelemetry provider; else those of a span of that
 one's, begun at once, so that what runs inside become its children.
@@ -227,7 +227,7 @@ def inside(identity: TraceContext, context: Context | None = None) -> Context:
     return otel_trace.set_span_in_context(otel_trace.NonRecordingSpan(ids), context)
 
 
-# A trace id cannot tell smaller shares apart; a share of 0 must not be divided by.
+# A trace id cannot resolve smaller shares; a share of 0 must not be divided by.
 MIN_SHARE: Final = 1 / (1 << 56)
 
 

@@ -1,4 +1,4 @@
-"""Which name does each field of a row have on the wire, and each metric?
+"""The wire name of each field of a row, and of each metric.
 
 The one table: OpenTelemetry's GenAI names where one exists, `llmtrace.*` for the rest. Only data;
 `semconv.py` reads and writes by it, and docs/semconv.md is printed from it.
@@ -20,13 +20,13 @@ Kind = Literal["string", "string[]", "int", "double", "boolean", "seconds"]
 
 SCOPE: Final = "llmtrace"  # the instrumentation scope's name
 STAGE: Final = "llmtrace.stage.name"  # on a child span: which stage it is
-STAGE_SOURCE: Final = "llmtrace.stage.source"  # on a child span: who told
+STAGE_SOURCE: Final = "llmtrace.stage.source"  # on a child span: its source
 EVIDENCE: Final = "llmtrace.evidence."  # a header of the answer, as it came; its name follows
 ATTEMPT: Final = "llmtrace.attempt"  # on a child span: the number of the HTTP attempt it is
 TRIES: Final = "llmtrace.tries"
 CACHE_HIT: Final = "llmtrace.cache_hit"
-E2E: Final = "llmtrace.e2e"  # on every row's span, and on no other: what tells rows from spans
-# Child spans lie end to end in this order. Time on the server that nobody can split lies before
+E2E: Final = "llmtrace.e2e"  # on every row's span, and on no other: distinguishes rows from spans
+# Child spans lie end to end in this order. Server time that cannot be split lies before
 # the first content.
 ORDER: Final = (
     "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
@@ -48,7 +48,7 @@ PLAIN: Final = (
     Attribute("operation", "gen_ai.operation.name", "string", "`chat`, `text_completion`, …"),
     Attribute("agent", "gen_ai.agent.name", "string", "of a turn: its name"),
     Attribute("provider", "gen_ai.provider.name", "string", "who serves the model"),
-    Attribute("model", "gen_ai.request.model", "string", "the model asked for"),
+    Attribute("model", "gen_ai.request.model", "string", "the requested model"),
     Attribute("response_id", "gen_ai.response.id", "string", "the id in the answer"),
     Attribute("prompt_tokens", "gen_ai.usage.input_tokens", "int", "tokens of the prompt"),
     Attribute(
@@ -62,7 +62,9 @@ PLAIN: Final = (
     Attribute("version", "service.version", "string", "version of the application"),
     Attribute("outcome", "llmtrace.outcome", "string", f"one of {', '.join(OUTCOMES)}"),
     Attribute("request_id", "llmtrace.request_id", "string", "the `x-request-id` sent"),
-    Attribute("route", "llmtrace.route", "string", "which feature of the application asked"),
+    Attribute(
+        "route", "llmtrace.route", "string", "the feature of the application that made the request"
+    ),
     Attribute("tenant", "llmtrace.tenant", "string", "on whose behalf"),
     Attribute("region", "llmtrace.region", "string", "where the application runs"),
     Attribute("replica", "llmtrace.replica", "string", "the engine instance that answered"),
@@ -122,11 +124,14 @@ RAW: Final = (
         "retry_gateway", "llmtrace.retry.gateway", "seconds", "failed attempts with a status"
     ),
     Attribute(
-        "unsplit", "llmtrace.unsplit", "seconds", "of a turn: its requests' time nobody can split"
+        "unsplit",
+        "llmtrace.unsplit",
+        "seconds",
+        "of a turn: its requests' time that cannot be split",
     ),
 )
 
-# Durations as somebody reported them, uncut, each with a `.source`. Absent when not reported.
+# Durations as reported, uncut, each with a `.source`. Absent when not reported.
 REPORTED: Final = (
     Attribute("gateway", "llmtrace.reported.gateway", "seconds", "self time of gateways"),
     Attribute("queue", "llmtrace.reported.queue", "seconds", "in the engine's scheduler"),
@@ -145,7 +150,7 @@ UNATTRIBUTED: Final = (
     ),
 )
 
-# Sub-phases of the network stage. Absent when nobody looked.
+# Sub-phases of the network stage. Absent when not observed.
 NETWORK: Final = (
     Attribute(
         "client_wait", "llmtrace.network.client_wait", "seconds", "waiting for a connection"
@@ -160,7 +165,7 @@ NETWORK: Final = (
 
 _BROWSER: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("kind", "string", "`fetch` or `eventsource`; `whole` if the page read the answer in one go"),
-    ("outcome", "string", "how it ended for the page; absent if it cannot tell"),
+    ("outcome", "string", "how it ended for the page; absent if not known"),
     ("error_type", "string", "name of the exception, or `HTTP503`"),
     ("http_status", "int", "of the answer the page got"),
     ("protocol", "string", "to the server: `http/1.1`, `h2`, `h3`"),
@@ -176,7 +181,7 @@ _BROWSER: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("dns_ns", "seconds", "name resolution; 0 on a connection that was open"),
     ("connect_ns", "seconds", "TCP handshake, or QUIC's"),
     ("tls_ns", "seconds", "TLS handshake"),
-    ("gateway_ns", "seconds", "self time of gateways, as `Server-Timing` told the page"),
+    ("gateway_ns", "seconds", "self time of gateways, as `Server-Timing` reported to the page"),
     ("chunks", "int", "pieces with content"),
     ("renders", "int", "times the page changed the document, from the first content on"),
     ("paints", "int", "frames that showed such a change"),
@@ -185,13 +190,13 @@ _BROWSER: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("max_paint_lag_ns", "seconds", "the same, longest"),
     ("long_frames", "int", "frames longer than 50 ms"),
     ("long_frames_total_ns", "seconds", "all of them together"),
-    ("hidden_ns", "seconds", "for how long nobody could see the page"),
+    ("hidden_ns", "seconds", "for how long the page was not visible"),
     ("app_e2e_ns", "seconds", "the whole wait as the application's server had measured it"),
     ("app_ttft_ns", "seconds", "the same, start to first content"),
     ("app_held_ns", "seconds", "the same, the application's own time with the stream"),
     ("inconsistent", "string", "figures that contradict others; `server`: its wait is longer"),
 )
-# What a page's beacon tells: on its own span, and on the row it was joined to.
+# What a page's beacon reports: on its own span, and on the row it was joined to.
 BROWSER: Final = tuple(
     Attribute(f"browser.{field}", name_of(field, ON_WIRE), kind, meaning)
     for field, kind, meaning in _BROWSER
@@ -242,7 +247,7 @@ TOOL: Final = (
     Attribute("operation", "gen_ai.operation.name", "string", f"`{EXECUTE_TOOL}`"),
     Attribute("name", TOOL_NAME, "string", "the tool's name"),
     Attribute("type", TOOL_TYPE, "string", "`function`"),
-    Attribute("call_id", TOOL_CALL_ID, "string", "by which the model asked for it, if told"),
+    Attribute("call_id", TOOL_CALL_ID, "string", "that the model gave the call, if known"),
     Attribute("agent", "gen_ai.agent.name", "string", "the turn's name, if in one"),
     Attribute("round", TOOL_ROUND, "int", "requests its turn had begun before it"),
     Attribute("needs", TOOL_NEEDS, "string[]", "ids of the spans whose results it was given"),
@@ -266,7 +271,10 @@ SPECIAL: Final = (
     Attribute("stream", "gen_ai.request.stream", "boolean", "true for a stream, else absent"),
     Attribute("nested", "llmtrace.nested", "boolean", "true if its time is part of another row's"),
     Attribute(
-        "watched", "llmtrace.unwatched", "boolean", "true if nobody saw when its reader waited"
+        "watched",
+        "llmtrace.unwatched",
+        "boolean",
+        "true if the waits of its consumer were not observed",
     ),
     Attribute(
         "tries",

@@ -1,4 +1,4 @@
-"""How does a row become span attributes, and come back?
+"""Convert a row to span attributes, and back.
 
 By the table in `attributes.py`, which `llmtrace semconv` prints as docs/semconv.md.
 """

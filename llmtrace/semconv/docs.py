@@ -1,4 +1,4 @@
-"""What does docs/semconv.md say? It is printed from the table, so that it cannot be stale."""
+"""Generate docs/semconv.md from the table of attributes, so that it cannot be stale."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GenAI semantic conventions where one exists, `llmtrace.*` for the rest.
 * Durations are doubles in seconds. Times the nanoseconds they came from, they are exact:
   `round(value * 1e9)` gives the integer back.
 * The span's status is ERROR for the outcomes `error`, `timeout` and `truncated`. A cancelled
-  request did what its caller asked.
+  request did what its client wanted.
 * Attributes an application adds keep their own names, unless they are names of this table.
 """
 
@@ -57,7 +57,7 @@ _CHILDREN: Final = f"""\
 ## Stages as child spans
 
 Each stage that is known and took any time is a child span, named after it, with `{STAGE}`
-(the stage) and `{STAGE_SOURCE}` (who told). They lie end to end, from the start of the
+(the stage) and `{STAGE_SOURCE}` (its source). They lie end to end, from the start of the
 row's span to its end, in this order:
 
 {_ORDERED}
@@ -90,7 +90,7 @@ Of kind INTERNAL, named `execute_tool {name}`, in the turn, request or tool call
 _CONTENT: Final = """\
 ## Content
 
-On the spans of requests and tool calls, if `llmtrace.init(record_content=True)` asked for it, and
+On the spans of requests and tool calls, if `llmtrace.init(record_content=True)` is set, and
 nowhere else. Messages have the shape of OpenTelemetry's GenAI conventions. See
 [privacy](privacy.md).
 """
@@ -103,7 +103,7 @@ _ATTEMPTS: Final = f"""\
 Where there was more than one, or where one failed, each attempt is a child span of kind CLIENT,
 `attempt 1` and on. It has `{ATTEMPT}` (its number), and where they are known
 `http.response.status_code`, `error.type`, `http.request.resend_count`, and in seconds
-`llmtrace.retry_after` (what its answer told the client to wait) and `llmtrace.backoff` (how long
+`llmtrace.retry_after` (the wait that its response asked for) and `llmtrace.backoff` (how long
 it did). Attempts are no stages: they lie beside those, over the same time.
 """
 _GATEWAY: Final = """\
@@ -118,10 +118,10 @@ already, that one gets the attributes that begin with `llmtrace.`. See [gateways
 """
 _STAGES_TEXT: Final = f"""\
 The partition of `llmtrace.e2e`, as `llmtrace.core.stages.split` makes it of the figures below. In
-`<name>.source` who told: {", ".join(f"`{source}`" for source in SOURCES)}."""
+`<name>.source` is the source: {", ".join(f"`{source}`" for source in SOURCES)}."""
 
 _BROWSER_TEXT: Final = """\
-What a page measured, as told: on the page's own span `llmtrace.browser`, and on the row it was
+What a page measured, as reported: on the page's own span `llmtrace.browser`, and on the row it was
 joined to, whose stages then are the page's. See [the browser](browser.md)."""
 
 
@@ -136,7 +136,7 @@ def page() -> str:
         ),
         (
             "What was reported",
-            "As reported, before anything was cut to fit; in `<name>.source` who told.",
+            "As reported, before anything was cut to fit; its source in `<name>.source`.",
             REPORTED,
         ),
         ("Parts of what is unattributed", "", UNATTRIBUTED),

@@ -206,7 +206,7 @@ def test_what_is_known_is_all_that_is_taken_off(result, arguments):
 
 
 class Rows(list[int]):
-    """Many rows, of which somebody counts how many are read."""
+    """Many rows, which count how many of them are read."""
 
     read = 0
 

@@ -1,4 +1,4 @@
-"""Into which stages the time of a turn splits."""
+"""The split of a turn's time into stages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_reader_inside_a_request_is_the_callers_own():
     assert stages_of(200, request(0, 100, decode=40, render=60)) == {"decode": 40, "render": 160}
 
 
-def test_what_nobody_can_split_stays_so():
+def test_time_that_cannot_be_split_stays_so():
     """A hosted API beside an engine: its part is not given to a stage it does not have."""
     engine = request(0, 100, queue=10, prefill=30, first_chunk=10, decode=50)
     hosted = Inside(
@@ -91,10 +91,10 @@ def test_a_request_that_is_still_open():
 
 def test_a_sum_is_as_good_as_its_worst_part():
     """A figure of an interval's average makes the turn's one, too."""
-    told = Stages(queue=1, sources={"queue": "engine_inband"}, decode=1)
+    exact = Stages(queue=1, sources={"queue": "engine_inband"}, decode=1)
     averaged = Stages(queue=2, sources={"queue": "engine_window"}, decode=1)
 
-    timeline = turn_timeline(10, [Inside(0, 2, told), Inside(5, 8, averaged)])
+    timeline = turn_timeline(10, [Inside(0, 2, exact), Inside(5, 8, averaged)])
     assert timeline.queue == Reported(3, "engine_window")
 
 

@@ -1,4 +1,4 @@
-"""Is every HTTP attempt of a request told as it was, within bounds, and does it come back?"""
+"""Every HTTP attempt of a request is recorded as it was, within bounds, and survives JSON."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_attempts_lie_side_by_side_within_the_request(failed, last, outcome):
 
 
 def test_what_each_attempt_came_to():
-    """An attempt has its start, length, backoff, status or error, and what it was told."""
+    """An attempt has its start, length, backoff, status or error, and Retry-After."""
     request = Request()
     request.wait(3)
     attempted(request, 429, 20 * MS, 200 * MS)

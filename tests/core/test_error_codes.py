@@ -1,4 +1,4 @@
-"""Is a provider's own code for an error found, whoever it is, and within bounds?"""
+"""Any provider's own code for an error is found, within bounds."""
 
 from __future__ import annotations
 

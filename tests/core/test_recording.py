@@ -1,4 +1,4 @@
-"""Does a recording account for every nanosecond, whatever happens and whatever the clock says?"""
+"""A recording accounts for every nanosecond, whatever happens and whatever the clock says."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ TestAnyRequest.settings = settings(max_examples=150, stateful_step_count=30, dea
 
 
 class BrokenClock:
-    """A clock that reads what it is told, or fails; at the end it stands still."""
+    """A clock that reads what it is set to, or fails; at the end it stands still."""
 
     def __init__(self, ticks: list[int | None]) -> None:
         self._ticks = iter(ticks)

@@ -1,4 +1,4 @@
-"""Is the time of each HTTP attempt charged to who took it?"""
+"""The time of each HTTP attempt is charged to the side that took it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_phases_of_the_attempt_that_answered(request_):
 
 
 def test_no_hooks_no_network(request_):
-    """Where no attempt was seen, nobody knows the network."""
+    """Where no attempt was seen, the network is not known."""
     request_.recording.exhausted()
 
     assert request_.row.timeline.network == Network()
@@ -72,7 +72,7 @@ def test_an_attempt_that_never_reached_the_wire(request_):
 
 
 def test_the_round_trip_may_be_unknown(request_):
-    """A pooled connection nobody asked the kernel about has phases and no round trip."""
+    """A pooled connection without the kernel's figures has phases and no round trip."""
     attempt = request_.recording.attempt()
     attempt.first_wire = attempt.started
     attempt.status = 200
@@ -107,7 +107,7 @@ def test_a_request_that_failed_for_good(request_, status, gateway, network):
     assert timeline.client == 5 * MS
 
 
-def test_a_stream_that_broke_is_charged_to_nobody_in_front_of_it(request_):
+def test_a_stream_that_broke_is_not_charged_to_what_came_before_it(request_):
     """An error after the first content leaves network and gateway as they were."""
     attempted(request_, 200, 10)
     request_.recording.opened()
@@ -182,7 +182,7 @@ def test_whose_http_calls_are_ours(request_, calling, outer, joined, ours):
 
 
 def test_an_ended_request_makes_no_calls(request_):
-    """What goes over the wire after the row was made is somebody else's."""
+    """What goes over the wire after the row was made is another request's."""
     request_.recording.calling = True
     request_.recording.end("success")
 

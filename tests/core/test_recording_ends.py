@@ -1,4 +1,4 @@
-"""Does every way a request can end make one row that says how it was?"""
+"""Every way a request can end makes one row with that outcome."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_stream_that_is_let_go(request_, stream, finish_reason, outcome):
 
 
 def test_a_connection_closed_under_a_reader_does_not_end_the_row(request_):
-    """While somebody reads, a close is the reader's to report: it may be an error."""
+    """During a read, a close is the read's to report: it may be an error."""
     request_.recording.opened()
     request_.recording.switch_interval(reading=True)
     finalize.closed(request_.recording)
@@ -100,7 +100,7 @@ def test_a_connection_closed_under_a_reader_does_not_end_the_row(request_):
 
 
 def test_a_connection_closed_by_its_consumer_ends_the_row(request_):
-    """Closing the answer while nobody reads is the consumer's leaving."""
+    """Closing the response outside a read is the consumer's leaving."""
     request_.recording.opened()
     finalize.closed(request_.recording)
 
@@ -216,11 +216,11 @@ def test_a_read_that_fails_after_a_hold():
     assert request.row.max_gap_ns == 30 * MS
 
 
-# --- silence ------------------------------------------------------------------------------------
+# --- gaps ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outer", [True, False])
-def test_the_silence_before_a_cut_is_a_gap(request_, outer):
+def test_the_wait_before_a_break_is_a_gap(request_, outer):
     """A wait that never ended in a chunk counts, also inside a decorated function."""
     recording = request_.recording
     recording.in_decorated_function = outer

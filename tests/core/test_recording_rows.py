@@ -1,4 +1,4 @@
-"""Does a row keep what a recording saw, and stay as it was made?"""
+"""A row keeps what its recording saw, and stays as it was made."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def request_() -> Request:
 
 
 def test_every_first_has_its_own_mark(request_):
-    """First byte, event, reasoning, text and tool call are told apart."""
+    """First byte, event, reasoning, text and tool call are distinguished."""
     recording = request_.recording
     recording.opened()
     request_.wait(1)
@@ -52,7 +52,7 @@ def test_every_first_has_its_own_mark(request_):
     [((), None), ((50,), None), ((50, 20, 20), 0), ((50, 0, 0, 20), 2), ((50, 1, 2), 1)],
 )
 def test_chunks_that_were_there_at_once_are_counted(request_, waits, expected):
-    """Of the chunks after the first, those nobody had to wait for came in a burst."""
+    """Of the chunks after the first, those that came without a wait are a burst."""
     request_.recording.opened()
     for wait in waits:
         request_.chunk(wait)
@@ -121,7 +121,7 @@ def test_figures_of_all_sources_are_joined(request_):
     assert timeline.gateway == Reported(8, "server_timing")
 
 
-def test_nobody_waits_for_a_stream_that_is_not_asked_for_anything():
+def test_a_stream_that_is_not_read_is_not_waited_for():
     """Time before a lazy stream is asked for anything is the consumer's own."""
     request = Request()
     request.recording.opened()

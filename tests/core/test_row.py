@@ -1,4 +1,4 @@
-"""Does a row tell what it holds, come back from plain JSON, and refuse what is not a row?"""
+"""A row exposes what it holds, comes back from plain JSON, and rejects what is not a row."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_row_that_came_back_writes_the_same(row):
 
 @given(rows)
 def test_what_is_unknown_is_left_out(row):
-    """No key is written for what nobody knows: not even as null."""
+    """No key is written for what is not known: not even as null."""
     flat = row.as_dict()
 
     assert None not in flat.values()
@@ -99,7 +99,7 @@ def test_a_row_can_be_sent_to_another_process(row):
 
 
 def test_the_raw_figure_of_a_cut_stage_is_written():
-    """A figure that did not fit is written as it was told, beside what it was cut to."""
+    """A figure that did not fit is written as reported, and as it was cut."""
     flat = streamed(e2e=1_000, ttft=100, queue=inband(400)).as_dict()
 
     assert (flat["queue_s"], flat["reported_queue_s"]) == (0.1, 0.4)
@@ -247,7 +247,7 @@ def test_whole_numbers_may_come_as_floats():
     assert (row.prompt_tokens, type(row.prompt_tokens)) == (512, int)
 
 
-def test_a_report_nobody_vouches_for_is_dropped():
+def test_a_report_without_a_source_is_dropped():
     """A reported duration without its source is unknown."""
     row = from_dict({**make_row().as_dict(), "reported_queue_s": 0.1})
 
@@ -336,7 +336,7 @@ def test_arrival_does_not_mind_what_was_rendered_later():
 
 @pytest.mark.parametrize("queue", [None, Reported(100 * MS, "estimated")])
 def test_arrival_that_nothing_bounds(queue):
-    """Without the engine's own figures nobody knows when a late reader's content arrived."""
+    """Without the engine's timings the arrival of a late consumer's content is not known."""
     timeline = Timeline(
         e2e=1_000 * MS, ttft=600 * MS, held_before=200 * MS, prefill=inband(1), queue=queue
     )

@@ -1,4 +1,4 @@
-"""Is the split of a request exact, honest about what nobody knows, and fair to slow readers?"""
+"""The split of a request is exact, honest about the unknown, and fair to slow consumers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.strategies import durations, marks, maybe, networks, timelines
 
 MS = 1_000_000
 REPORTS = ("gateway", "queue", "prefill", "engine_decode", "frontend")
-TOLD = tuple(source for source in SOURCES if source != "estimated")
+REPORTING = tuple(source for source in SOURCES if source != "estimated")
 
 any_ns = st.integers(-(10**12), 10**12)
 # What a clock that runs backwards, or a row from elsewhere, may claim.
@@ -47,14 +47,14 @@ wild_timelines = st.builds(
     marked_after=st.dictionaries(st.sampled_from(STAGES), any_ns),
     stream=st.booleans(),
 )
-told = st.builds(Reported, durations, st.sampled_from(TOLD))
+any_report = st.builds(Reported, durations, st.sampled_from(REPORTING))
 
 
 @st.composite
 def fitting(draw: st.DrawFn) -> Timeline:
     """Draw what may be true: a wait as long as all that was measured in it, and some more."""
     network = draw(networks.map(lambda one: replace(one, send=None)))
-    reports = {name: draw(st.none() | told) for name in ("gateway", "queue", "prefill")}
+    reports = {name: draw(st.none() | any_report) for name in ("gateway", "queue", "prefill")}
     before, after = draw(marks), draw(marks)
     spent = {
         name: draw(st.just(0) | durations)
@@ -87,7 +87,7 @@ def ms(**given: int) -> dict[str, int]:
 
 
 def known(stages: Stages) -> dict[str, int]:
-    """Return the stages somebody knows."""
+    """Return the known stages."""
     return {name: ns for name, ns in stages if ns is not None}
 
 
@@ -125,12 +125,12 @@ def test_no_stage_is_negative(timeline):
 
 
 @given(timelines | wild_timelines)
-def test_every_known_stage_says_who_told(timeline):
+def test_every_known_stage_has_a_source(timeline):
     """Each known stage has a source, and no unknown one does."""
     stages = split(timeline)
 
     assert set(known(stages)) == set(stages.sources)
-    assert set(stages.sources.values()) <= set(TOLD)
+    assert set(stages.sources.values()) <= set(REPORTING)
 
 
 @given(timelines)
@@ -146,7 +146,7 @@ def test_an_estimate_never_enters_the_sum(timeline):
 
 
 @given(timelines)
-def test_what_nobody_reported_stays_unknown(timeline):
+def test_what_is_not_reported_stays_unknown(timeline):
     """Without a report or a mark, queue and prefill are unknown, and so is what follows them."""
     silent = replace(timeline, queue=None, prefill=None, marked_before={}, marked_after={})
 
@@ -155,7 +155,7 @@ def test_what_nobody_reported_stays_unknown(timeline):
     assert (stages.queue, stages.prefill, stages.first_chunk) == (None, None, None)
 
 
-@given(timelines, st.sampled_from(["gateway", "queue", "prefill"]), st.sampled_from(TOLD))
+@given(timelines, st.sampled_from(["gateway", "queue", "prefill"]), st.sampled_from(REPORTING))
 def test_a_reported_zero_is_known(timeline, stage, source):
     """A stage reported to have taken no time took none: that is not the same as unknown."""
     bare = replace(timeline, marked_before={}, marked_after={}, retry_gateway=0)
@@ -177,9 +177,9 @@ def test_only_the_client_is_unattributed_once_the_engine_reported_all(timeline):
     assert stages.first_chunk is not None
 
 
-@given(timelines, told)
+@given(timelines, any_report)
 def test_a_silent_gateway_hides_in_what_is_left(timeline, gateway):
-    """What a gateway tells is taken from the first chunk, or from what cannot be split."""
+    """What a gateway reports is taken from the first chunk, or from what cannot be split."""
     network = replace(timeline.network, send=None)
     bare = replace(
         timeline, gateway=None, retry_gateway=0, network=network, held_before=0, marked_before={},
@@ -309,8 +309,8 @@ def test_a_streamed_answer():
     }  # fmt: skip
 
 
-def test_an_engine_that_tells_nothing():
-    """What a hosted API does not tell is unattributed, and said so."""
+def test_an_engine_that_reports_nothing():
+    """What a hosted API does not report is unattributed."""
     stages = split(Timeline(**ms(e2e=1_000, ttft=300), network=Network(**ms(rtt=10))))
 
     assert known(stages) == ms(network=10, decode=700, render=0)
@@ -318,7 +318,7 @@ def test_an_engine_that_tells_nothing():
 
 
 def test_half_of_the_engine_is_not_enough():
-    """With queue alone known, the rest of the wait cannot be told apart."""
+    """With queue alone known, the rest of the wait cannot be split."""
     stages = split(Timeline(**ms(e2e=1_000, ttft=300), queue=inband(100)))
 
     assert (stages.queue, stages.prefill, stages.first_chunk) == (100 * MS, None, None)
@@ -341,7 +341,7 @@ def test_a_whole_answer_takes_its_decode_from_the_engine():
 
 
 def test_a_whole_answer_without_the_engines_decode():
-    """An answer in one piece whose decode nobody told has none, and no first chunk."""
+    """An answer in one piece whose decode is not reported has none, and no first chunk."""
     stages = split(Timeline(**ms(e2e=1_000), queue=inband(100), prefill=inband(200), stream=False))
 
     assert known(stages) == ms(queue=100, prefill=200, render=0)
@@ -461,7 +461,7 @@ def test_a_negative_figure_claims_nothing():
 
 @given(maybe, maybe, maybe)
 def test_network_is_known_once_anything_of_it_is(dns, connect, rtt):
-    """Sub-phases nobody looked at do not make the others unknown; none at all do."""
+    """Sub-phases not observed do not make the others unknown; none at all do."""
     seen = [ns for ns in (dns, connect, rtt) if ns is not None]
 
     assert Network(dns=dns, connect=connect, rtt=rtt).known == (sum(seen) if seen else None)
@@ -473,15 +473,15 @@ def test_network_is_known_once_anything_of_it_is(dns, connect, rtt):
 figures_by_source = st.dictionaries(st.sampled_from(SOURCES), durations, min_size=1, max_size=5)
 
 
-def told_by(values: dict[str, int]) -> list[Reported]:
-    """Make the reports of one duration, by each who told it."""
+def reports_by_source(values: dict[str, int]) -> list[Reported]:
+    """Make the reports of one duration, one a source."""
     return [Reported(ns, source) for source, ns in values.items()]
 
 
 @given(figures_by_source, st.data())
 def test_the_most_trustworthy_report_wins_in_any_order(values, data):
     """However often and in which order reports arrive, one is picked, and always the same."""
-    reports = told_by(values)
+    reports = reports_by_source(values)
     again = data.draw(st.permutations(reports + reports[:2]))
     first, second = None, None
     for one in reports:
@@ -506,7 +506,7 @@ def test_the_order_of_trust():
             assert Reported(1, source) == better(Reported(1, source), Reported(2, other))
 
 
-@pytest.mark.parametrize("source", TOLD)
+@pytest.mark.parametrize("source", REPORTING)
 def test_any_report_is_better_than_an_estimate(source):
     """An estimate gives way to whatever was measured, and to nothing else."""
     guess, real = Reported(5, "estimated"), Reported(7, source)
@@ -533,7 +533,7 @@ def test_figures_may_arrive_in_parts(timeline, queue, prefill, decode, frontend)
         for name, values in (
             ("queue", queue), ("prefill", prefill), ("decode", decode), ("frontend", frontend),
         )
-        for one in told_by(values)
+        for one in reports_by_source(values)
     ]  # fmt: skip
 
     forwards, backwards = bare, bare
@@ -581,8 +581,8 @@ def test_a_whole_answers_decode_overlaps_the_sending_too() -> None:
 
 
 @given(timelines | wild_timelines)
-def test_what_nobody_watched_is_neither_decode_nor_render(timeline):
-    """If nobody saw the reader wait, the time after the first content is unattributed."""
+def test_what_was_not_watched_is_neither_decode_nor_render(timeline):
+    """If no wait was observed, the time after the first content is unattributed."""
     stages = split(replace(timeline, watched=False))
 
     assert stages.total == max(0, timeline.e2e)
@@ -617,18 +617,18 @@ def test_what_nobody_watched_is_neither_decode_nor_render(timeline):
 )
 def test_what_a_server_reports_is_read_within_bounds(value, unit_ns, expected):
     """A number from 0 to below a day is a duration; anything else is unknown."""
-    told = reported(value, unit_ns, "engine_span")
+    report = reported(value, unit_ns, "engine_span")
 
-    assert told == (None if expected is None else Reported(expected, "engine_span"))
+    assert report == (None if expected is None else Reported(expected, "engine_span"))
 
 
 @given(st.integers() | st.floats() | st.text() | st.booleans() | st.none())
 def test_no_report_is_longer_than_a_day(value):
     """Nothing a server sends raises, or makes a duration that no request has."""
     for unit_ns in (10**6, 10**9):
-        told = reported(value, unit_ns, "engine_inband")
+        report = reported(value, unit_ns, "engine_inband")
 
-        assert told is None or 0 <= told.ns <= 86_400 * 10**9
+        assert report is None or 0 <= report.ns <= 86_400 * 10**9
 
 
 def test_the_applications_own_time_is_a_named_part_of_unattributed():

@@ -246,7 +246,7 @@ def test_a_little_between_two_starts_is_not_worth_words():
 
 @given(calls())
 def test_no_group_holds_two_that_need_each_other(parts):
-    """Whoever is named together can be run together."""
+    """Calls named together can be run together."""
     by_name = {part.name: part for part in parts}
     for group in could_run_together(parts, 0):
         members = [by_name[name] for name in group.names]

@@ -1,4 +1,4 @@
-"""OTLP receivers on loopback, for tests: they keep what they get and answer what they are told."""
+"""OTLP receivers on loopback, for tests: they keep what they get and respond as set."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_a_turn_has_an_exemplar(sink, registry):
 
 
 def test_names_that_never_end():
-    """Of tools with ever new names so many are told apart; the others are counted together."""
+    """Of tools with ever new names so many are kept apart; the others are counted together."""
     agents = Agents()
     for number in range(300):
         agents.span(tool(f"tool{number}"))
@@ -139,7 +139,7 @@ def test_counting_anew():
 
 
 def test_the_aggregate_of_requests_leaves_turns_out():
-    """Whoever hands it all rows gets requests counted."""
+    """Given all rows, it counts requests."""
     aggregate = Aggregate()
     aggregate.add(turn())
 

@@ -60,7 +60,7 @@ def test_gaps_are_counted_chunk_by_chunk():
 
 
 def test_unknown_stages_are_counted_apart():
-    """A stage nobody knows is not observed, and how often that happens is told."""
+    """An unknown stage is not observed, and how often that happens is exposed."""
     aggregate = Aggregate()
     aggregate.add(typical())
     aggregate.add(unsplit())
@@ -161,7 +161,7 @@ def test_label_sets_are_bounded():
 
 
 def test_tenants_only_on_request():
-    """Tenants are told apart only where that was asked for."""
+    """Tenants are kept apart only where configured."""
     for tenants, expected in ((False, {"": 2}), (True, {"a": 1, "b": 1})):
         aggregate = Aggregate(tenants=tenants)
         aggregate.add(typical(tenant="a"))
@@ -201,7 +201,7 @@ def test_traces_left_out_by_sampling_are_no_exemplars():
 
 
 def test_counting_anew():
-    """Whoever wants differences gets each row once."""
+    """A receiver of differences gets each row once."""
     aggregate = Aggregate()
     aggregate.add(typical())
 
@@ -210,7 +210,7 @@ def test_counting_anew():
 
 
 def test_threads_lose_no_count():
-    """Rows added from several threads while somebody reads are all counted."""
+    """Rows added from several threads during reads are all counted."""
     aggregate = Aggregate()
     row = typical()
 

@@ -1,4 +1,4 @@
-"""Are the HTTP attempts of a request spans under it, told as OpenTelemetry tells of HTTP?"""
+"""The HTTP attempts of a request are spans under it, by OpenTelemetry's conventions of HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EXPECTED = {
 
 
 def test_each_attempt_is_a_span():
-    """It has its number, what it got or what went wrong, and what it was told."""
+    """It has its number, its status or error, and Retry-After."""
     spans = list(attempt_spans(typical(tries=TRIES, attempts=3)))
 
     assert {span.name: dict(span.attributes) for span in spans} == EXPECTED

@@ -103,14 +103,14 @@ def test_waterfall_of_retries():
     drawn = waterfall(typical(tries=tries), 80).split("\n")[-3:-1]
 
     assert drawn == [
-        f"attempt 1    {'█' * 6:<24}      600.0 ms  429, then 600 ms (told 500)",
+        f"attempt 1    {'█' * 6:<24}      600.0 ms  429, then 600 ms (hint 500)",
         f"attempt 2    {' ' * 12 + '█' * 12:<24}    1,200.0 ms  200",
     ]
 
 
 @given(rows, st.integers(60, 200))
 def test_waterfall_of_anything(row, width):
-    """Any row can be drawn: a line for each stage, `not reported` exactly where nobody knows."""
+    """Any row can be drawn: a line for each stage, `not reported` exactly where not known."""
     drawn = waterfall(replace(row, operation="chat"), width)
     lines = drawn.split("\n")
     assert all(text.isprintable() for text in lines)
@@ -142,7 +142,7 @@ def test_the_sink_writes_a_line_a_row():
 
 
 def test_a_blocked_terminal_blocks_nothing_else():
-    """With nobody reading the pipe, writing comes straight back; later every line is there."""
+    """With no process reading the pipe, writing comes straight back; later every line is there."""
     reading, writing = os.pipe()
     lines = 2_000  # more than a pipe holds
     with os.fdopen(writing, "w") as stream:

@@ -11,7 +11,7 @@ from llmtrace.exporters.otlp.retry import RetryExhausted, deliver
 
 
 class Tries:
-    """A receiver that fails as told, a clock that its pauses move, and what was waited."""
+    """A receiver that fails as set, a clock that its pauses move, and what was waited."""
 
     def __init__(self, *failures):
         self.failures = list(failures)
@@ -20,7 +20,7 @@ class Tries:
         self.waits = []
 
     def send(self, body):
-        """Fail as often as told, then accept."""
+        """Fail as often as set, then accept."""
         self.sent += 1
         if self.failures:
             raise self.failures.pop(0)
@@ -72,7 +72,7 @@ def test_the_server_says_how_long_to_wait():
 
 
 def test_a_refusal_for_good_is_not_retried():
-    """What sending again cannot mend is given up at once."""
+    """What another attempt cannot fix is given up at once."""
     tries = Tries(RetryExhausted("no", retryable=False))
     with pytest.raises(RetryExhausted, match="no"):
         tries.deliver()

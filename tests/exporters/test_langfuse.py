@@ -1,4 +1,4 @@
-"""Do rows reach Langfuse as its own SDK would have written them?"""
+"""Rows reach Langfuse as its own SDK would have written them."""
 
 from __future__ import annotations
 
@@ -134,15 +134,15 @@ def test_every_attribute_of_a_generation():
         usage_details={"input": 176, "input_cached_tokens": 1024, "output": 200},
         version="1.2.3",
     )
-    told = {
+    metadata = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in to_attributes(row).items()
         if name not in OF_A_TRACE
     }
     ours = attributes_of(span)
 
-    assert json.loads(ours.pop("langfuse.observation.metadata")) == told
-    assert told["shop.cart"] == "full"
+    assert json.loads(ours.pop("langfuse.observation.metadata")) == metadata
+    assert metadata["shop.cart"] == "full"
     assert ours == theirs | {
         "user.id": "ada",
         "session.id": "s-1",
@@ -228,7 +228,7 @@ def test_failures_have_the_level_error(outcome, error, message):
 
 @pytest.mark.parametrize("outcome", ["success", "cancelled"])
 def test_what_went_as_asked_has_no_level(outcome):
-    """A request its caller cancelled did what it was told."""
+    """A request cancelled by its client is no error."""
     span, *_ = sent(typical(outcome=outcome))
 
     assert "langfuse.observation.level" not in attributes_of(span)

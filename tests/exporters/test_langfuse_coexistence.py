@@ -1,4 +1,4 @@
-"""Do llmtrace and Langfuse's own SDK get along in one process? One trace, nothing twice or lost.
+"""llmtrace and Langfuse's own SDK coexist in one process: one trace, nothing twice or lost.
 
 With the real `langfuse` package, its `@observe` and its `langfuse.openai`, in a program of its own
 that sends to a local endpoint.
@@ -166,7 +166,7 @@ def test_every_request_is_a_row(program, scenario):
 
 @each
 def test_every_request_is_counted_once(program, scenario):
-    """There is one generation for each request, whoever made it, and its tokens are there once."""
+    """There is one generation for each request of any SDK, and its tokens are there once."""
     observations = program[scenario]
     generations = counted(observations)
     tokens = [one.tokens for one in generations if one.tokens]
@@ -210,7 +210,7 @@ def test_the_row_lies_under_langfuses_generation(program, scenario):
 
 
 def test_langfuses_generation_learns_the_tokens(program):
-    """`langfuse.openai` does not see the usage chunk that only llmtrace asked for; it is told."""
+    """`langfuse.openai` does not see the usage chunk of llmtrace's; llmtrace adds it."""
     (generation,) = counted(program["stream"])
 
     assert generation.tokens == {"input": 11, "input_cached_tokens": 0, "output": 4}
@@ -237,7 +237,7 @@ def test_failures_show_on_both(program, scenario):
 
 @pytest.mark.parametrize("scenario", ["left_early", "cancelled"])
 def test_leaving_is_no_failure(program, scenario):
-    """A stream that its reader left did what it was told."""
+    """A stream that its consumer left is no error."""
     assert {one.level for one in program[scenario]} == {None}
 
 

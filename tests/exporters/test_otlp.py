@@ -220,13 +220,13 @@ def test_partial_success(receiver, protocol, answer, caplog):
 
 
 def closed_port():
-    """Return a port nobody listens on."""
+    """Return a port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return listening.getsockname()[1]
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_nobody_listens(protocol, caplog):
+def test_without_a_listener(protocol, caplog):
     """A refused connection is tried again until it is time to give up; then rows are dropped."""
     with sending(
         f"http://127.0.0.1:{closed_port()}", protocol=protocol, give_up_after_s=0.0

@@ -1,4 +1,4 @@
-"""What happens to exports when the process ends or forks. Each test runs a process of its own."""
+"""Exports when the process ends or forks. Each test runs a process of its own."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ print("done", flush=True)
 
 
 def test_a_blocked_terminal_does_not_hold_up_the_exit():
-    """With nobody reading the terminal the process still ends, without an abort."""
+    """With no process reading the terminal the process still ends, without an abort."""
     assert run(BLOCKED_STDERR).stdout == "done\n"
 
 

@@ -178,7 +178,7 @@ def test_what_did_not_change_is_made_once(sink, registry):
     assert value(registry, "llmtrace_requests_total", route="/4", outcome="success") == 1
 
 
-def test_who_told_a_stage(sink, registry):
+def test_the_source_of_a_stage(sink, registry):
     """What is known of a stage is counted by its source; what is not, is in no source."""
     sink.write(typical())
     sink.write(unsplit())
@@ -322,7 +322,7 @@ def test_a_limit_for_ttft_is_a_bound_of_the_whole_request(registry):
 
 
 @pytest.mark.parametrize("seconds", [150, 300, 500, 1_000])
-def test_percentiles_of_long_requests_are_told_apart(sink, registry, seconds):
+def test_percentiles_of_long_requests_are_distinct(sink, registry, seconds):
     """Agents and reasoning take minutes: up to half an hour a bound lies above them."""
     took = seconds * 1_000 * MS
     timeline = Timeline(e2e=took, ttft=200 * MS)
@@ -395,7 +395,7 @@ def test_a_second_sink_takes_the_first_ones_place(sink, registry):
     assert list(registry.collect()) == []
 
 
-def test_names_taken_by_somebody_else():
+def test_names_that_are_taken():
     """A registry that has such a metric already is an error that says so."""
     from prometheus_client import Gauge
 
@@ -418,7 +418,7 @@ def test_serving(sink):
 
 
 def test_a_port_in_use(sink):
-    """A port somebody else has is an error that says which."""
+    """A port in use is an error that says which."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=str(port)):

@@ -71,7 +71,7 @@ def test_stages_are_children_laid_end_to_end(tracer, exported):
     assert spans["queue"].attributes["llmtrace.stage.source"] == "engine_inband"
 
 
-def test_time_nobody_can_split(tracer, exported):
+def test_time_that_cannot_be_split(tracer, exported):
     """Unattributed time is a child without a source."""
     spans = finished(tracer, exported, unsplit())
 

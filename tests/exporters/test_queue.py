@@ -154,7 +154,7 @@ def test_only_what_was_lost_is_counted(sinks):
     assert internal_errors()["export.test.dropped"] == 1
 
 
-def test_flush_does_not_wait_longer_than_told(sinks):
+def test_flush_does_not_wait_longer_than_its_timeout(sinks):
     """A hanging backend holds a flush up only until its time-out."""
     go_on = threading.Event()
     sink = sinks(lambda _: go_on.wait(5) and None)
@@ -201,7 +201,7 @@ def test_close_does_not_wait_for_ever(sinks, caplog):
 
 
 def test_pausing_ends_with_close(sinks):
-    """Whoever waits between two attempts is told to give up when the sink is closed."""
+    """A wait between two attempts is given up when the sink is closed."""
     said = []
     waiting = threading.Event()
 

@@ -80,7 +80,7 @@ def test_both_sides_show_their_certificate(protocol, pem):
     assert internal_errors() == {}
 
 
-def test_a_certificate_nobody_vouches_for(pem, caplog):
+def test_an_untrusted_certificate(pem, caplog):
     """An unknown authority is a refusal for good: the rows are not sent, and not retried."""
     with receiver("http/protobuf", pem) as received:
         sink = otlp_sink(endpoint=received.url, environ={})

@@ -129,7 +129,7 @@ def test_children_are_laid_end_to_end(row):
 
 
 def test_the_stages_of_a_typical_row():
-    """Each stage that took time is a child with its name, its length and who told."""
+    """Each stage that took time is a child with its name, its length and source."""
     parent, *children = spans_of(typical())
     seen = [
         (
@@ -158,7 +158,7 @@ def test_the_stages_of_a_typical_row():
 
 
 def test_unattributed_time_lies_before_the_answer():
-    """What nobody can split is a child of its own, without a source, before the decode."""
+    """Time that cannot be split is a child of its own, without a source, before the decode."""
     children = spans_of(unsplit())[1:]
 
     assert [child.name for child in children] == ["network", "unattributed", "decode", "render"]
@@ -197,7 +197,7 @@ def test_no_child_id_is_zero():
     ],
 )
 def test_status(outcome, error_type, code, message):
-    """Only what went wrong is an error; whoever cancels gets what they asked for."""
+    """Only what went wrong is an error; a cancellation is wanted."""
     span = spans_of(typical(outcome=outcome, error_type=error_type))[0]
 
     assert (code, message) == (span.status.code, span.status.message)

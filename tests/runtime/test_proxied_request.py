@@ -1,4 +1,4 @@
-"""Is what a process takes itself told from its waiting, to the nanosecond?"""
+"""The self time of a process is split from its waiting, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_call_that_still_waits_has_waited_up_to_now(bench):
 
 
 def test_without_a_call_all_is_own(bench):
-    """Nobody was waited on; whether that can be known is another question."""
+    """Nothing was waited for; whether that can be known is another question."""
     bench.passes(9)
 
     assert bench.finalize() == spent(own=9)
@@ -134,7 +134,7 @@ def test_a_call_that_begins_after_the_content_is_not_asked(bench):
 
 
 def test_a_settled_calls_recording_is_an_ordinary_one_again(bench):
-    """From the first content on nothing is paid for what nobody asks."""
+    """From the first content on nothing is paid for what is not needed."""
     call = bench.call()
     bench.passes(5)
     call.switch_interval(reading=False)
@@ -273,7 +273,7 @@ def test_calls_side_by_side_count_once(bench):
     assert bench.finalize() == spent(upstream=30)
 
 
-def test_an_upstream_nobody_records(bench):
+def test_an_upstream_that_is_not_recorded(bench):
     """What the application says of its waiting counts like a recorded call."""
     bench.passes(5)
     waits = bench.relay.upstream()
@@ -361,7 +361,7 @@ def test_the_parts_add_up_whatever_the_engine_says(reads, engine_us):
 
 
 @given(st.integers(1, 300))
-def test_reads_before_the_content_are_told_apart(reads):
+def test_reads_before_the_content_are_counted_apart(reads):
     """A gateway that reads many chunks before it sends one has worked between them."""
     bench = Bench()
     call = bench.call()

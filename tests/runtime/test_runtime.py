@@ -1,4 +1,4 @@
-"""Does a row reach every sink it should, under the right ids, and none where nobody asked?"""
+"""A row reaches every sink it should, under the right ids, and no other."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_sampling_goes_by_the_trace_id(trace_id, share):
 
 @given(st.floats(1e-9, 1))
 def test_a_row_stands_for_those_left_out(share):
-    """A row's weight is how many requests it stands for, whoever gets it."""
+    """A row's weight is how many requests it stands for, in every sink."""
     counted = Sink(every_row=True)
     run(shop(counted, sample=share))
 

@@ -143,7 +143,7 @@ def test_own_names_win_over_user_attributes():
 
 
 def test_foreign_attributes_that_are_no_plain_values_are_left_out():
-    """A list somebody else put on the span does not become a row attribute."""
+    """A list that other code put on the span does not become a row attribute."""
     row = bare()
 
     assert back(row, {**to_attributes(row), "a": 1, "b": [1, 2]}).attributes == {"a": 1}
@@ -190,7 +190,7 @@ def test_what_is_no_row_is_refused(broken):
 
 
 def test_only_a_rows_own_span_is_a_row():
-    """A stage's span and anybody else's are told from a row's."""
+    """A stage's span, and any other span, is distinguished from a row's."""
     assert is_row(to_attributes(bare()))
     assert not is_row({"llmtrace.stage.name": "queue"})
     assert not is_row({"gen_ai.operation.name": "chat"})

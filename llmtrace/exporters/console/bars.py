@@ -1,4 +1,4 @@
-"""How does a duration look on a terminal, as a figure and as a bar?"""
+"""Format a duration for the terminal, as a number and as a bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a person at a terminal see of each request?
+"""Print each request on a terminal.
 
 One line each, or one request as a waterfall. Plain text; what is not known shows as `-`.
 """
@@ -154,12 +154,12 @@ def waterfall(row: Row, width: int = 80) -> str:
 
 def _came_to(one: Attempt) -> str:
     """Say what an attempt came to, and how long the next one waited."""
-    told = str(one.status) if one.error_type is None else one.error_type[:_MAX_ERROR]
+    text = str(one.status) if one.error_type is None else one.error_type[:_MAX_ERROR]
     if one.backoff_ns:
-        told += f", then {short_ms(one.backoff_ns)} ms"
+        text += f", then {short_ms(one.backoff_ns)} ms"
     if one.retry_after_ns is not None:
-        told += f" (told {short_ms(one.retry_after_ns)})"
-    return told
+        text += f" (hint {short_ms(one.retry_after_ns)})"
+    return text
 
 
 def _evidence(headers: Mapping[str, str], width: int) -> str:

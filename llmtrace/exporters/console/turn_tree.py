@@ -1,4 +1,4 @@
-"""How does a turn of an agent look on a terminal: what ran inside it, and what did it lose?"""
+"""Draw an agent's turn on a terminal: the requests and tool calls in it, and the lost time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What are the GenAI client metrics that an aggregate holds, as OpenTelemetry data points?
+"""Turn the GenAI client metrics of an aggregate into OpenTelemetry data points.
 
 Nothing is estimated: every bound the conventions advise is a bound of the aggregate, too.
 """

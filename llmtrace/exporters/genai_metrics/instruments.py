@@ -1,4 +1,4 @@
-"""How are the GenAI client metrics recorded through an application's own MeterProvider?"""
+"""Record the GenAI client metrics through an application's own MeterProvider."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llmtrace.core.row import Row
 
 _NS: Final = 1_000_000_000
-# What the conventions call an error whose type nobody knows.
+# What the conventions call an error of unknown type.
 _UNTYPED: Final = {"error": "_OTHER", "timeout": "timeout", "truncated": "truncated"}
 
 Attributes = dict[str, str | int]
@@ -34,7 +34,7 @@ Attributes = dict[str, str | int]
 def metric_attributes(
     *, operation: str, provider: str, model: str, server: str, outcome: str, error_type: str
 ) -> Attributes:
-    """Name what a row is told apart by as the conventions do; empty = not known, left out."""
+    """Name the labels of a row as the conventions do; empty = not known, left out."""
     attributes: Attributes = {"gen_ai.operation.name": operation}
     if provider:
         attributes["gen_ai.provider.name"] = provider
@@ -60,7 +60,7 @@ def tool_attributes(tool: str, outcome: str, error_type: str) -> Attributes:
 
 
 def _error(outcome: str, error_type: str) -> Attributes:
-    if outcome not in _UNTYPED:  # a cancelled request did what its caller asked
+    if outcome not in _UNTYPED:  # a cancelled request did what its client wanted
         return {}
     return {"error.type": error_type or _UNTYPED[outcome]}
 
@@ -97,8 +97,8 @@ class Instruments:
             self._record_tool(row, context)
             return
         if row.is_turn:
-            told = turn_attributes(row.agent or "", row.outcome, row.error_type or "")
-            self._turn.record(row.e2e_s, told, context)
+            attributes = turn_attributes(row.agent or "", row.outcome, row.error_type or "")
+            self._turn.record(row.e2e_s, attributes, context)
             return
         attributes = metric_attributes(
             operation=row.operation,
@@ -125,11 +125,11 @@ class Instruments:
                 counter.add(count, attributes)
 
     def _record_tool(self, span: Span, context: Context) -> None:
-        told = span.attributes
-        tool = told.get(TOOL_NAME)
+        of_span = span.attributes
+        tool = of_span.get(TOOL_NAME)
         if tool is not None:
             outcome, error_type = (
-                str(told.get(n, "")) for n in ("llmtrace.outcome", "error.type")
+                str(of_span.get(n, "")) for n in ("llmtrace.outcome", "error.type")
             )
             attributes = tool_attributes(str(tool), outcome, error_type)
             self._tool.record(span.duration_ns / _NS, attributes, context)

@@ -1,4 +1,4 @@
-"""How do rows become OpenTelemetry's GenAI client metrics?
+"""Turn rows into OpenTelemetry's GenAI client metrics.
 
 Without a MeterProvider of the application's: out of the aggregate, by OTLP, once a minute. With
 one: through ordinary instruments, once a row; `time_per_output_chunk` is left out there, because
@@ -108,7 +108,7 @@ class GenAISink:
 
     def _decide(self) -> None:
         provider = self._provider or otel_metrics.get_meter_provider()
-        # Until an application sets its own, OpenTelemetry's global one is a private stand-in.
+        # Until an application sets its own, OpenTelemetry's global one is a private proxy.
         theirs = not type(provider).__module__.startswith("opentelemetry.metrics")
         if theirs:
             self._instruments = Instruments(provider.get_meter(SCOPE), self._names)

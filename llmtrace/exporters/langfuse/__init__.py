@@ -1,1 +1,1 @@
-"""Rows to Langfuse, also beside Langfuse's own SDK."""
+"""Rows to Langfuse, also coexisting with Langfuse's own SDK."""

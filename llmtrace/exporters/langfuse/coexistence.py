@@ -1,8 +1,8 @@
-"""What if Langfuse's own SDK is at work in the same process?
+"""Coexist with Langfuse's own SDK in the same process.
 
 It hangs a processor on the application's TracerProvider: then llmtrace's spans go that way, with
-what Langfuse needs to know of them. A call that somebody else records, too, must not be counted
-twice: under a generation of Langfuse's SDK ours is a span, and tells it what only llmtrace knows.
+what Langfuse needs to know of them. A call that another SDK records, too, must not be counted
+twice: under a generation of Langfuse's SDK ours is a span, and adds what only llmtrace knows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PROCESSOR: Final = "LangfuseSpanProcessor"
 _SCOPE: Final = "llmtrace"
-# What makes Langfuse count tokens of a span, whoever made it.
+# What makes Langfuse count tokens of any span.
 _COUNTED: Final = {
     TYPE: GENERATIONS,
     "gen_ai.operation.name": frozenset(
@@ -47,7 +47,7 @@ def projects(provider: Any) -> Iterator[str]:
 
 
 def counts(span: Any) -> bool:
-    """Say whether a span is open, somebody else's, and one that Langfuse counts tokens of."""
+    """Say whether a span is open, of another tracer, and one that Langfuse counts tokens of."""
     attributes = getattr(span, "attributes", None)
     if not attributes or not span.is_recording():
         return False
@@ -80,7 +80,7 @@ def count_ours(ours: Any) -> None:
 
 
 def labels(span: Any) -> dict[str, str]:
-    """Return the environment and release a span is to say, where nobody has said so yet."""
+    """Return the environment and release a span is to say, where not yet set."""
     from llmtrace.exporters.langfuse.settings import read_labels
 
     try:
@@ -111,6 +111,8 @@ def ended(
     from llmtrace.exporters.langfuse.span_attributes import failure, usage
     from llmtrace.exporters.span_layout import failure_text
 
-    told = failure(failure_text(outcome, error_type)) | usage(info)
+    attributes = failure(failure_text(outcome, error_type)) | usage(info)
     said: Any = getattr(generation, "attributes", None) or {}
-    generation.set_attributes({name: value for name, value in told.items() if name not in said})
+    generation.set_attributes(
+        {name: value for name, value in attributes.items() if name not in said}
+    )

@@ -1,4 +1,4 @@
-"""Which Langfuse project do rows go to, and what does it call this deployment?
+"""The Langfuse project that rows go to, and its name for this deployment.
 
 By the variables Langfuse's own SDK reads. Everything wrong with them is said at set-up; the secret
 key is never shown.

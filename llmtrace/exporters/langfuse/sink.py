@@ -1,4 +1,4 @@
-"""How do rows get to Langfuse?
+"""Send rows to Langfuse.
 
 As generations, through its OTLP endpoint: the queue, the sender and the encoding are those of
 `otlp`, with Langfuse's own attributes.

@@ -1,4 +1,4 @@
-"""What does Langfuse want to know of a row, and in which attributes does it look for it?
+"""The attributes in which Langfuse expects what a row holds.
 
 A row becomes a generation (a turn an agent, a tool's run a tool), each stage a span under it, with
 the attributes that Langfuse's own SDK writes. What Langfuse has no field for goes into metadata,
@@ -52,7 +52,7 @@ _OF_THE_TRACE: Final = ("langfuse.trace.", ENVIRONMENT, RELEASE, VERSION)
 _OPERATION: Final = "gen_ai.operation.name"
 _PROVIDER: Final = "gen_ai.provider.name"
 # Langfuse's SDK drops spans of others without a `gen_ai.` attribute. This one does not make a
-# second request of a stage for whoever else gets these spans.
+# second request of a stage for every other receiver of these spans.
 _KEPT: Final[Attributes] = {_PROVIDER: "_OTHER"}
 # What OpenTelemetry calls an operation, and Langfuse the observation; any other is a generation.
 _TYPES: Final = {"embeddings": "embedding", "invoke_agent": "agent", "execute_tool": "tool"}
@@ -156,7 +156,7 @@ def _of_span(span: Span) -> dict[str, Value]:
 
 
 def failure(text: str | None) -> dict[str, Value]:
-    """Return how Langfuse is told that something failed."""
+    """Return the attributes by which Langfuse shows a failure."""
     return {} if text is None else {LEVEL: "ERROR", STATUS_MESSAGE: text}
 
 
@@ -195,7 +195,7 @@ def _of_trace(attributes: Attributes) -> dict[str, Value]:
 
 
 def _content(attributes: Attributes) -> dict[str, Value]:
-    """Return what was asked and answered, where it is recorded, as input and output."""
+    """Return the prompt and response, where recorded, as input and output."""
     out = {field: attributes[name] for name, field in _CONTENT.items() if name in attributes}
     if (system := attributes.get(content.SYSTEM)) is not None:
         # Both are JSON lists of our own: parts, and messages.
@@ -206,9 +206,9 @@ def _content(attributes: Attributes) -> dict[str, Value]:
 
 
 def _metadata(attributes: Iterable[tuple[str, Value]]) -> str:
-    told = {
+    metadata = {
         name: value
         for name, value in attributes
         if not (name in content.NAMES or name in _EVERYWHERE or name.startswith(_OWN))
     }
-    return json.dumps(told, separators=(",", ":"))
+    return json.dumps(metadata, separators=(",", ":"))

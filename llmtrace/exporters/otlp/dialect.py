@@ -1,4 +1,4 @@
-"""In which attributes does a backend look for what a row tells?"""
+"""The attributes in which a backend expects what a row holds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Dialect:
     Attributes:
         row: those of a row's own span.
         shared: those that the spans under it have, too.
-        stage: what the span of a stage has besides, by its name and source; asked once for each.
+        stage: what the span of a stage has besides, by its name and source; called once for each.
         span: those of a span that is no row.
         begun: what such a span has from its start, before more is known of it.
     """
@@ -36,7 +36,7 @@ class Dialect:
 
 
 def of_stage(stage: str, source: str | None) -> dict[str, Value]:
-    """Say which stage a span is, and who told."""
+    """Return the stage attributes of a span: its name and source."""
     return {STAGE: stage} if source is None else {STAGE: stage, STAGE_SOURCE: source}
 
 

@@ -1,4 +1,4 @@
-"""What are the bytes of a row, or of any other span of ours, in OTLP?
+"""Encode rows, and all other spans of llmtrace, as OTLP bytes.
 
 Protobuf's wire format, written by hand: through the SDK's spans and encoder a row costs 590 µs,
 this way 32 (tests/bench/export_cost.py). Tests compare it with what the generated messages write.

@@ -1,4 +1,4 @@
-"""How does an OTLP export request travel by gRPC?"""
+"""Send OTLP export requests by gRPC."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _read(path: str | None) -> bytes | None:
 def _undelivered(error: Any, where: str) -> RetryExhausted:
     code = error.code()
     wait_s = _retry_info(error.trailing_metadata() or ())
-    # A server out of resources is only to be asked again if it says when.
+    # A server out of resources is retried only if it says when.
     exhausted = code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait_s is not None
     return RetryExhausted(
         f"gRPC {code.name} from {where}",

@@ -1,4 +1,4 @@
-"""How does an OTLP export request travel by HTTP?"""
+"""Send OTLP export requests by HTTP."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def http_sender(settings: OtlpSettings) -> Send:
             wait_s=_retry_after(response.headers.get("retry-after")),
         )
 
-    # Nobody sends any more: the kept connection is closed rather than left to be collected.
+    # No more requests are sent: the kept connection is closed rather than left to be collected.
     weakref.finalize(send, _close, sessions).atexit = False
     return send
 

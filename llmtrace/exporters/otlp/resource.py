@@ -1,4 +1,4 @@
-"""Which process do exported spans and metrics come from?"""
+"""The OpenTelemetry resource: the process that exported spans and metrics come from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def resource(service: str) -> Resource:
 def _resource(service: str, process: int) -> Resource:
     found, finder = detect()
     made = found.merge(Resource({"service.name": service}))
-    told = f"{_INSTANCE}=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    if told or (process == finder and _INSTANCE in made.attributes):
+    configured = f"{_INSTANCE}=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if configured or (process == finder and _INSTANCE in made.attributes):
         return made
     return made.merge(Resource({_INSTANCE: str(uuid.uuid4())}))

@@ -1,4 +1,4 @@
-"""How often is a failed export tried again, and when is it given up?
+"""Retry a failed export, up to a deadline.
 
 Only answers that OTLP calls retryable are retried, after the wait the server asks for or a growing
 one, and never for longer than a fixed time.
@@ -73,8 +73,8 @@ def deliver(
         except RetryExhausted as error:
             if not error.retryable:
                 raise
-            asked = error.wait_s if error.wait_s is not None else wait_s * (0.5 + jitter())
-            if clock() + asked > deadline or not pause(asked):
+            delay_s = error.wait_s if error.wait_s is not None else wait_s * (0.5 + jitter())
+            if clock() + delay_s > deadline or not pause(delay_s):
                 raise
             wait_s = min(2 * wait_s, _MAX_WAIT_S)
         else:

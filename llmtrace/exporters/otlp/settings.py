@@ -1,4 +1,4 @@
-"""Where do OTLP exports go, and how?
+"""The endpoint, transport and headers of OTLP exports.
 
 Arguments win over the standard `OTEL_EXPORTER_OTLP_*` variables, and a signal's own variable over
 the general one. Everything wrong with them is said at set-up; header values are never shown.

@@ -1,4 +1,4 @@
-"""How do rows get to an OpenTelemetry backend?
+"""Send rows to an OpenTelemetry backend.
 
 As OTLP spans: a row is its client span, each stage that took any time a child, laid end to end.
 """
@@ -21,7 +21,7 @@ from llmtrace.exporters.queued_sink import PartialFailure, QueuedSink
 if TYPE_CHECKING:
     from llmtrace.core.row import Row
 
-# gRPC servers refuse messages above 4 MiB unless told otherwise.
+# gRPC servers refuse messages above 4 MiB by default.
 _MAX_BYTES: Final = 3 << 20
 
 

@@ -1,4 +1,4 @@
-"""Which way does an OTLP request go, by HTTP or by gRPC?"""
+"""Choose the transport of OTLP requests, HTTP or gRPC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do all turns and tool calls of this process add up to, by agent and by tool?
+"""Sum up the turns and tool calls of this process, by agent and by tool.
 
 They are no requests, so that none of the metrics of requests counts them.
 """
@@ -26,7 +26,7 @@ _MAX_LABEL_SETS: Final = 200
 
 
 class TurnLabels(NamedTuple):
-    """What turns are told apart by; empty = not known."""
+    """The labels of turns in metrics; empty = not known."""
 
     agent: str
     route: str
@@ -38,7 +38,7 @@ class TurnLabels(NamedTuple):
 
 
 class ToolLabels(NamedTuple):
-    """What tool calls are told apart by; empty = not known."""
+    """The labels of tool calls in metrics; empty = not known."""
 
     tool: str
     service: str
@@ -132,15 +132,15 @@ class Agents:
 
     def span(self, span: Span) -> None:
         """Count a span, if it is of a tool call."""
-        told = span.attributes
-        tool = told.get(TOOL_NAME)
+        attributes = span.attributes
+        tool = attributes.get(TOOL_NAME)
         if tool is None:
             return
         labels = ToolLabels(
             str(tool),
             span.service,
-            str(told.get("llmtrace.region", "")),
-            str(told.get("llmtrace.outcome", "")),
-            str(told.get("error.type", "")),
+            str(attributes.get("llmtrace.region", "")),
+            str(attributes.get("llmtrace.outcome", "")),
+            str(attributes.get("error.type", "")),
         )
         self.tools.observe(labels, {"duration": span.duration_ns}, None)

@@ -1,4 +1,4 @@
-"""What do all rows of this process add up to, by label set?
+"""Sum up the rows of this process, by label set.
 
 Cumulative histograms and counters in exact integer nanoseconds. Whatever shows metrics reads them
 from here: Prometheus, OpenTelemetry.
@@ -28,8 +28,8 @@ _PHASES: Final = tuple(phase for phase, _ in Network().parts())
 
 OTHER: Final = "other"
 _NO_DETAILS: Final = ("", "", "", "")
-# Rows are counted so many at once, or when somebody reads: one by one, between two requests, the
-# same work takes several times as long, since nothing of it is in the processor's caches.
+# Rows are counted so many at once, or when the totals are read: one by one, between two requests,
+# the same work takes several times as long, since nothing of it is in the processor's caches.
 _TOGETHER: Final = 32
 # The last 7 bytes of a trace id are the random ones.
 _RANDOM: Final = 1 << 56
@@ -39,7 +39,7 @@ Mark = tuple[str, str, int]  # trace id, span id, unix ns of the end
 
 
 class Labels(NamedTuple):
-    """What rows are told apart by; empty = not known."""
+    """The labels of rows in metrics; empty = not known."""
 
     model: str
     route: str
@@ -114,7 +114,7 @@ class Cell:
     Attributes:
         bands: nanoseconds spent in each stage, by how long the request took in all: for each of
             `BANDS_NS` and one for what is longer, a sum for each stage.
-        told: requests by who told the time of each of `STAGES`; `None` = it is not known.
+        stage_sources: requests by the source of each of `STAGES`; `None` = it is not known.
         phases: nanoseconds in each sub-phase of `network`, where an HTTP hook reported it.
         client: nanoseconds of the application's own before its requests were handed over.
         retries: HTTP attempts after the first.
@@ -124,8 +124,8 @@ class Cell:
 
     __slots__ = (
         "bands", "cache_hits", "cached_tokens", "client", "e2e", "gaps", "input_tokens",
-        "output_tokens", "phases", "requests", "retries", "stages", "streamed", "told", "tpot",
-        "ttft",
+        "output_tokens", "phases", "requests", "retries", "stage_sources", "stages",
+        "streamed", "tpot", "ttft",
     )  # fmt: skip
 
     def __init__(self, bounds: Mapping[str, Sequence[int]], *, ours: bool) -> None:
@@ -140,7 +140,7 @@ class Cell:
         stages = STAGE_LABELS if ours else ()
         self.stages = {stage: Histogram(bounds[stage]) for stage in stages}
         self.bands = [[0] * len(STAGE_LABELS) for _ in range(len(BANDS_NS) + 1)]
-        self.told: dict[tuple[str | None, ...], int] = {}
+        self.stage_sources: dict[tuple[str | None, ...], int] = {}
         self.phases: dict[str, int] = {}
 
     def observe(self, row: Row, mark: Mark | None) -> None:
@@ -173,8 +173,8 @@ class Cell:
                 band[place] += ns
         self.cache_hits += row.cache_hit is True
         self.streamed += row.stream
-        told = tuple(map(stages.sources.get, STAGES))
-        self.told[told] = self.told.get(told, 0) + 1
+        by_stage = tuple(map(stages.sources.get, STAGES))
+        self.stage_sources[by_stage] = self.stage_sources.get(by_stage, 0) + 1
         self.client += stages.client or 0
         network, phases = row.timeline.network, self.phases
         for phase in _PHASES:
@@ -183,10 +183,10 @@ class Cell:
 
     @property
     def sources(self) -> dict[tuple[str, str], int]:
-        """Requests by stage and who told its time."""
+        """Requests by stage and its source."""
         found: dict[tuple[str, str], int] = {}
-        for told, count in self.told.items():
-            for stage, source in zip(STAGES, told, strict=True):
+        for by_stage, count in self.stage_sources.items():
+            for stage, source in zip(STAGES, by_stage, strict=True):
                 if source is not None:
                     found[stage, source] = found.get((stage, source), 0) + count
         return found
@@ -195,8 +195,8 @@ class Cell:
     def unknown(self) -> dict[str, int]:
         """Requests for which a stage is not known, by stage."""
         found = dict.fromkeys(STAGE_LABELS, 0)  # what is unattributed always is
-        for told, count in self.told.items():
-            for stage, source in zip(STAGES, told, strict=True):
+        for by_stage, count in self.stage_sources.items():
+            for stage, source in zip(STAGES, by_stage, strict=True):
                 if source is None:
                     found[stage] += count
         return found
@@ -221,8 +221,8 @@ class Cell:
         for mine, theirs in zip(self.bands, other.bands, strict=True):
             for place, ns in enumerate(theirs):
                 mine[place] += ns
-        for told, count in other.told.items():
-            self.told[told] = self.told.get(told, 0) + count
+        for by_stage, count in other.stage_sources.items():
+            self.stage_sources[by_stage] = self.stage_sources.get(by_stage, 0) + count
         for phase, ns in other.phases.items():
             self.phases[phase] = self.phases.get(phase, 0) + ns
 
@@ -234,8 +234,8 @@ class Aggregate:
         thresholds_s: seconds by metric (`e2e`, `ttft`, `tpot`, `inter_chunk_gap`) or stage, made
             bucket bounds so that the share within each is exact.
         ours: count what OpenTelemetry's GenAI metrics do not have, too: stages, `tpot`, `phases`.
-        tenants: tell tenants apart too.
-        details: tell operation, provider, server and error type apart too.
+        tenants: keep tenants apart too.
+        details: keep operation, provider, server and error type apart too.
         most_label_sets: above these, rows of new label sets are counted together under `other`.
         turns: gets the turns among the rows, which are no requests and not counted here.
 
@@ -269,14 +269,14 @@ class Aggregate:
         self._waiting: deque[Row] = deque()
 
     def add(self, row: Row) -> None:
-        """Count one row, by the time somebody reads."""
+        """Count one row, at the latest when the totals are read."""
         self._waiting.append(row)
         if len(self._waiting) >= _TOGETHER:
             with self._lock:
                 self._count()
 
     def _count(self) -> None:
-        """Count the rows that wait; whoever calls holds the lock."""
+        """Count the rows that wait; the calling code holds the lock."""
         waiting = self._waiting
         while waiting:
             row = waiting.popleft()
@@ -304,8 +304,8 @@ class Aggregate:
         )
         (self._cells.get(labels) or self._cell(labels)).observe(row, mark_of(row))
 
-    def _cell(self, told: Sequence[str]) -> Cell:
-        labels = Labels(*told)
+    def _cell(self, values: Sequence[str]) -> Cell:
+        labels = Labels(*values)
         if len(self._cells) >= self._most:
             internal_error(
                 "export.metrics.label_sets",
@@ -321,7 +321,7 @@ class Aggregate:
         """Return what was counted, added up by what `key` makes of the labels.
 
         Args:
-            key: what to tell apart.
+            key: the labels to keep apart.
             reset: start counting anew, for receivers that want differences.
         """
         found = self.cells(key, reset=reset)

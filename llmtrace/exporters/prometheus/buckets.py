@@ -1,4 +1,4 @@
-"""By which bounds are durations counted?
+"""The bucket bounds of duration histograms.
 
 Fine enough for LLM latencies, with every bound of OpenTelemetry's GenAI metrics and each threshold
 of a budget among them: the first fold out exactly, the share within the second is exact.

@@ -1,4 +1,4 @@
-"""How does Prometheus get at what all rows add up to?
+"""Expose the aggregate of all rows to Prometheus.
 
 A collector over the aggregate, in the application's registry: nothing is written twice, and a
 scrape sees every request up to now. `prometheus_client`'s multi-process mode does not see it.
@@ -80,7 +80,7 @@ class PrometheusSink:
             most_label_sets=max_label_sets,
             turns=self._agents.turn,
         )
-        # What alerts ask for of an outcome; of streams that are cut off, at what age.
+        # What alerts need of an outcome; of streams that are cut off, at what age.
         none = limits(thresholds_s or {})
         self._none = {"ttft": none["ttft"], "e2e": none["e2e"]}
         self._none_truncated = {**self._none, "e2e": edges(thresholds_s or {})["e2e"]}
@@ -226,7 +226,7 @@ class _Families:
         )
         self.tokens = CounterMetricFamily(
             "llmtrace_tokens",
-            "Tokens, where the server told; cached_input is a part of input.",
+            "Tokens, where the server reported them; cached_input is a part of input.",
             labels=(*labels, "type"),
         )
         self.unknown = CounterMetricFamily(
@@ -236,7 +236,7 @@ class _Families:
         )
         self.source = CounterMetricFamily(
             "llmtrace_stage_source",
-            "Requests for which a stage is known, by who told.",
+            "Requests for which a stage is known, by source.",
             labels=(*labels, "stage", "source"),
         )
         self.anatomy = CounterMetricFamily(
@@ -246,7 +246,7 @@ class _Families:
         )
         self.phase = CounterMetricFamily(
             "llmtrace_network_phase_seconds",
-            "Time in each sub-phase of the network stage, where somebody looked.",
+            "Time in each sub-phase of the network stage, where observed.",
             labels=(*labels, "phase"),
         )
         self.client = CounterMetricFamily(
