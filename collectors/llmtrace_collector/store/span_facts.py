@@ -47,7 +47,9 @@ _FIGURES: Final = {
 # What an engine reports is believed up to a day, as in `stages.reported`.
 _DAY_NS: Final = 86_400_000_000_000
 # Operations of OpenTelemetry's GenAI conventions that are no request for an answer.
-_NO_REQUEST: Final = (EXECUTE_TOOL, "invoke_agent", "create_agent", "embeddings", "rerank")
+_NO_REQUEST: Final = (
+    EXECUTE_TOOL, "invoke_agent", "invoke_workflow", "create_agent", "embeddings", "rerank",
+)  # fmt: skip
 _CLIENT: Final = "('Client', 'SPAN_KIND_CLIENT')"
 _FAILED: Final = "('Error', 'STATUS_CODE_ERROR')"
 

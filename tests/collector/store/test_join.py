@@ -345,6 +345,21 @@ def test_a_beacon_of_an_unknown_request_makes_no_row(store):
     assert fetch(store, [], "trace_id = {id:String}", id=tool.trace_id) == {}
 
 
+def test_a_workflow_or_an_agent_is_no_request(store):
+    """The span of a function around requests is none of them, whatever kind of span it is."""
+    spans = [
+        span(f"{name} answer", {"gen_ai.operation.name": name}, service="bot", kind="client")
+        for name in ("invoke_workflow", "invoke_agent", "create_agent")
+    ]
+    chat = span("chat", {"gen_ai.operation.name": "chat"}, service="bot", kind="client")
+    send(store, [*spans, chat])
+    join(store)
+
+    for one in spans:
+        assert fetch(store, [], "trace_id = {id:String}", id=one.trace_id) == {}
+    assert [*fetch(store, [], "trace_id = {id:String}", id=chat.trace_id)] == [chat.span_id]
+
+
 def test_plain_genai_spans_make_rows_of_what_is_known(store):
     """An application without llmtrace: its span is the wait; the engine's own tells the rest."""
     chat = span(
