@@ -91,19 +91,19 @@ def collecting(data: Path, **variables: str) -> Iterator[Collecting]:
     flags = {("listen", name): "0" for name in ("web", "otlp_http", "otlp_grpc")}
     config = load(None, {("data",): str(data), **flags}, environment)
     up, down = threading.Event(), asyncio.Event()
-    told: list[Collecting] = []
+    reported: list[Collecting] = []
     failed: list[BaseException] = []
 
     async def run() -> None:
         async with running(config) as places:
-            told.append(Collecting(places, asyncio.get_running_loop()))
+            reported.append(Collecting(places, asyncio.get_running_loop()))
             up.set()
             await down.wait()
 
     def work() -> None:
         try:
             asyncio.run(run())
-        except BaseException as error:  # told by whoever waits
+        except BaseException as error:  # raised by the waiting thread
             failed.append(error)
         finally:
             up.set()
@@ -115,9 +115,9 @@ def collecting(data: Path, **variables: str) -> Iterator[Collecting]:
         thread.join()
         raise failed[0]
     try:
-        yield told[0]
+        yield reported[0]
     finally:
-        told[0].loop.call_soon_threadsafe(down.set)
+        reported[0].loop.call_soon_threadsafe(down.set)
         thread.join()
         if failed:
             raise failed[0]
@@ -145,7 +145,7 @@ def as_otlp(rows: Sequence[Row]) -> bytes:
 
 def engine_span(row: Row, queue_s: float, prefill_s: float, decode_s: float) -> bytes:
     """Write what an engine's own span tells of a request, in the row's trace."""
-    told = {QUEUE: queue_s, PREFILL: prefill_s, DECODE: decode_s}
+    reported = {QUEUE: queue_s, PREFILL: prefill_s, DECODE: decode_s}
     span = Span(
         trace_id=bytes.fromhex(row.trace_id),
         span_id=bytes.fromhex(row.span_id)[::-1],
@@ -155,7 +155,8 @@ def engine_span(row: Row, queue_s: float, prefill_s: float, decode_s: float) -> 
         start_time_unix_nano=row.start,
         end_time_unix_nano=row.start + row.e2e_ns,
         attributes=[
-            KeyValue(key=name, value=AnyValue(double_value=value)) for name, value in told.items()
+            KeyValue(key=name, value=AnyValue(double_value=value))
+            for name, value in reported.items()
         ],
     )
     service = KeyValue(key="service.name", value=AnyValue(string_value="vllm"))

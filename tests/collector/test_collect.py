@@ -106,10 +106,10 @@ def test_rows_come_back_as_they_were_sent(collector):
         assert channel.unary_unary(service)(as_otlp(sent[3:]), timeout=60) == b""
 
     found = stored(collector, "there-and-back", 6)
-    for row, told in zip(sent, found, strict=True):
-        assert told.pop("told_by") == ["row"]
-        assert told == row.as_dict()
-        assert from_dict(told) == row
+    for row, actual in zip(sent, found, strict=True):
+        assert actual.pop("told_by") == ["row"]
+        assert actual == row.as_dict()
+        assert from_dict(actual) == row
     raw = collector.get(
         "/api/v1/rows?start=-1h&service=there-and-back",
         Accept="application/vnd.apache.arrow.stream",
@@ -138,16 +138,16 @@ def test_what_an_engine_tells_is_joined(collector):
     [row] = SENT["joined"]
     stored(collector, "joined", 1)
     collector.send(engine_span(row, 0.05, 0.1, 0.7))
-    told = wait_for(
+    actual = wait_for(
         lambda: next(
             (row for row in collector.rows("start=-1h&service=joined") if "queue_s" in row), None
         ),
         "the engine's figures in the row",
     )
 
-    assert (told["queue_s"], told["prefill_s"]) == (0.05, 0.1)
-    assert told["queue_source"] == "engine_span"
-    parts = sum(round(told.get(f"{name}_s", 0) * 1e9) for name in (*STAGES, "unattributed"))
+    assert (actual["queue_s"], actual["prefill_s"]) == (0.05, 0.1)
+    assert actual["queue_source"] == "engine_span"
+    parts = sum(round(actual.get(f"{name}_s", 0) * 1e9) for name in (*STAGES, "unattributed"))
     assert parts == row.e2e_ns
     trace = collector.json(f"/api/v1/traces/{row.trace_id}")
     assert [one["trace_id"] for one in trace["rows"]] == [row.trace_id]
@@ -155,7 +155,7 @@ def test_what_an_engine_tells_is_joined(collector):
 
 
 def test_figures_of_many(collector):
-    """Percentiles a minute, the slowest, and who told what."""
+    """Percentiles a minute, the slowest, and the sources."""
     stored(collector, "figures", 20)
     points = collector.json("/api/v1/stages?start=-10m&service=figures&step=60")["points"]
 
@@ -186,10 +186,10 @@ def test_figures_of_many(collector):
 )
 def test_questions_that_make_no_sense(collector, path, status, words):
     """Refused in words."""
-    code, told = refused(collector, path)
+    code, actual = refused(collector, path)
 
     assert code == status
-    assert told.startswith(words)
+    assert actual.startswith(words)
 
 
 def test_what_there_is(collector):
@@ -206,7 +206,7 @@ def test_what_there_is(collector):
 
 
 def test_events(collector):
-    """Told once, kept once; and only as JSON, which no web page can send unasked."""
+    """Sent once, kept once; and only as JSON, which no web page can send unasked."""
     event = json.dumps({"kind": "deploy", "text": "v2.3", "labels": {"service": "shop"}})
     post = {"data": event.encode(), "headers": {"Content-Type": "application/json"}}
     with urllib.request.urlopen(
@@ -384,7 +384,7 @@ def test_what_was_acknowledged_is_there_after_any_end(tmp_path):
 
 
 def test_a_port_that_is_taken(tmp_path):
-    """Told with what to do, and nothing is left running."""
+    """The error says what to do, and nothing is left running."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Do those who may send and read get in, over TLS, and nobody else?"""
+"""Do those who may send and read get in, over TLS, and no others?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOKEN = "0123456789abcdef-secret"
 
 
 def test_with_tokens_and_tls(tmp_path, capsys):
-    """Senders and readers show theirs; everything speaks TLS; nobody prints a token."""
+    """Senders and readers show theirs; everything speaks TLS; no token is printed."""
     (tmp_path / "send").write_text(TOKEN)
     (tmp_path / "read").write_text(TOKEN[::-1])
     subprocess.run(

@@ -1,4 +1,4 @@
-"""Is what people set read as they meant it, and what is wrong told so that they can mend it?"""
+"""Is what people set read as they meant it, and what is wrong reported with its fix?"""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_targets_of_every_kind(written, tmp_path):
         ("data: 5", "data: 5 is not a text of one line"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told(written, text, words):
+def test_what_is_wrong_is_reported(written, text, words):
     """Where, what, and what would do."""
     with pytest.raises(ConfigError, match=words):
         written(text)
@@ -143,7 +143,7 @@ def test_a_password_in_an_address_is_not_repeated(written):
 
 
 def test_a_variable_that_names_nothing(written):
-    """A slip in the environment is told as one in the file is."""
+    """A slip in the environment is reported as one in the file is."""
     with pytest.raises(ConfigError, match="did you mean LLMTRACE_COLLECT_LISTEN_WEB"):
         written("", {"LLMTRACE_COLLECT_LISTEN_WEBB": "1"})
 
@@ -156,7 +156,7 @@ def test_a_short_token_is_none(written, tmp_path):
 
 
 def test_listening_beyond_this_machine_without_a_token_is_said(written, tmp_path):
-    """It is refused, until somebody says that it is meant; then it is told at every start."""
+    """It is refused, until a setting allows it; then it is reported at every start."""
     (tmp_path / "token").write_text(TOKEN)
     places = "web: '0.0.0.0:4319', otlp_grpc: '10.0.0.1:4317', otlp_http: '127.0.0.2:4318'"
     with pytest.raises(

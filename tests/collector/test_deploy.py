@@ -110,7 +110,7 @@ def test_the_images_settings_hold(tmp_path: Path):
     assert made.log.format == "json"
 
 
-def test_the_images_ports_are_open_because_somebody_said_so():
+def test_the_images_ports_are_open_because_a_setting_says_so():
     """Without that, the image's own addresses are refused: they ask for no token."""
     given = dict(container_settings())
     with pytest.raises(ConfigError, match=f"{PREFIX}_LISTEN_OPEN=true"):

@@ -1,4 +1,4 @@
-"""Does `llmtrace doctor` say what a server reports, and what would mend the rest?"""
+"""Does `llmtrace doctor` say what a server reports, and what would fix the rest?"""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_values_are_shown_as_they_are_now():
     assert shown["waiting_by_reason"] == "capacity 0, deferred 0"
 
 
-def test_settings_that_can_be_seen_are_told_from_those_that_cannot():
+def test_settings_that_can_be_seen_are_distinguished_from_those_that_cannot():
     """Default buckets are too wide; spans and the plugin cannot be seen from outside."""
     with web.serving(VLLM) as url:
         found = settings(look(url))
@@ -78,7 +78,7 @@ def test_settings_that_can_be_seen_are_told_from_those_that_cannot():
 
 
 def test_finer_buckets_are_noticed():
-    """The setting is then told to be there."""
+    """The setting is then shown as present."""
     fine = SCRAPE.replace(
         'vllm:request_queue_time_seconds_bucket{engine="0",le="0.3"',
         'vllm:request_queue_time_seconds_bucket{engine="0",le="0.01"',
@@ -88,7 +88,7 @@ def test_finer_buckets_are_noticed():
 
 
 def test_a_setting_that_comes_with_a_later_version():
-    """Nobody is sent to look for a flag that is not there yet."""
+    """No advice names a flag that is not there yet."""
     old = {"/metrics": (200, pages.VLLM_0_6), "/version": (200, '{"version": "0.6.1"}')}
     with web.serving(old) as url:
         notes = {one.setting.split()[0]: one.note for one in look(url).settings}
@@ -96,7 +96,7 @@ def test_a_setting_that_comes_with_a_later_version():
     assert notes["--enable-per-request-metrics"].endswith("needs 0.25.0 at least")
 
 
-def test_a_version_is_bounded_by_names_where_none_is_told():
+def test_a_version_is_bounded_by_names_where_none_is_reported():
     """The page itself gives it away."""
     with web.serving({"/metrics": (200, SCRAPE)}) as url:
         assert look(url).version == "0.32.0 or later, by its names"
@@ -217,7 +217,7 @@ def test_what_is_not_known(answers, words):
         look(url)
 
 
-def test_nobody_there(capsys: pytest.CaptureFixture[str]):
+def test_nothing_listens_there(capsys: pytest.CaptureFixture[str]):
     """A server that is down is status 1, in one line."""
     with web.serving({}) as url:
         pass
@@ -257,7 +257,7 @@ def test_a_token_is_sent_and_not_shown(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_profile_of_one_s_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """An engine nobody here has heard of is known by a file."""
+    """An engine that is not built in is known by a file."""
     (tmp_path / "mine.yaml").write_text(
         "{engine: mine, title: My engine, kind: engine, path: /metrics, prefix: 'my:', "
         "recognise: ['my:jobs'], labels: {model: []}, "

@@ -105,7 +105,7 @@ def test_the_front_end_of_the_last_window():
 
 
 def test_a_target_that_is_down():
-    """Its signals are gone, and its failures are told."""
+    """Its signals are gone, and its failures are shown."""
     down = state("http://a:1/m", pages.LLAMA_CPP)
     down.up, down.reading, down.failures = False, None, Counter({"timeout": 3})
 
@@ -124,14 +124,14 @@ def test_a_target_that_is_down():
     ],
 )
 def test_a_target_says_what_it_is(page, kind):
-    """So that an engine that is down can be told from a GPU exporter that is."""
+    """So that an engine that is down can be distinguished from a GPU exporter that is."""
     found = exposed(state("http://a:1/m", page, labels=(("kind", "mine"),)))
 
     assert found["llmtrace_target_up", "instance=a:1", f"kind={kind}", "target_kind=mine"] == 1
 
 
 @pytest.mark.parametrize("texts", [(), ("process_cpu_seconds_total 3\n",)])
-def test_a_target_nobody_knows_has_no_kind(texts):
+def test_a_target_no_profile_knows_has_no_kind(texts):
     """It was never read, or no profile knows its page."""
     unknown = state("http://a:1/m", *texts)
     unknown.up = False
@@ -139,7 +139,7 @@ def test_a_target_nobody_knows_has_no_kind(texts):
     assert exposed(unknown)["llmtrace_target_up", "instance=a:1"] == 0
 
 
-def test_what_is_dropped_and_missing_is_told():
+def test_what_is_dropped_and_missing_is_reported():
     """A page that lost a name, and had a line that is none."""
     text = pages.scrape("vllm-0.32-metrics.txt").replace("vllm:kv_cache_usage_perc", "vllm:kv")
     found = exposed(state("http://a:1/m", text + "vllm:num_requests_running{ 3\n"))

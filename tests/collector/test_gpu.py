@@ -178,7 +178,7 @@ def test_what_holds_its_clocks_down():
 
 
 def test_xid_errors_are_counted_as_they_happen():
-    """By their number; none is a 0 that nobody has to look for."""
+    """By their number; none is a 0 that needs no search."""
     driver = Driver(xids=(79, 31, 79))
     found = values(driver)
 
@@ -249,6 +249,6 @@ def test_the_names_are_those_of_the_real_binding():
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a driver here")
 def test_a_machine_without_gpus():
-    """The real binding finds no driver, and that is told."""
+    """The real binding finds no driver, and that is reported."""
     with pytest.raises(SourceError, match="no GPU of NVIDIA's can be read here"):
         GpuReader()

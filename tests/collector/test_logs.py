@@ -48,7 +48,7 @@ def test_json():
 
 
 def test_what_was_raised_is_not_quoted():
-    """Its text may be what somebody sent."""
+    """Its text may be what a client sent."""
     assert not any("secret" in line for form in ("text", "json") for line in logged(form))
 
 

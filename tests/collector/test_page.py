@@ -81,7 +81,7 @@ def test_lines_that_change_places_are_found_again():
         assert read(reader, text) == expected(text)
 
 
-def test_what_nobody_asked_for_is_not_kept():
+def test_what_was_not_requested_is_not_kept():
     """Only the series wanted are in memory."""
     reader = ExpositionParser(lambda name: name == "a")
 

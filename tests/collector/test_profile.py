@@ -45,7 +45,7 @@ def test_every_engine_gateway_and_exporter_has_a_profile():
     ]  # fmt: skip
 
 
-def test_every_signal_has_somebody_who_reports_it():
+def test_every_signal_has_a_source():
     """A signal that only our own GPU reader gives is named here, all others are in a profile."""
     given = {name for one in builtin_profiles() for name in one.signals}
     by_nvml = {"gpu_throttled", "gpu_power_limit", "gpu_sm_clock_max", "gpu_xid_errors"}
@@ -66,8 +66,10 @@ def test_engines_say_of_every_stage_whether_they_have_it():
     """Of what makes the stages, a profile has the name or says why there is none."""
     for one in builtin_profiles():
         if one.kind == "engine":
-            told = {*one.signals, *one.absent}
-            assert {"queue", "prefill", "decode", "ttft", "itl", "e2e"} - told == set(), one.engine
+            shown = {*one.signals, *one.absent}
+            assert {"queue", "prefill", "decode", "ttft", "itl", "e2e"} - shown == set(), (
+                one.engine
+            )
 
 
 def test_names_begin_with_their_prefix():
@@ -181,7 +183,7 @@ def test_a_folder_of_one_s_own(tmp_path: Path):
 
 
 def test_a_folder_without_profiles(tmp_path: Path):
-    """A wrong path is told, not ignored."""
+    """A wrong path is an error, not ignored."""
     with pytest.raises(ConfigError, match=r"no \*\.yaml in it"):
         load_profiles(tmp_path / "nowhere")
 

@@ -105,7 +105,7 @@ def test_every_way_to_fail_has_its_word(handle, reason, caplog):
     assert sum("a target is not read" in line for line in caplog.messages) == 1
 
 
-def test_nobody_there():
+def test_nothing_listens_there():
     """A target that is down is a failure of its own kind, and comes back when it does."""
 
     async def main() -> None:
@@ -218,7 +218,7 @@ def test_targets_of_a_server():
 
 
 def test_more_targets_than_are_read(caplog):
-    """The bound is told, and those beyond it are counted."""
+    """The bound is reported, and those beyond it are counted."""
     settings = ScrapeSettings(refresh_s=0.1, most_targets=3)
 
     async def main() -> None:
@@ -244,9 +244,9 @@ def test_a_missing_name_is_logged_once(caplog):
 
     with caplog.at_level(logging.WARNING, "llmtrace.collector"):
         asyncio.run(main())
-    told = [line for line in caplog.messages if "kv_usage" in line]
-    assert len(told) == 1
-    assert "vllm:kv_cache_usage_perc, vllm:gpu_cache_usage_perc" in told[0]
+    shown = [line for line in caplog.messages if "kv_usage" in line]
+    assert len(shown) == 1
+    assert "vllm:kv_cache_usage_perc, vllm:gpu_cache_usage_perc" in shown[0]
 
 
 @pytest.mark.parametrize(
@@ -259,13 +259,13 @@ def test_a_missing_name_is_logged_once(caplog):
     ],
 )
 def test_wrong_settings(changes, words):
-    """They are told before anything is read."""
+    """They are reported before anything is read."""
     with pytest.raises(ConfigError, match=words):
         ScrapeSettings(**changes)
 
 
 def test_one_source_that_breaks_does_not_stop_the_others():
-    """Not even with an error nobody thought of."""
+    """Not even with an unforeseen error."""
 
     class Broken:
         name = "broken"

@@ -207,7 +207,7 @@ def test_a_store_that_is_away(versions):
 
     async def rounds() -> None:
         task = asyncio.create_task(tally.run())
-        while tally.failures < 2:  # noqa: ASYNC110 - it tells nobody
+        while tally.failures < 2:  # noqa: ASYNC110 - it notifies no one
             await asyncio.sleep(0.01)
         versions.broken = False
         while not tally.rows:  # noqa: ASYNC110

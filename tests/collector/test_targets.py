@@ -1,4 +1,4 @@
-"""Are lists of targets read as Prometheus reads them, and told when they are wrong?"""
+"""Are lists of targets read as Prometheus reads them, and errors in them reported?"""
 
 from __future__ import annotations
 

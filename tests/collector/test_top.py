@@ -42,7 +42,7 @@ def test_it_fits_and_says_it(width):
 
 
 def test_wide_terminals_show_the_last_half_hour():
-    """With the seven minutes nobody asked left blank."""
+    """With the seven minutes without requests left blank."""
     assert "last half hour" in drawn(view(), 100)
     assert "last half hour" not in drawn(view(), 80)
 
@@ -89,7 +89,7 @@ def test_what_does_not_answer(status, body, words):
         ask(Collector(url))
 
 
-def test_nobody_there(capsys):
+def test_nothing_listens_there(capsys):
     """The command says how to start one."""
     assert main(["top", "--url", "http://127.0.0.1:9", "--once"]) == 1
     assert "start one with `llmtrace collect`" in capsys.readouterr().err

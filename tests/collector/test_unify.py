@@ -91,7 +91,7 @@ def test_a_real_vllm_page():
 
 
 def test_a_real_page_with_all_flags_on():
-    """Families nobody asked for change nothing; TTFT counts two requests that were given up."""
+    """Families that are not wanted change nothing; TTFT counts two requests that were given up."""
     found = values(read(pages.scrape("vllm-0.32-metrics-flags.txt")))
 
     assert found["ttft"] == (3.974428654, 64.0)
@@ -121,7 +121,7 @@ def test_a_real_page_of_two_data_parallel_ranks():
 
 
 def test_a_real_page_of_speculative_decoding():
-    """Drafts are told, by position too; custom buckets are taken as they come."""
+    """Drafts are reported, by position too; custom buckets are taken as they come."""
     reading = read(pages.scrape("vllm-0.32-metrics-specdecode.txt"))
     found = values(reading)
 
@@ -219,7 +219,7 @@ def test_a_router_that_exports_engines_again_is_not_counted_twice():
 
 
 def test_a_router_and_an_engine_on_one_page():
-    """Series with the router's label are nobody's; the engine's own still count once."""
+    """Series with the router's label belong to no engine; the engine's own still count once."""
     federated = 'vllm:num_requests_running{server="http://a:8000"} 5.0\n' + pages.RAY.replace(
         "ray_vllm_", "vllm:"
     )
@@ -228,7 +228,7 @@ def test_a_router_and_an_engine_on_one_page():
 
 
 def test_a_renamed_metric_is_missing_and_no_reason_is_known():
-    """What should be there and is not is told apart from what cannot be there."""
+    """What should be there and is not is distinguished from what cannot be there."""
     text = pages.scrape("vllm-0.32-metrics.txt").replace(
         "vllm:kv_cache_usage_perc", "vllm:kv_fill"
     )
@@ -244,7 +244,7 @@ def test_a_renamed_metric_is_missing_and_no_reason_is_known():
 
 
 def test_sglang():
-    """Ranks of one engine say the same; the lowest speaks for all, and stages are told apart."""
+    """Ranks of one engine say the same; the lowest speaks for all; stages are distinguished."""
     found = values(read(pages.SGLANG))
 
     assert found["running"] == 8.0
@@ -437,7 +437,7 @@ def test_not_a_number_is_not_reported():
     assert found == {"waiting": 1.0}
 
 
-def test_a_page_nobody_knows():
+def test_a_page_no_profile_knows():
     """It is read, and comes to nothing."""
     assert read("up 1\n# nothing else\n") == Reading()
 

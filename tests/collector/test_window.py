@@ -159,7 +159,7 @@ def test_the_real_scrape_agrees_with_what_was_worked_out_by_hand():
 
 
 def test_each_replica_has_its_own_window():
-    """Data-parallel ranks are told apart, so that one's queue is not averaged away."""
+    """Data-parallel ranks are distinguished, so that one's queue is not averaged away."""
     unifier = Unifier(builtin_profiles())
     reading = unifier.read(pages.scrape("vllm-0.32-metrics-dp2.txt"))
     found = {dict(one.labels)["replica"]: one for one in windows(Reading(), reading)}

@@ -36,7 +36,7 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one byte at a time, for ever."""
+    """Answer one byte at a time, without end."""
     await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
     while True:

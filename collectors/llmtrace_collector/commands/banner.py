@@ -1,4 +1,4 @@
-"""What does somebody see who starts a collector: what listens where, and how to point at it?"""
+"""Write what a starting collector shows: the addresses it listens on, and how to send to them."""
 
 from __future__ import annotations
 

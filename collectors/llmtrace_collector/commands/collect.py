@@ -100,7 +100,7 @@ def run(
 
 @dataclass(slots=True)
 class State:
-    """How far this process is; read by whoever asks whether it is ready."""
+    """How far this process is; read by readiness checks."""
 
     ready: bool = False
     stopping: bool = False
@@ -266,7 +266,7 @@ def _look_for_room(config: Config) -> None:
 
 
 def _make_folder(data: Path) -> None:
-    """Make the folder of the data, for nobody else to read.
+    """Make the folder of the data, readable by its owner alone.
 
     Raises:
         ConfigError: it cannot be made.

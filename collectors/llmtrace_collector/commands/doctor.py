@@ -1,4 +1,4 @@
-"""What does an engine or gateway report, what not, and which settings would mend that?
+"""What does an engine or gateway report, what not, and which settings would fix that?
 
 One look at a server from outside: its page, its version, and (only if asked to) one request of one
 token. `examine` returns what was found; `show` makes a table of it.
@@ -97,7 +97,7 @@ class Report:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Signals without which the stages of requests cannot be told, and that are not there."""
+        """Signals without which the stages of requests cannot be known, and that are not there."""
         return tuple(
             one.signal
             for one in self.signals
@@ -263,7 +263,7 @@ async def _page(
             problems.append(f"{shown(page)} is a page of nothing that is known here")
     known = ", ".join(profile.title for profile in profiles)
     raise SourceError(
-        f"{'; '.join(problems)}. Known are {known}. Some have no page until they are told to: "
+        f"{'; '.join(problems)}. Known are {known}. Some serve no page unless enabled: "
         f"SGLang --enable-metrics, llama.cpp --metrics, LiteLLM callbacks: [prometheus]"
     )
 
@@ -276,15 +276,15 @@ async def _version(
             path, key = profile.version
             try:
                 text = await server.get(session, server.base + path, _SMALL)
-                told = _told(read_json(text, server.base + path), key)
+                version = _version_in(read_json(text, server.base + path), key)
             except FetchError:
-                continue  # old versions do not tell
-            if told is not None:
-                return told
+                continue  # old versions do not report it
+            if version is not None:
+                return version
     return None
 
 
-def _told(content: object, key: str) -> str | None:
+def _version_in(content: object, key: str) -> str | None:
     value = content.get(key) if isinstance(content, Mapping) else None
     return value[:64] if isinstance(value, str) and value else None
 
@@ -351,7 +351,7 @@ def _carries_figures(text: str) -> bool:
 def _at_least(reading: Reading) -> str:
     """Bound a version by the names on its page."""
     if reading.oldest is None:
-        return "not told"
+        return "not reported"
     if reading.newest is not None:
         return f"{show_version(reading.oldest)} to {show_version(reading.newest)}, by its names"
     return f"{show_version(reading.oldest)} or later, by its names"

@@ -49,7 +49,7 @@ def _clock(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    # Whoever gets a line break into a log writes lines of their own there.
+    # Text with a line break in it could forge lines of a log.
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 

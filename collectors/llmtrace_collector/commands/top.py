@@ -98,10 +98,10 @@ def ask(collector: Collector) -> Mapping[str, Any]:
     Raises:
         SourceError: it did not answer with that.
     """
-    told = collector.get("live")
-    if not isinstance(told, dict) or "stages" not in told:
+    live = collector.get("live")
+    if not isinstance(live, dict) or "stages" not in live:
         raise SourceError(f"{collector.url} is no collector of llmtrace's")
-    return told
+    return live
 
 
 def picture(live: Mapping[str, Any], width: int) -> RenderableType:
@@ -197,7 +197,7 @@ def _verdict(line: Mapping[str, Any]) -> Text:
 def spark(
     times: Sequence[int], values: Sequence[float | None], now: float, minutes: int = _SPARK_MINUTES
 ) -> str:
-    """Draw the last minutes as blocks, the highest of them full; a space = nothing told.
+    """Draw the last minutes as blocks, the highest of them full; a space = not reported.
 
     Example:
         >>> spark([0, 60, 180], [1.0, 4.0, 2.0], now=240.0, minutes=4)

@@ -48,7 +48,7 @@ Read = Callable[[Any, Where], T]
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value somebody gave, as they wrote it."""
+    """A value of a setting, as it was written."""
 
     value: Any
     where: Where
@@ -58,7 +58,7 @@ def setting(default: T, read: Read[T], words: str) -> T:
     """Make a field that is a setting.
 
     Args:
-        default: if nobody gives it.
+        default: where the setting is left out.
         read: makes the value of what was given; raises `ConfigError`.
         words: what it is, for the documents.
     """

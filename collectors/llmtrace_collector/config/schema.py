@@ -201,7 +201,7 @@ def budgets(value: Any, where: Where) -> Budgets:
 
 
 def data_folder() -> Path:
-    """Return where data are kept if nobody says."""
+    """Return where data are kept by default."""
     state = os.environ.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "llmtrace"
 
@@ -436,7 +436,7 @@ def load(
         environment: default: this process's own.
 
     Raises:
-        ConfigError: something is wrong; says what, where and how to mend it.
+        ConfigError: something is wrong; says what, where and how to fix it.
     """
     variables = os.environ if environment is None else environment
     here = Path.cwd()

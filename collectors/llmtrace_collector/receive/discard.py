@@ -1,8 +1,8 @@
-"""What becomes of OTLP metrics and logs, which nothing here keeps?
+"""Take OTLP metrics and logs, count them, and drop them: nothing here stores them.
 
-Applications send them to where they send spans, unless told otherwise. They are taken, counted and
-dropped: what our metrics say is worked out of the spans, and an exporter that is refused
-would warn its user of a loss that is none.
+Applications send them to where they send spans, unless configured otherwise. The collector's
+metrics are made from the spans, and an exporter that is rejected would warn its user of a loss
+that is none.
 """
 
 from __future__ import annotations

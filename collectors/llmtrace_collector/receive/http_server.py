@@ -33,10 +33,10 @@ class HttpServer:
     Args:
         app: the application; it gets no lifespan events.
         host: to listen on.
-        port: likewise; 0 for any that is free.
+        port: of that; 0 for any that is free.
         limits: of connections and their pace.
         counted: where connections are counted.
-        certificate: PEM, for TLS; `key` likewise.
+        certificate: PEM, for TLS; `key` is its key, PEM too.
         client_ca: PEM; a client must show a certificate that one in there signed.
     """
 
@@ -81,7 +81,7 @@ class HttpServer:
         """Listen.
 
         Raises:
-            ConfigError: nobody can listen there, or the certificate is none.
+            ConfigError: the address cannot be listened on, or the certificate is none.
         """
         host, port = self._where
         try:
@@ -141,7 +141,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to whoever runs the process."""
+        """Leave signals to the process that runs it."""
         yield
 
 

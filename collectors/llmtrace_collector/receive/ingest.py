@@ -1,4 +1,4 @@
-"""How does what was acknowledged get from the spool into the store, and become rows?
+"""Move acknowledged spans from the spool into the store, and have the store make rows of them.
 
 One thread: takes a batch, inserts it under its token, notes that, and every few seconds has the
 store join. While the store fails it waits, longer each time; nothing that was acknowledged is
@@ -45,7 +45,7 @@ _TRIES: Final = 4
 _TRIES_DIVIDED: Final = 2
 _TRIES_ALONE: Final = 3
 _DIVIDED_PAUSE_S: Final = 0.05
-# Others may write to the same store: the join is not left out for ever.
+# Others may write to the same store: the join still runs now and then.
 _IDLE: Final = 10
 
 
@@ -67,8 +67,9 @@ class IngestSettings:
         interval_s: a batch waits for more at most so long; longer where storing one takes long, so
             that a store is not kept busy with small ones.
         batch_bytes: a batch waits no longer, and is not much longer.
-        batch_spans: likewise.
-        batch_expanded_bytes: likewise, of its spans with a copy of resource and scope in each.
+        batch_spans: the same bound, in spans.
+        batch_expanded_bytes: the same bound, in bytes of its spans, each with a copy of its
+            resource and scope.
         join_s: between two joins; longer where one takes long, or nothing was stored meanwhile.
         backoff_s: first pause after a failure of the store; it doubles up to `most_backoff_s`.
         most_backoff_s: the longest pause.

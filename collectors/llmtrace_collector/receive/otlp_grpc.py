@@ -51,7 +51,7 @@ async def start_grpc(
         The server, and the port it listens on.
 
     Raises:
-        ConfigError: nobody can listen there.
+        ConfigError: the address cannot be listened on.
     """
     server = grpc.aio.server(
         options=_options(intake.limits), maximum_concurrent_rpcs=intake.limits.connections
@@ -82,7 +82,7 @@ def _options(limits: ReceiveLimits) -> list[tuple[str, Any]]:
         ("grpc.max_metadata_size", 16 << 10),
         ("grpc.max_concurrent_streams", 100),  # of one connection
         ("grpc.server_handshake_timeout_ms", int(limits.head_s * _MS)),
-        # Whoever went away without a word is found out, and the connection closed.
+        # A client that disappeared is noticed, and its connection closed.
         ("grpc.keepalive_time_ms", int(limits.idle_s * _MS)),
         ("grpc.keepalive_timeout_ms", int(limits.head_s * _MS)),
         ("grpc.http2.min_ping_interval_without_data_ms", 10 * _MS),

@@ -191,8 +191,8 @@ async def _read(
 async def _read_on(
     headers: Headers, receive: Receive, intake: Intake, weight: Weight, most: int
 ) -> bytes:
-    told = headers.get("content-length", "")
-    length = int(told) if told.isdecimal() else None
+    declared = headers.get("content-length", "")
+    length = int(declared) if declared.isdecimal() else None
     if length is not None and length <= most:
         intake.weigh(weight, length)
     refusal: RefusedError | None = None
@@ -243,14 +243,14 @@ def _encoded(message: Message, kind: str) -> bytes:
 
 
 def _cors(origin: str, headers: str) -> Iterable[tuple[bytes, bytes]]:
-    told: Mapping[str, str] = {
+    answer_headers: Mapping[str, str] = {
         "access-control-allow-origin": origin,
         "access-control-allow-methods": "POST",
         "access-control-allow-headers": headers,
         "access-control-max-age": "86400",
         "vary": "origin",
     }
-    return [(name.encode(), value.encode("latin-1")) for name, value in told.items()]
+    return [(name.encode(), value.encode("latin-1")) for name, value in answer_headers.items()]
 
 
 _NO_CONTENT: Final = 204

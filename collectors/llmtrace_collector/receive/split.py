@@ -25,7 +25,7 @@ def readable(
     Args:
         body: `ExportTraceServiceRequest`.
         can_read: says of the bytes of a span whether it can be read.
-        can_group: likewise, of a request that holds the spans of one resource.
+        can_group: the same, of a request that holds the spans of one resource.
 
     Raises:
         ValueError: these are no messages in one another.

@@ -190,7 +190,7 @@ class Spool:
             )
 
     def wake(self) -> None:
-        """Have whoever is in `wait` look again whether it is over."""
+        """Have the thread in `wait` check again whether it is over."""
         with self._grown:
             self._grown.notify_all()
 
@@ -293,7 +293,7 @@ class Spool:
                 os.fdatasync(self._file)
                 self.counted.syncs += 1
         except OSError:
-            # After a failed sync nobody knows what the disk has: go on in another file.
+            # After a failed sync it is unknown what the disk has: go on in another file.
             with suppress(OSError):
                 os.ftruncate(self._file, self._end)
             self._leave_file()
@@ -357,7 +357,7 @@ class Spool:
     ) -> Batch | None:
         """Return what comes next, at most so much of it; `None` = all is stored.
 
-        The same batch again until `stored` is told of it, also in the process's next life.
+        The same batch again until `stored` is called with it, also in the process's next life.
 
         Raises:
             OSError: the disk does not let it be read, or be noted that it is taken.

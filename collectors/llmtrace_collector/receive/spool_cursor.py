@@ -3,7 +3,7 @@
 One small file, written in place and in two halves by turns: it needs no room on a full disk, and
 of the two at least one is whole whenever the machine dies.
 
-Before a batch is inserted its end is written down (`planned`). Whoever comes back after a crash
+Before a batch is inserted its end is written down (`planned`). A process that starts after a crash
 inserts exactly that batch again, under the same token, which the store takes once.
 """
 

@@ -44,8 +44,8 @@ class Record:
 
 def head(payload: bytes, spans: int, expanded: int = 0) -> bytes:
     """Return what is written before a payload."""
-    told = _HEAD.pack(MARK, len(payload), spans, max(expanded, len(payload)))
-    return told + _CHECK.pack(zlib.crc32(payload, zlib.crc32(told)))
+    head = _HEAD.pack(MARK, len(payload), spans, max(expanded, len(payload)))
+    return head + _CHECK.pack(zlib.crc32(payload, zlib.crc32(head)))
 
 
 def records(data: bytes, start: int = 0) -> Iterator[Record]:

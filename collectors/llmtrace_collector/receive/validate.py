@@ -52,7 +52,7 @@ class Checked:
 
     @property
     def words(self) -> str:
-        """What the sender is told of the spans left out."""
+        """The message to the sender about the spans left out."""
         return "; ".join(f"{count} refused: {_WORDS[why]}" for why, count in self.refused.items())
 
 
@@ -101,7 +101,7 @@ def check_request(
 ) -> Checked:
     """Say what of a request that was read can be stored; see `check`."""
     if body and not request.resource_spans:
-        # Other bytes often pass for fields that nobody knows.
+        # Other bytes often pass for unknown fields.
         raise RefusedError("bad_data", "the body holds no resource spans")
     spans = 0
     wrong: list[tuple[ScopeSpans, int, str]] = []

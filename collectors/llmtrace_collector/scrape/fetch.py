@@ -17,7 +17,7 @@ import aiohttp
 from llmtrace.errors import ConfigError, SourceError
 
 Reason = Literal[
-    "connect",  # nobody listens there, or the name is not known
+    "connect",  # nothing listens there, or the name is not known
     "tls",
     "timeout",
     "http",  # another status than 200
@@ -30,7 +30,7 @@ Reason = Literal[
 
 _CHUNK: Final = 1 << 16
 _LARGE: Final = 1 << 18
-# OpenMetrics is asked for by nobody: it says the same of engines, with more to parse.
+# OpenMetrics is not requested: it says the same of engines, with more to parse.
 _HEADERS: Final = {
     "Accept": "text/plain;version=0.0.4;q=1,*/*;q=0.1",
     # Compressing costs an engine's event loop milliseconds; the network here is a data centre's.

@@ -55,8 +55,8 @@ class Prometheus(Collector):
         Raises:
             SourceError: it does not answer, or answers what no Prometheus does.
         """
-        told = self.get(path, **parameters)
-        data = told.get("data") if isinstance(told, dict) else None
+        response = self.get(path, **parameters)
+        data = response.get("data") if isinstance(response, dict) else None
         found = data.get("result") if isinstance(data, dict) else data
         if not isinstance(found, list):
             raise SourceError(f"{self.url} does not answer as a Prometheus does")
@@ -72,7 +72,7 @@ def read_signals(
         url: of the Prometheus.
         token_file: a file with the token it wants; `None` = it wants none.
         window: which time.
-        progress: told how far it is.
+        progress: called with how far it is.
 
     Returns:
         The signals, and what people must know of them.
@@ -212,8 +212,8 @@ def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _labels(series: Any) -> dict[str, str]:
-    told = series.get("metric") if isinstance(series, dict) else None
-    return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+    labels = series.get("metric") if isinstance(series, dict) else None
+    return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
 
 
 def _values(series: Series) -> Iterator[tuple[float, float]]:

@@ -1,6 +1,6 @@
-"""What did each target say last, and how is it?
+"""Read the metrics page of every target at its interval, and keep the last reading of each.
 
-One task a target, each at its own moment of the interval: who is slow or hangs delays nobody else.
+One task a target, each at its own moment of the interval: a slow target delays no other.
 A failure keeps the target's last reading out of sight (it is no longer true) and is counted.
 """
 
@@ -97,7 +97,7 @@ class TargetState:
     took_s: float | None = None
     read_at: float | None = None
     late: int = 0
-    told_missing: frozenset[tuple[str, str]] = frozenset()
+    reported_missing: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def kind(self) -> ProfileKind | None:
@@ -286,9 +286,9 @@ class Scraper:
         unexplained = {
             (one.signal, ", ".join(one.names)) for one in reading.missing if not one.why
         }
-        for signal, names in sorted(unexplained - state.told_missing):
+        for signal, names in sorted(unexplained - state.reported_missing):
             logger.warning(
                 "%s: %s is not reported: no %s on the page of %s",
                 shown(state.target.url), signal, names, "/".join(reading.profiles),
             )  # fmt: skip
-        state.told_missing |= unexplained
+        state.reported_missing |= unexplained

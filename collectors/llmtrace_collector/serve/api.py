@@ -261,7 +261,7 @@ class Api:
         return JSONResponse({"replayed": count}, 202)
 
     async def _ask(self, ask: Callable[[], T], request: Request | None = None) -> T:
-        """Ask the store in a thread, until the answer is there or nobody waits for it.
+        """Ask the store in a thread, until the answer is there or the client has disconnected.
 
         Args:
             ask: returns the answer.
@@ -270,7 +270,7 @@ class Api:
         Raises:
             StoreError: it took too long, or the sender has left.
         """
-        # Only while it runs: who reads slowly keeps nobody else from asking.
+        # Only while it runs: a slow client blocks no other query.
         async with asyncio.timeout(_PATIENCE_S):
             await self._room.acquire()
         question = Question(_MAX_S)
@@ -298,7 +298,7 @@ class Api:
     def _asked(self, running: asyncio.Future[Any]) -> None:
         self._room.release()
         if not running.cancelled():
-            running.exception()  # seen, also where nobody waits for it any more
+            running.exception()  # seen, also where no client waits for it any more
 
     def _end(self, name: str) -> None:
         try:
@@ -315,7 +315,7 @@ class Api:
         else:
             kind, encode = NDJSON, _ndjson
         pieces = encode(ask())
-        # The first piece before the answer begins: what is wrong can still be told.
+        # The first piece before the answer begins: an error can still be reported.
         first = await self._ask(lambda: next(pieces, b""), request)
         return StreamingResponse(self._pieces(first, pieces), media_type=kind)
 

@@ -3,7 +3,7 @@
 /                  the live page; tells nothing by itself
 /metrics           for Prometheus
 /api/v1/...        the read API (docs/collector.md)
-/healthz, /readyz  for whoever starts and watches this process
+/healthz, /readyz  for orchestrators that start and watch this process
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from llmtrace_collector.metrics.endpoint import MetricsPage
 from llmtrace_collector.receive.auth import Secret
 from llmtrace_collector.serve.auth import Guard
 
-# Nothing is told there: orchestrators have no token, and the page asks for one.
+# Nothing is shown there: orchestrators have no token, and the page asks for one.
 FREE: Final = ("/", "/healthz", "/readyz")
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
@@ -87,12 +87,12 @@ def make_app(
         del request
         reason = why_not_ready()
         status = "ready" if reason is None else "not ready"
-        told: dict[str, Any] = {"status": status}
+        body: dict[str, Any] = {"status": status}
         if reason is not None:
-            told["reason"] = reason
+            body["reason"] = reason
         if count := quarantined():
-            told["quarantined_requests"] = count
-        return JSONResponse(told, 200 if reason is None else 503)
+            body["quarantined_requests"] = count
+        return JSONResponse(body, 200 if reason is None else 503)
 
     app = Starlette(
         routes=[

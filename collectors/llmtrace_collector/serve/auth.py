@@ -1,6 +1,6 @@
 """Who may ask? Those who show the token, if one is set, at a name this machine is known by.
 
-The name is checked because a page of somebody else's, open in a browser here, could otherwise have
+The name is checked because a page of another site, open in a browser here, could otherwise have
 its own name resolve to this machine and read along.
 """
 
@@ -28,7 +28,7 @@ class Guard:
 
     Args:
         app: what is guarded.
-        token: to be shown as `Authorization: Bearer`; `None` = nobody need show one.
+        token: to be shown as `Authorization: Bearer`; `None` = none is required.
         hosts: names and addresses it may be asked as; `None` = any.
         free: paths for which no token is needed: they tell nothing.
     """
@@ -71,7 +71,7 @@ class Guard:
 def hosts_for(address: Address, more: Collection[str]) -> Collection[str] | None:
     """Return the names an address may be asked as; `None` = any.
 
-    Who listens on all addresses is known by names nobody here can know.
+    A server on all addresses has names that are not known here.
     """
     if not address.is_loopback and not more:
         return None

@@ -84,10 +84,10 @@ def _of_target(state: TargetState) -> Iterator[EngineLine]:
         if name in _NOW:
             values[name] = values.get(name, 0.0) + one.value
     windows = {_replica(window.labels): window for window in state.windows}
-    told = {key: values for key, values in found.items() if values}
-    if not told and not any(one.signal.room == "gpu" for one in reading.measured):
-        told = dict(list(found.items())[:1]) or {(None, None, None): {}}
-    for key, values in told.items():
+    replicas = {key: values for key, values in found.items() if values}
+    if not replicas and not any(one.signal.room == "gpu" for one in reading.measured):
+        replicas = dict(list(found.items())[:1]) or {(None, None, None): {}}
+    for key, values in replicas.items():
         engine, model, replica = key
         window = windows.get(key)
         yield EngineLine(

@@ -1,4 +1,4 @@
-"""What did somebody do to the system, as they tell it over HTTP?
+"""Take events (a deploy, a change of settings) over HTTP into the store.
 
 One JSON object or a list of them: `{"kind": "deploy", "text": "v2.3", "t": unix seconds}`.
 """

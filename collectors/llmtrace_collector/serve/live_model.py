@@ -1,4 +1,4 @@
-"""What does somebody see who looks now: stages against the budget, the last hour, the engines?
+"""Put together what the live page shows: stages against the budget, the last hour, the engines.
 
 One object, made of what the store counted and of what targets said last. The live page and
 `llmtrace top` show it; neither computes anything.
@@ -36,7 +36,7 @@ class Counted:
         p50_ns, high_ns: its median, and its quantile at the budget's objective.
         within: how many of those that tell it are within the limit; 0 without one.
         sum_ns: of all.
-        sources: who told it.
+        sources: of its durations.
     """
 
     known: int

@@ -57,10 +57,10 @@ def counted(
     if done is None:
         return outcomes, {}
     width = 5
-    told = {}
+    counts = {}
     for place, name in enumerate(NAMES):
         known, both, within, total, sources = done[2 + width * place : 2 + width * (place + 1)]
-        told[name] = Counted(
+        counts[name] = Counted(
             known=int(known),
             p50_ns=float(both[0]) if known else None,
             high_ns=float(both[1]) if known else None,
@@ -68,7 +68,7 @@ def counted(
             sum_ns=float(total or 0),
             sources=tuple(str(source) for source in sources),
         )
-    return outcomes, told
+    return outcomes, counts
 
 
 def _sources(name: str) -> str:

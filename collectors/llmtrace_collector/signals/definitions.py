@@ -16,7 +16,7 @@ Merge = Literal["sum", "mean", "max"]
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One signal, whoever reports it.
+    """One signal, the same for every source.
 
     Attributes:
         name: the word profiles use.

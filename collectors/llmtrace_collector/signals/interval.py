@@ -29,10 +29,10 @@ class Mean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What one engine replica did between two readings; `None` = not told, or nothing happened.
+    """What one engine replica did between two readings; `None` = not reported, or no work.
 
     Attributes:
-        labels: `engine` and, where told, `model` and `replica`.
+        labels: `engine` and, where reported, `model` and `replica`.
         restarted: the engine began anew meanwhile, so this holds what came after that.
         means: average of each duration the engine times, by signal.
         frontend_s: TTFT less queue and prefill: template, tokenising, IPC; never below 0.
@@ -126,7 +126,7 @@ def _window(labels: Labels, old: _Side, new: _Side, *, fresh: bool) -> Window:
     def rise(name: str) -> float | None:
         return _rise(base.get((name, "")), new.get((name, "")))
 
-    def told(name: str, counted: float | None, ratio: float | None) -> float | None:
+    def ratio_of(name: str, counted: float | None, ratio: float | None) -> float | None:
         # Where an engine counts, its counts tell of this window; its own ratio, of who knows when.
         return ratio if counted is not None else _level(new, name)
 
@@ -140,9 +140,9 @@ def _window(labels: Labels, old: _Side, new: _Side, *, fresh: bool) -> Window:
         means=means,
         frontend_s=_frontend(means),
         given_up=_given_up(base, new),
-        prefix_hit_ratio=told("prefix_hit_ratio", queries, _ratio(hits, queries)),
-        spec_accept_ratio=told("spec_accept_ratio", drafted, _ratio(accepted, drafted)),
-        spec_accept_length=told(
+        prefix_hit_ratio=ratio_of("prefix_hit_ratio", queries, _ratio(hits, queries)),
+        spec_accept_ratio=ratio_of("spec_accept_ratio", drafted, _ratio(accepted, drafted)),
+        spec_accept_length=ratio_of(
             "spec_accept_length", drafts, None if extra is None else 1 + extra
         ),
         step_tokens=step.mean_s if step is not None else None,

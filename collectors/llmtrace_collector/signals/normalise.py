@@ -31,7 +31,7 @@ class Distribution:
     """A histogram since its engine started.
 
     Attributes:
-        bounds: upper bounds of the buckets, rising; the last is infinity where buckets are told.
+        bounds: upper bounds of the buckets, rising; the last is infinity if there are buckets.
         counts: how many were at or below each bound.
         sum: of all that was observed.
         count: how many were observed.
@@ -76,9 +76,9 @@ class Reading:
     """What one page came to.
 
     Attributes:
-        profiles: those that know this page; empty = nobody does.
-        started: when its process started, unix seconds by its own clock; `None` = not told.
-        cpu_s: CPU seconds that process has used since; `None` = not told.
+        profiles: those that know this page; empty = none does.
+        started: when its process started, unix seconds by its own clock; `None` = not reported.
+        cpu_s: CPU seconds that process has used since; `None` = not reported.
         oldest: the oldest version that has every name on the page; `newest` = the last.
     """
 

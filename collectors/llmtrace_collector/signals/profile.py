@@ -26,11 +26,11 @@ Evidence = Literal[
 ]
 ProfileKind = Literal["engine", "gateway", "gpu"]
 Probe = Literal[
-    "missing",  # told where the signal is missing
-    "buckets",  # told where the signal's first bucket is too wide
-    "inband",  # told where an answer carries no engine figures
-    "request_id",  # told where an answer's headers carry no request id
-    "unseen",  # cannot be seen from outside: always told
+    "missing",  # shown where the signal is missing
+    "buckets",  # shown where the signal's first bucket is too wide
+    "inband",  # shown where an answer carries no engine figures
+    "request_id",  # shown where an answer's headers carry no request id
+    "unseen",  # cannot be seen from outside: always shown
 ]
 
 # What a page's value is multiplied by, for seconds, bytes, hertz, watts, joules and ratios.
@@ -105,12 +105,12 @@ class Profile:
 
     Attributes:
         path: where the page is.
-        prefix_aliases: prefixes that stand for `prefix` where somebody else exports the metrics.
+        prefix_aliases: prefixes that stand for `prefix` on the page of another exporter.
         recognise: names of which one is enough; a name of `unless` says that it is not this one.
-        skip_labels: a series with one of these is somebody else's.
+        skip_labels: a series with one of these is another exporter's.
         labels: ours, and the page's labels its value is put together from.
-        one_of: labels that tell apart series which say the same thing.
-        version: where the version is told: path, and key of the JSON there.
+        one_of: labels that distinguish series which say the same thing.
+        version: where the version is reported: path, and key of the JSON there.
         block_size: an info metric and its label that tell the tokens in a block.
         absent: signals that cannot be had, and why.
     """

@@ -50,7 +50,7 @@ class Server:
 
     Raises:
         ConfigError: the address is none, the user is not let in, or the server is too old.
-        StoreError: nobody answers.
+        StoreError: there is no response.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Server:
         """Run a statement."""
         with self._begun(), self._failing("statement", inserting=False):
             given = {} if form == "Null" else {"fmt": form}
-            told: bytes = self._client().raw_query(sql, dict(parameters or {}), **given)
-            return told
+            result: bytes = self._client().raw_query(sql, dict(parameters or {}), **given)
+            return result
 
     def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
         """Run a query that changes nothing."""
@@ -114,10 +114,10 @@ class Server:
             # A user whose profile says `readonly = 1` can change nothing, and set nothing either.
             bound = question.settings()
             settings = {} if held is not None and held.value == "1" else {**_READING, **bound}
-            told: bytes = client.raw_query(
+            result: bytes = client.raw_query(
                 sql, dict(parameters or {}), settings=settings, fmt=form
             )
-            return told
+            return result
 
     def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
         """Insert bytes into a table."""

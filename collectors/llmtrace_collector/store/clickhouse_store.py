@@ -47,8 +47,8 @@ class ClickHouseReader:
         self, sql: str, parameters: Mapping[str, object] | None = None
     ) -> list[tuple[Any, ...]]:
         """Run a query that changes nothing and return its rows."""
-        told = self.engine.read(sql, "JSONCompactEachRow", parameters)
-        return [tuple(json.loads(line)) for line in told.splitlines()]
+        lines = self.engine.read(sql, "JSONCompactEachRow", parameters)
+        return [tuple(json.loads(line)) for line in lines.splitlines()]
 
     def end(self, question: str) -> None:
         """End the running queries of a question, by its name."""
@@ -125,9 +125,9 @@ class ClickHouseStore(ClickHouseReader):
         with self._lock:
             for one in facts:
                 text = json.dumps(dict(one.facts), sort_keys=True)
-                told = (text, one.t_ns // _DAY_NS)
-                if self._facts.get(one.instance) != told:
-                    known[one.instance] = told
+                version = (text, one.t_ns // _DAY_NS)
+                if self._facts.get(one.instance) != version:
+                    known[one.instance] = version
                     news.append({"t": _time(one.t_ns), "instance": one.instance, "facts": text})
             self._insert("facts", news)
             self._facts.update(known)

@@ -1,4 +1,4 @@
-"""What does somebody run on a ClickHouse of their own that no llmtrace process writes to?
+"""Print the schema for a ClickHouse server that no llmtrace process writes to.
 
 An OpenTelemetry Collector writes spans into `otel_traces`; the views printed here read the parts of
 requests off them and, every half minute, join what has come. `llmtrace schema clickhouse` prints it.

@@ -1,4 +1,4 @@
-"""How do rows get from a store into a triage, column by column, without a collector between?
+"""Read rows from a store into a triage, column by column, without a collector between.
 
 The store hands them out as Arrow, in slices of time. Of more rows than memory should hold, the
 store picks every second, third, ... trace itself, and those picked stand for the others.
@@ -41,7 +41,7 @@ def read_case(
     Args:
         url: as of `open_to_read`; a folder is one of a collector that does not run.
         window: which time.
-        progress: told how far it is.
+        progress: called with how far it is.
         filters: by row field; the words a row may have.
 
     Raises:
@@ -63,9 +63,9 @@ def read_case(
         progress("reading signals", 0.0)
         signals, odd_signals = signals_from(read.signals(store, start, end))
         progress("reading signals", 1.0)
-        told: dict[str, Any] = dict(read.facts(store, end))
-        told["events"] = [*read.events(store, start, end)]
-        facts, odd_facts = facts_from(told)
+        known: dict[str, Any] = dict(read.facts(store, end))
+        known["events"] = [*read.events(store, start, end)]
+        facts, odd_facts = facts_from(known)
     finally:
         store.close()
     rows = builder.done()
@@ -104,7 +104,7 @@ def add_rows(
         engine: of the store.
         builder: what they are added to.
         window: which time.
-        progress: told how far it is.
+        progress: called with how far it is.
         filters: by row field; the words a row may have.
         most: of more rows than these only a share is read.
 
@@ -123,8 +123,8 @@ def add_rows(
         # By other names than the table's: there a name in WHERE would mean what is selected.
         selected = ", ".join(f"{text} AS as_{name}" for name, text in columns.items())
         sql = f"SELECT {selected} FROM requests FINAL WHERE {_WITHIN}{where}{more}"
-        told = engine.read(sql, "ArrowStream", {**given, "since": since, "until": until})
-        return pa.ipc.open_stream(told).read_all().rename_columns([*columns]) if told else None
+        stream = engine.read(sql, "ArrowStream", {**given, "since": since, "until": until})
+        return pa.ipc.open_stream(stream).read_all().rename_columns([*columns]) if stream else None
 
     counted = ask({"n": "count()"}, start, end)
     total = 0 if counted is None else int(counted["n"][0].as_py())
@@ -172,7 +172,7 @@ _IN_NS: Final = frozenset(SECONDS) - {
 def _where(filters: Filters) -> tuple[str, dict[str, object]]:
     text, given = "", {}
     for name, words in filters.items():
-        if name in read.FILTERS:  # what else there may be is filtered by whoever asked
+        if name in read.FILTERS:  # what else there may be is filtered by the caller
             text += f" AND {name} IN {{is_{name}:Array(String)}}"
             given[f"is_{name}"] = [*words]
     return text, dict[str, object](given)

@@ -23,8 +23,8 @@ from llmtrace.core.row import TURN
 from llmtrace_collector.store.row_columns import TEXTS
 from llmtrace_collector.store.sql_builder import quoted, step
 
-# Parts of one trace up to which they are told apart by their place in it; an agent's long session
-# has some thousand. Above it, parts are joined by the ids they name alone.
+# Parts of one trace up to which they are distinguished by their place in it; an agent's long
+# session has some thousand. Above it, parts are joined by the ids they name alone.
 MAX_IN_TRACE: Final = 10_000
 # How far below its request a span may lie: gateways of gateways, and their calls.
 _MAX_DEPTH: Final = 8
@@ -192,7 +192,7 @@ def affected(*, placed: bool = True) -> str:
 
     Fresh ones; those that share an id with a fresh part; those that a fresh part lies below. Of the
     others in its trace only the outermost one that began last can change: the only one, perhaps, to
-    which all that the trace's engines told belonged, or the one that the page waited for.
+    which all that the trace's engines reported belonged, or the one that the page waited for.
 
     Args:
         placed: whether a part can belong to a request by its place in the trace at all.
@@ -303,7 +303,7 @@ WHERE row.{REQUESTS} AND ({twice} (SELECT trace_id, service FROM join_around WHE
     )  # fmt: skip
     if placed:
         query = _placed(query)
-    told = ["gateway_found", "page_found", "app_ns"] if placed else []
+    joined = ["gateway_found", "page_found", "app_ns"] if placed else []
     for who in records:
         sure = "joins AND (attempts <= 1 OR length({0}) <= 1)"
         known = f"{who}_named"
@@ -315,7 +315,7 @@ WHERE row.{REQUESTS} AND ({twice} (SELECT trace_id, service FROM join_around WHE
             (f"{who}_found", f"if({sure.format(f'{who}_all')}, {_sorted(f'{who}_all')}, [])"),
         )
         query = _combined(query, who)
-        told += [who, f"{who}_told"]
+        joined += [who, f"{who}_joined"]
     return f"""\
 SELECT {
         ", ".join(
@@ -324,7 +324,7 @@ SELECT {
                 "span_id",
                 "if(made_parts > 0, made_start, start) AS made_start",
                 "toUInt32(parts) AS parts",
-                *told,
+                *joined,
             )
         )
     }
@@ -342,7 +342,7 @@ def _combined(query: str, who: str) -> str:
         ("prefills", f"arrayFilter(x -> ifNull(x.decode, -1) = 0, {found})"),
         ("decodes", f"arrayFilter(x -> ifNull(x.decode, -1) != 0, {found})"),
         ("ended", f"arrayMax(arrayMap(x -> ifNull(x.queue + x.prefill + x.decode, 0), {found}))"),
-        ("engines_told", f"arrayDistinct(arrayMap(x -> x.engine, {found}))"),
+        ("engines_joined", f"arrayDistinct(arrayMap(x -> x.engine, {found}))"),
     )
 
     def summed(name: str) -> str:
@@ -372,9 +372,9 @@ def _combined(query: str, who: str) -> str:
         (who, f"multiIf(length({found}) = 1, {of(one)}, NOT known OR empty({found}), {none},"
               f" length(prefills) = 1 AND length(decodes) = 1 AND ({prefill}.replica = '' OR"
               f" {prefill}.replica != {decode}.replica), {legs},"
-              f" length(engines_told) = 1 AND engines_told[1] != '', {sequences}, {none})"),
-        (f"{who}_told", f"notEmpty({found})"),
-    ).replace("SELECT *,", "SELECT * EXCEPT (known, prefills, decodes, ended, engines_told),", 1)  # fmt: skip
+              f" length(engines_joined) = 1 AND engines_joined[1] != '', {sequences}, {none})"),
+        (f"{who}_joined", f"notEmpty({found})"),
+    ).replace("SELECT *,", "SELECT * EXCEPT (known, prefills, decodes, ended, engines_joined),", 1)  # fmt: skip
 
 
 def _below() -> str:
@@ -382,9 +382,9 @@ def _below() -> str:
     return f"""\
   SELECT above.trace_id AS trace_id, above.ancestor AS span_id,
     groupArrayIf(part.figure, part.kind = 'engine') AS engines,
-    arraySort(groupArrayIf(part.told, part.kind = 'gateway')) AS gateways
+    arraySort(groupArrayIf(part.gateway_part, part.kind = 'gateway')) AS gateways
   FROM join_above AS above INNER JOIN (
-    SELECT trace_id, span_id, kind, {_figure()} AS figure, {_gateway()} AS told
+    SELECT trace_id, span_id, kind, {_figure()} AS figure, {_gateway()} AS gateway_part
     FROM join_around WHERE kind IN ('engine', 'gateway')
   ) AS part ON part.trace_id = above.trace_id AND part.span_id = above.span_id
   WHERE (above.trace_id, above.ancestor) IN (SELECT trace_id, span_id FROM join_affected)

@@ -117,9 +117,9 @@ class Joiner:
             if placed
             else {}
         )
-        known |= {who: f"{who}_told" for who in gather.RECORDS if who in kinds}
-        told = ", ".join(("count()", *(f"countIf({one})" for one in known.values())))
-        [(rows, *counts)] = self._read(f"SELECT {told} FROM join_found")
+        known |= {who: f"{who}_joined" for who in gather.RECORDS if who in kinds}
+        selected = ", ".join(("count()", *(f"countIf({one})" for one in known.values())))
+        [(rows, *counts)] = self._read(f"SELECT {selected} FROM join_found")
         if not int(rows):
             return 0
         found = [kind for kind, n in zip(known, counts, strict=True) if int(n)]
@@ -140,8 +140,8 @@ class Joiner:
         self._engine.run(f"CREATE OR REPLACE TEMPORARY TABLE {table} ENGINE = Memory AS\n{query}")
 
     def _read(self, sql: str) -> list[list[Any]]:
-        told = self._engine.run(sql, form="JSONCompactEachRow")
-        return [json.loads(line) for line in told.splitlines()]
+        lines = self._engine.run(sql, form="JSONCompactEachRow")
+        return [json.loads(line) for line in lines.splitlines()]
 
 
 def _moment(ns: int) -> str:

@@ -50,7 +50,7 @@ _MOVING: Final = (
     Moving("events", "t", "*", "uniqExact(t, kind, text, instance)", 100_000),
     Moving("facts", "t", "*", "uniqExact(t, instance, facts)", 100_000),
 )
-# Told of a table, how many of its rows are over there, and how many there are.
+# Called with a table, how many of its rows are over there, and how many there are.
 Progress = Callable[[str, int, int], None]
 
 
@@ -63,13 +63,13 @@ class Moved:
     destination: int
 
 
-def migrate(source: str, destination: str, told: Progress | None = None) -> list[Moved]:
+def migrate(source: str, destination: str, on_progress: Progress | None = None) -> list[Moved]:
     """Copy everything from one store to another.
 
     Args:
         source: a URL, as `open_store` takes it.
-        destination: likewise.
-        told: called after each slice.
+        destination: the URL of the other.
+        on_progress: called after each slice.
 
     Raises:
         ConfigError: a store cannot be opened, or both are in this process.
@@ -85,7 +85,7 @@ def migrate(source: str, destination: str, told: Progress | None = None) -> list
     try:
         into = ClickHouseStore(open_engine(destination))
         try:
-            return copy(engine, into.engine, told or (lambda *_: None))
+            return copy(engine, into.engine, on_progress or (lambda *_: None))
         finally:
             into.close()
     finally:
@@ -104,12 +104,12 @@ def run(source: str, destination: str) -> None:
     ) as bars:
         tasks: dict[str, progress.TaskID] = {}
 
-        def told(table: str, done: int, total: int) -> None:
+        def on_progress(table: str, done: int, total: int) -> None:
             if table not in tasks:
                 tasks[table] = bars.add_task(table, total=total)
             bars.update(tasks[table], completed=done)
 
-        moved = migrate(source, destination, told)
+        moved = migrate(source, destination, on_progress)
     table = Table("table", "source", "destination", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -118,12 +118,12 @@ def run(source: str, destination: str) -> None:
     Console().print(table)
 
 
-def copy(source: Engine, destination: Engine, told: Progress) -> list[Moved]:
+def copy(source: Engine, destination: Engine, on_progress: Progress) -> list[Moved]:
     """Copy all tables. See `migrate`."""
     moved = []
     for table in _MOVING:
         done, total = 0, _number(source, f"SELECT count() FROM {table.name}")
-        told(table.name, done, total)
+        on_progress(table.name, done, total)
         for first, last, rows in _slices(source, table):
             within = (
                 f"{table.time} >= fromUnixTimestamp64Nano({first})"
@@ -142,7 +142,7 @@ def copy(source: Engine, destination: Engine, told: Progress) -> list[Moved]:
             }
             destination.insert(table.name, "Native", body, settings)
             done += rows
-            told(table.name, done, total)
+            on_progress(table.name, done, total)
         counts = [
             _number(side, f"SELECT {table.counted} FROM {table.name}")
             for side in (source, destination)
@@ -159,13 +159,13 @@ def copy(source: Engine, destination: Engine, told: Progress) -> list[Moved]:
 def _slices(source: Engine, table: Moving) -> Iterator[tuple[int, int, int]]:
     """Yield stretches of time (unix ns) that hold about so many rows, and how many they hold."""
     minute = 60 * 10**9
-    told = source.read(
+    lines = source.read(
         f"SELECT intDiv(toUnixTimestamp64Nano(toDateTime64({table.time}, 9)), {minute}) AS minute,"
         f" count() FROM {table.name} GROUP BY minute ORDER BY minute",
         "JSONCompactEachRow",
     )
     first, last, held = None, 0, 0
-    for at, count in map(json.loads, told.splitlines()):
+    for at, count in map(json.loads, lines.splitlines()):
         if first is not None and held + int(count) > table.rows:
             yield first * minute, last * minute, held
             first, held = None, 0

@@ -34,7 +34,7 @@ message Request { repeated ResourceSpans resource_spans = 1; }
 """
 MESSAGE: Final = "Request"
 
-# Which member of AnyValue was sent: without it 0 and "" could not be told from nothing.
+# Which member of AnyValue was sent: without it 0 and "" could not be distinguished from nothing.
 _ONEOF: Final = (
     "value Enum8('no' = 0, 'string_value' = 1, 'bool_value' = 2, 'int_value' = 3,"
     " 'double_value' = 4, 'array_value' = 5, 'kvlist_value' = 6, 'bytes_value' = 7)"

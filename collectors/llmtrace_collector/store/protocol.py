@@ -54,7 +54,7 @@ class SignalSample:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something somebody did to the system: a deploy, a scaling, a change of settings.
+    """A change that was made to the system: a deploy, a scaling, a change of settings.
 
     Attributes:
         t_ns: unix nanoseconds.

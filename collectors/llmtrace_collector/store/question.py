@@ -1,4 +1,4 @@
-"""Bound one question to the store in time, and end it when nobody waits for its answer.
+"""Bound one query of the store in time, and end it when its client has disconnected.
 
 A question is one or more queries of one thread. Each query gets what is left of the question's time
 and carries its name, by which a running one is found and ended.

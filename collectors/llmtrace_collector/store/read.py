@@ -53,7 +53,7 @@ def rows(
     Args:
         store: of them.
         start_ns: unix nanoseconds.
-        end_ns: likewise; not in it.
+        end_ns: unix nanoseconds; not in it.
         filters: by the names in `FILTERS`.
         limit: so many at most; `None` = all.
         after: those behind this one only.
@@ -61,8 +61,8 @@ def rows(
     where, given = _where(filters)
     columns, known_ns = _COLUMNS, 0
     if (limit is None or limit > _PAGE) and (known_ns := _written(store)):
-        told = f"{_BETWEEN}{where}"
-        columns = _told(store, told, _between(start_ns, end_ns, given))
+        selection = f"{_BETWEEN}{where}"
+        columns = _selected(store, selection, _between(start_ns, end_ns, given))
     left = limit
     while left is None or left > 0:
         ask = _PAGE if left is None else min(_PAGE, left)
@@ -127,7 +127,7 @@ def changed(store: Readable, since: int, until: int) -> Iterator[dict[str, Any]]
     Args:
         store: of them.
         since: a version; not in it.
-        until: likewise; in it.
+        until: the last; in it.
     """
     given: dict[str, object] = {"since": since, "until": until}
     [(began,)] = store.query(
@@ -157,7 +157,7 @@ def slowest(
     Args:
         store: of them.
         start_ns: unix nanoseconds.
-        end_ns: likewise; not in it.
+        end_ns: unix nanoseconds; not in it.
         filters: by the names in `FILTERS`.
         by: one of `SLOWEST_BY`.
         limit: so many at most.
@@ -202,8 +202,8 @@ def trace(store: Readable, trace_id: str) -> dict[str, Any]:
     )
     names = ("span_id", "parent_span_id", "name", "service", "kind", "start", "duration_s",
              "status", "status_message", "attributes")  # fmt: skip
-    told = [dict(zip(names, span, strict=True)) for span in spans]
-    for span in told:
+    listed = [dict(zip(names, span, strict=True)) for span in spans]
+    for span in listed:
         span["start"] = int(span["start"])
         span["duration_s"] = int(span["duration_s"]) / _NS
     return {
@@ -211,7 +211,7 @@ def trace(store: Readable, trace_id: str) -> dict[str, Any]:
         "rows": _rows(
             store, f"trace_id = {{trace:String}} ORDER BY start, span_id LIMIT {_MAX_ROWS}", given
         ),
-        "spans": told,
+        "spans": listed,
     }
 
 
@@ -229,7 +229,7 @@ def stage_percentiles(
     Args:
         store: of their rows.
         start_ns: unix nanoseconds.
-        end_ns: likewise; not in it.
+        end_ns: unix nanoseconds; not in it.
         filters: by the names in `FILTERS`.
         step_s: how long one step is, in seconds.
         of: which of `MEASURED`; each costs about as much as the next.
@@ -253,10 +253,10 @@ def stage_percentiles(
     figures = ", ".join(
         f"count({_column(name)}), quantilesExact({levels})({_column(name)})" for name in of
     )
-    told = store.query(
+    counted = store.query(
         f"SELECT {step}, {figures} {found} AND outcome = 'success' GROUP BY step", between
     )
-    stages = {int(row[0]): _percentiles(row, of) for row in told}
+    stages = {int(row[0]): _percentiles(row, of) for row in counted}
     none = _percentiles([0, *((0, (0, 0, 0)) * len(of))], of)
     return [
         {"t": at * step_s, "requests": counts, "stages": stages.get(at, none)}
@@ -273,21 +273,21 @@ def level(q: float) -> str:
 
 
 def _percentiles(row: Sequence[Any], of: Sequence[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for place, name in enumerate(of):
         known, quantiles = row[1 + 2 * place], row[2 + 2 * place]
-        told[name] = {"known": int(known)} | {
+        figures[name] = {"known": int(known)} | {
             p: float(value) / _NS if known else None
             for p, value in zip(("p50_s", "p95_s", "p99_s"), quantiles, strict=True)
         }
-    return told
+    return figures
 
 
 def coverage(store: Readable, start_ns: int, end_ns: int) -> dict[str, Any]:
-    """Return how much of each stage is known, and who told it: what joined, and what did not.
+    """Return how much of each stage is known, and from which source: what joined, and what did not.
 
     Returns:
-        `requests`, how many told what kind of part (`told_by`), how many had a figure that did not
+        `requests`, how many have what kind of part (`told_by`), how many had a figure that did not
         fit (`inconsistent`), and by stage how many tell it (`known`) and who did (`sources`).
     """
     sources = ", ".join(
@@ -363,9 +363,9 @@ def events(store: Readable, start_ns: int, end_ns: int) -> Iterator[dict[str, An
         {"since": start_ns, "until": end_ns},
     )
     for t, kind, text, instance, labels in found:
-        told = {"t": int(t) / _MS, "kind": kind, "text": text}
+        event = {"t": int(t) / _MS, "kind": kind, "text": text}
         yield (
-            told
+            event
             | ({"instance": instance} if instance else {})
             | ({"labels": labels} if labels else {})
         )
@@ -412,13 +412,13 @@ def _seconds(ns: Any) -> float:
     return int(ns) / _NS
 
 
-def _browser(told: Mapping[str, str]) -> dict[str, Any]:
+def _browser(fields: Mapping[str, str]) -> dict[str, Any]:
     def value(name: str, text: str) -> Any:
         if name.endswith("_s"):
             return float(text)
         return int(text) if text.isdecimal() else text
 
-    return {name: value(name, text) for name, text in told.items() if text != ""}
+    return {name: value(name, text) for name, text in fields.items() if text != ""}
 
 
 def _marks(when: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
@@ -433,7 +433,7 @@ _UNFOLDED: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
     "browser": _browser,
     "marked_before": _marks("before"),
     "marked_after": _marks("after"),
-    "attributes": lambda told: {"attributes": told} if told else {},
+    "attributes": lambda own: {"attributes": own} if own else {},
 }
 _NAMES: Final = tuple(field.name for field in FIELDS)
 _STAGES: Final = tuple(f"{stage}_{what}" for stage in STAGES for what in ("ns", "source"))
@@ -445,13 +445,13 @@ _UNLESS_NONE: Final = frozenset(
 )
 
 
-def _told(store: Readable, where: str, parameters: Mapping[str, object]) -> tuple[str, ...]:
+def _selected(store: Readable, where: str, parameters: Mapping[str, object]) -> tuple[str, ...]:
     """Return the columns in which any of these rows says anything.
 
     There are some hundred, and hardly any row says more than forty: leaving out the others makes
     reading many rows twice as fast.
     """
-    asked = {name: told for name in _COLUMNS if (told := _TOLD.get(name)) is not None}
+    asked = {name: counting for name in _COLUMNS if (counting := _COUNTING.get(name)) is not None}
     [counts] = store.query(
         f"SELECT {', '.join(asked.values())} FROM requests WHERE {where}",
         parameters,
@@ -473,7 +473,7 @@ def _says(name: str, kind: str) -> str | None:
     return None
 
 
-_TOLD: Final = {
+_COUNTING: Final = {
     **{field.name: _says(field.name, field.type) for field in FIELDS},
     **{f"{stage}_ns": f"count({stage}_ns)" for stage in STAGES},
     **{f"{stage}_source": f"countIf(toString({stage}_source) != '')" for stage in STAGES},

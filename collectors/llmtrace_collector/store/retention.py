@@ -1,4 +1,4 @@
-"""How does a store stay as small as it was told to?
+"""Keep a store within its size and its retention times.
 
 By time the engine drops what is too old itself (`Keep`); tables that were made with other times are
 changed when the store is opened. By size, `trim` drops the oldest days: spans first, and requests'
@@ -38,18 +38,18 @@ class Trimmed:
 
 def size(engine: Engine) -> dict[str, int]:
     """Return how many bytes each table takes on disk."""
-    told = engine.read(
+    lines = engine.read(
         "SELECT table, sum(bytes_on_disk) FROM system.parts WHERE active"
         " AND database = currentDatabase() GROUP BY table ORDER BY table",
         "JSONCompactEachRow",
     )
-    return {name: int(count) for name, count in map(json.loads, told.splitlines())}
+    return {name: int(count) for name, count in map(json.loads, lines.splitlines())}
 
 
 def trim(engine: Engine, most_bytes: int) -> Trimmed:
     """Drop the oldest days until all tables take at most so much.
 
-    Days that are far from today are taken for somebody's wrong clock, and go first. Of the only
+    Days that are far from today are taken for a wrong clock, and go first. Of the only
     day left of the spans the older part is deleted.
 
     Args:
@@ -88,13 +88,13 @@ def _today(engine: Engine) -> str:
 
 
 def _days(engine: Engine, table: str) -> list[tuple[str, int]]:
-    told = engine.read(
+    lines = engine.read(
         "SELECT partition, sum(bytes_on_disk) FROM system.parts WHERE active"
         f" AND database = currentDatabase() AND table = '{table}' GROUP BY partition"
         " ORDER BY abs(dateDiff('day', toDate(partition), toDate(now()))) DESC, partition",
         "JSONCompactEachRow",
     )
-    return [(day, int(count)) for day, count in map(json.loads, told.splitlines())]
+    return [(day, int(count)) for day, count in map(json.loads, lines.splitlines())]
 
 
 def _delete_older(engine: Engine, share: float) -> None:
@@ -110,12 +110,12 @@ def _delete_older(engine: Engine, share: float) -> None:
 
 
 def follow(engine: Engine, keep: Keep) -> None:
-    """Have tables that exist already keep what they hold for as long as they are told to now."""
-    told = engine.read(
+    """Have tables that exist already keep what they hold for as long as the settings say now."""
+    lines = engine.read(
         "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()",
         "JSONCompactEachRow",
     )
-    made = dict(map(json.loads, told.splitlines()))
+    made = dict(map(json.loads, lines.splitlines()))
     for table in tables.TABLES:
         days = tables.days_kept(table, keep)
         now = made.get(table.name, "")

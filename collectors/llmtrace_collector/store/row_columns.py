@@ -1,6 +1,6 @@
 """Which columns does a row have in the store, and where in a span is each of them?
 
-One table for all of it: `request_parts` (what one span tells of a request) and `requests` (the
+One table for all of it: `request_parts` (what one span says of a request) and `requests` (the
 request) have the same columns, and both are made from the names in `llmtrace.semconv.attributes`.
 Durations are whole nanoseconds, so that stages add up exactly in SQL, too.
 """
@@ -58,8 +58,8 @@ class Field:
         name: of the column.
         type: of ClickHouse.
         read: the expression that reads it off a span of `otel_traces`, whose attributes are `a`,
-            those of them that are seconds `ns`, and those that name who told something `who`.
-        unless: the expression of what it is where no span tells.
+            those of them that are seconds `ns`, and those that name a source `source_of`.
+        unless: the expression of what it is where no span reports it.
         meaning: for people.
     """
 
@@ -80,9 +80,9 @@ def ns(name: str) -> str:
     return f"ns['{name}']"
 
 
-def who(name: str) -> str:
-    """Return the expression of who told, as an attribute says; of nobody we know it is empty."""
-    return f"who['{name}']"
+def source_of(name: str) -> str:
+    """Return the expression of the source an attribute names, empty where that is unknown."""
+    return f"source_of['{name}']"
 
 
 def all_ns() -> str:
@@ -98,8 +98,8 @@ def all_ns() -> str:
     return f"mapApply((key, text) -> (key, {read}), a)"
 
 
-def all_who() -> str:
-    """Return the expression of `who`, which is nobody where a text names none of us."""
+def all_sources() -> str:
+    """Return the expression of `source_of`, empty where a text names no known source."""
     known = ", ".join(f"'{source}'" for source in SOURCES)
     return (
         f"mapApply((key, text) -> (key, CAST(if(text IN ({known}), text, ''),"
@@ -180,7 +180,7 @@ def _marked(when: str) -> str:
 
 
 def _browser() -> str:
-    """What a page told, by the names a row's JSON has."""
+    """What a page reported, by the names a row's JSON has."""
     pairs = ((name_of(line.field.removeprefix("browser."), ON_WIRE), line) for line in BROWSER)
     names = {wire: name_of(line.field.removeprefix("browser."), IN_JSON) for wire, line in pairs}
     wire = ", ".join(f"'{name}'" for name in names)
@@ -216,7 +216,7 @@ def _fields() -> Iterator[Field]:
     for name, wire, meaning in (
         ("stream", "gen_ai.request.stream", "whether the answer came as a stream"),
         ("nested", "llmtrace.nested", "whether its time is part of another row's"),
-        ("unwatched", "llmtrace.unwatched", "whether nobody saw when its reader waited"),
+        ("unwatched", "llmtrace.unwatched", "whether its consumer time is unknown"),
     ):
         yield Field(name, "Bool", f"{attribute(wire)} = 'true'", "false", meaning)
     yield Field("e2e_ns", NS, ns(E2E), "NULL", "the whole wait")
@@ -228,23 +228,23 @@ def _fields() -> Iterator[Field]:
         zero = f"ifNull({ns(line.name)}, 0)"
         yield Field(f"{line.field}_ns", "Int64", zero, "0", line.meaning)
     for line in REPORTED:
-        teller = who(f"{line.name}.source")
+        source = source_of(f"{line.name}.source")
         name = reported(line.field)
-        # A figure of which nobody says who told it is none.
-        both = f"if({teller} = '', NULL, {ns(line.name)})"
+        # A duration without a source is none.
+        both = f"if({source} = '', NULL, {ns(line.name)})"
         yield Field(f"{name}_ns", NS, both, "NULL", f"{line.meaning}, as reported")
-        yield Field(f"{name}_source", SOURCE, teller, "''", "who told")
+        yield Field(f"{name}_source", SOURCE, source, "''", "source")
     for line in UNATTRIBUTED:
         yield Field(f"{line.field}_ns", NS, ns(line.name), "NULL", line.meaning)
     for line in NETWORK:
         name = f"network_{line.field}_ns"
         yield Field(name, NS, ns(line.name), "NULL", line.meaning)
-    teller = who("llmtrace.network.rtt.source")
-    yield Field("network_rtt_source", SOURCE, teller, "''", "who measured the round trip")
+    source = source_of("llmtrace.network.rtt.source")
+    yield Field("network_rtt_source", SOURCE, source, "''", "source of the round trip")
     for when in ("before", "after"):
         meaning = f"explicit marks {when} the first content, in nanoseconds by stage"
         yield Field(f"marked_{when}", MARKED, _marked(when), "map()", meaning)
-    yield Field("browser", TEXTS, _browser(), "map()", "what the page told, in seconds")
+    yield Field("browser", TEXTS, _browser(), "map()", "what the page reported, in seconds")
     yield Field("attributes", TEXTS, _own(), "map()", "what the application says itself")
 
 

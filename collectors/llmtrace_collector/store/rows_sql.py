@@ -1,4 +1,4 @@
-"""How does SQL make a row of a request and of what belongs to it?
+"""Make a row, in SQL, of a request and of what belongs to it.
 
 `gather` has found the parts; here the request's own span, the engines' figures, the gateways' and
 the page's become one row, and that is split into stages. The pure functions of `llmtrace` say what
@@ -59,8 +59,8 @@ def select(found: Collection[str] = FOUND) -> str:
     """
     looked_at = ", ".join(_LOOKED_AT)
     extra = {
-        "engine": ("engine_told", "engine"),
-        "plugin": ("plugin_told", "plugin"),
+        "engine": ("engine_joined", "engine"),
+        "plugin": ("plugin_joined", "plugin"),
         "gateway": ("gateway_found",),
         "page": ("page_found", "app_ns"),
     }
@@ -89,14 +89,14 @@ WHERE row.{REQUESTS}"""
         rows = _with_gateways(rows)
     if "page" in found:
         rows = keep(_with_page(rows), (*_ALONG, *along))
-    told = ["[toString(kind)]"]
-    told += [f"if({who}_told, ['{who}'], [])" for who in ("engine", "plugin") if who in found]
+    kinds = ["[toString(kind)]"]
+    kinds += [f"if({who}_joined, ['{who}'], [])" for who in ("engine", "plugin") if who in found]
     if "gateway" in found:
-        told.append("if(notEmpty(gateway_found), ['gateway'], [])")
+        kinds.append("if(notEmpty(gateway_found), ['gateway'], [])")
     if "page" in found:
         is_joined = "notEmpty(page_found) AND mapContains(browser, 'browser_app_e2e_s')"
-        told.append(f"if({is_joined}, ['page'], [])")
-    told_by = f"arrayConcat({', '.join(told)})"
+        kinds.append(f"if({is_joined}, ['page'], [])")
+    told_by = f"arrayConcat({', '.join(kinds)})"
     rows = step(rows, ("told_by", f"CAST({told_by}, '{quoted(f'Array({KIND})')}')"))
     rows = split_sql(keep(rows, (*_ALONG, "told_by")))
     riding = ", ".join(f"rest.{number} AS {name}" for number, name in enumerate(_RIDING, 1))
@@ -108,7 +108,7 @@ WHERE row.{REQUESTS}"""
 
 
 def _with_figures(inner: str, who: str) -> str:
-    """Join what engines told of the request."""
+    """Join what engines reported of the request."""
     source = _SOURCES[who]
     changes = []
     ranks = f"[{', '.join(repr(one) for one in _RANKED)}], range(toUInt64({len(_RANKED)})), {len(_RANKED)}"
@@ -145,12 +145,12 @@ def _with_figures(inner: str, who: str) -> str:
 
 def _with_gateways(inner: str) -> str:
     """Join what gateways between the request and its engine took themselves."""
-    told = "arrayFilter(x -> x.own IS NOT NULL, gateway_found)"
-    takes = f"reported_gateway_ns IS NULL AND notEmpty({told})"
+    with_own = "arrayFilter(x -> x.own IS NOT NULL, gateway_found)"
+    takes = f"reported_gateway_ns IS NULL AND notEmpty({with_own})"
     return replace(
         inner,
         ("reported_gateway_ns",
-         f"if({takes}, arraySum(arrayMap(x -> ifNull(x.own, 0), {told})), reported_gateway_ns)"),
+         f"if({takes}, arraySum(arrayMap(x -> ifNull(x.own, 0), {with_own})), reported_gateway_ns)"),
         ("reported_gateway_source",
          f"CAST(if({takes}, 'server_timing', toString(reported_gateway_source)), '{quoted(SOURCE)}')"),
         ("gateway", "if(gateway = '' AND notEmpty(gateway_found), gateway_found[1].gateway, toString(gateway))"),
@@ -159,9 +159,9 @@ def _with_gateways(inner: str) -> str:
 
 
 def _with_page(inner: str) -> str:
-    """Join what the page told: the row as its user lived through it. See `browser.join`."""
+    """Join what the page reported: the row as its user lived through it. See `browser.join`."""
 
-    def told(field: str) -> str:
+    def seconds_of(field: str) -> str:
         name = name_of(f"{field}_ns", IN_JSON)
         return f"accurateCastOrNull(roundBankers(toFloat64OrNull(page['{name}']) * 1e9), 'Int64')"
 
@@ -174,7 +174,7 @@ def _with_page(inner: str) -> str:
     )
     query = step(
         query,
-        *((f"page_{figure}", told(figure)) for figure in figures),
+        *((f"page_{figure}", seconds_of(figure)) for figure in figures),
         ("page_kind", "page['browser_kind']"),
         ("page_outcome", "page['browser_outcome']"),
     )

@@ -1,6 +1,6 @@
 """What does one span tell of a request, and which spans tell anything?
 
-A materialised view reads it off every span as it is stored, whoever stores it: a row of llmtrace's
+A materialised view reads it off every span as it is stored, by any process: a row of llmtrace's
 SDK, an engine's own span, a record of our plugin in vLLM, a gateway's span, a page's beacon, or a
 plain GenAI span of OpenTelemetry. Each becomes one line of `request_parts`, with the columns of a
 request; `join` puts together what belongs together. Nothing here may fail: a value that cannot be
@@ -25,7 +25,7 @@ from llmtrace.engines.spans import (
 )
 from llmtrace.engines.spans import E2E as ENGINE_E2E
 from llmtrace.semconv.attributes import E2E, EXECUTE_TOOL, GATEWAY
-from llmtrace_collector.store.row_columns import FIELDS, all_ns, all_who, attribute, ns
+from llmtrace_collector.store.row_columns import FIELDS, all_ns, all_sources, attribute, ns
 from llmtrace_collector.store.sql_builder import Column, quoted, step
 
 KINDS: Final = ("row", "genai", "engine", "plugin", "gateway", "page")
@@ -121,17 +121,17 @@ def _reads() -> dict[str, str]:
     answered, sent = _engine_ids()
     reads["response_id"] = f"if({_ENGINE}, {answered}, {reads['response_id']})"
     reads["request_id"] = f"if({_ENGINE}, {sent}, {reads['request_id']})"
-    teller = "CAST(if(tells = 'engine', 'engine_span', 'engine_plugin'), 'String')"
+    source = "CAST(if(tells = 'engine', 'engine_span', 'engine_plugin'), 'String')"
     for name, latency in (
         ("reported_queue", "engine_queue"),
         ("reported_prefill", "engine_prefill"),
         ("reported_decode", "engine_decode"),
         ("first_chunk_frontend", "engine_frontend"),
     ):
-        told = reads[f"{name}_source"]
+        own_source = reads[f"{name}_source"]
         reads[f"{name}_ns"] = f"if({_ENGINE}, {latency}, {reads[f'{name}_ns']})"
         reads[f"{name}_source"] = (
-            f"if({_ENGINE}, if({latency} IS NULL, '', {teller}), toString({told}))"
+            f"if({_ENGINE}, if({latency} IS NULL, '', {source}), toString({own_source}))"
         )
     gateway = f"if(tells = 'gateway', {ns(_SELF)}, {reads['reported_gateway_ns']})"
     reads["reported_gateway_ns"] = gateway
@@ -176,7 +176,7 @@ def parts_select(traces: str) -> str:
         CAST(SpanAttributes, 'Map(String, String)') AS a
     FROM {traces}
     WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes))"""
-    read = step(read, ("ns", all_ns()), ("who", all_who()))
+    read = step(read, ("ns", all_ns()), ("source_of", all_sources()))
     read = step(read, *_figures())
     read = step(read, ("beside", _BESIDE), ("engine_frontend", "if(beside < 0, 0, beside)"))
     return f"""\

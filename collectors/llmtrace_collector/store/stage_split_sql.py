@@ -1,4 +1,4 @@
-"""How does SQL split a request's wait into stages, exactly as `llmtrace.core.stages.split` does?
+"""Split a request's wait into stages in SQL, exactly as `llmtrace.core.stages.split` does.
 
 What is taken from a window one after the other gets `min(claim, what is left)`; with the sum of the
 claims before it, that is a closed form, so that a split is a few passes over short arrays instead
@@ -22,7 +22,7 @@ _NO_FIGURE: Final = "('', 'estimated')"  # a fit over many requests may not ente
 _PARTS: Final = ("client_wait", "dns", "connect", "tls", "handshake", "send", "rtt")
 
 
-def _told(name: str) -> str:
+def _reported_ns(name: str) -> str:
     """A reported figure, unless it is only an estimate."""
     return f"if(reported_{name}_source IN {_NO_FIGURE}, NULL, reported_{name}_ns)"
 
@@ -51,10 +51,10 @@ _BEFORE: Final = [
     ("network", "network_claim", "'client'"),
     ("network", "nullIf(retry_network_ns, 0)", "'client'"),
     ("gateway", "nullIf(retry_gateway_ns, 0)", "'client'"),
-    ("queue", _told("queue"), "reported_queue_source"),
-    ("prefill", _told("prefill"), "reported_prefill_source"),
-    ("decode", f"if(whole, {_told('decode')}, NULL)", "reported_decode_source"),
-    ("gateway", _told("gateway"), "reported_gateway_source"),
+    ("queue", _reported_ns("queue"), "reported_queue_source"),
+    ("prefill", _reported_ns("prefill"), "reported_prefill_source"),
+    ("decode", f"if(whole, {_reported_ns('decode')}, NULL)", "reported_decode_source"),
+    ("gateway", _reported_ns("gateway"), "reported_gateway_source"),
     *_marks("before"),
     ("render", "if(unwatched, NULL, greatest(held_before_ns, 0))", "'client'"),
 ]
@@ -74,9 +74,9 @@ def split_sql(inner: str) -> str:
     """
     known = "[" + ", ".join(f"network_{part}_ns" for part in _PARTS) + "]"
     server = " + ".join(
-        f"ifNull({told}, 0)"
-        for told in (_told("queue"), _told("prefill"), _told("gateway"),
-                     f"if(whole, {_told('decode')}, NULL)")
+        f"ifNull({claim}, 0)"
+        for claim in (_reported_ns("queue"), _reported_ns("prefill"), _reported_ns("gateway"),
+                      f"if(whole, {_reported_ns('decode')}, NULL)")
     )  # fmt: skip
     before_ns, before_stage, before_source = _claims(_BEFORE)
     after_ns, after_stage, _ = _claims(_AFTER)
@@ -129,7 +129,7 @@ def split_sql(inner: str) -> str:
             taken += " + if(takes_decode, after_rest, 0)"
             known_here += " OR takes_decode"
         stages.append((f"{stage}_ns", f"if({known_here}, {taken}, NULL)"))
-        stages.append((f"{stage}_told", _last(stage, before_stage, after_stage)))
+        stages.append((f"{stage}_by", _last(stage, before_stage, after_stage)))
     query = step(query, *stages)
     query = step(
         query,
@@ -147,8 +147,8 @@ def split_sql(inner: str) -> str:
         query,
         ("first_chunk_ns", "multiIf(engine_known, first_chunk_marked + left_before - unsplit_here,"
                            " first_chunk_is_marked, first_chunk_marked, NULL)"),
-        ("first_chunk_told", "multiIf(engine_known, if('engine_window' IN (queue_told, prefill_told,"
-                             " decode_told), 'engine_window', 'client'),"
+        ("first_chunk_by", "multiIf(engine_known, if('engine_window' IN (queue_by, prefill_by,"
+                             " decode_by), 'engine_window', 'client'),"
                              " first_chunk_is_marked, 'client', '')"),
         ("unattributed_ns", "client_part + unsplit_here + after_rest"
                             " - if(takes_decode, after_rest, 0)"),
@@ -159,7 +159,7 @@ def split_sql(inner: str) -> str:
     )  # fmt: skip
     return step(
         query,
-        *((f"{stage}_source", f"CAST({stage}_told, '{quoted(SOURCE)}')") for stage in STAGES),
+        *((f"{stage}_source", f"CAST({stage}_by, '{quoted(SOURCE)}')") for stage in STAGES),
     )
 
 
@@ -183,7 +183,7 @@ def _any(claims: str, stages: str, stage: str) -> str:
 
 
 def _last(stage: str, before: str, after: str) -> str:
-    """Who told of a stage last: that is what the whole of it goes by."""
+    """The source that claimed a stage last: that of the whole stage."""
     number = _NUMBER[stage]
     in_before = f"arrayLast((w, s, x) -> s = {number} AND x IS NOT NULL, before_source, {before}, before_ns)"
     if stage == "decode":

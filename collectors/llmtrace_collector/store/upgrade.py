@@ -60,7 +60,7 @@ class Columns:
 
     Attributes:
         columns: the declaration of each, without its name.
-        indexes: likewise.
+        indexes: the declaration of each, without its name.
     """
 
     columns: Mapping[str, str]
@@ -267,5 +267,5 @@ def _noting() -> str:
 
 
 def _rows(engine: Engine, sql: str) -> list[list[str]]:
-    told = engine.read(sql, "JSONCompactEachRow")
-    return [json.loads(line) for line in told.splitlines()]
+    lines = engine.read(sql, "JSONCompactEachRow")
+    return [json.loads(line) for line in lines.splitlines()]

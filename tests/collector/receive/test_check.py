@@ -64,7 +64,7 @@ def test_an_empty_request_is_one():
         ({"events": [Span.Event(name="x" * 100)] * 11_000}, "span_bytes"),
     ],
 )
-def test_a_span_that_cannot_be_stored_is_left_out_and_told(wrong, why):
+def test_a_span_that_cannot_be_stored_is_left_out_and_reported(wrong, why):
     """The others of the request are kept."""
     found = checked(span(0), span(1, **wrong), span(2))
 
@@ -85,7 +85,7 @@ def test_a_label_explosion_in_the_resource_costs_all_its_spans():
 
 
 @pytest.mark.parametrize("when", [0, 1, 1 << 63, (1 << 64) - 1])
-def test_nobody_s_clock_is_judged(when):
+def test_no_clock_is_judged(when):
     """A span from any time is taken; the store says when it came if its own start cannot be."""
     assert checked(span(0, start_time_unix_nano=when)).spans == 1
 
@@ -95,7 +95,7 @@ def test_nobody_s_clock_is_judged(when):
     [b"hello", b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 100, b"\x12\x03abc", body()[:-3]],
 )
 def test_what_is_no_request_is_refused_as_bad_data(raw):
-    """Garbage, truncations, another kind of message, fields nobody knows."""
+    """Garbage, truncations, another kind of message, unknown fields."""
     with pytest.raises(RefusedError) as caught:
         check(raw, LIMITS)
 
@@ -160,7 +160,7 @@ def test_json_is_the_same_request():
     assert request(*made) == from_json(json.dumps(flat).encode(), 32)
 
 
-def test_json_may_hold_what_nobody_knows():
+def test_json_may_have_unknown_fields():
     """A newer sender is understood."""
     flat = as_json(span(0)) | {"new": {"a": [1]}}
 

@@ -55,7 +55,7 @@ def test_a_half_written_half_costs_one_move_at_most(tmp_path, half):
     assert found.position.offset in {10, 20}
 
 
-def test_a_lost_cursor_is_told(tmp_path):
+def test_a_lost_cursor_is_reported(tmp_path):
     """Both halves spoilt: a new spool, and it says so."""
     cursor = opened(tmp_path / "cursor")
     (tmp_path / "cursor").write_bytes(b"x" * 1024)

@@ -27,7 +27,7 @@ def mount(*words):
 
 @contextmanager
 def small_disk(folder, size):
-    """Mount a disk of so many bytes, in memory; skip where nobody may."""
+    """Mount a disk of so many bytes, in memory; skip without the permission."""
     folder.mkdir()
     if not mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)):
         pytest.skip("mounting a small disk needs a system that lets this user do so")

@@ -67,14 +67,14 @@ def test_what_is_answered_is_kept(tmp_path):
     run(test, tmp_path)
 
 
-def test_what_is_left_out_is_told_as_partial_success(tmp_path):
+def test_what_is_left_out_is_reported_as_partial_success(tmp_path):
     """How many, and why."""
 
     async def test(_intake, spool, export):
         answer = await export(request(span(0), span(1, span_id=b"")).SerializeToString())
 
-        told = ExportTraceServiceResponse.FromString(answer).partial_success
-        assert (told.rejected_spans, spooled(spool)) == (1, [0])
+        partial = ExportTraceServiceResponse.FromString(answer).partial_success
+        assert (partial.rejected_spans, spooled(spool)) == (1, [0])
 
     run(test, tmp_path)
 
@@ -159,7 +159,7 @@ def test_a_token_is_asked_for_where_one_is_set(tmp_path):
     run(test, tmp_path, token=TOKEN)
 
 
-def test_a_place_where_nobody_can_listen_is_told_at_set_up(tmp_path):
+def test_a_place_that_cannot_be_listened_on_is_reported_at_set_up(tmp_path):
     """With what would do."""
 
     async def test(intake, _spool, _export):

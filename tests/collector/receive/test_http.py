@@ -116,16 +116,16 @@ def test_json_is_taken_and_answered_in_json(tmp_path):
     run(test, tmp_path)
 
 
-def test_what_is_left_out_is_told_as_partial_success(tmp_path):
+def test_what_is_left_out_is_reported_as_partial_success(tmp_path):
     """How many, and why; in the sender's own encoding."""
     wrong = span(1, trace_id=b"short")
 
     async def test(receiver, session):
         status, answer, _ = await posted(session, request(span(0), wrong).SerializeToString())
-        told = ExportTraceServiceResponse.FromString(answer).partial_success
+        shown = ExportTraceServiceResponse.FromString(answer).partial_success
 
-        assert (status, told.rejected_spans) == (200, 1)
-        assert "trace id" in told.error_message
+        assert (status, shown.rejected_spans) == (200, 1)
+        assert "trace id" in shown.error_message
 
         status, answer, _ = await posted(
             session, json.dumps(as_json(span(2), wrong)), content_type="application/json"
@@ -160,10 +160,10 @@ def test_what_cannot_be_taken_is_refused_for_good(tmp_path, data, headers, statu
         limits = ReceiveLimits()
 
     async def test(receiver, session):
-        got, answer, told = await posted(session, data, **headers)
+        got, answer, shown = await posted(session, data, **headers)
 
-        assert (status, None) == (got, told.get("Retry-After"))
-        if told["Content-Type"] == "application/json":
+        assert (status, None) == (got, shown.get("Retry-After"))
+        if shown["Content-Type"] == "application/json":
             assert json.loads(answer)["message"]
         else:
             assert Status.FromString(answer).message
@@ -175,7 +175,7 @@ def test_what_cannot_be_taken_is_refused_for_good(tmp_path, data, headers, statu
     run(test, tmp_path, limits)
 
 
-def test_a_body_whose_length_is_not_told_is_bounded_too(tmp_path):
+def test_a_body_whose_length_is_unknown_is_bounded_too(tmp_path):
     """Chunked bodies are counted as they come."""
     limits = ReceiveLimits(body_bytes=100_000)
 
@@ -196,7 +196,7 @@ def test_a_body_whose_length_is_not_told_is_bounded_too(tmp_path):
 
 
 def test_too_much_at_once_is_to_come_back_later(tmp_path):
-    """Memory is bounded over all requests; the sender is told when to try again."""
+    """Memory is bounded over all requests; the response says when to try again."""
     limits = ReceiveLimits(body_bytes=60_000, inflated_bytes=60_000, memory_bytes=100_000)
 
     async def slow():
@@ -324,7 +324,7 @@ def test_pages_of_named_origins_alone_may_send(tmp_path, path):
 
 
 def test_any_origin_may_be_let_in(tmp_path):
-    """If somebody says so."""
+    """Where a setting allows it."""
 
     async def test(_receiver, session):
         _, _, headers = await posted(
@@ -452,7 +452,7 @@ def test_a_slow_but_steady_sender_is_served(tmp_path):
 
 
 def test_connections_are_bounded(tmp_path):
-    """One too many is told to come back, and the others are served."""
+    """One too many gets 503, and the others are served."""
     limits = ReceiveLimits(connections=3)
 
     async def test(receiver, session):
@@ -489,7 +489,7 @@ def test_what_is_no_http_closes_the_connection(tmp_path):
     run(test, tmp_path)
 
 
-def test_a_sender_that_leaves_amid_its_body_holds_nothing(tmp_path):
+def test_a_sender_that_leaves_within_its_body_holds_nothing(tmp_path):
     """What it had sent is let go."""
 
     async def test(receiver, _session):
@@ -507,7 +507,7 @@ def test_a_sender_that_leaves_amid_its_body_holds_nothing(tmp_path):
     run(test, tmp_path)
 
 
-def test_other_paths_and_methods_are_told_apart(tmp_path):
+def test_other_paths_and_methods_are_distinguished(tmp_path):
     """404 and 405, as anywhere."""
 
     async def test(_receiver, session):

@@ -154,7 +154,7 @@ def test_a_request_that_can_never_be_stored_is_put_aside(tmp_path):
         assert numbers(spool.quarantine.payload(kept.name)) == [4]
 
 
-def test_a_store_that_fails_amid_the_search_for_a_bad_request_stores_nothing_twice(tmp_path):
+def test_a_store_that_fails_during_the_search_for_a_bad_request_stores_nothing_twice(tmp_path):
     """Going one by one can be interrupted anywhere."""
 
     class Flaky(MemoryStore):
@@ -218,7 +218,7 @@ def test_a_join_that_fails_does_not_hold_up_storing(tmp_path):
         assert ingest.counted.failures["join"] >= 2
 
 
-def test_an_error_nobody_thought_of_does_not_end_the_thread(tmp_path):
+def test_an_unforeseen_error_does_not_end_the_thread(tmp_path):
     """It is counted as a failure of the insert."""
 
     class Odd(MemoryStore):
@@ -289,7 +289,7 @@ def test_a_batch_does_not_wait_when_there_is_enough(tmp_path):
         ingest.stop()
 
 
-def test_wrong_settings_are_told_at_set_up():
+def test_wrong_settings_are_reported_at_set_up():
     """By name."""
     with pytest.raises(ConfigError, match=r"ingest\.interval_s"):
         IngestSettings(interval_s=0)

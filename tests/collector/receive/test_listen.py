@@ -20,7 +20,7 @@ def server(port=0, **how):
     return HttpServer(nothing, "127.0.0.1", port, ReceiveLimits(), Received(), **how)
 
 
-def test_a_port_in_use_is_told():
+def test_a_port_in_use_is_reported():
     """With the port, and what would do."""
 
     async def run():
@@ -34,7 +34,7 @@ def test_a_port_in_use_is_told():
     asyncio.run(run())
 
 
-def test_a_certificate_that_is_none_is_told(tmp_path):
+def test_a_certificate_that_is_none_is_reported(tmp_path):
     """Before anybody connects."""
     (tmp_path / "x.pem").write_text("no certificate")
 
@@ -45,14 +45,14 @@ def test_a_certificate_that_is_none_is_told(tmp_path):
 @pytest.mark.parametrize(
     "wrong", [{"body_bytes": 0}, {"connections": -1}, {"body_bytes": 1 << 40}]
 )
-def test_wrong_limits_are_told(wrong):
+def test_wrong_limits_are_reported(wrong):
     """With the setting's name."""
     with pytest.raises(ConfigError, match=f"receive.{next(iter(wrong))}"):
         ReceiveLimits(**wrong)
 
 
 @pytest.mark.parametrize("token", ["", "two\nlines", "ümlaut"])
-def test_a_token_no_header_can_hold_is_told(token):
+def test_a_token_no_header_can_hold_is_reported(token):
     """And not repeated."""
     with pytest.raises(ConfigError, match=r"receive\.token") as caught:
         HttpAccess(token=token)

@@ -108,8 +108,8 @@ def test_a_request_the_store_cannot_read_is_put_aside(store, spool):
 
 def test_a_beacon_is_a_span_of_the_store(store, spool):
     """Under the page's trace, with the figures' names on the wire."""
-    told = {"trace_id": "a" * 32, "span_id": "b" * 16, "e2e_ms": 1500, "outcome": "success"}
-    append(spool, beacon_request(json.dumps(told).encode(), time.time_ns()))
+    shown = {"trace_id": "a" * 32, "span_id": "b" * 16, "e2e_ms": 1500, "outcome": "success"}
+    append(spool, beacon_request(json.dumps(shown).encode(), time.time_ns()))
 
     Ingest(spool, store).drain()
 
@@ -142,9 +142,9 @@ def test_what_is_too_much_for_the_engine_is_set_aside(store, spool, monkeypatch)
 def test_three_kills_lose_and_double_nothing(tmp_path, store):
     """A hundred: `python -m tests.bench.crash`."""
     store.close()  # one store a process
-    sent, told = asyncio.run(lives(tmp_path, 3, "interval", seed=7))
+    sent, shown = asyncio.run(lives(tmp_path, 3, "interval", seed=7))
 
     verdict = judge(tmp_path, sent)
 
-    assert told["stored"]
+    assert shown["stored"]
     assert verdict.is_good, verdict

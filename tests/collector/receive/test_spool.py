@@ -198,7 +198,7 @@ def test_zeros_at_the_end_are_torn(tmp_path):
 
 
 @pytest.mark.parametrize("where", [2, 20])
-def test_damage_amid_good_records_is_put_aside(tmp_path, where):
+def test_damage_among_good_records_is_put_aside(tmp_path, where):
     """In a head or in a payload: one request is lost, counted and kept for people."""
     with opened(tmp_path) as spool:
         append(spool, *range(5))
@@ -229,7 +229,7 @@ def test_a_length_that_cannot_be_does_not_hide_what_follows(tmp_path):
 
 
 def test_a_file_that_is_gone_is_counted(tmp_path):
-    """Somebody deleted it: the others are still handed on."""
+    """It was deleted: the others are still handed on."""
     with opened(tmp_path, segment_bytes=200) as spool:
         append(spool, 0)
         append(spool, 1)
@@ -241,7 +241,7 @@ def test_a_file_that_is_gone_is_counted(tmp_path):
 
 
 def test_a_full_spool_takes_nothing_and_keeps_what_it_has(tmp_path):
-    """The sender is told to come back; when there is room it may."""
+    """The sender is asked to retry later; when there is room it may."""
     with opened(tmp_path, segment_bytes=500, disk_bytes=2000) as spool:
         answers = [one for number in range(30) for one in append(spool, number)]
         taken = answers.count(None)
@@ -328,7 +328,7 @@ def test_two_collectors_do_not_share_a_spool(tmp_path):
         Spool(tmp_path)
 
 
-def test_a_folder_that_cannot_be_is_told_at_set_up(tmp_path):
+def test_a_folder_that_cannot_be_is_reported_at_set_up(tmp_path):
     """With its path, and what would do."""
     (tmp_path / "file").write_text("")
 
@@ -339,7 +339,7 @@ def test_a_folder_that_cannot_be_is_told_at_set_up(tmp_path):
 @pytest.mark.parametrize(
     "wrong", [{"sync": "often"}, {"disk_bytes": 0}, {"segment_bytes": 1 << 60}, {"free_bytes": -1}]
 )
-def test_wrong_limits_are_told_at_set_up(wrong):
+def test_wrong_limits_are_reported_at_set_up(wrong):
     """With the setting's name."""
     with pytest.raises(ConfigError, match=f"spool.{next(iter(wrong))}"):
         SpoolLimits(**wrong)

@@ -21,7 +21,7 @@ from llmtrace_collector.serve.auth import Guard, hosts_for
 TOKEN = "0123456789abcdef-secret"
 
 
-async def told(request):
+async def shown(request):
     """Answer something only those who may ask should see."""
     return JSONResponse({"asked": request.url.path})
 
@@ -30,7 +30,7 @@ def client(*, token: str | None = None, hosts=None, reason: str | None = None, r
     """Return a client of an application with one address of the API."""
     app = make_app(
         registry or CollectorRegistry(),
-        Mount("/api/v1", routes=[Route("/live", told)]),
+        Mount("/api/v1", routes=[Route("/live", shown)]),
         lambda: reason,
         token=token,
         hosts=hosts,
@@ -54,7 +54,7 @@ def test_all_of_it():
 
 
 def test_not_ready_is_said_with_its_reason():
-    """For whoever sends requests here."""
+    """For programs that send requests here."""
     with client(reason="starting") as one:
         answer = one.get("/readyz")
 
@@ -63,7 +63,7 @@ def test_not_ready_is_said_with_its_reason():
 
 
 def test_what_is_in_quarantine_is_said_and_is_no_reason_to_send_elsewhere():
-    """The number alone: whoever may ask without a token learns no more."""
+    """The number alone: without a token a client learns no more."""
     app = make_app(
         CollectorRegistry(), Mount("/api/v1", routes=[]), lambda: None, quarantined=lambda: 2
     )
@@ -79,7 +79,7 @@ def test_what_is_in_quarantine_is_said_and_is_no_reason_to_send_elsewhere():
     "header",
     [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer ä"],
 )
-def test_without_the_token_nothing_is_told(path, header):
+def test_without_the_token_nothing_is_shown(path, header):
     """Not whether there is anything, either."""
     headers = {} if header is None else {"Authorization": header.encode()}
     with client(token=TOKEN) as one:

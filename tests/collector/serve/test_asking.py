@@ -16,7 +16,7 @@ S = 1_000_000_000
 
 
 def test_times_of_every_kind():
-    """Unix seconds, ISO 8601, and how long ago; the last hour if nobody says."""
+    """Unix seconds, ISO 8601, and how long ago; the last hour by default."""
     end = round(NOW * S)
 
     assert query_params.between({}, NOW) == Between(end - 3600 * S, end)

@@ -29,14 +29,14 @@ def rows():
     chance = random.Random(7)
     made = []
     for number in range(100):
-        told = number % 4 != 0
+        reported = number % 4 != 0
         queue, prefill = chance.randrange(1, 400) * _MS, chance.randrange(20, 300) * _MS
         ttft = queue + prefill + chance.randrange(5, 60) * _MS
         timeline = Timeline(
             e2e=ttft + chance.randrange(100, 1_500) * _MS,
             ttft=ttft,
-            queue=Reported(queue, "engine_inband") if told else None,
-            prefill=Reported(prefill, "engine_inband") if told else None,
+            queue=Reported(queue, "engine_inband") if reported else None,
+            prefill=Reported(prefill, "engine_inband") if reported else None,
         )
         row = make_row(
             timeline=timeline,
@@ -94,7 +94,7 @@ def test_stages_now_are_a_summary_of_the_rows(store, seconds):
 
 
 def test_each_minute_has_its_own(store):
-    """A request belongs to the minute it was over in; what nobody told is `None`."""
+    """A request belongs to the minute it was over in; what is not reported is `None`."""
     found = live_queries.minutes(store, NOW, DEFAULT)
 
     assert found.t == tuple(NOW // _S - 60 * back for back in range(10, 0, -1))
@@ -112,8 +112,8 @@ def test_a_budget_is_held_against_those_it_is_for(store):
     outcomes, _ = live_queries.counted(store, NOW - 600 * _S, NOW, budget)
 
     assert sum(outcomes.values()) == len(within(600, model="llama-3"))
-    nobody = Budget(name="none", route=("chat", "a?[bc]"))
-    assert live_queries.counted(store, NOW - 600 * _S, NOW, nobody) == ({}, {})
+    stray = Budget(name="none", route=("chat", "a?[bc]"))
+    assert live_queries.counted(store, NOW - 600 * _S, NOW, stray) == ({}, {})
 
 
 def test_the_slowest(store):
@@ -136,10 +136,10 @@ def test_percentiles_a_step_at_a_time(store):
 
     assert point["requests"] == expected.outcomes
     for line in (*expected.stages, *expected.metrics):
-        told = point["stages"][line.name]
-        assert told["known"] == line.known
-        assert told["p50_s"] == pytest.approx(line.p50_s, abs=1e-9)
-        assert told["p95_s"] == pytest.approx(line.high_s, abs=1e-9)
+        reported = point["stages"][line.name]
+        assert reported["known"] == line.known
+        assert reported["p50_s"] == pytest.approx(line.p50_s, abs=1e-9)
+        assert reported["p95_s"] == pytest.approx(line.high_s, abs=1e-9)
 
 
 def test_percentiles_of_some_stages_are_those_of_all(store):
@@ -153,7 +153,7 @@ def test_percentiles_of_some_stages_are_those_of_all(store):
         assert point["stages"] == {name: whole["stages"][name] for name in ("queue", "ttft")}
 
 
-def test_who_told_what(store):
+def test_the_sources_of_a_stage(store):
     """Three of four rows have an engine's figures."""
     found = read.coverage(store, NOW - 700 * _S, NOW)
 

@@ -61,7 +61,7 @@ def test_chances_rise_to_one():
     assert at_most(2, 1, 0.5) == pytest.approx(0.75)
 
 
-def test_what_nobody_told_is_not_reported():
+def test_what_has_no_source_is_not_reported():
     """Unknown is `None`, with no verdict; and `unattributed` is there only if there is any."""
     stages, metrics = lines({"e2e": Counted(10, 1e9, 2e9, 10, 1e10)}, DEFAULT)
 
@@ -130,7 +130,7 @@ def test_an_engine_between_two_readings():
 
 
 def test_gpus_of_exporters_and_of_this_machine():
-    """One line each, whoever told."""
+    """One line each, whatever the source."""
     [*found] = gpu_lines([state("http://f:1/metrics", pages.DCGM)], (), "here")
 
     assert found

@@ -1,4 +1,4 @@
-"""Does a question end when it has taken too long, or when nobody waits for its answer?"""
+"""Does a question end when it has taken too long, or when its client has disconnected?"""
 
 from __future__ import annotations
 

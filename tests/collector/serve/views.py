@@ -46,7 +46,7 @@ def view(**changes: Any) -> Live:
     }
     stages, metrics = lines(counted, DEFAULT)
     first = int(NOW) // 60 * 60 - 3_600
-    # Seven minutes in which nobody asked.
+    # Seven minutes without requests.
     times = [first + 60 * minute for minute in range(60) if not 20 < minute < 28]
     high = {
         name: tuple(

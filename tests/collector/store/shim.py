@@ -101,11 +101,11 @@ def _handler(sessions, seen):
             params = {name[6:]: text for name, text in given.items() if name.startswith("param_")}
             with lock:
                 try:
-                    told, form = self._run(connection, sql, body, settings, params)
+                    result, form = self._run(connection, sql, body, settings, params)
                 except (RuntimeError, ValueError) as error:
                     self._refuse(error)
                 else:
-                    self._send(200, told, {"X-ClickHouse-Format": form})
+                    self._send(200, result, {"X-ClickHouse-Format": form})
 
         @staticmethod
         def _run(connection, sql, body, settings, params):
@@ -130,8 +130,8 @@ def _handler(sessions, seen):
                 ):
                     raise RuntimeError("Code: 164. DB::Exception: readonly mode. (READONLY)")
                 default = "TabSeparated"
-                told = connection.query(sql, default if form is None else form[1], params=params)
-                return told.bytes(), default if form is None else form[1]
+                result = connection.query(sql, default if form is None else form[1], params=params)
+                return result.bytes(), default if form is None else form[1]
             finally:
                 for name, value in before.items():
                     if name != "readonly":

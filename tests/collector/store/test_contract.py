@@ -119,13 +119,13 @@ def test_signals_events_and_facts(store):
     store.insert_facts([facts])
     store.insert_facts([facts])
 
-    told = store.query(
+    samples = store.query(
         "SELECT toUnixTimestamp64Milli(t), instance, signal, value, labels"
         " FROM signals ORDER BY t, instance"
     )
-    assert told[0] == (now // 10**6, "pod-1", "running", 3.0, {})
-    assert told[1][:3] == (now // 10**6, "pod-2", "kv_usage")
-    assert told[2][2:] == ("finished", 1e9 + 0.5, {"reason": "it's \\ done\n"})
+    assert samples[0] == (now // 10**6, "pod-1", "running", 3.0, {})
+    assert samples[1][:3] == (now // 10**6, "pod-2", "kv_usage")
+    assert samples[2][2:] == ("finished", 1e9 + 0.5, {"reason": "it's \\ done\n"})
     assert store.query("SELECT kind, text, labels FROM events FINAL") == [
         ("deploy", "v2 \u2192 all", {"version": "2"})
     ]

@@ -25,7 +25,7 @@ from llmtrace.engines.spans import read_engine_span, read_plugin_span
 from llmtrace.testing import make_row
 from llmtrace_collector.store import gather
 from tests.collector.store.sent import drawn, fetch, join, send
-from tests.collector.store.test_rows import COLUMNS, as_told, expected
+from tests.collector.store.test_rows import COLUMNS, as_stored, expected
 from tests.strategies import browsers, requests
 
 MS = 1_000_000
@@ -47,7 +47,7 @@ def row(**given):
 
 def latencies(queue=0.040, prefill=0.090, decode=0.780, ttft=0.160, e2e=0.950):
     """Make what engines write of a request, in seconds."""
-    told = {
+    reported = {
         "gen_ai.latency.time_in_queue": queue,
         "gen_ai.latency.time_in_model_prefill": prefill,
         "gen_ai.latency.time_in_model_decode": decode,
@@ -57,11 +57,11 @@ def latencies(queue=0.040, prefill=0.090, decode=0.780, ttft=0.160, e2e=0.950):
         "gen_ai.latency.time_to_first_token": ttft,
         "gen_ai.latency.e2e": e2e,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in reported.items() if value is not None}
 
 
 def span(name, attributes, *, trace_id=None, parent=None, service="vllm", kind="server", **more):
-    """Make a span of somebody else."""
+    """Make a span of another instrumentation."""
     return Span(
         name=name,
         kind=kind,
@@ -76,20 +76,20 @@ def span(name, attributes, *, trace_id=None, parent=None, service="vllm", kind="
     )
 
 
-def engine_span(of, engine_id=None, *, parent="", **told):
+def engine_span(of, engine_id=None, *, parent="", **reported):
     """Make the span that vLLM, SGLang or TensorRT-LLM writes of a row's request."""
-    attributes = latencies(**told)
+    attributes = latencies(**reported)
     if engine_id is not None:
         attributes["gen_ai.request.id"] = engine_id
     return span("llm_request", attributes, trace_id=of.trace_id, parent=parent or of.span_id)
 
 
-def plugin_span(engine_id, *, tokens=(64, 32, 7), preemptions=1, replica="pod-7", **told):
+def plugin_span(engine_id, *, tokens=(64, 32, 7), preemptions=1, replica="pod-7", **reported):
     """Make the span that our plugin in vLLM writes."""
     return span(
         "llmtrace.engine_request",
         {
-            **latencies(**told),
+            **latencies(**reported),
             "llmtrace.engine.source": "engine_plugin",
             "gen_ai.request.id": engine_id,
             "gen_ai.usage.input_tokens": tokens[0],
@@ -120,8 +120,12 @@ def differences(store, rows):
     )
     wrong = {}
     for one in rows:
-        known, told = expected(one), as_told(stored[one.span_id])
-        bad = {name: (value, told[name]) for name, value in known.items() if told[name] != value}
+        known, reported = expected(one), as_stored(stored[one.span_id])
+        bad = {
+            name: (value, reported[name])
+            for name, value in known.items()
+            if reported[name] != value
+        }
         if bad:
             wrong[one.span_id] = bad
     return wrong
@@ -208,11 +212,15 @@ def test_any_row_with_any_figures_comes_to_what_python_makes_of_it(store):
             response_id=f"cmpl-{one.request_id}" if by == "answer" else None,
             replica=drawn_row.replica or None,  # the store knows no name that is empty
         )  # fmt: skip
-        sent = one.request_id if by != "neither" else "somebody-else"
-        records = [plugin_span(f"cmpl-{sent}-{n}", **told) for n, told in enumerate(recorded)]
+        sent = one.request_id if by != "neither" else "another-id"
+        records = [
+            plugin_span(f"cmpl-{sent}-{n}", **reported) for n, reported in enumerate(recorded)
+        ]
         spans = [
-            engine_span(one, f"cmpl-x{one.request_id}-{n}", **{k: told[k] for k in list(told)[:5]})
-            for n, told in enumerate(traced)
+            engine_span(
+                one, f"cmpl-x{one.request_id}-{n}", **{k: reported[k] for k in list(reported)[:5]}
+            )
+            for n, reported in enumerate(traced)
         ]
         items += [one, *records, *spans]
         result = one
@@ -221,8 +229,8 @@ def test_any_row_with_any_figures_comes_to_what_python_makes_of_it(store):
         if known and not (one.attempts > 1 and len(known) > 1):
             # All lie below one span of one service.
             result = with_figures(result, together([replace(each, engine="e") for each in known]))
-        told = [read_plugin_span(each.attributes) for each in by_id(records)]
-        [result] = joined([result], [each for each in told if each is not None])
+        reported = [read_plugin_span(each.attributes) for each in by_id(records)]
+        [result] = joined([result], [each for each in reported if each is not None])
         wanted.append(result)
 
     in_batches(store, items, 1, batches=2)
@@ -235,7 +243,7 @@ def by_id(spans):
     return sorted(spans, key=lambda one: one.span_id)
 
 
-def test_what_cannot_be_told_apart_is_joined_to_none(store):
+def test_what_cannot_be_distinguished_is_joined_to_none(store):
     """Two rows of one id; a retried row with two records; two requests below one row."""
     twin = row()
     other = row(response_id=twin.response_id, request_id=twin.request_id)
@@ -253,7 +261,7 @@ def test_what_cannot_be_told_apart_is_joined_to_none(store):
 
 
 def test_a_twin_that_comes_later_takes_the_figures_back(store):
-    """Once two rows share an id, nobody can tell whose the record was."""
+    """Once two rows share an id, it is unknown whose the record was."""
     one = row()
     send(store, [one, plugin_span(one.response_id)])
     join(store)
@@ -296,8 +304,8 @@ def test_requests_of_one_turn_keep_their_engines_apart(store):
     in_batches(store, [turn, first, second, *spans], 3, batches=3)
 
     wanted = [
-        with_figures(one, read_engine_span(told.attributes))
-        for one, told in zip((first, second), spans, strict=True)
+        with_figures(one, read_engine_span(reported.attributes))
+        for one, reported in zip((first, second), spans, strict=True)
     ]
     assert differences(store, [turn, *wanted]) == {}
 
@@ -333,15 +341,15 @@ def test_any_row_with_any_beacon_is_its_users(store):
 
 def test_a_beacon_of_an_unknown_request_makes_no_row(store):
     """A page alone is no request; nor are an engine's span, a gateway's and a tool's."""
-    nobody = row()
-    page = Beacon(trace_id=nobody.trace_id, span_id=random_id(8), browser=drawn(browsers, 1)[0])
+    stray = row()
+    page = Beacon(trace_id=stray.trace_id, span_id=random_id(8), browser=drawn(browsers, 1)[0])
     tool = span("search", {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"})
 
-    send(store, [page_span(page, "shop", time.time_ns()), engine_span(nobody), tool])
-    send(store, [gateway_span(nobody, 0.1), plugin_span("chatcmpl-none")])
+    send(store, [page_span(page, "shop", time.time_ns()), engine_span(stray), tool])
+    send(store, [gateway_span(stray, 0.1), plugin_span("chatcmpl-none")])
     join(store)
 
-    assert fetch(store, [], "trace_id = {id:String}", id=nobody.trace_id) == {}
+    assert fetch(store, [], "trace_id = {id:String}", id=stray.trace_id) == {}
     assert fetch(store, [], "trace_id = {id:String}", id=tool.trace_id) == {}
 
 

@@ -85,16 +85,16 @@ def test_everything_moves_to_a_server_and_an_interrupted_move_goes_on(folder, tm
 
     with serving(tmp_path / "data") as (url, _):
         there = ClickHouseStore(Server(urlsplit(f"{url}/moved"), settle_s=0.0))
-        told = []
-        copy(source, there.engine, lambda *what: told.append(what))
+        shown = []
+        copy(source, there.engine, lambda *what: shown.append(what))
         moved = copy(source, there.engine, lambda *_: None)
 
         assert {one.table: (one.source, one.destination) for one in moved} == {
             "requests": (20, 20), "otel_traces": (counts["otel_traces"],) * 2,
             "signals": (50, 50), "events": (1, 1), "facts": (1, 1),
         }  # fmt: skip
-        assert told[0] == ("requests", 0, 20)
-        assert told[1] == ("requests", 20, 20)
+        assert shown[0] == ("requests", 0, 20)
+        assert shown[1] == ("requests", 20, 20)
         assert fetch(there, columns) == before
         join(there)
         assert fetch(there, columns) == before
@@ -176,7 +176,7 @@ def test_the_oldest_days_go_when_the_disk_is_full(folder):
 
 
 def test_a_collector_fleet_needs_no_process_of_ours(tmp_path):
-    """Spans that somebody else writes into `otel_traces`, joined by the printed views alone."""
+    """Spans that another program writes into `otel_traces`, joined by the printed views alone."""
     with serving(tmp_path / "data") as (url, _):
         store = ClickHouseStore(Server(urlsplit(f"{url}/fleet"), settle_s=0.0))
         one, late, large = row(), row(), row()
@@ -259,7 +259,7 @@ def test_rows_survive_a_restart(folder):
 
 
 def test_nothing_is_left_in_the_working_directory(folder, tmp_path, monkeypatch):
-    """The engine keeps its files where it was told to."""
+    """The engine keeps its files where the settings say."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -276,7 +276,7 @@ def test_a_server_out_of_reach_is_said_in_one_line(caplog):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as shown:
         Server(urlsplit(f"http://127.0.0.1:{port}/default"))
-    assert str(told.value) == f"store.url http://127.0.0.1:{port}/default: connection refused"
+    assert str(shown.value) == f"store.url http://127.0.0.1:{port}/default: connection refused"
     assert not caplog.records

@@ -10,8 +10,7 @@ from llmtrace.core.stages import STAGES
 from llmtrace_collector.store import read
 from llmtrace_collector.store.row_columns import FIELDS
 from tests.collector.collecting import some_rows
-from tests.collector.store.sent import drawn, fetch, join, send
-from tests.strategies import rows
+from tests.collector.store.sent import STORABLE, drawn, fetch, join, send
 
 WORDS = [field.name for field in FIELDS if field.type in {"LowCardinality(String)", "String"}]
 COUNTS = [
@@ -69,8 +68,8 @@ def expected(row):
         "start_ns": row.start,
     }
     known["operation"] = row.operation or "chat"
-    told = {} if row.browser is None else flatten(row.browser, IN_JSON)
-    known["browser"] = {name: value for name, value in told.items() if value != ""}
+    actual = {} if row.browser is None else flatten(row.browser, IN_JSON)
+    known["browser"] = {name: value for name, value in actual.items() if value != ""}
     known |= {f"network_{part}_ns": ns for part, ns in timeline.network.parts()}
     for name, field in REPORTS.items():
         reported = getattr(timeline, field)
@@ -86,18 +85,18 @@ def expected(row):
     return known
 
 
-def as_told(columns):
+def as_stored(columns):
     """Bring a stored row into the form of `expected`: numbers as numbers."""
-    told = dict(columns)
+    actual = dict(columns)
     for name in FLOATS:  # 1e16 comes back as a whole number, and JSON knows no difference
-        told[name] = None if told[name] is None else float(told[name])
-    told["browser"] = {
+        actual[name] = None if actual[name] is None else float(actual[name])
+    actual["browser"] = {
         name: type(kind)(float(text)) if isinstance(kind, int | float) else text
-        for name, text in told["browser"].items()
+        for name, text in actual["browser"].items()
         for kind in [0.0 if name.endswith("_s") else (0 if text.isdigit() else "")]
         if text != ""
     }
-    return told
+    return actual
 
 
 def distinct(found):
@@ -110,8 +109,8 @@ def distinct(found):
 
 
 def test_rows_arrive_as_they_were(store):
-    """Every field, every stage and who told it: what is stored is what the application had."""
-    sent = distinct(drawn(rows, 150))
+    """Every field, every stage and its source: what is stored is what the application had."""
+    sent = distinct(drawn(STORABLE, 150))
 
     send(store, sent)
     report = join(store)
@@ -122,11 +121,13 @@ def test_rows_arrive_as_they_were(store):
     )
     assert stored.keys() == {row.span_id for row in sent}
     for row in sent:
-        known, told = expected(row), as_told(stored[row.span_id])
-        wrong = {name: (value, told[name]) for name, value in known.items() if told[name] != value}
+        known, actual = expected(row), as_stored(stored[row.span_id])
+        wrong = {
+            name: (value, actual[name]) for name, value in known.items() if actual[name] != value
+        }
         assert wrong == {}
-        assert told["e2e_ns"] == told["unattributed_ns"] + sum(
-            told[f"{stage}_ns"] or 0 for stage in STAGES
+        assert actual["e2e_ns"] == actual["unattributed_ns"] + sum(
+            actual[f"{stage}_ns"] or 0 for stage in STAGES
         )
 
 

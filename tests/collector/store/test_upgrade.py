@@ -86,7 +86,7 @@ def test_a_store_of_each_earlier_schema_is_upgraded(path, new, tmp_path):
 
 
 def test_there_is_a_stored_folder_of_each_earlier_schema():
-    """Whoever raises the number adds a folder that the version before made."""
+    """A change that raises the number adds a folder that the version before made."""
     names = [f"schema-{number}.tar.xz" for number in range(1, upgrade.VERSION)]
     assert [path.name for path in STORED] == names
 
