@@ -273,8 +273,8 @@ def test_a_profile_of_one_s_own(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_without_the_collector(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     """The command says what to install."""
-    monkeypatch.delattr(sys.modules["llmtrace_collector"], "doctor", raising=False)
-    monkeypatch.setitem(sys.modules, doctor.__name__, None)
+    monkeypatch.delitem(sys.modules, doctor.__name__)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
 
     assert cli.main(["doctor", "http://127.0.0.1:1"]) == 2
     assert "pip install '.[collector]'" in capsys.readouterr().err
