@@ -132,17 +132,17 @@ def test_nothing_a_sender_sends_raises_anything_else(alerts, noise):
 
 
 class Notifier:
-    """Keeps what it is told, or fails."""
+    """Keeps what it is to say, or fails."""
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.told: list[tuple[str, str | None]] = []
+        self.sent: list[tuple[str, str | None]] = []
         self._fails = fails
 
-    def tell(self, alert: Alert, result: Any, link: str | None) -> None:
+    def notify(self, alert: Alert, result: Any, link: str | None) -> None:
         """Keep it."""
-        self.told.append((summary(alert, result, link), link))
+        self.sent.append((summary(alert, result, link), link))
         if self._fails:
-            raise SourceError("nobody there")
+            raise SourceError("no server there")
 
 
 @contextmanager
@@ -184,14 +184,14 @@ def test_an_alert_becomes_a_report_and_is_told(slow, at, tmp_path):
     with working(load, tmp_path, broken, chat) as desk:
         assert desk.take(alerts) == 1
         assert desk.take(alerts) == 0
-        until(lambda: chat.told)
+        until(lambda: chat.sent)
 
         assert desk.take(alerts) == 0
         assert desk.counts["repeated"] == 2
         assert desk.counts["not_delivered"] == 1
     reports = Reports(tmp_path)
     [name] = reports.names()
-    text, link = chat.told[0]
+    text, link = chat.sent[0]
     told = reports.content(name)
 
     assert link == f"https://triage/reports/{name}"
@@ -513,8 +513,10 @@ def test_another_name_is_no_name_of_ours(tmp_path):
 def options(tmp_path: Path, **changes: Any) -> Any:
     """Return what the command's parser gives."""
     from llmtrace.cli import make_parser
+    from llmtrace.cli.arguments import COLLECTOR_URL
 
     parsed = make_parser().parse_args(["triage", "serve", "--reports", str(tmp_path)])
+    parsed.url = COLLECTOR_URL  # as the command sets it where no source is given
     for name, value in changes.items():
         setattr(parsed, name, value)
     return parsed
