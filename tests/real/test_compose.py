@@ -188,7 +188,7 @@ def test_the_same_configuration_runs_on_the_real_programs(tmp_path):
                 "Alertmanager has the alert",
             )
     assert active_alerts[0]["labels"]["instance"] == "vllm:8000"
-    assert active_alerts[0]["receivers"] == [{"name": "nobody"}]
+    assert active_alerts[0]["receivers"] == [{"name": "none"}]
     assert json.dumps(active_alerts[0]["annotations"]).count("llmtrace triage --after") == 1
 
 
