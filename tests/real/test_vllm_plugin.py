@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import subprocess
 import threading
@@ -193,7 +194,7 @@ def test_an_exporter_that_hangs_costs_records_and_not_requests(one: Any) -> None
         text = log.read()
 
     assert during <= before * 1.3 + 0.030
-    assert "rows were not sent in time when closing" in text
+    assert re.search(r"llmtrace: .*: \d+ rows? at exit: not sent within", text)
     assert "vllm_plugin failed" not in text
     assert stopped_s < 14  # vLLM's own end, and 3 s for the records; then it would be killed
 

@@ -24,7 +24,7 @@ from llmtrace.errors import ConfigError, SourceError
 _ROOT = Path(__file__).parents[2]
 # Starts a server and tells its pid before it answers; then waits to be killed.
 _STARTER = """
-from llmtrace import local_vllm
+from llmtrace.engines import local_vllm
 local_vllm.start(log=lambda line: print(line, flush=True))
 """
 
