@@ -261,7 +261,7 @@ def test_delivery(mode: str, server: Server) -> None:
         known = seconds(row, "network")
         assert known is not None
         near(seconds(row, "first_chunk"), DELAY_S - 0.02175)
-        assert row.stages.unattributed == 0
+        assert row.stages.unattributed == (row.stages.client or 0)
 
     settled(lambda: recorded(lambda: read(mode, server)), check)
 
