@@ -78,7 +78,8 @@ dt { font-weight: 600; } dd { margin: 0; }
   vertical-align: top; overflow-wrap: anywhere; }
 .points td:first-child { width: 3.2rem; text-align: right; font-weight: 600; }
 .for { color: light-dark(#1a7a3a, #4cc07a); } .against { color: light-dark(#c02b36, #f27d85); }
-pre.runbook { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .86rem; } a { color: inherit; }
+pre.runbook { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .86rem; }
+a { color: inherit; }
 .action { border-left: 3px solid var(--ink); padding: .2rem 0 .2rem .8rem; margin: .6rem 0 .2rem; }
 .split { display: flex; height: 1.9rem; margin: .3rem 0 .8rem; background: var(--track); }
 .split span { overflow: hidden; border-right: 1.5px solid var(--card); color: #10141a;
