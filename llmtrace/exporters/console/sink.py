@@ -169,5 +169,6 @@ def _evidence(headers: Mapping[str, str], width: int) -> str:
         more = f"{line}  {name}: {value}"
         if number and len(more) + _MORE > width:
             return f"{line}  and {len(headers) - number} more"
-        line = more[:width]
+        # What is cut leaves room to say how many more there are.
+        line = more[: width if number == len(headers) - 1 else width - _MORE]
     return line
