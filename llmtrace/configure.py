@@ -23,7 +23,7 @@ from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.errors import ConfigError
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.sink import Sink
-from llmtrace.instrumentation import registry as wrapping
+from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.runtime import foreign_tracer, runtime
 from llmtrace.runtime.runtime import Runtime
@@ -157,7 +157,7 @@ def init(
     *,
     exporters: Sequence[str | Sink] | None = None,
     budget: str | Path | Mapping[str, Any] | Budget | None = None,
-    instrument: Sequence[str] = wrapping.MODULES,
+    instrument: Sequence[str] = registry.MODULES,
     sample: float | None = None,
     region: str | None = None,
     version: str | None = None,
@@ -218,10 +218,10 @@ def init(
         return
     limits = _budgets(budget if budget is not None else environment.budget)
     share = environment.sample if sample is None else _share(sample, "sample")
-    modules = _several(instrument, "instrument", wrapping.MODULES)
+    modules = _several(instrument, "instrument", registry.MODULES)
     for module in modules:
-        if module not in wrapping.KNOWN:
-            msg = f"instrument={module!r}: llmtrace instruments {', '.join(wrapping.KNOWN)}"
+        if module not in registry.KNOWN:
+            msg = f"instrument={module!r}: llmtrace instruments {', '.join(registry.KNOWN)}"
             raise ConfigError(msg)
     given: dict[str, Any] = {"region": region, "version": version}
     for key, value in {"service": service, **given}.items():
@@ -255,7 +255,7 @@ def init(
             headers=policy,
         )
     )
-    wrapping.when_imported(modules)
+    registry.when_imported(modules)
     # Last registered, first run: before what closes the exporters that were made here.
     atexit.unregister(_end_open)
     atexit.register(_end_open)
@@ -354,7 +354,7 @@ def shutdown() -> None:
     Done when the interpreter exits, too.
     """
     before = runtime.activate(None)
-    wrapping.undo_all()
+    registry.undo_all()
     if before is not None:
         _end_open()
         finalize.flush_deferred(_SETTLE_TIMEOUT_S)

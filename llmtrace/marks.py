@@ -19,7 +19,7 @@ from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import StageName
 from llmtrace.errors import ConfigError
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
-from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime import proxied_request
 from llmtrace.runtime.runtime import current, enclosing
 from llmtrace.runtime.scope import live
 
@@ -155,7 +155,7 @@ def annotate(**attributes: Scalar | Sequence[str] | None) -> None:
     a gateway for the request that passes through. Elsewhere it does nothing. A value that cannot
     be recorded is left out and logged, since a running request is no place to raise.
     """
-    recording, relay = enclosing(), relays.current.get()
+    recording, relay = enclosing(), proxied_request.current.get()
     inside = current.get()
     if recording is not None and recording.ended:
         recording = None

@@ -12,7 +12,7 @@ from typing import Any
 from llmtrace.core.recording import Clock
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Timeline
-from llmtrace.instrumentation import registry as wrapping
+from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.runtime import runtime
 from llmtrace.runtime.runtime import Runtime
@@ -64,7 +64,7 @@ def capture(
     *,
     service: str = "test",
     clock: Clock | None = None,
-    instrument: Sequence[str] = wrapping.MODULES,
+    instrument: Sequence[str] = registry.MODULES,
     sinks: Sequence[Any] = (),
     **settings: Any,
 ) -> Iterator[list[Row]]:
@@ -90,7 +90,7 @@ def capture(
     if clock is not None:
         settings["clock"] = clock
     before = runtime.activate(Runtime(service=service, sinks=(_List(rows), *sinks), **settings))
-    handles = [wrapping.instrument(module) for module in wrapping.imported(instrument)]
+    handles = [registry.instrument(module) for module in registry.imported(instrument)]
     try:
         yield rows
     finally:

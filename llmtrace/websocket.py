@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from llmtrace.errors import ConfigError
-from llmtrace.instrumentation.rpc import openai_realtime, user_classifier
-from llmtrace.instrumentation.rpc import websocket_connection as connections
+from llmtrace.instrumentation.rpc import openai_realtime, user_classifier, websocket_connection
 from llmtrace.instrumentation.rpc.user_classifier import Classification
 from llmtrace.instrumentation.rpc.websocket_session import Conversation, Protocol
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
@@ -91,7 +90,7 @@ def wrap(
     protocol = _protocol(done, asks, classify)
     if active() is None:
         return connection
-    target = connections.inside(connection)
+    target = websocket_connection.inside(connection)
     if target is None:
         raise ConfigError(
             f"{_WHERE} takes a connection of the websockets library, or what opens one, not "
@@ -99,7 +98,7 @@ def wrap(
         )
     info = {"operation": "chat", "client": "websockets", **fields}
     extra = {"network.protocol.name": "websocket", **extra}
-    connections.look_at(target, partial(Conversation, protocol, info, extra))
+    websocket_connection.look_at(target, partial(Conversation, protocol, info, extra))
     return connection
 
 

@@ -21,7 +21,7 @@ from llmtrace.browser.join_beacon import joined_row, with_beacon
 from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.row import Row
 from llmtrace.exporters.worker import Worker
-from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime import proxied_request
 from llmtrace.runtime.proxied_request import ProxiedRequest
 
 PassOn = Callable[[Row], None]
@@ -114,7 +114,7 @@ class PendingRows:
 
     def row(self, pending: PendingRow, row: Row, pass_on: PassOn) -> None:
         """Keep a finished row until its page has sent its beacon. Never raises."""
-        relay = relays.current.get()
+        relay = proxied_request.current.get()
         with self._lock:
             pending.relay = relay or pending.relay
             kept = not pending.gone and len(pending.rows) < _MAX_ROWS

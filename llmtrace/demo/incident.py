@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.collector_client import Collector
-from llmtrace.demo import injected_faults as troubles
+from llmtrace.demo import injected_faults
 from llmtrace.demo.embedded_collector import Collecting, collecting
 from llmtrace.demo.injected_faults import Trouble
 from llmtrace.demo.options import Phase
@@ -77,7 +77,7 @@ class Story:
             self._broke = time.time()
             self._engine.change(self._trouble.change(self._engine.config))
         else:
-            self._engine.change(troubles.calm(self._engine.config))
+            self._engine.change(injected_faults.calm(self._engine.config))
 
     def jobs_in(self, phase: Phase, jobs: Iterator[Job]) -> Iterator[Job]:
         """Return the jobs of users in a phase."""

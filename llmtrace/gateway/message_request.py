@@ -18,7 +18,7 @@ from llmtrace.core.span import Span
 from llmtrace.gateway import parent_trace
 from llmtrace.gateway.timing_header import cached, spent, timing_entries
 from llmtrace.instrumentation.headers.server_timing import Entry, write
-from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime import proxied_request
 from llmtrace.runtime.proxied_request import ProxiedRequest
 from llmtrace.runtime.runtime import Runtime, current
 from llmtrace.runtime.trace_context import TraceContext
@@ -72,7 +72,7 @@ class Served:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Make the request current for the code inside, and hide a client's recording."""
-        tokens = current.set(None), relays.current.set(self.relay)
+        tokens = current.set(None), proxied_request.current.set(self.relay)
         context = self._server.identity.context
         attached = None if context is None else otel_context.attach(context)
         try:
@@ -80,7 +80,7 @@ class Served:
         finally:
             if attached is not None:
                 otel_context.detach(attached)
-            relays.current.reset(tokens[1])
+            proxied_request.current.reset(tokens[1])
             current.reset(tokens[0])
 
     def sends(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from llmtrace.core.failopen import internal_error
 from llmtrace.gateway.message_request import Served, carried
 from llmtrace.gateway.middleware import check_name, label
-from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime import proxied_request
 from llmtrace.runtime.runtime import active
 
 # What frameworks raise when the other side has gone.
@@ -99,7 +99,7 @@ def _watch(socket: Any) -> None:
 
 
 async def _send(reference: weakref.ref[Any], before: Any, message: Any) -> None:
-    relay = relays.current.get()
+    relay = proxied_request.current.get()
     if relay is not None and relay.spent is None and message.get("type") == "websocket.send":
         relay.finalize(relay.clock())
     socket = reference()

@@ -119,11 +119,11 @@ def _patch(target: Any) -> tuple[int, ...]:
 
 
 def _patch_aiohttp(target: Any) -> tuple[int, ...]:
-    from llmtrace.instrumentation.http import aiohttp as wrapped
+    from llmtrace.instrumentation.http import aiohttp
 
-    if wrapped.is_instrumented(target):
+    if aiohttp.is_instrumented(target):
         return ()
-    patch = wrapped.instrument_class if isinstance(target, type) else wrapped.instrument_session
+    patch = aiohttp.instrument_class if isinstance(target, type) else aiohttp.instrument_session
     return _applied(patch(target))
 
 

@@ -29,9 +29,7 @@ from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.exporters import tracer_provider as provider
 from llmtrace.exporters.sink import Sink, SpanSink
 from llmtrace.exporters.span_layout import failure_text
-from llmtrace.runtime import foreign_tracer, scope
-from llmtrace.runtime import proxied_request as relays
-from llmtrace.runtime import trace_context as identities
+from llmtrace.runtime import foreign_tracer, proxied_request, scope, trace_context
 from llmtrace.runtime.trace_context import TO_ALL, HeaderPolicy, TraceContext
 from llmtrace.semconv.attributes import PLAIN
 
@@ -110,7 +108,7 @@ class Runtime:
         if around is not None and around.function is around and around.labels is not None:
             recording.attributes |= around.labels[2]
         surroundings = otel_context.get_current()  # empty in most applications without a tracer
-        recording.span = identity = identities.of_request(
+        recording.span = identity = trace_context.of_request(
             recording,
             None if around is None or around.ended else around,
             self._tracer,
@@ -123,7 +121,7 @@ class Runtime:
         known["trace_id"] = identity.trace_id
         known["span_id"] = identity.span_id
         known["parent_span_id"] = identity.parent_span_id
-        relay = relays.current.get()
+        relay = proxied_request.current.get()
         if relay is not None and known.get("operation") != TURN:
             # This process is a gateway, and the request one that it makes upstream.
             known.setdefault("request_id", relay.next_request_id())
@@ -146,7 +144,7 @@ class Runtime:
             around.function = own = around
             around.joined = True
             scope.withdraw(around)
-            relay = relays.current.get()
+            relay = proxied_request.current.get()
             if relay is not None:
                 relay.withdraw(around)
         else:
@@ -165,7 +163,7 @@ class Runtime:
             info["span_id"] = own.span.span_id
             if identity.span is not None:
                 at = started + (0 if around.call_began is None else around.call_began.at - start)
-                around.span = identities.child_of(identity, self._tracer, around.info, at)
+                around.span = trace_context.child_of(identity, self._tracer, around.info, at)
                 around.info["span_id"] = around.span.span_id
         own._emit = self._emit_function  # noqa: SLF001 - it is no request
         if own is not around:
@@ -223,7 +221,7 @@ class Runtime:
 
     def _write(self, identity: TraceContext, row: Row) -> None:
         if self.sample < 1 and identity.span is None:  # else the application's sampler decided
-            row = replace(row, weight=1 / max(self.sample, identities.MIN_SHARE))
+            row = replace(row, weight=1 / max(self.sample, trace_context.MIN_SHARE))
         own = None if identity.span is None else self._provider
         for sink in self.sinks:
             try:
@@ -250,7 +248,7 @@ class Runtime:
             start: unix nanoseconds.
             context: what holds its parent; default: the current one.
         """
-        return identities.of_span(
+        return trace_context.of_span(
             name, kind, start, self._tracer, share=self.sample, context=context
         )
 
@@ -292,7 +290,7 @@ class Runtime:
         """
         own = self._provider
         if own is None:
-            return identities.in_sample(trace_id, self.sample)
+            return trace_context.in_sample(trace_id, self.sample)
         try:
             return provider.samples_root(own, trace_id, name, attributes)
         except Exception as error:  # noqa: BLE001 - a sampler of the application's own

@@ -18,8 +18,7 @@ from llmtrace import ConfigError, gateway
 from llmtrace.core.row import Row
 from llmtrace.core.stages import EngineFigures, Reported
 from llmtrace.gateway import asgi_request
-from llmtrace.runtime import proxied_request as relays
-from llmtrace.runtime import runtime
+from llmtrace.runtime import proxied_request, runtime
 from llmtrace.testing import FakeClock, capture, fake_stream
 
 from .asgi import (
@@ -915,7 +914,7 @@ def test_nothing_is_left_behind(clock, spans):
             await through(app)(
                 {"type": "http", "headers": [], "method": "POST", "path": "/"}, None, None
             )
-        return relays.current.get()
+        return proxied_request.current.get()
 
     assert asyncio.run(run()) is None
     assert seen == [None]

@@ -35,8 +35,7 @@ from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
 from llmtrace.instrumentation.http import dns
-from llmtrace.instrumentation.rpc import websocket_connection as connections
-from llmtrace.instrumentation.rpc import websocket_session
+from llmtrace.instrumentation.rpc import websocket_connection, websocket_session
 from llmtrace.propagate import trace_headers
 from llmtrace.testing import capture
 from tests.instrumentation.conftest import certificate
@@ -740,7 +739,9 @@ def test_a_connection_that_is_released() -> None:
             "Protocol", (), {"uri": type("Uri", (), {"host": "x", "port": 1})}
         )
         protocol = websocket_session.Protocol(lambda *_: 1, done=lambda _: False)
-        connections.look_at(connection, partial(websocket_session.Conversation, protocol, {}, {}))
+        websocket_connection.look_at(
+            connection, partial(websocket_session.Conversation, protocol, {}, {})
+        )
         await connection.send("?")
         await connection.recv()
 

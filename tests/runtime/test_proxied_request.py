@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import llmtrace
 from llmtrace.core.recording import TEXT, Recording
-from llmtrace.runtime import proxied_request as relays
+from llmtrace.runtime import proxied_request
 from llmtrace.runtime.proxied_request import ProxiedRequest, SelfTime, WaitIntervals
 from llmtrace.testing import FakeClock, capture
 
@@ -395,12 +395,12 @@ def test_upstream_calls_go_by_the_requests_own_id():
     """The first call has the caller's id, by which all sides are joined; later ones their own."""
     clock = FakeClock(1)
     with capture(clock=clock) as rows:
-        token = relays.current.set(ProxiedRequest(clock, "order-7"))
+        token = proxied_request.current.set(ProxiedRequest(clock, "order-7"))
         try:
             for _ in range(3):
                 list(llmtrace.wrap(iter(["a"])))
         finally:
-            relays.current.reset(token)
+            proxied_request.current.reset(token)
 
     assert [row.request_id for row in rows] == ["order-7", "order-7-2", "order-7-3"]
 

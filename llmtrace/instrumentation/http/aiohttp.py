@@ -20,8 +20,7 @@ from yarl import URL
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import LiveAttempt, Recording, type_name
 from llmtrace.instrumentation.headers import propagation
-from llmtrace.instrumentation.http import aiohttp_bodies as bodies
-from llmtrace.instrumentation.http import llm_requests, tcp_info
+from llmtrace.instrumentation.http import aiohttp_bodies, llm_requests, tcp_info
 from llmtrace.runtime.runtime import current, entered
 
 _Note = Callable[[Recording, LiveAttempt, SimpleNamespace, Any], None]
@@ -339,9 +338,9 @@ def _deliver(post: llm_requests.LlmRequest, response: Any) -> None:
             response.status
         ):  # a redirect not followed is no response either
             llm_requests.rejected(post, response.status, None, ends=False)
-            bodies.watch_error_body(recording, response)
+            aiohttp_bodies.watch_error_body(recording, response)
         else:
-            bodies.watch(
+            aiohttp_bodies.watch(
                 post,
                 response,
                 events=llm_requests.is_stream(response.headers.get("content-type", "")),
