@@ -46,7 +46,7 @@ RINGS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("",),
         ("engines",),
         ("dataset",),
-        ("display",),
+        ("display", "kv_cache"),
         ("simulator", "triage", "budget_analysis"),
         ("demo",),
         ("cli",),
