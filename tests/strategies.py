@@ -90,7 +90,7 @@ def hexes(size: int) -> st.SearchStrategy[str]:
     return st.integers(1, (1 << 8 * size) - 1).map(lambda number: f"{number:0{2 * size}x}")
 
 
-tries = st.lists(
+attempt_logs = st.lists(
     st.builds(
         Attempt,
         start_ns=durations,
@@ -160,7 +160,7 @@ requests = st.builds(
     http_status=counts,
     cache_hit=st.none() | st.booleans(),
     attempts=st.integers(1, 9),
-    tries=tries,
+    attempt_log=attempt_logs,
     prompt_tokens=counts,
     cached_tokens=counts,
     output_tokens=counts,
@@ -184,7 +184,7 @@ requests = st.builds(
     tool_serial_loss_s=seconds,
     weight=st.floats(1, 1e6),
     attributes=attributes,
-    evidence=evidence,
+    response_headers=evidence,
     browser=st.none() | browsers,
     timeline=timelines,
     gap_counts=gap_counts,

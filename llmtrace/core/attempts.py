@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 # Of more attempts the first ones are kept, and the last; `Row.attempts` counts all of them.
-MAX_TRIES: Final = 16
+MAX_ATTEMPTS: Final = 16
 _MAX_NAME: Final = 256
 _NS: Final = 1_000_000_000
 # What claims to have taken longer than a year is garbage.
@@ -46,15 +46,15 @@ class Attempt:
         return self.start_ns + self.duration_ns
 
 
-def keep(tries: list[Attempt], one: Attempt) -> None:
+def keep(kept: list[Attempt], one: Attempt) -> None:
     """Add one to those kept, within the bound."""
-    del tries[MAX_TRIES - 1 :]
-    tries.append(one)
+    del kept[MAX_ATTEMPTS - 1 :]
+    kept.append(one)
 
 
-def as_plain(tries: Iterable[Attempt]) -> list[dict[str, Any]]:
+def as_plain(kept: Iterable[Attempt]) -> list[dict[str, Any]]:
     """Flatten to JSON-ready dictionaries: durations in seconds, unknown ones left out."""
-    return [_plain(one) for one in tries]
+    return [_plain(one) for one in kept]
 
 
 def _plain(one: Attempt) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _plain(one: Attempt) -> dict[str, Any]:
 
 
 def from_plain(flat: Sequence[Mapping[str, Any]] | None) -> tuple[Attempt, ...]:
-    """Rebuild what `as_plain` wrote; at most `MAX_TRIES` are read.
+    """Rebuild what `as_plain` wrote; at most `MAX_ATTEMPTS` are read.
 
     Raises:
         TypeError: a value is of the wrong kind.
@@ -81,14 +81,14 @@ def from_plain(flat: Sequence[Mapping[str, Any]] | None) -> tuple[Attempt, ...]:
     if flat is None:
         return ()
     if isinstance(flat, str | Mapping) or not isinstance(flat, Sequence):
-        msg = f"tries is {flat!r}, not a list"
+        msg = f"attempt_log is {flat!r}, not a list"
         raise TypeError(msg)
-    return tuple(_try(one) for one in flat[:MAX_TRIES])
+    return tuple(_attempt(one) for one in flat[:MAX_ATTEMPTS])
 
 
-def _try(flat: Any) -> Attempt:
+def _attempt(flat: Any) -> Attempt:
     if not isinstance(flat, Mapping):
-        msg = f"tries holds {flat!r}, not an attempt"
+        msg = f"attempt_log holds {flat!r}, not an attempt"
         raise TypeError(msg)
     retry_after = flat.get("retry_after_s")
     error_type = flat.get("error_type")
@@ -104,10 +104,10 @@ def _try(flat: Any) -> Attempt:
 
 def _ns(seconds: Any) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        msg = f"tries holds {seconds!r}, not a number of seconds"
+        msg = f"attempt_log holds {seconds!r}, not a number of seconds"
         raise TypeError(msg)
     if not 0 <= seconds < MAX_S:
-        msg = f"tries holds {seconds!r}, and no attempt takes that long"
+        msg = f"attempt_log holds {seconds!r}, and no attempt takes that long"
         raise ValueError(msg)
     return round(seconds * _NS)
 
@@ -117,5 +117,5 @@ def _status(value: Any) -> int | None:
         value = int(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    msg = f"tries holds {value!r}, not an HTTP status"
+    msg = f"attempt_log holds {value!r}, not an HTTP status"
     raise TypeError(msg)

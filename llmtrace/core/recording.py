@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from llmtrace.core.attempts import MAX_TRIES, Attempt, keep
+from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, keep
 from llmtrace.core.content import Content
 from llmtrace.core.error_codes import code_of
 from llmtrace.core.failopen import internal_error
@@ -105,13 +105,14 @@ class Recording:
     """
 
     __slots__ = (
-        "__weakref__", "_emit", "attempts", "attempts_forgotten", "attributes", "call_began",
+        "__weakref__", "_emit", "attempt_log", "attempts", "attempts_forgotten", "attributes",
+        "call_began",
         "call_ended", "calling", "client", "clock", "content", "engine", "expects_finish",
         "failure", "first_byte", "first_event", "firsts", "function", "gap_counts", "gateway",
         "held_before", "hops", "in_decorated_function", "info", "joined", "labels",
         "last_content", "mark", "marked_after", "marked_before", "max_gap", "no_gateway_seen",
         "on_finish", "on_stream_end", "open", "outgoing", "reads_bytes", "retry_gateway",
-        "retry_network", "span", "start", "started_unix_ns", "stated", "stream", "tries", "ttft",
+        "retry_network", "span", "start", "started_unix_ns", "stated", "stream", "ttft",
         "usage_hidden", "wait_started", "waited", "waited_at_content", "waits",
     )  # fmt: skip
 
@@ -147,7 +148,7 @@ class Recording:
         self.firsts: list[int | None] = [None] * 5
         self.attempts: list[LiveAttempt] = []
         self.attempts_forgotten = 0
-        self.tries: list[Attempt] = []  # attempts that are over
+        self.attempt_log: list[Attempt] = []  # attempts that are over
         # From the start to the first attempt, less consumer time and marks; None: no attempt seen.
         self.client: int | None = None
         self.retry_network = self.retry_gateway = 0
@@ -285,7 +286,7 @@ class Recording:
             self.attempts_forgotten = 0
         attempt = LiveAttempt(now)
         self.attempts.append(attempt)
-        if len(self.attempts) > MAX_TRIES:
+        if len(self.attempts) > MAX_ATTEMPTS:
             del self.attempts[0]
             self.attempts_forgotten += 1
         return attempt
@@ -310,7 +311,7 @@ class Recording:
             error_type=attempt.error,
             retry_after_ns=attempt.retry_after,
         )
-        keep(self.tries, one)
+        keep(self.attempt_log, one)
 
     def _network(self) -> Network:
         """Sub-phases of the attempt that carried the answer, from its waiting for a connection."""
@@ -355,7 +356,9 @@ class Recording:
             self.client = max(0, self.client - (began.waited - marked))
         for stage, ns in began.marked.items():
             self.marked_before[stage] -= ns
-        self.tries = [replace(one, start_ns=max(0, one.start_ns - before)) for one in self.tries]
+        self.attempt_log = [
+            replace(one, start_ns=max(0, one.start_ns - before)) for one in self.attempt_log
+        ]
         ended = self.call_ended
         if ended is not None:
             self.clock = lambda: ended
@@ -465,7 +468,7 @@ class Recording:
             # Its phases are charged with it. Apart from that, a request that was rejected took no
             # network time: known to be none.
             network = Network() if last.status is None else Network(client_wait=0)
-        elif last is not None and (self.tries or last.error is not None):
+        elif last is not None and (self.attempt_log or last.error is not None):
             self._tried(last, now)
         queue = prefill = decode = frontend = None
         # What a cache kept may hold the figures of the request it was made by.
@@ -500,7 +503,7 @@ class Recording:
         if last is not None:
             row["http_status"] = last.status
             row["attempts"] = len(self.attempts) + self.attempts_forgotten
-            row["tries"] = tuple(self.tries)
+            row["attempt_log"] = tuple(self.attempt_log)
         if ttft is not None:
             row["chunks"] = 1 + gaps
             row["gap_sum_ns"] = self.waited_at_content - (ttft - self.held_before)

@@ -52,7 +52,7 @@ class Row:
         replica: the engine instance that answered, where known.
         gateway: the name of the gateway in between, where known.
         attempts: HTTP attempts made, retries included.
-        tries: what each of them came to, where there was more than one or where one failed.
+        attempt_log: what each of them came to, where there was more than one or where one failed.
         cache_hit: whether a cache answered before any engine was called; `None` = not reported.
         chunks: chunks with content the consumer was handed.
         burst_chunks: of those after the first, how many were there at once (waited for less than
@@ -68,8 +68,9 @@ class Row:
         parts: of a turn: what ran inside it. On the wire these are spans of their own.
         content: the prompt and response, by attribute name, if the user wants it recorded: on
             the request's span and nowhere else.
-        evidence: headers of the last answer, by lower-case name, as its server or gateway sent
-            them (limits, ids, times of their own): `wrappers.headers.evidence` has the list.
+        response_headers: of the last response, by lower-case name, as its server or gateway sent
+            them (limits, ids, times of their own): `instrumentation.headers.kept_headers` has the
+            list.
         browser: what the page measured, where its beacon was joined to this row.
     """
 
@@ -98,7 +99,7 @@ class Row:
     http_status: int | None = None
     cache_hit: bool | None = None
     attempts: int = 1
-    tries: tuple[Attempt, ...] = ()
+    attempt_log: tuple[Attempt, ...] = ()
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
@@ -125,7 +126,7 @@ class Row:
     attributes: Mapping[str, str | bool | int | float | tuple[str, ...]] = field(
         default_factory=dict
     )
-    evidence: Mapping[str, str] = field(default_factory=dict)
+    response_headers: Mapping[str, str] = field(default_factory=dict)
     browser: Browser | None = None
     parts: tuple[Part, ...] = ()
     content: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -261,12 +262,12 @@ class Row:
             flat["unwatched"] = True
         if stages.inconsistent:
             flat["inconsistent"] = list(stages.inconsistent)
-        if self.tries:
-            flat["tries"] = as_plain(self.tries)
+        if self.attempt_log:
+            flat["attempt_log"] = as_plain(self.attempt_log)
         if self.attributes:
             flat["attributes"] = dict(self.attributes)
-        if self.evidence:
-            flat["evidence"] = dict(self.evidence)
+        if self.response_headers:
+            flat["response_headers"] = dict(self.response_headers)
         if self.parts:
             flat["parts"] = [flat_part(part) for part in self.parts]
         if self.browser is not None:
@@ -319,6 +320,8 @@ _REPORTS: Final = {
     "reported_decode": "engine_decode",
     "first_chunk_frontend": "frontend",
 }
+# What files of before the first release call these keys.
+_FORMER: Final = {"tries": "attempt_log", "evidence": "response_headers"}
 _ENGINE_REPORTS: Final = (
     "prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "replica",
 )  # fmt: skip
@@ -366,6 +369,8 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
             than the whole wait; the message names it.
     """
     try:
+        if not _FORMER.keys().isdisjoint(flat):
+            flat = {_FORMER.get(key, key): value for key, value in flat.items()}
         plain = {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
         marks: dict[str, Any] = {f"{name}_ns": _ns(flat, f"{name}_s") for name in _MARKS}
         raw: dict[str, Any] = {name: _ns(flat, key) or 0 for key, name in _RAW.items()}
@@ -397,9 +402,9 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
         return Row(
             timeline=timeline,
             attributes=attributes,
-            evidence=_evidence(flat),
+            response_headers=_response_headers(flat),
             browser=unflatten(flat, IN_JSON),
-            tries=from_plain(flat.get("tries")),
+            attempt_log=from_plain(flat.get("attempt_log")),
             parts=tuple(read_part(part) for part in flat.get("parts", ())),
             **plain,
             **marks,
@@ -504,13 +509,13 @@ def _source(flat: Mapping[str, Any], key: str) -> Source | None:
     return cast("Source | None", value)
 
 
-def _evidence(flat: Mapping[str, Any]) -> dict[str, str]:
-    evidence = dict(flat.get("evidence") or {})
-    for name, value in evidence.items():
+def _response_headers(flat: Mapping[str, Any]) -> dict[str, str]:
+    headers = dict(flat.get("response_headers") or {})
+    for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            msg = f"evidence holds {name!r}: {value!r}, and not text"
+            msg = f"response_headers holds {name!r}: {value!r}, and not text"
             raise TypeError(msg)
-    return evidence
+    return headers
 
 
 def _reported(flat: Mapping[str, Any], key: str) -> Reported | None:

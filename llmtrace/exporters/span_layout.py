@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-from llmtrace.core.attempts import MAX_TRIES, Attempt
+from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt
 from llmtrace.core.row import TURN, Row
 from llmtrace.core.span import Span, Value
 from llmtrace.semconv.attributes import ATTEMPT, ORDER
@@ -23,7 +23,7 @@ _HTTP_ERROR: Final = 400
 # What an attempt's span id is to that of its request: fixed, so that a row sent twice is one row.
 _IDS: Final = tuple(
     int.from_bytes(blake2b(f"llmtrace.attempt.{index}".encode(), digest_size=8).digest())
-    for index in range(MAX_TRIES)
+    for index in range(MAX_ATTEMPTS)
 )
 
 
@@ -84,9 +84,9 @@ def failure_text(outcome: str, error_type: str | None) -> str | None:
 
 def attempts(row: Row) -> Iterator[tuple[int, Attempt]]:
     """Yield each attempt of a row, with its number: 1 is the first."""
-    last = len(row.tries)
-    for number, one in enumerate(row.tries, 1):
-        forgotten = number == last == MAX_TRIES
+    last = len(row.attempt_log)
+    for number, one in enumerate(row.attempt_log, 1):
+        forgotten = number == last == MAX_ATTEMPTS
         yield (max(number, row.attempts) if forgotten else number), one
 
 

@@ -21,9 +21,16 @@ Kind = Literal["string", "string[]", "int", "double", "boolean", "seconds"]
 SCOPE: Final = "llmtrace"  # the instrumentation scope's name
 STAGE: Final = "llmtrace.stage.name"  # on a child span: which stage it is
 STAGE_SOURCE: Final = "llmtrace.stage.source"  # on a child span: its source
-EVIDENCE: Final = "llmtrace.evidence."  # a header of the answer, as it came; its name follows
+RESPONSE_HEADER: Final = "llmtrace.response_header."  # its name in lower case follows
 ATTEMPT: Final = "llmtrace.attempt"  # on a child span: the number of the HTTP attempt it is
-TRIES: Final = "llmtrace.tries"
+ATTEMPT_LOG: Final = "llmtrace.attempt_log"
+# What spans of before the first release call these: read, never written.
+FORMER: Final = {
+    "llmtrace.tries": ATTEMPT_LOG,
+    "llmtrace.held.before": "llmtrace.consumer_time.before",
+    "llmtrace.held.after": "llmtrace.consumer_time.after",
+}
+_FORMER_HEADER: Final = "llmtrace.evidence."
 CACHE_HIT: Final = "llmtrace.cache_hit"
 E2E: Final = "llmtrace.e2e"  # on every row's span, and on no other: distinguishes rows from spans
 # Child spans lie end to end in this order. Server time that cannot be split lies before
@@ -41,6 +48,18 @@ class Attribute:
     name: str
     kind: Kind
     meaning: str
+
+
+def current_name(name: str) -> str:
+    """Return the present name of an attribute, whichever version wrote it.
+
+    Example:
+        >>> current_name("llmtrace.evidence.retry-after"), current_name("llmtrace.e2e")
+        ('llmtrace.response_header.retry-after', 'llmtrace.e2e')
+    """
+    if name.startswith(_FORMER_HEADER):
+        return RESPONSE_HEADER + name.removeprefix(_FORMER_HEADER)
+    return FORMER.get(name, name)
 
 
 # Row fields that are written as they are. Absent when unknown.
@@ -114,9 +133,14 @@ MARKS: Final = (
 # Fields of the timeline that are 0 unless something happened. Absent when 0.
 RAW: Final = (
     Attribute(
-        "held_before", "llmtrace.held.before", "seconds", "the reader's own time before content"
+        "held_before",
+        "llmtrace.consumer_time.before",
+        "seconds",
+        "the consumer's own time before content",
     ),
-    Attribute("held_after", "llmtrace.held.after", "seconds", "the reader's own time after it"),
+    Attribute(
+        "held_after", "llmtrace.consumer_time.after", "seconds", "the consumer's own time after it"
+    ),
     Attribute(
         "retry_network", "llmtrace.retry.network", "seconds", "failed attempts without a status"
     ),
@@ -277,8 +301,8 @@ SPECIAL: Final = (
         "true if the waits of its consumer were not observed",
     ),
     Attribute(
-        "tries",
-        TRIES,
+        "attempt_log",
+        ATTEMPT_LOG,
         "string[]",
         "HTTP attempts, where one failed or there were several; as JSON",
     ),

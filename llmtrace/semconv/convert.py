@@ -12,27 +12,28 @@ from functools import lru_cache
 from typing import Any, Final
 
 from llmtrace.core import content
-from llmtrace.core.attempts import MAX_TRIES, Attempt, as_plain, from_plain
+from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, as_plain, from_plain
 from llmtrace.core.browser_timing import ON_WIRE, flatten, unflatten
 from llmtrace.core.row import OUTCOMES, Row, bounded
 from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, StageName, Timeline
 from llmtrace.errors import DataError
 from llmtrace.semconv.attributes import (
+    ATTEMPT_LOG,
     BROWSER,
     DERIVED,
     E2E,
-    EVIDENCE,
     MARKS,
     NETWORK,
     PLAIN,
     RAW,
     REPORTED,
+    RESPONSE_HEADER,
     SPECIAL,
     STAGE_TIMES,
-    TRIES,
     UNATTRIBUTED,
     Attribute,
     Kind,
+    current_name,
 )
 
 __all__ = [
@@ -97,9 +98,10 @@ def kind_of(name: str) -> Kind | None:
         >>> kind_of("llmtrace.e2e"), kind_of("llmtrace.stage.queue.source"), kind_of("shop.cart")
         ('seconds', 'string', None)
     """
+    name = current_name(name)
     kind = _KINDS.get(name)
     text = (
-        name.startswith(EVIDENCE)
+        name.startswith(RESPONSE_HEADER)
         or name in content.NAMES
         or (name.startswith(_OWN) and name.endswith(".source"))
     )
@@ -127,12 +129,14 @@ def to_attributes(row: Row) -> dict[str, Value]:
         out["llmtrace.nested"] = True
     if not timeline.watched:
         out["llmtrace.unwatched"] = True
-    if row.tries:
-        out[TRIES] = tuple(json.dumps(one, separators=(",", ":")) for one in as_plain(row.tries))
+    if row.attempt_log:
+        out[ATTEMPT_LOG] = tuple(
+            json.dumps(one, separators=(",", ":")) for one in as_plain(row.attempt_log)
+        )
     if row.finish_reason is not None:
         out["gen_ai.response.finish_reasons"] = (row.finish_reason,)
-    for header, text in row.evidence.items():
-        out[EVIDENCE + header] = text
+    for header, text in row.response_headers.items():
+        out[RESPONSE_HEADER + header] = text
     if row.browser is not None:
         out |= flatten(row.browser, ON_WIRE)
     out[E2E] = timeline.e2e / _NS
@@ -200,6 +204,7 @@ def from_attributes(
         DataError: this is not the span of a row (`is_row`), or a value is of the wrong kind.
     """
     around = resource or {}
+    attributes = {current_name(name): value for name, value in attributes.items()}
     try:
         marks: dict[str, Any] = {f"{line.field}_ns": _ns(attributes, line.name) for line in MARKS}
         plain = {
@@ -217,7 +222,7 @@ def from_attributes(
             start=start,
             service=_service(attributes, around),
             server=_server(attributes),
-            tries=_tries(attributes.get(TRIES)),
+            attempt_log=_attempt_log(attributes.get(ATTEMPT_LOG)),
             finish_reason=_first(attributes.get("gen_ai.response.finish_reasons")),
             timeline=_timeline(attributes),
             nested=_flag(attributes, "llmtrace.nested"),
@@ -231,10 +236,10 @@ def from_attributes(
                 for name, value in attributes.items()
                 if name in content.NAMES and isinstance(value, str)
             },
-            evidence={
-                name.removeprefix(EVIDENCE): value
+            response_headers={
+                name.removeprefix(RESPONSE_HEADER): value
                 for name, value in attributes.items()
-                if name.startswith(EVIDENCE) and isinstance(value, str)
+                if name.startswith(RESPONSE_HEADER) and isinstance(value, str)
             },
             browser=unflatten(attributes, ON_WIRE),
             **marks,
@@ -335,12 +340,12 @@ def _plain(value: Any) -> bool:
     return isinstance(value, str | bool | int | float)
 
 
-def _tries(written: Any) -> tuple[Attempt, ...]:
+def _attempt_log(written: Any) -> tuple[Attempt, ...]:
     if written is None:
         return ()
     # Some stores flatten a list of one to its only element.
     listed = [written] if isinstance(written, str) else written
-    return from_plain([json.loads(one) for one in listed[:MAX_TRIES]])
+    return from_plain([json.loads(one) for one in listed[:MAX_ATTEMPTS]])
 
 
 def _first(reasons: Any) -> str | None:

@@ -12,7 +12,6 @@ from llmtrace.semconv.attributes import (
     BROWSER,
     CONTENT,
     DERIVED,
-    EVIDENCE,
     GATEWAY,
     LATEST,
     MARKS,
@@ -22,6 +21,7 @@ from llmtrace.semconv.attributes import (
     RAW,
     RELEASED,
     REPORTED,
+    RESPONSE_HEADER,
     SCOPE,
     SPECIAL,
     STAGE,
@@ -94,9 +94,9 @@ On the spans of requests and tool calls, if `llmtrace.init(record_content=True)`
 nowhere else. Messages have the shape of OpenTelemetry's GenAI conventions. See
 [privacy](privacy.md).
 """
-_EVIDENCE_TEXT: Final = """\
-Headers of the last answer as they came, for who reads the row: limits, ids, times of their own.
-Which are kept: [gateways](gateways.md#what-is-kept-as-evidence)."""
+_RESPONSE_HEADER_TEXT: Final = """\
+Headers of the last response as they came, for people who read the row: limits, ids, times of their
+own. Which are kept: [gateways](gateways.md#kept-response-headers)."""
 _ATTEMPTS: Final = f"""\
 ## HTTP attempts as child spans
 
@@ -142,16 +142,23 @@ def page() -> str:
         ("Parts of what is unattributed", "", UNATTRIBUTED),
         ("Sub-phases of the network stage", "", NETWORK),
         ("Marks", "", MARKS),
-        ("The reader's own time, and retries", "Left out when 0.", RAW),
+        ("The consumer's own time, and retries", "Left out when 0.", RAW),
         (
             "In the browser",
             _BROWSER_TEXT,
             BROWSER,
         ),
         (
-            "Evidence",
-            _EVIDENCE_TEXT,
-            (Attribute("evidence", f"{EVIDENCE}<header>", "string", "the header's value"),),
+            "Response headers",
+            _RESPONSE_HEADER_TEXT,
+            (
+                Attribute(
+                    "response_headers",
+                    f"{RESPONSE_HEADER}<header>",
+                    "string",
+                    "the header's value",
+                ),
+            ),
         ),
         (
             "Explicit marks",

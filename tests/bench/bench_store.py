@@ -112,7 +112,7 @@ def fill(store, number):
         count = min(each, number - first)
         store.engine.run(f"""
 INSERT INTO requests (start, trace_id, span_id, service, operation, model, route, region, tenant,
-  replica, outcome, request_id, response_id, told_by, stream, prompt_tokens, output_tokens,
+  replica, outcome, request_id, response_id, reported_by, stream, prompt_tokens, output_tokens,
   {", ".join(f"{stage}_ns, {stage}_source" for stage in stages)},
   e2e_ns, ttft_ns, last_content_ns, version_ns)
 SELECT

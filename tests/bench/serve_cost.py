@@ -55,7 +55,7 @@ def best(work: Callable[[], object]) -> tuple[float, float]:
 def fill(store: ClickHouseStore, rows: int, now_ns: int) -> None:
     """Make an hour of rows, each with its stages, as the join would."""
     store.engine.run(
-        "INSERT INTO requests (start, trace_id, span_id, service, told_by, operation, outcome,"
+        "INSERT INTO requests (start, trace_id, span_id, service, reported_by, operation, outcome,"
         " model, route, request_id, stream, attempts, chunks, weight, prompt_tokens,"
         " output_tokens, e2e_ns, ttft_ns, last_content_ns, network_ns, network_source, queue_ns,"
         " queue_source,"

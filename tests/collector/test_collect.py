@@ -107,7 +107,7 @@ def test_rows_come_back_as_they_were_sent(collector):
 
     found = stored(collector, "there-and-back", 6)
     for row, actual in zip(sent, found, strict=True):
-        assert actual.pop("told_by") == ["row"]
+        assert actual.pop("reported_by") == ["row"]
         assert actual == row.as_dict()
         assert from_dict(actual) == row
     raw = collector.get(
@@ -165,7 +165,7 @@ def test_figures_of_many(collector):
     slowest = collector.json("/api/v1/slowest?service=figures&limit=3&by=decode")["rows"]
     assert [row["decode_s"] for row in slowest] == [0.8] * 3
     coverage = collector.json("/api/v1/coverage")
-    assert coverage["told_by"]["row"] >= 20
+    assert coverage["reported_by"]["row"] >= 20
     assert coverage["stages"]["decode"]["sources"]["client"] >= 20
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.core.attempts import MAX_TRIES, Attempt, as_plain, from_plain, keep
+from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, as_plain, from_plain, keep
 from llmtrace.core.row import from_dict
 from llmtrace.errors import DataError
 from llmtrace.testing import make_row
 from tests.recordings import MS, Request
-from tests.strategies import tries
+from tests.strategies import attempt_logs
 
 # Status of an attempt (`None`: its connection broke), how long it took, and the backoff after it.
 attempts = st.lists(
@@ -22,7 +22,7 @@ attempts = st.lists(
         st.integers(0, 10**10),
         st.integers(0, 10**10),
     ),
-    max_size=MAX_TRIES + 3,
+    max_size=MAX_ATTEMPTS + 3,
 )
 
 
@@ -52,16 +52,16 @@ def test_attempts_lie_side_by_side_within_the_request(failed, last, outcome):
     row = request.row
 
     at = 0
-    for one in row.tries:
+    for one in row.attempt_log:
         assert one.start_ns >= at
         at = one.end_ns + one.backoff_ns
     assert at <= row.e2e_ns
     assert row.attempts == max(1, len(failed) + (last is not None))
-    assert len(row.tries) <= MAX_TRIES
-    if row.attempts <= MAX_TRIES and outcome == "error":
+    assert len(row.attempt_log) <= MAX_ATTEMPTS
+    if row.attempts <= MAX_ATTEMPTS and outcome == "error":
         spent = sum(
             one.duration_ns + one.backoff_ns
-            for one in row.tries
+            for one in row.attempt_log
             if one.status is None or one.status >= 400
         )
         assert spent == row.timeline.retry_gateway + row.timeline.retry_network
@@ -79,7 +79,7 @@ def test_what_each_attempt_came_to():
     request.wait(60)
     request.recording.end("success")
 
-    assert request.row.tries == (
+    assert request.row.attempt_log == (
         Attempt(
             start_ns=3 * MS, duration_ns=20 * MS, backoff_ns=200 * MS, status=429,
             retry_after_ns=150 * MS,
@@ -98,7 +98,7 @@ def test_one_attempt_that_went_well_needs_no_words(status, outcome):
     request.recording.attempt().status = status
     request.recording.end(outcome)
 
-    assert (request.row.attempts, request.row.tries) == (1, ())
+    assert (request.row.attempts, request.row.attempt_log) == (1, ())
 
 
 def test_given_up_while_waiting_to_try_again():
@@ -108,7 +108,7 @@ def test_given_up_while_waiting_to_try_again():
     request.recording.end("cancelled")
 
     assert request.row.timeline.retry_gateway == 120 * MS
-    assert request.row.tries == (
+    assert request.row.attempt_log == (
         Attempt(start_ns=0, duration_ns=20 * MS, backoff_ns=100 * MS, status=429),
     )
 
@@ -121,7 +121,7 @@ def test_attempts_of_a_call_that_went_well_are_forgotten_but_for_their_failures(
     attempted(request, 200, 30 * MS)
     request.recording.end("success")
 
-    assert [one.status for one in request.row.tries] == [503, 200]
+    assert [one.status for one in request.row.attempt_log] == [503, 200]
     assert request.row.timeline.retry_gateway == 15 * MS
 
 
@@ -131,13 +131,13 @@ def test_the_first_attempts_are_kept_and_the_last():
     for number in range(100):
         keep(kept, Attempt(start_ns=number, duration_ns=1))
 
-    assert [one.start_ns for one in kept] == [*range(MAX_TRIES - 1), 99]
+    assert [one.start_ns for one in kept] == [*range(MAX_ATTEMPTS - 1), 99]
 
 
 # --- to plain data and back ---------------------------------------------------------------------
 
 
-@given(tries)
+@given(attempt_logs)
 def test_they_come_back(given_tries):
     """Written as JSON and read, they are the same."""
     assert from_plain(json.loads(json.dumps(as_plain(given_tries)))) == given_tries
@@ -166,13 +166,13 @@ GOOD = {"start_s": 0, "duration_s": 1}
 )  # fmt: skip
 def test_what_cannot_be_attempts_is_refused(written):
     """A row with attempts that cannot be is no row, and the error says what is wrong."""
-    with pytest.raises(DataError, match=r"tries|_s"):
-        from_dict(make_row().as_dict() | {"tries": written})
+    with pytest.raises(DataError, match=r"attempt_log|_s"):
+        from_dict(make_row().as_dict() | {"attempt_log": written})
 
 
 def test_only_so_many_are_read():
     """A row from elsewhere cannot hold more than one made here."""
-    assert len(from_plain([GOOD] * 1000)) == MAX_TRIES
+    assert len(from_plain([GOOD] * 1000)) == MAX_ATTEMPTS
     [one] = from_plain([GOOD | {"status": 200.0, "error_type": "x" * 5000}])
     assert one.status == 200
     assert len(one.error_type or "") == 256

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from llmtrace.core.attempts import Attempt
 from llmtrace.core.row import OUTCOMES, Row, from_dict, seconds, with_figures
 from llmtrace.core.stages import STAGES, EngineFigures, Network, Reported, Timeline
 from llmtrace.errors import DataError
@@ -123,7 +124,7 @@ def test_the_keys_are_the_contracts():
         ),
         max_gap_ns=8 * MS,
         attributes={"team": "search"},
-        evidence={"retry-after": "5"},
+        response_headers={"retry-after": "5"},
         burst_chunks=9,
     ).as_dict()
 
@@ -152,7 +153,7 @@ def test_the_keys_are_the_contracts():
         }.items()
     )
     assert flat["attributes"] == {"team": "search"}
-    assert flat["evidence"] == {"retry-after": "5"}
+    assert flat["response_headers"] == {"retry-after": "5"}
 
 
 # --- what is not a row --------------------------------------------------------------------------
@@ -170,7 +171,7 @@ def test_a_spoilt_row_is_refused_or_makes_sense(row, data):
     """A row with any value replaced is refused as data, or still adds up and can be written."""
     flat = row.as_dict()
     key = data.draw(
-        st.sampled_from([*flat, "ttft_s", "stream", "evidence", "marked_after_decode_s"])
+        st.sampled_from([*flat, "ttft_s", "stream", "response_headers", "marked_after_decode_s"])
     )
     flat[key] = data.draw(json_values)
     try:
@@ -188,7 +189,7 @@ def test_null_is_the_same_as_missing(row, data):
     flat = row.as_dict()
     required = {"trace_id", "span_id", "start", "service", "e2e_s"}
     key = data.draw(
-        st.sampled_from(sorted({*flat, "stream", "attributes", "evidence"} - required))
+        st.sampled_from(sorted({*flat, "stream", "attributes", "response_headers"} - required))
     )
     without = {name: value for name, value in flat.items() if name != key}
 
@@ -219,7 +220,7 @@ def test_null_is_the_same_as_missing(row, data):
         ("network_rtt_source", {}),
         ("network_dns_s", "0"),
         ("marked_before_render_s", "0"),
-        ("evidence", {"retry-after": 5}),
+        ("response_headers", {"retry-after": 5}),
     ],
 )
 def test_a_wrong_value_is_named(key, value):
@@ -228,6 +229,15 @@ def test_a_wrong_value_is_named(key, value):
 
     with pytest.raises(DataError, match=key):
         from_dict(flat)
+
+
+def test_keys_by_their_former_names_are_read():
+    """Files that an earlier version wrote hold the same rows."""
+    attempt = Attempt(start_ns=0, duration_ns=5_000, status=503)
+    row = replace(make_row(), attempt_log=(attempt,), response_headers={"retry-after": "7"})
+    flat = row.as_dict()
+    former = {"attempt_log": "tries", "response_headers": "evidence"}
+    assert from_dict({former.get(key, key): value for key, value in flat.items()}) == row
 
 
 @pytest.mark.parametrize("key", ["trace_id", "start", "service", "e2e_s"])

@@ -171,7 +171,9 @@ plain_rows = st.lists(
             "ttft_s": st.floats(0, 1e3), "prompt_tokens": st.integers(0, 10**6),
             "tenant": st.text(max_size=5), "stream": st.booleans(),
             "request_id": st.text(max_size=5),
-            "tries": st.lists(st.dictionaries(st.text(max_size=2), st.integers(), max_size=2)),
+            "attempt_log": st.lists(
+                st.dictionaries(st.text(max_size=2), st.integers(), max_size=2)
+            ),
             "e2e_s": st.none(),
         },
     ),

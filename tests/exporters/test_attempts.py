@@ -9,14 +9,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from llmtrace.core.attempts import MAX_TRIES, Attempt
+from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt
 from llmtrace.exporters import tracer_provider
 from llmtrace.exporters.otlp.encode import encode_row
 from llmtrace.exporters.span_layout import attempt_spans
 from llmtrace.semconv.convert import is_row
 from tests.exporters.samples import MS, SPAN, START, TRACE, typical
 
-TRIES = (
+ATTEMPTS = (
     Attempt(
         start_ns=0, duration_ns=50 * MS, backoff_ns=200 * MS, status=429, retry_after_ns=150 * MS
     ),
@@ -39,12 +39,12 @@ EXPECTED = {
 
 def test_each_attempt_is_a_span():
     """It has its number, its status or error, and Retry-After."""
-    spans = list(attempt_spans(typical(tries=TRIES, attempts=3)))
+    spans = list(attempt_spans(typical(attempt_log=ATTEMPTS, attempts=3)))
 
     assert {span.name: dict(span.attributes) for span in spans} == EXPECTED
     assert [span.error for span in spans] == ["429", "httpx.ConnectError", None]
     assert [(span.start - START, span.duration_ns) for span in spans] == [
-        (one.start_ns, one.duration_ns) for one in TRIES
+        (one.start_ns, one.duration_ns) for one in ATTEMPTS
     ]
     assert {(span.trace_id, span.parent_span_id) for span in spans} == {(TRACE, SPAN)}
     assert len({span.span_id for span in spans} | {SPAN}) == 4
@@ -53,14 +53,16 @@ def test_each_attempt_is_a_span():
 
 def test_a_row_sent_twice_has_the_same_attempts():
     """The ids follow from the request's."""
-    one, two = ([span.span_id for span in attempt_spans(typical(tries=TRIES))] for _ in range(2))
+    one, two = (
+        [span.span_id for span in attempt_spans(typical(attempt_log=ATTEMPTS))] for _ in range(2)
+    )
 
     assert one == two
 
 
 def test_the_last_of_many_has_its_own_number():
     """Where attempts in between were forgotten, the last still says the how manieth it was."""
-    many = typical(tries=TRIES[:1] * MAX_TRIES, attempts=40)
+    many = typical(attempt_log=ATTEMPTS[:1] * MAX_ATTEMPTS, attempts=40)
 
     assert [span.name for span in attempt_spans(many)][-2:] == ["attempt 15", "attempt 40"]
 
@@ -68,7 +70,8 @@ def test_the_last_of_many_has_its_own_number():
 def test_on_the_wire():
     """They follow the row and its stages, in the same message."""
     sent = {
-        span.name: span for span in ScopeSpans.FromString(encode_row(typical(tries=TRIES))).spans
+        span.name: span
+        for span in ScopeSpans.FromString(encode_row(typical(attempt_log=ATTEMPTS))).spans
     }
 
     assert set(EXPECTED) < set(sent)
@@ -90,7 +93,7 @@ def test_through_the_applications_provider(exported):
     """They are children of the request's span there, too."""
     made = TracerProvider()
     made.add_span_processor(SimpleSpanProcessor(exported))
-    row = typical(tries=TRIES)
+    row = typical(attempt_log=ATTEMPTS)
     span = tracer_provider.start(made.get_tracer("llmtrace"), {}, row.start)
     tracer_provider.finish(span, row)
     spans = {each.name: each for each in exported.get_finished_spans()}

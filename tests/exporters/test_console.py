@@ -84,7 +84,7 @@ GOLDEN_SAID = GOLDEN.replace(
     [
         (typical(), GOLDEN),
         (unsplit(outcome="timeout", error_type="httpx.ReadTimeout"), GOLDEN_UNSPLIT),
-        (typical(evidence=SAID, burst_chunks=196), GOLDEN_SAID),
+        (typical(response_headers=SAID, burst_chunks=196), GOLDEN_SAID),
     ],
     ids=["typical", "unsplit", "said"],
 )
@@ -95,12 +95,12 @@ def test_waterfall(row, expected):
 
 def test_waterfall_of_retries():
     """Each attempt has a line below the stages: when it ran, what came of it, and the wait."""
-    tries = (
+    attempt_log = (
         Attempt(start_ns=0, duration_ns=600 * MS, backoff_ns=600 * MS, status=429,
             retry_after_ns=500 * MS),
         Attempt(start_ns=1_200 * MS, duration_ns=1_200 * MS, status=200),
     )  # fmt: skip
-    drawn = waterfall(typical(tries=tries), 80).split("\n")[-3:-1]
+    drawn = waterfall(typical(attempt_log=attempt_log), 80).split("\n")[-3:-1]
 
     assert drawn == [
         f"attempt 1    {'█' * 6:<24}      600.0 ms  429, then 600 ms (hint 500)",
@@ -119,7 +119,7 @@ def test_waterfall_of_anything(row, width):
         assert ("not reported" in own) == (ns is None)
 
     assert any(text.startswith("  client ") for text in lines) == bool(row.stages.client)
-    assert 0 <= len(lines) - len(STAGES) - 2 - len(row.tries) <= 4
+    assert 0 <= len(lines) - len(STAGES) - 2 - len(row.attempt_log) <= 4
     assert all(len(text) <= width for text in lines if text.startswith("headers"))
 
 

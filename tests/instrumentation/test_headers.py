@@ -200,7 +200,7 @@ def test_a_later_answer_replaces_what_an_earlier_one_reported(recording):
     answered(recording, raw(server_timing="gw;dur=9", cf_ray="1"), ok=True)
     answered(recording, raw(server="uvicorn"), ok=True)
 
-    assert (recording.gateway, recording.no_gateway_seen, recording.info["evidence"]) == (
+    assert (recording.gateway, recording.no_gateway_seen, recording.info["response_headers"]) == (
         None,
         True,
         {},
@@ -212,7 +212,7 @@ def test_of_an_error_only_the_evidence_is_kept(recording):
     answered(recording, raw(server_timing="gw;dur=9", retry_after="5"), ok=False)
 
     assert (recording.gateway, recording.no_gateway_seen) == (None, False)
-    assert recording.info["evidence"] == {"server-timing": "gw;dur=9", "retry-after": "5"}
+    assert recording.info["response_headers"] == {"server-timing": "gw;dur=9", "retry-after": "5"}
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_what_a_provider_tells_is_kept(recording):
         ok=True,
     )
 
-    assert recording.info["evidence"] == {
+    assert recording.info["response_headers"] == {
         "openai-processing-ms": "312",
         "x-ratelimit-remaining-tokens": "199974",
         "anthropic-ratelimit-requests-reset": "2026-11-21T18:00:00Z",
@@ -278,16 +278,16 @@ def test_secret_headers_are_not_kept(recording, name):
     """No cookies, keys, accounts or prices."""
     answered(recording, [(name.encode(), b"secret")], ok=True)
 
-    assert recording.info["evidence"] == {}
+    assert recording.info["response_headers"] == {}
 
 
 def test_an_echo_of_our_own_id_is_no_evidence(recording):
     """VLLM and LiteLLM send back the id they were sent; a provider's own id is kept."""
     answered(recording, raw(x_request_id=f"lt-{SPAN}", request_id=f"lt-{SPAN}"), ok=True)
-    assert recording.info["evidence"] == {}
+    assert recording.info["response_headers"] == {}
 
     answered(recording, raw(x_request_id="req_9"), ok=True)
-    assert recording.info["evidence"] == {"x-request-id": "req_9"}
+    assert recording.info["response_headers"] == {"x-request-id": "req_9"}
 
 
 def test_evidence_is_bounded(recording):
@@ -295,7 +295,7 @@ def test_evidence_is_bounded(recording):
     many = [(b"x-ratelimit-%d" % number, b"9" * 5000) for number in range(100)]
     answered(recording, many, ok=True)
 
-    kept = recording.info["evidence"]
+    kept = recording.info["response_headers"]
     assert len(kept) == 32
     assert set(map(len, kept.values())) == {256}
 
@@ -304,7 +304,7 @@ def test_evidence_does_no_harm_to_a_terminal(recording):
     """Control characters, such as begin a terminal's commands, are not kept."""
     answered(recording, [(b"retry-after", b"\x9b2J\x1b[2J5\x07")], ok=True)
 
-    assert recording.info["evidence"] == {"retry-after": "?2J?[2J5?"}
+    assert recording.info["response_headers"] == {"retry-after": "?2J?[2J5?"}
 
 
 def test_a_repeated_header_is_one(recording):
@@ -312,7 +312,7 @@ def test_a_repeated_header_is_one(recording):
     answered(recording, raw(server_timing="gw;dur=1") + raw(server_timing="gw;dur=2"), ok=True)
 
     assert recording.gateway == Reported(3 * MS, "server_timing")
-    assert recording.info["evidence"] == {"server-timing": "gw;dur=1, gw;dur=2"}
+    assert recording.info["response_headers"] == {"server-timing": "gw;dur=1, gw;dur=2"}
 
 
 names = st.binary(max_size=40) | st.sampled_from(
@@ -333,7 +333,7 @@ def test_any_headers_are_read_within_bounds(headers, ok):
     recording = make_recording()
     answered(recording, headers, ok=ok)
 
-    kept = recording.info["evidence"]
+    kept = recording.info["response_headers"]
     assert len(kept) <= 32
     assert all(len(name) <= 300 and len(value) <= 256 for name, value in kept.items())
     assert all(value.isprintable() for value in kept.values())
@@ -347,7 +347,7 @@ def test_names_are_remembered_within_bounds(recording):
     for number in range(2000):
         answered(recording, [(b"x-ratelimit-%d" % number, b"1")], ok=True)
 
-        assert recording.info["evidence"] == {f"x-ratelimit-{number}": "1"}
+        assert recording.info["response_headers"] == {f"x-ratelimit-{number}": "1"}
 
     from llmtrace.instrumentation.headers import propagation
 

@@ -115,8 +115,8 @@ def one_refused(act: Callable[[], object]) -> Row:
     with capture(instrument=MODULES) as rows:
         assert raised_by(act) is not None
     [row] = rows
-    assert (row.outcome, row.http_status, row.evidence) == ("error", 429, SAID)
-    [attempt] = row.tries
+    assert (row.outcome, row.http_status, row.response_headers) == ("error", 429, SAID)
+    [attempt] = row.attempt_log
     assert (attempt.status, attempt.error_type) == (429, None)
     assert attempt.retry_after_ns == 7_000_000_000
     assert row.stages.gateway >= DELAY_S * 1e9

@@ -69,7 +69,7 @@ def test_every_way_to_read(library: str, mode: str, way: str, server: Server) ->
     assert row.response_id == "chatcmpl-1"
     assert row.timeline.queue == Reported(1_500_000, "engine_inband")
     assert row.timeline.prefill == Reported(20_250_000, "engine_inband")
-    assert (row.http_status, row.attempts, row.tries) == (200, 1, ())
+    assert (row.http_status, row.attempts, row.attempt_log) == (200, 1, ())
     assert row.ttft_s is not None
     assert row.ttft_s >= 0.02
     assert row.first_byte_ns is not None
@@ -355,7 +355,7 @@ def test_httpx_over_aiohttp(library: str, server: Server) -> None:
             await response.aread()
 
     row = recorded(lambda: asyncio.run(main()))
-    assert (row.client, row.attempts, row.tries) == (library, 1, ())
+    assert (row.client, row.attempts, row.attempt_log) == (library, 1, ())
     assert row.timeline.network.connect  # reported by aiohttp
     assert (row.outcome, row.output_tokens) == ("success", 5)
 

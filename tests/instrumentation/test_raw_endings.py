@@ -84,9 +84,9 @@ def test_refused(client: tuple[str, str], server: Server, status: int) -> None:
     row = recorded(lambda: ask(*client, url(server), reader(client)))
     assert (row.outcome, row.error_type, row.http_status) == ("error", str(status), status)
     assert row.retry_s == pytest.approx(seconds(row, "gateway"))
-    [one] = row.tries
+    [one] = row.attempt_log
     assert (one.status, one.retry_after_ns) == (status, 2_000_000_000)
-    assert row.evidence["retry-after"] == "2"
+    assert row.response_headers["retry-after"] == "2"
 
 
 def test_refused_with_a_code(client: tuple[str, str], server: Server) -> None:
@@ -150,7 +150,7 @@ def test_raised_by_the_session(server: Server) -> None:
 
     row = recorded(lambda: raised_by(lambda: asyncio.run(main())))
     assert (row.outcome, row.http_status) == ("error", 503)
-    assert row.tries[0].status == 503
+    assert row.attempt_log[0].status == 503
 
 
 def test_connection_refused(client: tuple[str, str]) -> None:
@@ -162,7 +162,7 @@ def test_connection_refused(client: tuple[str, str]) -> None:
         row = recorded(lambda: errors.append(raised_by(lambda: ask(*client, address))))
     name = f"{type(errors[0]).__module__}.{type(errors[0]).__qualname__}"
     assert (row.outcome, row.error_type, row.http_status) == ("error", name, None)
-    assert [one.error_type for one in row.tries] == [name]
+    assert [one.error_type for one in row.attempt_log] == [name]
     assert row.stages.gateway is None
 
 
@@ -208,7 +208,7 @@ def test_error_event(client: tuple[str, str], server: Server) -> None:
     server.play(events(delta("one "), OVERFLOW))
     row = recorded(lambda: ask(*client, url(server)))
     assert (row.outcome, row.error_type) == ("error", "context_length_exceeded")
-    assert (row.http_status, row.chunks, row.tries) == (200, 1, ())
+    assert (row.http_status, row.chunks, row.attempt_log) == (200, 1, ())
 
 
 def test_no_finish_reason(client: tuple[str, str], server: Server) -> None:
@@ -418,7 +418,7 @@ def test_a_decorated_function_that_tries_again(library: str, server: Server) -> 
         row = recorded(lambda: [*words(made)])
     assert (row.outcome, row.route, row.model, row.attempts) == ("success", "again", "tiny", 2)
     assert (row.finish_reason, row.chunks, row.http_status) == ("stop", 5, 200)
-    first, second = row.tries
+    first, second = row.attempt_log
     assert (first.status, first.retry_after_ns, second.status) == (429, 100_000_000, 200)
     assert first.backoff_ns >= 100_000_000
     assert row.stages.gateway == first.duration_ns + first.backoff_ns

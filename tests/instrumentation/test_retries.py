@@ -44,7 +44,7 @@ def test_refused_then_served(mode: str, server: Server, status: int) -> None:
     row = settled(measure, check)
     assert (row.outcome, row.attempts, row.http_status) == ("success", 2, 200)
     assert row.stages.queue == 1_500_000
-    refused, served = row.tries
+    refused, served = row.attempt_log
     assert (refused.status, refused.retry_after_ns) == (status, 200_000_000)
     assert refused.duration_ns >= 100_000_000
     assert refused.backoff_ns >= 200_000_000
@@ -59,8 +59,10 @@ def test_retry_after_in_milliseconds(mode: str, server: Server) -> None:
     date = {"retry-after": "Fri, 31 Dec 1999 23:59:59 GMT"}
     server.play(answers.error(429, headers=soon), answers.error(503, headers=date), answers.chat())
     row = recorded(lambda: read(mode, server, options={"max_retries": 2}))
-    assert [one.retry_after_ns for one in row.tries] == [30_000_000, None, None]
-    assert row.stages.gateway == sum(one.duration_ns + one.backoff_ns for one in row.tries[:2])
+    assert [one.retry_after_ns for one in row.attempt_log] == [30_000_000, None, None]
+    assert row.stages.gateway == sum(
+        one.duration_ns + one.backoff_ns for one in row.attempt_log[:2]
+    )
 
 
 def test_messages_refused_then_served(mode: str, server: Server) -> None:
@@ -82,7 +84,7 @@ def test_reset_then_served(mode: str, server: Server) -> None:
     row = recorded(lambda: read(mode, server, options={"max_retries": 1}))
     assert (row.outcome, row.attempts) == ("success", 2)
     assert row.stages.gateway is None
-    broken, served = row.tries
+    broken, served = row.attempt_log
     assert (broken.status, served.status, served.error_type) == (None, 200, None)
     assert str(broken.error_type).endswith(("ReadError", "RemoteProtocolError"))
     assert row.timeline.retry_network == broken.duration_ns + broken.backoff_ns
@@ -126,8 +128,10 @@ def test_connection_refused(mode: str, server: Server) -> None:
     assert network is not None
     assert network > row.e2e_s * 0.9
     assert row.stages.gateway is None
-    assert [str(one.error_type).rpartition(".")[2] for one in row.tries] == ["ConnectError"] * 2
-    spent = sum(one.duration_ns + one.backoff_ns for one in row.tries)
+    assert [str(one.error_type).rpartition(".")[2] for one in row.attempt_log] == [
+        "ConnectError"
+    ] * 2
+    spent = sum(one.duration_ns + one.backoff_ns for one in row.attempt_log)
     assert spent == row.timeline.retry_network
 
 
@@ -151,8 +155,8 @@ def test_retry_after_a_timeout(mode: str, server: Server) -> None:
     row = recorded(lambda: read(mode, server, options={"timeout": 0.2, "max_retries": 1}))
     assert (row.outcome, row.attempts) == ("success", 2)
     assert row.timeline.retry_network > 200_000_000
-    assert str(row.tries[0].error_type).endswith("ReadTimeout")
-    assert row.tries[0].duration_ns >= 200_000_000
+    assert str(row.attempt_log[0].error_type).endswith("ReadTimeout")
+    assert row.attempt_log[0].duration_ns >= 200_000_000
 
 
 def test_given_up_in_the_backoff(server: Server) -> None:
@@ -170,7 +174,7 @@ def test_given_up_in_the_backoff(server: Server) -> None:
 
     row = recorded(lambda: asyncio.run(main()))
     assert (row.outcome, row.attempts, row.http_status) == ("timeout", 1, 429)
-    [one] = row.tries
+    [one] = row.attempt_log
     assert (one.status, one.retry_after_ns) == (429, 30_000_000_000)
     assert one.backoff_ns > 200_000_000
     assert row.timeline.retry_gateway == one.duration_ns + one.backoff_ns
@@ -185,7 +189,7 @@ def test_the_attempts_of_a_stream_that_breaks(mode: str, server: Server) -> None
 
     server.play(cut)
     row = recorded(lambda: raised_by(lambda: read(mode, server, options={"max_retries": 2})))
-    assert (row.outcome, row.attempts, row.tries, row.retry_s) == ("error", 1, (), 0)
+    assert (row.outcome, row.attempts, row.attempt_log, row.retry_s) == ("error", 1, (), 0)
 
 
 # --- what the provider says ----------------------------------------------------------------------
@@ -219,7 +223,7 @@ def test_the_providers_code(
     server.play(refuses)
     row = recorded(lambda: raised_by(lambda: read(mode, server, endpoint)), ask_usage=False)
     assert (row.outcome, row.error_type, row.http_status) == ("error", code, 400)
-    assert [one.status for one in row.tries] == [400]
+    assert [one.status for one in row.attempt_log] == [400]
 
 
 def test_the_providers_code_inside_a_stream(mode: str, server: Server) -> None:

@@ -121,7 +121,7 @@ def check_rows(web: str, sent: list[Row], receiver: Any) -> None:
         lambda: (
             rows
             if len(rows := rows_of(web)) == len(sent)
-            and all("engine" in row["told_by"] for row in rows.values())
+            and all("engine" in row["reported_by"] for row in rows.values())
             else None
         ),
         "every row, with its engine's span",

@@ -148,7 +148,7 @@ def ask(server: local_vllm.Server, numbers: Sequence[int]) -> None:
 def reported_by_all(web: str, sent: Sequence[Row]) -> dict[str, dict[str, Any]] | None:
     """Return the collector's rows once it has these, and both records of each."""
     found = rows_of(web, SERVICE)
-    whole = (found.get(row.trace_id, {"told_by": []})["told_by"] for row in sent)
+    whole = (found.get(row.trace_id, {"reported_by": []})["reported_by"] for row in sent)
     return found if all({"engine", "plugin"} <= set(fields) for fields in whole) else None
 
 
@@ -222,7 +222,7 @@ def test_two_ranks_two_front_ends_and_drafts(place: Place, kept: Kept, tmp_path:
         ]
         for row in kept.rows[8:12]:  # vLLM may have given up on telling of these
             fields = found[row.trace_id]
-            assert ("queue_s" in fields) == bool({"engine", "plugin"} & set(fields["told_by"]))
+            assert ("queue_s" in fields) == bool({"engine", "plugin"} & set(fields["reported_by"]))
         check_rows(web, certain, found)
         assert wait_for(lambda: settled(server, web), "the page of a new collector")
         running.send_signal(signal.SIGTERM)
@@ -315,7 +315,7 @@ def test_an_engine_that_dies_leaves_a_row_and_a_gap(
         [row] = kept.rows
         fields = wait_for(lambda: rows_of(web, SERVICE).get(row.trace_id), "the row")
         stored = from_dict(fields)
-        assert (stored.outcome, fields["told_by"]) == (row.outcome, ["row"])
+        assert (stored.outcome, fields["reported_by"]) == (row.outcome, ["row"])
         assert row.outcome == "error"
         assert stored.stages.queue is None
         assert stored.stages.total == stored.e2e_ns == row.e2e_ns

@@ -143,7 +143,7 @@ def test_a_recipe_tells_the_gateways_time(vllm: Any, name: str) -> None:
         for stage in ("queue", "prefill"):
             assert row.stages.sources[stage] == "engine_inband"
         assert row.stages.first_chunk is not None
-        assert "server-timing" in row.evidence
+        assert "server-timing" in row.response_headers
 
 
 @contextlib.contextmanager
@@ -292,7 +292,7 @@ def test_gathered_chunks_show(vllm: Any, name: str) -> None:
             assert min(getattr(row.stages, stage) for row in shorter) < min(
                 getattr(row.stages, stage) for row in longer
             )
-        assert {row.evidence.get("content-encoding") for row in gathered} == {"gzip"}
+        assert {row.response_headers.get("content-encoding") for row in gathered} == {"gzip"}
 
 
 def test_headers_held_back_show(vllm: Any) -> None:

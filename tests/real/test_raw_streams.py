@@ -92,7 +92,7 @@ def test_a_prompt_that_does_not_fit(vllm: local_vllm.Server, ask: Ask) -> None:
     row = recorded(lambda: ask(vllm, body(vllm, "Hello " * 10_000, 1)))
     assert (row.outcome, row.http_status) == ("error", 400)
     assert row.error_type == "context_length_exceeded"
-    assert [one.status for one in row.tries] == [400]
+    assert [one.status for one in row.attempt_log] == [400]
 
 
 def test_a_prompt_that_does_not_fit_by_the_sdk(vllm: local_vllm.Server) -> None:

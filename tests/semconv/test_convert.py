@@ -9,11 +9,19 @@ from hypothesis import given
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
+from llmtrace.core.attempts import Attempt
 from llmtrace.core.row import Row
 from llmtrace.core.stages import STAGES, Timeline
 from llmtrace.errors import DataError
 from llmtrace.semconv.attributes import LATEST, PLAIN, RELEASED, SPECIAL, client_metrics
-from llmtrace.semconv.convert import from_attributes, is_row, reserved, split_server, to_attributes
+from llmtrace.semconv.convert import (
+    from_attributes,
+    is_row,
+    kind_of,
+    reserved,
+    split_server,
+    to_attributes,
+)
 from llmtrace.semconv.docs import page
 from tests.strategies import rows
 
@@ -54,6 +62,28 @@ def test_round_trip(row):
     assert row == back(row, to_attributes(row))
 
 
+FORMER = {
+    "llmtrace.attempt_log": "llmtrace.tries",
+    "llmtrace.consumer_time.before": "llmtrace.held.before",
+    "llmtrace.consumer_time.after": "llmtrace.held.after",
+    "llmtrace.response_header.retry-after": "llmtrace.evidence.retry-after",
+}
+
+
+def test_attributes_by_their_former_names_are_read():
+    """Spans that an earlier version wrote hold the same rows."""
+    row = bare(
+        attempts=2,
+        attempt_log=(Attempt(start_ns=0, duration_ns=5_000, status=503),),
+        response_headers={"retry-after": "7"},
+        timeline=Timeline(e2e=2_000_000_000, ttft=10**9, held_before=3_000, held_after=4_000),
+    )
+    written = to_attributes(row)
+    assert set(FORMER) <= set(written)
+    assert row == back(row, {FORMER.get(name, name): value for name, value in written.items()})
+    assert [kind_of(name) for name in FORMER] == [kind_of(name) for name in FORMER.values()]
+
+
 @given(rows)
 def test_nothing_unknown_is_written(row):
     """An attribute is written only for what is known."""
@@ -77,7 +107,7 @@ def test_every_field_is_written():
     """No field of a row is forgotten: each is in the table, or said to be elsewhere."""
     elsewhere = {
         "trace_id", "span_id", "parent_span_id", "start", "service",  # the span and its resource
-        "timeline", "attributes", "evidence", "browser",  # have tables of their own
+        "timeline", "attributes", "response_headers", "browser",  # have tables of their own
         "parts",  # spans of their own
         "content",  # on the span if asked for, by names of its own
         "gap_counts",  # kept in memory only

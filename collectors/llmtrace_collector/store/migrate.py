@@ -19,7 +19,7 @@ from rich.table import Table
 
 from llmtrace.errors import ConfigError, SourceError
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore
-from llmtrace_collector.store.open_store import open_engine
+from llmtrace_collector.store.open_store import open_engine, open_to_read
 from llmtrace_collector.store.sql_engine import Engine, Settings
 
 
@@ -72,7 +72,8 @@ def migrate(source: str, destination: str, on_progress: Progress | None = None) 
         on_progress: called after each slice.
 
     Raises:
-        ConfigError: a store cannot be opened, or both are in this process.
+        ConfigError: a store cannot be opened, both are in this process, or the schema of the
+            source is another version's.
         SourceError: in the end the destination has less than the source.
     """
     kinds = [urlsplit(url).scheme in {"http", "https"} for url in (source, destination)]
@@ -81,7 +82,7 @@ def migrate(source: str, destination: str, on_progress: Progress | None = None) 
             "--from and --to are both folders: a process can open one embedded store. Copy the "
             "folder, while no collector runs on it"
         )
-    engine = open_engine(source, make=False)
+    engine = open_to_read(source).engine
     try:
         into = ClickHouseStore(open_engine(destination))
         try:

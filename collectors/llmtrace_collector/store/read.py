@@ -287,7 +287,7 @@ def coverage(store: Readable, start_ns: int, end_ns: int) -> dict[str, Any]:
     """Return how much of each stage is known, and from which source: what joined, and what did not.
 
     Returns:
-        `requests`, how many have what kind of part (`told_by`), how many had a figure that did not
+        `requests`, how many have what kind of part (`reported_by`), how many had a figure that did not
         fit (`inconsistent`), and by stage how many tell it (`known`) and who did (`sources`).
     """
     sources = ", ".join(
@@ -296,15 +296,15 @@ def coverage(store: Readable, start_ns: int, end_ns: int) -> dict[str, Any]:
         for stage in STAGES
     )
     [row] = store.query(
-        "SELECT count(), sumMap(arrayMap(x -> toString(x), told_by),"
-        " arrayMap(x -> toUInt64(1), told_by)), countIf(notEmpty(inconsistent)), " + sources +
+        "SELECT count(), sumMap(arrayMap(x -> toString(x), reported_by),"
+        " arrayMap(x -> toUInt64(1), reported_by)), countIf(notEmpty(inconsistent)), " + sources +
         f" FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}",
         _between(start_ns, end_ns, {}),
     )  # fmt: skip
     kinds, counts = row[1]
     return {
         "requests": int(row[0]),
-        "told_by": {str(kind): int(count) for kind, count in zip(kinds, counts, strict=True)},
+        "reported_by": {str(kind): int(count) for kind, count in zip(kinds, counts, strict=True)},
         "inconsistent": int(row[2]),
         "stages": {
             stage: {
@@ -437,7 +437,7 @@ _UNFOLDED: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
 }
 _NAMES: Final = tuple(field.name for field in FIELDS)
 _STAGES: Final = tuple(f"{stage}_{what}" for stage in STAGES for what in ("ns", "source"))
-_OTHERS: Final = ("parent_span_id", "service", "told_by", "inconsistent", "unattributed_ns")
+_OTHERS: Final = ("parent_span_id", "service", "reported_by", "inconsistent", "unattributed_ns")
 _COLUMNS: Final = (*_OTHERS, *_NAMES, *_STAGES, *_DERIVED)
 # Said only where there is any of it: these are 0 and not unknown.
 _UNLESS_NONE: Final = frozenset(

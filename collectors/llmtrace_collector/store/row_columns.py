@@ -19,6 +19,7 @@ from llmtrace.semconv.attributes import (
     BROWSER,
     DERIVED,
     E2E,
+    FORMER,
     MARKS,
     NETWORK,
     PLAIN,
@@ -224,8 +225,10 @@ def _fields() -> Iterator[Field]:
     yield Field("ttft_ns", NS, ttft, "NULL", "start to first content")
     for line in MARKS:
         yield Field(f"{line.field}_ns", NS, ns(line.name), "NULL", line.meaning)
+    former = {name: old for old, name in FORMER.items()}
     for line in RAW:
-        zero = f"ifNull({ns(line.name)}, 0)"
+        names = [name for name in (line.name, former.get(line.name)) if name]
+        zero = f"coalesce({', '.join(map(ns, names))}, 0)"
         yield Field(f"{line.field}_ns", "Int64", zero, "0", line.meaning)
     for line in REPORTED:
         source = source_of(f"{line.name}.source")

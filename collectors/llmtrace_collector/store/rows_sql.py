@@ -41,7 +41,7 @@ _RIDING: Final = tuple(field.name for field in FIELDS if field.name not in _LOOK
 _IDENTITY: Final = ("trace_id", "span_id", "parent_span_id", "start", "service", "kind")
 _ALONG: Final = (*_IDENTITY, "rest", *_LOOKED_AT, "parts")
 COLUMNS: Final = (
-    "start", "trace_id", "span_id", "parent_span_id", "service", "told_by", "parts", *_LOOKED_AT,
+    "start", "trace_id", "span_id", "parent_span_id", "service", "reported_by", "parts", *_LOOKED_AT,
     *_RIDING,
     *(f"{stage}_{what}" for stage in STAGES for what in ("ns", "source")),
     "unattributed_ns", "inconsistent", "ttft_arrival_ns",
@@ -96,13 +96,13 @@ WHERE row.{REQUESTS}"""
     if "page" in found:
         is_joined = "notEmpty(page_found) AND mapContains(browser, 'browser_app_e2e_s')"
         kinds.append(f"if({is_joined}, ['page'], [])")
-    told_by = f"arrayConcat({', '.join(kinds)})"
-    rows = step(rows, ("told_by", f"CAST({told_by}, '{quoted(f'Array({KIND})')}')"))
-    rows = split_sql(keep(rows, (*_ALONG, "told_by")))
+    reported_by = f"arrayConcat({', '.join(kinds)})"
+    rows = step(rows, ("reported_by", f"CAST({reported_by}, '{quoted(f'Array({KIND})')}')"))
+    rows = split_sql(keep(rows, (*_ALONG, "reported_by")))
     riding = ", ".join(f"rest.{number} AS {name}" for number, name in enumerate(_RIDING, 1))
     stages = ", ".join(f"{stage}_ns, {stage}_source" for stage in STAGES)
     return (
-        f"SELECT start, trace_id, span_id, parent_span_id, service, told_by, parts, {looked_at},"
+        f"SELECT start, trace_id, span_id, parent_span_id, service, reported_by, parts, {looked_at},"
         f" {riding}, {stages}, unattributed_ns, inconsistent, ttft_arrival_ns\nFROM (\n{rows}\n)"
     )
 

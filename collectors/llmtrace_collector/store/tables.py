@@ -71,7 +71,7 @@ def request_columns() -> str:
     span_id String CODEC(ZSTD(1)),
     parent_span_id String CODEC(ZSTD(1)),
     service LowCardinality(String),
-    told_by Array({parts.KIND}),
+    reported_by Array({parts.KIND}),
     parts UInt32,
 {fields}
 {stages}

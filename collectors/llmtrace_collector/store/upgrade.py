@@ -9,7 +9,7 @@ newer schema is refused: what it holds may mean something else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep, Table
 
 # The number of the schema that the tables of this version make. 1 had no table for it.
-VERSION: Final = 2
+VERSION: Final = 3
 UNNUMBERED: Final = 1
 # Yields the statements that lead to a number from the one before, on a cluster or (`None`) a node.
 Step = Callable[[str | None, Keep], Iterator[str]]
@@ -27,17 +27,18 @@ Step = Callable[[str | None, Keep], Iterator[str]]
 
 def _keys(cluster: str | None, keep: Keep) -> Iterator[str]:
     """Find what is stored by its keys, and count versions on from those that were times."""
-    on, local = tables.places(cluster)
+    yield from _reported_by(cluster, keep)
+    on, _ = tables.places(cluster)
     for table in (tables.PART_KEYS, tables.REQUEST_KEYS):
         yield from tables.creating(table, cluster, keep)
     declared = declared_columns(tables.JOINS).columns
     added = ", ".join(_adding({name: declared[name] for name in ("version_ns", "first_start")}))
-    for name in dict.fromkeys((f"{tables.JOINS.name}{local}", tables.JOINS.name)):
+    for name in _everywhere(tables.JOINS, cluster):
         yield f"ALTER TABLE {name}{on} {added}"
     yield f"INSERT INTO part_keys\n{gather.keys_select('request_parts')}"
     yield (
         "INSERT INTO request_keys (trace_id, span_id, start, parts, version_ns)\n"
-        "SELECT trace_id, span_id, start, length(told_by), version_ns FROM requests"
+        "SELECT trace_id, span_id, start, length(reported_by), version_ns FROM requests"
     )
     # Twice, that they count as settled: the process before has counted these rows.
     for ago_h in (2, 1):
@@ -48,7 +49,20 @@ def _keys(cluster: str | None, keep: Keep) -> Iterator[str]:
         )
 
 
-STEPS: Final[Mapping[int, Step]] = {2: _keys}
+def _reported_by(cluster: str | None, _: Keep) -> Iterator[str]:
+    """Call the column of a request's kinds of parts `reported_by`; it was `told_by`."""
+    on, _local = tables.places(cluster)
+    for name in _everywhere(tables.REQUESTS, cluster):
+        yield f"ALTER TABLE {name}{on} RENAME COLUMN IF EXISTS told_by TO reported_by"
+
+
+def _everywhere(table: Table, cluster: str | None) -> Iterable[str]:
+    """Return the names of a table: on a cluster that of the nodes' own comes first."""
+    _, local = tables.places(cluster)
+    return dict.fromkeys((f"{table.name}{local}", table.name))
+
+
+STEPS: Final[Mapping[int, Step]] = {2: _keys, 3: _reported_by}
 
 _TRIAL: Final = "llmtrace_view_on_trial"
 _HERE: Final = "database = currentDatabase()"

@@ -146,8 +146,8 @@ def waterfall(row: Row, width: int = 80) -> str:
         lines.append(f"{f'attempt {number}':<{label}} {drawn:<{room}} {text}")
     if row.burst_chunks is not None and 2 * row.burst_chunks >= row.chunks > _FEW_CHUNKS:
         lines.append(f"{row.burst_chunks} of {row.chunks} chunks came with the one before")
-    if row.evidence:
-        lines.append(_evidence(row.evidence, width))
+    if row.response_headers:
+        lines.append(_response_headers(row.response_headers, width))
     lines.append(f"trace {row.trace_id}")
     return "\n".join(printable(text).rstrip() for text in lines)
 
@@ -162,7 +162,7 @@ def _came_to(one: Attempt) -> str:
     return text
 
 
-def _evidence(headers: Mapping[str, str], width: int) -> str:
+def _response_headers(headers: Mapping[str, str], width: int) -> str:
     """Write as many of the kept headers as fit in a line, and how many do not."""
     line = "headers"
     for number, (name, value) in enumerate(headers.items()):

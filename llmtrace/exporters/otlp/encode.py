@@ -25,6 +25,7 @@ from llmtrace.exporters.otlp.dialect import OTEL, Dialect
 from llmtrace.exporters.otlp.resource import resource
 from llmtrace.exporters.span_layout import attempt_spans, failure_text, name_of, waterfall
 from llmtrace.semconv.attributes import (
+    ATTEMPT_LOG,
     DERIVED,
     ORDER,
     PLAIN,
@@ -32,7 +33,6 @@ from llmtrace.semconv.attributes import (
     SCOPE,
     SPECIAL,
     STAGE_TIMES,
-    TRIES,
 )
 from llmtrace.semconv.convert import Value, kind_of
 
@@ -189,7 +189,7 @@ def encode_row(row: Row, dialect: Dialect = OTEL) -> bytes:
         filled[5::_CHILD_PLACES] = edges[:-1]
         filled[7::_CHILD_PLACES] = edges[1:]
         out.append(plan.pack(*filled))
-    if row.tries:
+    if row.attempt_log:
         out += (encode_span(span, dialect, shared) for span in attempt_spans(row))
     return b"".join(out)
 
@@ -326,7 +326,7 @@ _ALIKE: Final = (
     {line.name for line in (*PLAIN, *SPECIAL, *DERIVED) if line.kind not in {"int", "double"}}
     | {f"{line.name}.source" for line in (*REPORTED, *STAGE_TIMES)}
     | {"http.response.status_code", "server.port"}
-) - {"llmtrace.request_id", "gen_ai.response.id", "llmtrace.tenant", TRIES}
+) - {"llmtrace.request_id", "gen_ai.response.id", "llmtrace.tenant", ATTEMPT_LOG}
 
 
 class _Sorted(NamedTuple):

@@ -115,7 +115,7 @@ def answered(recording: Recording, raw: Iterable[tuple[bytes, bytes]], *, ok: bo
     for name in ("x-request-id", "request-id"):
         if name in kept and kept[name] == recording.info.get("request_id"):
             del kept[name]  # an echo reports nothing
-    recording.info["evidence"] = kept
+    recording.info["response_headers"] = kept
     if ok:
         return incoming(recording, read)
     recording.no_gateway_seen, recording.gateway, recording.hops = False, None, {}
@@ -137,7 +137,7 @@ def retry_after(recording: Recording) -> int | None:
 
     A date is not read: it is by another machine's clock.
     """
-    kept = recording.info.get("evidence", {})
+    kept = recording.info.get("response_headers", {})
     for name, unit in (("retry-after-ms", _NS_PER_MS), ("retry-after", 1000 * _NS_PER_MS)):
         try:
             backoff = reported(float(kept[name]), unit, "server_timing")

@@ -139,7 +139,7 @@ def rate_limit_retries(e: Evidence) -> Finding:
 
     Confirm:
             sum by (reason) (rate(llmtrace_engine_requests_rejected_total[5m]))
-        Rows: `attempts > 1`, `retry_s`, and `tries` with each status. Which tenant?
+        Rows: `attempts > 1`, `retry_s`, and `attempt_log` with each status. Which tenant?
 
     Now:
         Raise the quota, or rebalance over keys; honour Retry-After; add jitter to the backoff.

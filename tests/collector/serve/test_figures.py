@@ -160,4 +160,4 @@ def test_the_sources_of_a_stage(store):
     assert found["requests"] == 100
     assert found["stages"]["queue"] == {"known": 75, "sources": {"engine_inband": 75}}
     assert found["stages"]["gateway"] == {"known": 0, "sources": {}}
-    assert found["told_by"] == {"row": 100}
+    assert found["reported_by"] == {"row": 100}

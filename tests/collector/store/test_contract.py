@@ -72,9 +72,9 @@ def test_rows_are_joined_and_read_back(store):
     send(store, [plugin_span(one.response_id)], token=f"rows-late-{one.span_id}")
     assert join(store).rows == 1
     [stored] = fetch(
-        store, ["told_by", "replica"], "span_id = {id:String}", id=one.span_id
+        store, ["reported_by", "replica"], "span_id = {id:String}", id=one.span_id
     ).values()
-    assert stored["told_by"] == ["row", "plugin"]
+    assert stored["reported_by"] == ["row", "plugin"]
 
 
 @pytest.mark.parametrize("cut", [1, 7, 40, -1])

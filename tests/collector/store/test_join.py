@@ -131,10 +131,10 @@ def differences(store, rows):
     return wrong
 
 
-def told_by(store, one):
+def reported_by(store, one):
     """Say what a stored row was made of."""
-    return fetch(store, ["told_by"], "span_id = {id:String}", id=one.span_id)[one.span_id][
-        "told_by"
+    return fetch(store, ["reported_by"], "span_id = {id:String}", id=one.span_id)[one.span_id][
+        "reported_by"
     ]
 
 
@@ -182,8 +182,8 @@ def test_engine_and_plugin_figures_arrive_in_any_order(store, order):
                 result = with_figures(result, plugin[1])
         wanted.append(result)
     assert differences(store, wanted) == {}
-    assert told_by(store, both) == ["row", "engine", "plugin"]
-    assert told_by(store, alone) == ["row"]
+    assert reported_by(store, both) == ["row", "engine", "plugin"]
+    assert reported_by(store, alone) == ["row"]
 
 
 reported_s = st.none() | st.floats(0, 100) | st.floats(0, 1e-6) | st.just(90_000.0)
@@ -265,12 +265,12 @@ def test_a_twin_that_comes_later_takes_the_figures_back(store):
     one = row()
     send(store, [one, plugin_span(one.response_id)])
     join(store)
-    assert told_by(store, one) == ["row", "plugin"]
+    assert reported_by(store, one) == ["row", "plugin"]
 
     send(store, [row(response_id=one.response_id, request_id=one.request_id)])
     join(store)
 
-    assert told_by(store, one) == ["row"]
+    assert reported_by(store, one) == ["row"]
     assert differences(store, [one]) == {}
 
 
@@ -292,7 +292,7 @@ def test_an_engine_is_found_below_gateways(store):
     )
     wanted = replace(wanted, timeline=timeline, gateway=wanted.gateway or "edge")
     assert differences(store, [wanted, with_figures(call, figures)]) == {}
-    assert told_by(store, ours) == ["row", "engine", "gateway"]
+    assert reported_by(store, ours) == ["row", "engine", "gateway"]
 
 
 def test_requests_of_one_turn_keep_their_engines_apart(store):
@@ -387,7 +387,7 @@ def test_plain_genai_spans_make_rows_of_what_is_known(store):
         service="bot", kind="client", duration_ns=20 * MS, error="no more",
     )  # fmt: skip
     columns = [
-        "told_by", "e2e_ns", "model", "provider", "prompt_tokens", "output_tokens", "outcome",
+        "reported_by", "e2e_ns", "model", "provider", "prompt_tokens", "output_tokens", "outcome",
         "error_type", "finish_reason", "queue_ns", "prefill_ns", "decode_ns", "unattributed_ns",
         "first_chunk_ns", "service",
     ]  # fmt: skip
@@ -396,7 +396,7 @@ def test_plain_genai_spans_make_rows_of_what_is_known(store):
 
     known = fetch(store, columns, "span_id = {id:String}", id=chat.span_id)[chat.span_id]
     assert known == {
-        "span_id": chat.span_id, "told_by": ["genai", "engine"], "e2e_ns": 1_000 * MS,
+        "span_id": chat.span_id, "reported_by": ["genai", "engine"], "e2e_ns": 1_000 * MS,
         "model": "llama", "provider": "openai", "prompt_tokens": 12, "output_tokens": 34,
         "outcome": "success", "error_type": "", "finish_reason": "stop", "queue_ns": 40 * MS,
         "prefill_ns": 90 * MS, "decode_ns": 780 * MS, "unattributed_ns": 0,

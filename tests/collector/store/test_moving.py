@@ -55,7 +55,7 @@ def test_everything_moves_to_a_server_and_an_interrupted_move_goes_on(folder, tm
     store.insert_signals([SignalSample(now + n * 10**9, "a", "running", n) for n in range(50)])
     store.insert_events([Event(now, "deploy", "v2")])
     store.insert_facts([Facts(now, "a", {"engine": "vllm"})])
-    columns = ["told_by", "queue_ns", "queue_source", "replica"]
+    columns = ["reported_by", "queue_ns", "queue_source", "replica"]
     before = fetch(store, columns)
     counts = {
         table: store.query(f"SELECT count() FROM {table}")[0][0]
@@ -190,13 +190,13 @@ def test_a_collector_fleet_needs_no_process_of_ours(tmp_path):
             for view in ddl.JOIN_VIEWS:
                 store.engine.run(f"SYSTEM REFRESH VIEW {view}")
                 store.engine.run(f"SYSTEM WAIT VIEW {view}")
-        seen = fetch(store, ["told_by", "queue_source", "queue_ns"])
+        seen = fetch(store, ["reported_by", "queue_source", "queue_ns"])
         for view in reversed(ddl.JOIN_VIEWS):
             store.engine.run(f"DROP VIEW {view}")
 
-        assert seen[one.span_id]["told_by"] == ["row", "plugin"]
-        assert seen[late.span_id]["told_by"] == ["row", "engine"]
-        assert seen[large.span_id]["told_by"] == ["row"]
+        assert seen[one.span_id]["reported_by"] == ["row", "plugin"]
+        assert seen[late.span_id]["reported_by"] == ["row", "engine"]
+        assert seen[large.span_id]["reported_by"] == ["row"]
         store.close()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from llmtrace.errors import ConfigError
 from llmtrace_collector.store import Event, Facts, SignalSample, ddl, open_store, upgrade
+from llmtrace_collector.store.migrate import migrate
 from llmtrace_collector.store.open_store import open_to_read
 from llmtrace_collector.store.tables import Keep
 from tests.collector.store.sent import fetch, join, send
@@ -68,8 +69,8 @@ def test_a_store_of_each_earlier_schema_is_upgraded(path, new, tmp_path):
     store = open_store(folder, keep=KEEP)
     assert shape(store) == new
     assert upgrade.version_of(store.engine) == upgrade.VERSION
-    found = fetch(store, ["told_by", "queue_ns", "e2e_ns"])
-    assert sorted(one["told_by"] for one in found.values()) == [
+    found = fetch(store, ["reported_by", "queue_ns", "e2e_ns"])
+    assert sorted(one["reported_by"] for one in found.values()) == [
         ["row"], ["row", "engine"], ["row", "plugin"],
     ]  # fmt: skip
     assert {one["e2e_ns"] for one in found.values()} == {10**9}
@@ -91,16 +92,17 @@ def test_there_is_a_stored_folder_of_each_earlier_schema():
     assert [path.name for path in STORED] == names
 
 
-def test_what_is_printed_for_an_older_server_upgrades_it_and_may_run_twice(new, tmp_path):
-    """`llmtrace schema clickhouse --from 1`, on the tables of schema 1."""
+@pytest.mark.parametrize("number", range(1, upgrade.VERSION))
+def test_what_is_printed_for_an_older_server_upgrades_it_and_may_run_twice(number, new, tmp_path):
+    """`llmtrace schema clickhouse --from N`, on the tables of schema N."""
     store = open_store(tmp_path / "any")
     store.close()
-    folder = unpacked(STORED[0], tmp_path)
+    folder = unpacked(STORED[number - 1], tmp_path)
     from llmtrace_collector.store.clickhouse_embedded import Embedded
 
     engine = Embedded(folder)
     for _ in range(2):
-        for statement in upgrade.statements(1, None, KEEP):
+        for statement in upgrade.statements(number, None, KEEP):
             engine.run(statement)
     engine.close()
     reader = open_to_read(folder)
@@ -142,6 +144,13 @@ def test_a_store_of_a_newer_schema_is_refused_with_both_numbers(tmp_path):
     for opening in (open_store, open_to_read):
         with pytest.raises(ConfigError, match=rf"schema is {newer}.*{upgrade.VERSION}"):
             opening(tmp_path)
+
+
+def test_a_store_of_an_older_schema_is_not_copied_from_but_how_to_upgrade_it_said(tmp_path):
+    """Its columns have other names than the destination's."""
+    folder = unpacked(STORED[-1], tmp_path)
+    with pytest.raises(ConfigError, match=r"schema is \d.*upgrades an older one when it starts"):
+        migrate(str(folder), "http://127.0.0.1:9/llmtrace")
 
 
 def test_numbers_that_are_none_are_refused():

@@ -45,7 +45,7 @@ def recorded(act: Callable[[], object]) -> Row:
     again = from_attributes(
         to_attributes(row), start=row.start, trace_id=row.trace_id, span_id=row.span_id
     )
-    assert again.evidence == row.evidence
+    assert again.response_headers == row.response_headers
     return row
 
 
@@ -58,7 +58,7 @@ def test_of_an_sdks_answer(mode: str, server: Server, endpoint: str, act: Callab
     row = recorded(lambda: act(mode, server, endpoint))
 
     assert row.outcome == "success"
-    assert row.evidence == (KEPT if endpoint == "chat" else {})
+    assert row.response_headers == (KEPT if endpoint == "chat" else {})
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -67,7 +67,7 @@ def test_of_an_error(mode: str, server: Server, status: int) -> None:
     server.play(answers.error(status, headers=SAID))
     row = recorded(lambda: raised_by(lambda: read(mode, server, options={"max_retries": 0})))
 
-    assert (row.outcome, row.http_status, row.evidence) == ("error", status, KEPT)
+    assert (row.outcome, row.http_status, row.response_headers) == ("error", status, KEPT)
     assert row.stages.gateway is not None
 
 
@@ -80,7 +80,7 @@ def test_of_several_answers_the_last_one(mode: str, server: Server) -> None:
     )
     row = recorded(lambda: read(mode, server, options={"max_retries": 1}))
 
-    assert (row.attempts, row.evidence) == (2, {"x-ratelimit-remaining-requests": "9"})
+    assert (row.attempts, row.response_headers) == (2, {"x-ratelimit-remaining-requests": "9"})
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -91,7 +91,7 @@ def test_without_an_sdk(client: str, stream: bool, server: Server) -> None:
     body = {**BODY, "stream": stream}
     row = recorded(lambda: ask(*client.split("-"), url(server), body=body))
 
-    assert (row.outcome, row.evidence) == ("success", KEPT)
+    assert (row.outcome, row.response_headers) == ("success", KEPT)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -100,4 +100,4 @@ def test_of_an_error_without_an_sdk(client: str, server: Server) -> None:
     server.play(answers.error(429, headers=SAID))
     row = recorded(lambda: ask(*client.split("-"), url(server)))
 
-    assert (row.http_status, row.evidence) == (429, KEPT)
+    assert (row.http_status, row.response_headers) == (429, KEPT)
