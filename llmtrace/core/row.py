@@ -373,25 +373,7 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
             flat = {_FORMER.get(key, key): value for key, value in flat.items()}
         plain = {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
         marks: dict[str, Any] = {f"{name}_ns": _ns(flat, f"{name}_s") for name in _MARKS}
-        raw: dict[str, Any] = {name: _ns(flat, key) or 0 for key, name in _RAW.items()}
-        raw |= {name: _reported(flat, key) for key, name in _REPORTS.items()}
-        timeline = Timeline(
-            e2e=_ns_required(flat, "e2e_s"),
-            ttft=_ns(flat, "ttft_s"),
-            client=_ns(flat, "client_s"),
-            network=Network(
-                **{part: _ns(flat, f"network_{part}_s") for part in _NETWORK_PARTS},
-                rtt_source=_source(flat, "network_rtt_source"),
-            ),
-            marked_before=_marked(flat, "before"),
-            marked_after=_marked(flat, "after"),
-            stream=_flag(flat, "stream", default=True),
-            watched=not _flag(flat, "unwatched", default=False),
-            **raw,
-        )
-        written, made = _written(flat, timeline.e2e), split(timeline)
-        if written is None or replace(written, client=made.client) != made:
-            timeline = replace(timeline, written=written)
+        timeline = _timeline(flat)
         if plain.get("outcome", "success") not in OUTCOMES:
             msg = f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}"
             raise DataError(msg)
@@ -412,6 +394,30 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         msg = f"not a row: {type(error).__name__}: {error}"
         raise DataError(msg) from error
+
+
+def _timeline(flat: Mapping[str, Any]) -> Timeline:
+    """Read the measured times, and the written stages where they do not follow from those."""
+    raw: dict[str, Any] = {name: _ns(flat, key) or 0 for key, name in _RAW.items()}
+    raw |= {name: _reported(flat, key) for key, name in _REPORTS.items()}
+    timeline = Timeline(
+        e2e=_ns_required(flat, "e2e_s"),
+        ttft=_ns(flat, "ttft_s"),
+        client=_ns(flat, "client_s"),
+        network=Network(
+            **{part: _ns(flat, f"network_{part}_s") for part in _NETWORK_PARTS},
+            rtt_source=_source(flat, "network_rtt_source"),
+        ),
+        marked_before=_marked(flat, "before"),
+        marked_after=_marked(flat, "after"),
+        stream=_flag(flat, "stream", default=True),
+        watched=not _flag(flat, "unwatched", default=False),
+        **raw,
+    )
+    written, made = _written(flat, timeline.e2e), split(timeline)
+    if written is None or replace(written, client=made.client) != made:
+        timeline = replace(timeline, written=written)
+    return timeline
 
 
 def _written(flat: Mapping[str, Any], e2e: int) -> Stages | None:
