@@ -23,6 +23,7 @@ def add_simulate(commands: Commands) -> None:
         examples=(
             "llmtrace simulate --list",
             "llmtrace simulate --fault kv_exhaustion --severity 2 --seed 7 --out incident",
+            "llmtrace simulate --arrivals AzureLLMInferenceTrace_conv.csv --out incident",
             "llmtrace triage --case incident",
         ),
         docs="simulator.md",
@@ -50,6 +51,11 @@ def add_simulate(commands: Commands) -> None:
         "--drop", action="append", default=[], metavar="SIGNAL",
         help="signal to leave out; * = all of them; may be repeated",
     )  # fmt: skip
+    simulate.add_argument(
+        "--arrivals", type=Path, metavar="FILE",
+        help="replay when the requests of a trace came and how long they were: Azure LLM "
+        "inference (CSV) or Mooncake (JSON lines), plain or .gz",
+    )  # fmt: skip
     simulate.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
 
 
@@ -62,4 +68,7 @@ def _simulate(options: argparse.Namespace) -> None:
     if options.out is None:
         raise ConfigError("--out DIR is missing: name the case folder to write")
     faults = [(name, options.severity) for name in options.fault]
-    write_day(options.out, faults, options.seed, shift=options.shift, drop=options.drop)
+    write_day(
+        options.out, faults, options.seed,
+        shift=options.shift, drop=options.drop, arrivals=options.arrivals,
+    )  # fmt: skip

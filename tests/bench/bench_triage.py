@@ -59,6 +59,7 @@ PAIRS: Final = (
     ("rate_limit_retries", "slow_renderer"),
     ("network_path", "gpu_throttle"),
 )
+SIMULATED: Final = tuple(cause for cause in CAUSES if cause not in NOT_SIMULATED)
 SHIFTS: Final = ("routes", "tenants", "prompts", "outputs")
 # A signal that helps a cause without being what it rests on.
 DROPPED: Final = (
@@ -129,7 +130,7 @@ def tasks(seeds: range, only: Sequence[str], kinds: Sequence[str]) -> Iterator[T
 
 def _every_task(seeds: range, only: Sequence[str]) -> Iterator[Task]:
     for seed in seeds:
-        for cause in only or [cause for cause in CAUSES if cause not in NOT_SIMULATED]:
+        for cause in only or SIMULATED:
             for severity in SEVERITIES:
                 # A deployment of its own for every day.
                 at = 10_000 * (1 + CAUSES.index(cause)) + 10 * seed + int(severity)
@@ -159,8 +160,8 @@ def answer(task: Task) -> Answer:
         "truth": truth.causes,
         "severity": task.scenario.faults[0][1] if task.scenario.faults else 0.0,
     }
-    if dropped := _dropped(task.kind, played):
-        return Answer(**head, dropped=dropped)
+    if why := dropped(task.kind, played):
+        return Answer(**head, dropped=why)
     return Answer(**head, **said_of(played.case, task.scenario.seed))
 
 
@@ -188,7 +189,8 @@ def said_of(case: Case, seed: int) -> dict[str, Any]:
     }
 
 
-def _dropped(kind: str, played: Simulated) -> str | None:
+def dropped(kind: str, played: Simulated) -> str | None:
+    """Return why a day says nothing of triage; `None` = it counts."""
     truth = played.truth
     if kind in ("fault", "pair", "missing") and not truth.shown:
         return "moved nothing visibly"

@@ -20,6 +20,7 @@ def write_day(
     *,
     shift: str | None = None,
     drop: Sequence[str] = (),
+    arrivals: Path | None = None,
     say: TextIO = sys.stderr,
 ) -> None:
     """Simulate a day and write it as a case folder, with the truth in a file of its own.
@@ -30,20 +31,29 @@ def write_day(
         seed: decides what is left to chance.
         shift: what people ask differently.
         drop: signals that were not scraped; `*` = all of them.
+        arrivals: a trace whose times and lengths are replayed; `None` = drawn.
         say: stream of the progress.
 
     Raises:
-        ConfigError: a cause, a severity or the folder cannot be, or the extra is not installed.
+        ConfigError: a cause, a severity, the trace or the folder cannot be, or the extra is not
+            installed.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: is there already, and not empty; name a new folder")
     try:
+        from llmtrace.simulator.fleet.arrivals import read_arrivals
         from llmtrace.simulator.fleet.scenario import Scenario, simulate
     except ImportError as error:
         raise missing_extra("llmtrace simulate", "simulate", error.name or "numba") from error
     from llmtrace.dataset.case import write_case
 
-    scenario = Scenario(seed=seed, faults=tuple(faults), shift=shift, drop=tuple(drop))
+    scenario = Scenario(
+        seed=seed,
+        faults=tuple(faults),
+        shift=shift,
+        drop=tuple(drop),
+        arrivals=None if arrivals is None else read_arrivals(arrivals),
+    )
     print(f"simulating {scenario.name}; the first time, it is compiled for a minute", file=say)
     simulated = simulate(scenario)
     write_case(out, simulated.case)

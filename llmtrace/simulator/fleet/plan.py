@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.simulator.fleet.array_layout import Engine, Gateway, Pool, Quota, Table
+from llmtrace.simulator.fleet.arrivals import Arrivals
 from llmtrace.simulator.fleet.deployment import Deployment
 
 WARM_UP_S = 240.0  # simulated before the first row that is kept: queues and caches fill
+TICK_S = 15.0  # between two samples of the signals, unless a day says otherwise
 
 Arrays = dict[str, NDArray[Any]]
 Records = Any  # a numpy.recarray: its fields are attributes, which no type checker knows
@@ -70,6 +72,10 @@ class Day:
         mix: new shares after the onset, by dimension: route, tenant, region, app.
         known: facts of every engine that differ at the end from what the deployment says.
         serial_tools: whether tools take turns after the onset.
+        tick_s: between two samples of the signals.
+        swing: how far the load goes up and down over the day, as a share.
+        steadiness: shape of the gamma that its level is drawn from: 40 = stirs by 16 %.
+        replay: a trace whose times and lengths are replayed; `None` = drawn.
     """
 
     rng: np.random.Generator
@@ -83,6 +89,10 @@ class Day:
     mix: dict[str, tuple[float, ...]] = field(default_factory=dict)
     known: dict[str, Any] = field(default_factory=dict)
     serial_tools: bool = False
+    tick_s: float = TICK_S
+    swing: float = 0.04
+    steadiness: float = 40.0
+    replay: Arrivals | None = None
 
     @property
     def onset(self) -> float:

@@ -24,7 +24,6 @@ from llmtrace.simulator.fleet.faults import KV_BASE_S, KV_TOKEN_S
 from llmtrace.simulator.fleet.plan import Day, Records
 from llmtrace.simulator.fleet.traffic import Demand, draw_demand
 
-TICK_S: Final = 15.0
 _SIZES: Final = 24
 _MAX_WORKERS: Final = 512
 _MAX_SEATS: Final = 65_536  # of a batch, whatever the settings
@@ -54,12 +53,12 @@ def run_requests(day: Day, work: Records, seed: int) -> tuple[Records, Samples]:
     """Run requests, of `kernel.WORK`, through a day's fleet; return their fate, and the meters."""
     fleet = _fleet(day.deployment, work)
     fate = _fate(len(work))
-    ticks = int(day.end / TICK_S) + 1
+    ticks = int(day.end / day.tick_s) + 1
     samples = Samples(
         np.zeros((ticks, len(fleet.engines), len(Meter))),
         np.zeros((ticks, len(fleet.gateways), len(GatewayMeter))),
     )
-    run(work, fate, fleet, _changes(day), samples, TICK_S, day.end, seed % 2**31)
+    run(work, fate, fleet, _changes(day), samples, day.tick_s, day.end, seed % 2**31)
     return fate, samples
 
 

@@ -15,12 +15,14 @@ from llmtrace.core.stages import Source
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.errors import ConfigError
+from llmtrace.simulator.fleet.arrivals import Arrivals
 from llmtrace.simulator.fleet.deployment import draw
 from llmtrace.simulator.fleet.faults import MILD, SEVERE, find
 from llmtrace.simulator.fleet.plan import Day
 from llmtrace.simulator.fleet.run_fleet import run_day
 from llmtrace.simulator.fleet.telemetry import observe
 from llmtrace.simulator.fleet.traffic_shifts import SHIFTS
+from llmtrace.simulator.fleet.worlds import World, for_trace, lengths, prepare, seen, settle
 from llmtrace.stats.arrays import Floats
 
 EPOCH_S: Final = 1_790_000_000
@@ -44,6 +46,9 @@ class Scenario:
         drop: signals that were not scraped; `*` = all of them.
         engine_source: source of the engine's times; `engine` = drawn by the seed, `none` = not
             reported, as by a hosted API.
+        world: scales, machines and what is recorded; `None` = the simulator's own. A world
+            has windows of its own.
+        arrivals: a trace whose times and lengths are replayed; `None` = drawn.
     """
 
     seed: int
@@ -53,6 +58,8 @@ class Scenario:
     after_s: float = 600.0
     drop: tuple[str, ...] = ()
     engine_source: Source | Literal["engine", "none"] = "engine"
+    world: World | None = None
+    arrivals: Arrivals | None = None
 
     def __post_init__(self) -> None:
         for cause, severity in self.faults:
@@ -114,13 +121,24 @@ def simulate(scenario: Scenario) -> Simulated:
     if scenario.engine_source != "engine":
         source = None if scenario.engine_source == "none" else scenario.engine_source
         deployment = replace(deployment, engine_source=source)
-    day = Day(rng, deployment, scenario.before_s, scenario.after_s)
+    before_s, after_s = scenario.before_s, scenario.after_s
+    world = scenario.world
+    if world is not None:
+        deployment = settle(world, deployment, rng, wide="wide" in needs)
+        before_s, after_s = lengths(world, deployment)
+    elif scenario.arrivals is not None:
+        deployment = for_trace(scenario.arrivals, deployment, rng, wide="wide" in needs)
+    day = Day(rng, deployment, before_s, after_s, replay=scenario.arrivals)
+    if world is not None:
+        prepare(world, day)
     if scenario.shift is not None:
         SHIFTS[scenario.shift](day)
     for fault, (_, severity) in zip(faults, scenario.faults, strict=True):
         fault.inject(day, severity)
     ran = run_day(day, scenario.seed)
     case = observe(ran, EPOCH_S + 86_400 * (scenario.seed % _DATES), drop=scenario.drop)
+    if world is not None:
+        case = seen(world, case)
     moved = measure(case)
     wanted = [metric for fault in faults for metric in fault.shows] or ["ttft", "tpot", "e2e"]
     shown = tuple(dict.fromkeys(m for m in wanted if is_visible(case, moved, m)))

@@ -19,7 +19,7 @@ from llmtrace.dataset.case import Case, Event, Facts, Signals, Window
 from llmtrace.dataset.columns import Builder, Columns, Words
 from llmtrace.simulator.fleet.array_layout import BLOCK, Gateway, GatewayMeter, Meter, Outcome
 from llmtrace.simulator.fleet.plan import WARM_UP_S
-from llmtrace.simulator.fleet.run_fleet import TICK_S, Ran
+from llmtrace.simulator.fleet.run_fleet import Ran
 from llmtrace.stats.arrays import Floats
 
 _Ns = NDArray[np.int64]
@@ -397,9 +397,10 @@ _Part = tuple[Floats, str, str, Floats, int]
 def _signals(ran: Ran, epoch_s: int, drop: Sequence[str]) -> Signals:
     parts: list[_Part] = []
     labels: list[dict[str, str]] = [{}, *({"reason": reason} for reason in _FINISHED)]
-    first = int(WARM_UP_S / TICK_S)
+    tick_s = ran.day.tick_s
+    first = int(WARM_UP_S / tick_s)
     samples = ran.samples.engines
-    t: Floats = np.arange(len(samples), dtype=np.float64) * TICK_S
+    t: Floats = np.arange(len(samples), dtype=np.float64) * tick_s
     rng = np.random.default_rng([epoch_s, 4])
     spec = _SPEC if ran.day.deployment.spec_tokens else {}
     for r, name in enumerate(ran.day.deployment.names):
@@ -420,10 +421,10 @@ def _signals(ran: Ran, epoch_s: int, drop: Sequence[str]) -> Signals:
         counted = same & (gone[:, Meter.FRONT_N] > 0)
         front = gone[:, Meter.FRONT_S] / np.maximum(gone[:, Meter.FRONT_N], 1)
         parts.append((t[counted], name, "frontend_time", front[counted], 0))
-        cpu = np.minimum(gone[:, Meter.FRONT_BUSY_S] / TICK_S, 1.0) + 0.02
+        cpu = np.minimum(gone[:, Meter.FRONT_BUSY_S] / tick_s, 1.0) + 0.02
         parts.append((t[same], name, "api_cpu", cpu[same], 0))
         if ran.day.deployment.gpu:
-            gpu = _gpu(whole, gone, rng)
+            gpu = _gpu(whole, gone, rng, tick_s)
             parts += [(t[same], name, signal, value[same], 0) for signal, value in gpu.items()]
     for g, region in enumerate(ran.day.deployment.regions):
         for signal, which in (
@@ -435,9 +436,11 @@ def _signals(ran: Ran, epoch_s: int, drop: Sequence[str]) -> Signals:
     return _joined(parts, labels, epoch_s)
 
 
-def _gpu(whole: Floats, gone: Floats, rng: np.random.Generator) -> dict[str, Floats]:
+def _gpu(
+    whole: Floats, gone: Floats, rng: np.random.Generator, tick_s: float
+) -> dict[str, Floats]:
     n = len(whole)
-    busy = np.clip(gone[:, Meter.BUSY_S] / TICK_S, 0, 1)
+    busy = np.clip(gone[:, Meter.BUSY_S] / tick_s, 0, 1)
     share = whole[:, Meter.CLOCK]
     hot = whole[:, Meter.THROTTLED]
     clock = _CLOCK_MHZ * share * (1 + 0.004 * rng.normal(size=n))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.simulator.fleet.arrivals import Arrivals
 from llmtrace.simulator.fleet.deployment import Deployment
 from llmtrace.simulator.fleet.event_loop import WORK
 from llmtrace.simulator.fleet.plan import Arrays, Day, Records
@@ -20,7 +21,6 @@ _Floats = NDArray[np.float64]
 
 _BIN_S = 1.0
 _UNREST_S = 20.0  # traffic is steady for about so long
-_UNREST = 40.0  # shape of the gamma its level is drawn from: 1 / sqrt(40) = 16 %
 _MAX_OUTPUT = 6000
 _TOOL_SPREAD = 0.6
 _MAX_ROUNDS = 2
@@ -50,8 +50,9 @@ def arrivals(day: Day, rng: np.random.Generator) -> _Floats:
     """Return when questions come: a Poisson process whose rate is uneasy."""
     bins = int(np.ceil(day.end / _BIN_S))
     at = (np.arange(bins) + 0.5) * _BIN_S
-    level = rng.gamma(_UNREST, 1.0 / _UNREST, int(day.end / _UNREST_S) + 2)
-    swing = 1.0 + 0.04 * np.sin(2 * np.pi * (at / 2400.0 + rng.random()))
+    shape = day.steadiness
+    level = rng.gamma(shape, 1.0 / shape, int(day.end / _UNREST_S) + 2)
+    swing = 1.0 + day.swing * np.sin(2 * np.pi * (at / 2400.0 + rng.random()))
     rate = day.deployment.rate * swing * np.interp(at / _UNREST_S, np.arange(len(level)), level)
     rate = np.where(at >= day.onset, rate * day.volume, rate)
     # A turn of an agent is several requests.
@@ -61,11 +62,49 @@ def arrivals(day: Day, rng: np.random.Generator) -> _Floats:
     return np.sort(np.repeat(np.arange(bins), counts) * _BIN_S + rng.random(counts.sum()))
 
 
+def replay(day: Day, trace: Arrivals, rng: np.random.Generator) -> tuple[_Floats, _Ints]:
+    """Return when requests of a trace come, and which they are.
+
+    The trace goes round, as fast as the deployment was sized for; more volume is requests of
+    elsewhere in it, less is fewer of them.
+    """
+    rate = day.deployment.rate
+    stretched = trace.start_s * (trace.rate / rate)
+    around = float(stretched[-1]) + 1.0 / rate
+    most = max(day.volume, 1.0)
+    times, which = [], []
+    for copy in range(int(np.ceil(most))):
+        part = min(most - copy, 1.0)
+        offset = rng.random() * around
+        for lap in range(int(np.ceil(day.end / around)) + 1):
+            at = stretched - offset + lap * around
+            kept = (at >= 0) & (at < day.end) & (rng.random(len(at)) < part)
+            if copy:
+                kept &= at >= day.onset
+            times.append(at[kept])
+            which.append(np.flatnonzero(kept))
+    t, index = np.concatenate(times), np.concatenate(which)
+    if day.volume < 1:
+        kept = (t < day.onset) | (rng.random(len(t)) < day.volume)
+        t, index = t[kept], index[kept]
+    order = np.argsort(t, kind="stable")
+    return t[order], index[order]
+
+
+def _write_replayed(trace: Arrivals, which: _Ints, w: Arrays) -> None:
+    """Replace lengths and shared prefixes by those of the trace, where it has any."""
+    w["prompt"], w["output"] = trace.prompt[which], np.clip(trace.output[which], 2, _MAX_OUTPUT)
+    if (trace.group >= 0).any():
+        w["group"], w["group_tokens"] = trace.group[which], trace.shared[which]
+    w["group_tokens"] = np.minimum(w["group_tokens"], w["prompt"] - 1)
+
+
 def draw_demand(day: Day, seed: int) -> Demand:
     """Draw the questions of a day; what is left to chance, the seed decides."""
     deployment = day.deployment
     rng = np.random.default_rng([seed, 1])
-    start = arrivals(day, rng)
+    replayed = None if day.replay is None else replay(day, day.replay, rng)
+    start = arrivals(day, rng) if replayed is None else replayed[0]
     n = len(start)
     after = start >= day.onset
     picks = {
@@ -76,6 +115,8 @@ def draw_demand(day: Day, seed: int) -> Demand:
     }
     w: Arrays = {"start": start, **picks}
     _write(deployment, w, rng)
+    if day.replay is not None and replayed is not None:
+        _write_replayed(day.replay, replayed[1], w)
     _connect(deployment, w, rng)
     for name, value in (
         ("patience", rng.lognormal(np.log(deployment.patience_s), 0.4, n)),

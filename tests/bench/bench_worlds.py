@@ -1,0 +1,303 @@
+"""How often is triage right in worlds that no rule was written on?
+
+    python -m tests.bench.bench_worlds [--seeds N] [--quiet N] [--jobs N] [--written-on]
+
+Each incident has a world of its own (`llmtrace.simulator.fleet.worlds`). Worlds of two families
+exist: those that rules may be written on, and the unseen ones, which have other seeds, replayed
+traces and an engine that counts its queue in another way, and are only for reports. Every figure
+is printed with the windows given and with windows and metric taken away. Exits with 1 where a bar
+is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from llmtrace.dataset.case import Case
+from llmtrace.simulator.fleet.arrivals import read_arrivals
+from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
+from llmtrace.simulator.fleet.worlds import draw_world, traits
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.result import CAUSES, NAMED
+from tests.bench.bench_triage import (
+    PAIRS,
+    SEVERITIES,
+    SHIFTS,
+    SIMULATED,
+    SURE,
+    TOP,
+    WORKLOAD,
+    dropped,
+)
+
+WAYS: Final = ("given", "searched")
+UNSEEN: Final = 50_000_000  # the first seed of worlds for reports
+TRACES: Final = Path(__file__).parents[2] / "traces"
+# Bars: with windows given and searched; `<` = at most.
+BARS: Final = {
+    "top-1": (0.95, 0.90),
+    "top-3": (0.99, 0.95),
+    "workload shifts recognised": (0.95, None),
+    "two faults, both in the top three": (0.80, None),
+    "< quiet days with a likely or confirmed cause": (0.01, 0.01),
+    "confirmed causes that are true": (0.95, 0.95),
+    "likely causes that are true": (0.75, 0.75),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One incident to play: its kind and its seed, from which everything follows."""
+
+    kind: str
+    seed: int
+    faults: tuple[tuple[str, float], ...] = ()
+    shift: str | None = None
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What triage said, one way of being given the windows.
+
+    Attributes:
+        named: causes with status and points, best first.
+        grounded: whether what the first of them rests on is what its fault makes.
+    """
+
+    verdict: str
+    named: tuple[tuple[str, str, int], ...]
+    grounded: bool | None
+
+    @property
+    def top(self) -> tuple[str, ...]:
+        """The causes named, best first."""
+        return tuple(cause for cause, _, _ in self.named)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One incident and what was said of it; `dropped` = why it does not count."""
+
+    kind: str
+    seed: int
+    truth: tuple[str, ...]
+    severity: float
+    traits: tuple[str, ...]
+    dropped: str | None = None
+    said: tuple[Said, ...] = ()
+    rows: int = 0
+
+
+def tasks(first: int, seeds: int, quiet: int, traces: Sequence[str]) -> Iterator[Task]:
+    """Yield the incidents to play: so many worlds a cause, severities in turn, and quiet days."""
+    for n in range(seeds):
+        for k, cause in enumerate(SIMULATED):
+            seed = first + 100_000 * (k + 1) + n
+            severity = SEVERITIES[(n + k) % len(SEVERITIES)]
+            replays = traces and (n + k) % 3 == 0 and cause not in ("serial_tools", "idle_timeout")
+            trace = traces[(n + k) // 3 % len(traces)] if replays else None
+            yield Task("fault", seed, ((cause, severity),), trace=trace)
+        for k, shift in enumerate(SHIFTS):
+            yield Task("shift", first + 4_000_000 + 10 * n + k, shift=shift)
+        pair = PAIRS[n % len(PAIRS)]
+        yield Task("pair", first + 5_000_000 + n, tuple((cause, 2.5) for cause in pair))
+    for n in range(quiet):
+        trace = traces[n // 4 % len(traces)] if traces and n % 4 == 0 else None
+        yield Task("quiet", first + 6_000_000 + n, trace=trace)
+
+
+def play(task: Task) -> Simulated:
+    """Simulate an incident in a world of its own."""
+    arrivals = None if task.trace is None else read_arrivals(Path(task.trace))
+    world = draw_world(task.seed, [cause for cause, _ in task.faults], arrivals)
+    if task.seed < UNSEEN and world.queue == "sglang":
+        world = replace(world, queue="vllm")
+    scenario = Scenario(
+        seed=task.seed, faults=task.faults, shift=task.shift, world=world, arrivals=arrivals
+    )
+    return simulate(scenario)
+
+
+def answer(task: Task) -> Answer:
+    """Play one incident and triage it both ways."""
+    played = play(task)
+    world = played.scenario.world
+    assert world is not None
+    head = Answer(
+        kind=task.kind,
+        seed=task.seed,
+        truth=played.truth.causes,
+        severity=task.faults[0][1] if task.faults else 0.0,
+        traits=tuple(traits(world)),
+        dropped=dropped(task.kind, played),
+        rows=played.case.rows.n,
+    )
+    if head.dropped:
+        return head
+    blind = replace(played.case, before=None, after=None, metric=None)
+    return replace(head, said=(_said(played.case, task), _said(blind, task)))
+
+
+def _said(case: Case, task: Task) -> Said:
+    result = triage(case, Settings(bootstrap=0))
+    named = [one for one in result.causes if one.status in NAMED]
+    return Said(
+        verdict=result.verdict,
+        named=tuple((one.id, one.status, one.score) for one in named),
+        grounded=None,
+    )
+
+
+def report(answers: Sequence[Answer], *, details: bool) -> dict[str, tuple[float, ...]]:
+    """Print the tables; return the figures that have bars, one for each of `WAYS`."""
+    kept = [one for one in answers if one.dropped is None]
+    faults = [one for one in kept if one.kind == "fault"]
+    figures: dict[str, tuple[float, ...]] = {}
+
+    def both(name: str, days: Sequence[Answer], of: Callable[[Answer, Said], bool]) -> None:
+        if days:
+            figures[name] = tuple(
+                float(np.mean([of(day, day.said[way]) for day in days])) for way in range(2)
+            )
+
+    both("top-1", faults, lambda day, said: day.truth[0] in said.top[:1])
+    both("top-3", faults, lambda day, said: day.truth[0] in said.top[:TOP])
+    shifts = [one for one in kept if one.kind == "shift"]
+    pairs = [one for one in kept if one.kind == "pair"]
+    quiet = [one for one in kept if one.kind == "quiet"]
+    both("workload shifts recognised", shifts, lambda _, said: said.verdict in WORKLOAD)
+    both("two faults, both in the top three", pairs,
+         lambda day, said: {*day.truth} <= {*said.top[:TOP]})  # fmt: skip
+    both("< quiet days with a likely or confirmed cause", quiet,
+         lambda _, said: any(status in SURE for _, status, _ in said.named))  # fmt: skip
+    for status in SURE:
+        right = [[named in day.truth for day in kept for named, called, _ in day.said[way].named
+                  if called == status] for way in range(2)]  # fmt: skip
+        if all(right):
+            figures[f"{status} causes that are true"] = tuple(float(np.mean(r)) for r in right)
+    counts = Counter(one.kind for one in kept)
+    print(f"{len(answers)} incidents, {len(answers) - len(kept)} of them moved nothing visibly; "
+          + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())))  # fmt: skip
+    if details and faults:
+        _by_cause(faults)
+        _by_trait(faults)
+        _confusions(faults)
+        _odd(shifts, quiet, pairs)
+    return figures
+
+
+def _share(days: Sequence[Answer], way: int, top: int = 1) -> float:
+    return float(np.mean([day.truth[0] in day.said[way].top[:top] for day in days]))
+
+
+def _by_cause(faults: Sequence[Answer]) -> None:
+    print(f"\n  {'cause':24}{'n':>5}{'given':>8}{'top-3':>8}{'searched':>10}{'top-3':>8}")
+    for cause in CAUSES:
+        days = [one for one in faults if one.truth == (cause,)]
+        if days:
+            print(f"  {cause:24}{len(days):5}{_share(days, 0):8.0%}{_share(days, 0, TOP):8.0%}"
+                  f"{_share(days, 1):10.0%}{_share(days, 1, TOP):8.0%}")  # fmt: skip
+
+
+def _by_trait(faults: Sequence[Answer]) -> None:
+    print(f"\n  {'world':24}{'n':>5}{'given':>8}{'searched':>10}")
+    kinds = sorted({trait for one in faults for trait in one.traits})
+    for kind in [*kinds, *(f"severity {s:g}" for s in SEVERITIES)]:
+        days = [
+            one for one in faults if kind in one.traits or kind == f"severity {one.severity:g}"
+        ]
+        if days:
+            print(f"  {kind:24}{len(days):5}{_share(days, 0):8.0%}{_share(days, 1):10.0%}")
+
+
+def _confusions(faults: Sequence[Answer]) -> None:
+    for way, name in enumerate(WAYS):
+        taken: dict[str, Counter[str]] = defaultdict(Counter)
+        for one in faults:
+            said = one.said[way]
+            if one.truth[0] not in said.top[:1]:
+                taken[one.truth[0]][said.top[0] if said.top else f"nothing ({said.verdict})"] += 1
+        print(f"\n  windows {name}, taken for something else:")
+        for cause, instead in taken.items():
+            print(
+                f"  {cause:24}" + ", ".join(f"{named} {n}" for named, n in instead.most_common())
+            )
+
+
+def _odd(*groups: Sequence[Answer]) -> None:
+    for days in groups:
+        for one in days:
+            for way, name in enumerate(WAYS):
+                said = one.said[way]
+                sure = [f"{c} {s}" for c, s, _ in said.named if s in SURE]
+                bad = {
+                    "quiet": bool(sure),
+                    "shift": said.verdict not in WORKLOAD,
+                    "pair": not {*one.truth} <= {*said.top[:TOP]},
+                }
+                if bad[one.kind]:
+                    head = f"{one.kind} {one.seed} {'+'.join(one.truth)}, {name}"
+                    print(f"  {head}: {said.verdict}; {', '.join(sure) or 'nothing sure'}")
+
+
+def main() -> int:
+    """Play, print, and compare with the bars."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=12, help="worlds for each cause")
+    parser.add_argument("--quiet", type=int, default=300, help="days on which nothing happens")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--written-on", action="store_true", help="worlds that rules may know")
+    parser.add_argument("--first", type=int, default=0, help="of the seeds, to begin elsewhere")
+    parser.add_argument("--only", nargs="*", default=[], choices=CAUSES, metavar="CAUSE")
+    parser.add_argument("--json", type=Path, help="write every answer here")
+    given = parser.parse_args()
+    traces = sorted(map(str, TRACES.glob("*.gz"))) if not given.written_on else []
+    first = given.first + (0 if given.written_on else UNSEEN)
+    todo = [task for task in tasks(first, given.seeds, given.quiet, traces)
+            if not given.only or any(cause in given.only for cause, _ in task.faults)]  # fmt: skip
+    began, answers = time.monotonic(), []
+    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
+        for one in pool.imap_unordered(answer, todo, chunksize=2):
+            answers.append(one)
+            passed = time.monotonic() - began
+            left = passed / len(answers) * (len(todo) - len(answers))
+            print(f"\r{len(answers)} of {len(todo)}, {left:4.0f} s left", end="", file=sys.stderr,
+                  flush=True)  # fmt: skip
+    print(file=sys.stderr)
+    answers.sort(key=lambda one: (one.kind, one.seed))
+    family = "worlds that rules were written on" if given.written_on else "unseen worlds"
+    print(f"{family}, traces replayed: {', '.join(Path(t).name for t in traces) or 'none'}")
+    figures = report(answers, details=True)
+    if given.json:
+        given.json.write_text(json.dumps([asdict(one) for one in answers], indent=1))
+    return _against_bars(figures)
+
+
+def _against_bars(figures: dict[str, tuple[float, ...]]) -> int:
+    missed = 0
+    print(f"\n{'':8}{'':48}{'given':>8}{'bar':>6}{'searched':>10}{'bar':>6}")
+    for name, values in figures.items():
+        bars = BARS.get(name, (None, None))
+        text = ""
+        for value, bar, wide in zip(values, bars, (8, 10), strict=True):
+            if bar is not None:
+                missed += value > bar if name.startswith("<") else value < bar
+            text += f"{value:{wide}.1%}{'' if bar is None else format(bar, '.0%'):>6}"
+        print(f"{'':8}{name:48}{text}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
