@@ -17,6 +17,7 @@ import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.sse_server import Answer, Request, Server, serve
+from tests.support.machine_noise import allowed_s
 
 from . import answers
 from .reading import client, method, near, read, recorded, seconds, settled
@@ -40,8 +41,8 @@ def delayed(measure: Callable[[], Row], part: str) -> Row:
         known = row.timeline.network.known
         assert known is not None
         near(seconds(row, "network"), known / 1e9)
-        assert known / 1e9 < DELAY_S * 1.3
-        assert row.e2e_s - known / 1e9 < DELAY_S / 3  # and nowhere else
+        assert known / 1e9 < DELAY_S * 1.3 + allowed_s()
+        assert row.e2e_s - known / 1e9 < DELAY_S / 3 + allowed_s()  # and nowhere else
 
     row = settled(measure, check)
     assert row.outcome == "success"
@@ -175,7 +176,7 @@ def test_waiting_for_a_connection(mode: str, server: Server) -> None:
         assert wait is not None
         assert own is not None
         near(wait, 0.2 + own)
-        assert own < 0.05
+        assert own < 0.05 + allowed_s()
         assert second.stages.network == second.timeline.network.known
 
     settled(measure, check)
@@ -209,7 +210,7 @@ def test_semaphore_of_the_application(server: Server) -> None:
         wait = row.stages.client / 1e9
         assert wait >= DELAY_S
         near(wait, DELAY_S + 0.003)
-        assert row.stages.network / 1e9 < DELAY_S / 2
+        assert row.stages.network / 1e9 < DELAY_S / 2 + allowed_s()
         assert row.stages.unattributed >= row.stages.client
         assert row.stages.total == row.e2e_ns
 

@@ -19,6 +19,7 @@ from llmtrace.testing import capture
 from tests.gateway.asgi import Spans
 from tests.gateway.serving import app, relay, serving
 from tests.real.best_of import settles
+from tests.support.machine_noise import allowed_s
 
 GUARD_S = 0.050
 TIMES = 7
@@ -119,9 +120,10 @@ def test_a_guards_delay_is_the_gateways(vllm: Any, sink: Spans) -> None:
         guarded.extend(row for row, _, _ in ask(vllm, sink, GUARD_S, took_ns, stream=True))
 
     def check() -> None:
-        assert abs(beyond_ns()) <= 5 * _MS
+        noise_ns = allowed_s() * 1e9 / TIMES  # each is the best of so many
+        assert abs(beyond_ns()) <= 5 * _MS + noise_ns
         for stage in ("network", "queue", "prefill", "first_chunk"):
-            assert best(guarded, stage) <= best(plain, stage) * 1.05 + 10 * _MS, stage
+            assert best(guarded, stage) <= best(plain, stage) * 1.05 + 10 * _MS + noise_ns, stage
 
     settles(more, check)
     for row, ns in zip(guarded, took_ns, strict=True):
