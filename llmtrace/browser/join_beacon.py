@@ -54,6 +54,8 @@ def with_beacon(row: Row, beacon: Beacon, *, app_ns: int | None = None) -> Row:
         first_reasoning_ns=None,
         first_text_ns=None,
         first_tool_call_ns=None,
+        arrived_by_ns=None,
+        client_lag_ns=None,
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from llmtrace.core.arrival import LOOK_NS, Arrival
 from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, keep
 from llmtrace.core.content import Content
 from llmtrace.core.error_codes import code_of
@@ -105,15 +106,15 @@ class Recording:
     """
 
     __slots__ = (
-        "__weakref__", "_emit", "attempt_log", "attempts", "attempts_forgotten", "attributes",
-        "call_began",
-        "call_ended", "calling", "client", "clock", "content", "engine", "expects_finish",
-        "failure", "first_byte", "first_event", "firsts", "function", "gap_counts", "gateway",
-        "held_before", "hops", "in_decorated_function", "info", "joined", "labels",
-        "last_content", "mark", "marked_after", "marked_before", "max_gap", "no_gateway_seen",
-        "on_finish", "on_stream_end", "open", "outgoing", "reads_bytes", "retry_gateway",
-        "retry_network", "span", "start", "started_unix_ns", "stated", "stream", "ttft",
-        "usage_hidden", "wait_started", "waited", "waited_at_content", "waits",
+        "__weakref__", "_emit", "arrival", "attempt_log", "attempts", "attempts_forgotten",
+        "attributes", "call_began", "call_ended", "calling", "client", "clock", "content",
+        "engine", "expects_finish", "failure", "first_byte", "first_event", "firsts",
+        "function", "gap_counts", "gateway", "held_before", "hops", "in_decorated_function",
+        "info", "joined", "labels", "last_content", "mark", "marked_after", "marked_before",
+        "max_gap", "no_gateway_seen", "on_finish", "on_stream_end", "open", "outgoing",
+        "read_began", "reads_bytes", "retry_gateway", "retry_network", "span", "start",
+        "started_unix_ns", "stated", "stream", "ttft", "usage_hidden", "wait_started", "waited",
+        "waited_at_content", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -136,6 +137,8 @@ class Recording:
             self.start = self.mark = 1
         self.wait_started = self.start  # 0: no wait is open
         self.waited = 0
+        self.read_began = self.start  # of the last read, where it is not one of many alike
+        self.arrival: Arrival | None = None  # where the kernel says when the data came
         self.stream = False
         self.ttft: int | None = None
         self.held_before = 0
@@ -197,6 +200,7 @@ class Recording:
         now = self.clock()
         if self.wait_started:
             self.waited += now - self.wait_started
+            self.read_began = self.wait_started
         self.mark = now
         self.wait_started = now if reading else 0
         return now
@@ -213,6 +217,9 @@ class Recording:
 
     def event(self, kind: int) -> None:
         """Note what arrived at the last boundary."""
+        arrival = self.arrival
+        if arrival is not None and self.mark - self.read_began > LOOK_NS:
+            arrival.read(self.read_began, self.mark)
         if kind > NOTHING and self.ttft is not None and self.firsts[kind] is not None:
             self.add_content_chunk()
             return
@@ -231,6 +238,8 @@ class Recording:
         self.held_before = self.consumer_time
         self.last_content = now
         self.waited_at_content = self.waited
+        if arrival is not None:
+            arrival.first_content(now)
 
     def add_content_chunk(self) -> None:
         """Note one more chunk with content. `timed_reads.timed_reads` has this in line."""
@@ -512,9 +521,13 @@ class Recording:
         if self.max_gap >= 0:
             row["max_gap_ns"] = self.max_gap
         row["gap_counts"] = gap_counts
+        arrival = self.arrival
+        if arrival is not None:
+            row["client_lag_ns"] = arrival.lag
         happened = (
             None if last is None else last.answered, self.first_byte, self.first_event,
             firsts[TEXT], firsts[REASONING], firsts[TOOL_CALL], self.last_content or None,
+            None if arrival is None else arrival.by,
         )  # fmt: skip
         for name, at in zip(_HAPPENED, happened, strict=True):
             if at is not None:
@@ -544,6 +557,7 @@ _NO_FAILURE: Final = frozenset({"success", "cancelled", "truncated"})
 _HAPPENED: Final = (
     "answered_ns", "first_byte_ns", "first_event_ns",
     "first_text_ns", "first_reasoning_ns", "first_tool_call_ns", "last_content_ns",
+    "arrived_by_ns",
 )  # fmt: skip
 
 

@@ -61,6 +61,10 @@ class Row:
         answered_ns: start to the headers of the answer. Where they come together with the first
             byte, something held them back.
         max_gap_ns: longest wait for a chunk after the first, the silence before a cut included.
+        arrived_by_ns: start to when the first content was on this machine, at the latest, as the
+            kernel says; `None` = not known to be before it was read.
+        client_lag_ns: of the waits, for how long at least the kernel had the data: the event loop
+            or the thread was busy with something else. `None` = not known.
         gap_counts: waits for a chunk after the first, counted over `record.GAP_BOUNDS_NS`; kept
             in memory for the metrics, not written out; so is `gap_sum_ns`, their sum.
         nested: whether another row is around this one, whose time this one's is part of.
@@ -113,6 +117,8 @@ class Row:
     first_reasoning_ns: int | None = None
     first_text_ns: int | None = None
     first_tool_call_ns: int | None = None
+    arrived_by_ns: int | None = None
+    client_lag_ns: int | None = None
     preemptions: int | None = None
     spec_drafted: int | None = None
     spec_accepted: int | None = None
@@ -187,7 +193,8 @@ class Row:
         """What `ttft_s` would have been with an eager reader, at least.
 
         The consumer's hold is taken off as far as the engine's own figures leave room for it;
-        `None` when the reader was late and nothing bounds when the content arrived.
+        `None` when the reader was late and nothing bounds when the content arrived. At most it
+        is `arrived_by_ns`, where the kernel said that.
         """
         timeline = self.timeline
         if timeline.ttft is None or not timeline.watched:
@@ -303,7 +310,7 @@ _EAGER_NS: Final = 1_000_000
 
 _MARKS: Final = (
     "max_gap", "last_content", "answered", "first_byte", "first_event",
-    "first_reasoning", "first_text", "first_tool_call",
+    "first_reasoning", "first_text", "first_tool_call", "arrived_by", "client_lag",
 )  # fmt: skip
 _DERIVED: Final = ("stream", "e2e_s", "ttft_s", "ttft_arrival_s", "tpot_s", "retry_s")
 _RAW: Final = {

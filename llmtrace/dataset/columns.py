@@ -26,6 +26,7 @@ SECONDS: Final = (
     *(f"{stage}_s" for stage in STAGES), "unattributed_s", "client_s",
     "ttft_arrival_s", "held_before_s", "held_after_s", "retry_s", "max_gap_s",
     "answered_s", "first_byte_s", "last_content_s", "first_chunk_frontend_s",
+    "arrived_by_s", "client_lag_s",
     "network_client_wait_s", "network_dns_s", "network_connect_s", "network_tls_s",
     "network_handshake_s", "network_send_s", "network_rtt_s",
     "tool_wall_s", "tool_serial_s", "tool_critical_path_s", "tool_serial_loss_s",

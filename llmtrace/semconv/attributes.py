@@ -128,6 +128,18 @@ MARKS: Final = (
         "first_tool_call", "llmtrace.first_tool_call", "seconds", "start to first tool-call chunk"
     ),
     Attribute("last_content", "llmtrace.last_content", "seconds", "start to last content"),
+    Attribute(
+        "arrived_by",
+        "llmtrace.arrived_by",
+        "seconds",
+        "start to the first content on this machine, at most; absent if not known to be earlier",
+    ),
+    Attribute(
+        "client_lag",
+        "llmtrace.client_lag",
+        "seconds",
+        "of the waits, at least: the data was on this machine and the client did not notice",
+    ),
 )
 
 # Fields of the timeline that are 0 unless something happened. Absent when 0.

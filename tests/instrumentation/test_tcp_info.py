@@ -23,8 +23,11 @@ class Socket:
 
     family = socket.AF_INET
 
-    def __init__(self, min_rtt_us: int, sent_ms_ago: int = 0, size: int = 160) -> None:
+    def __init__(
+        self, min_rtt_us: int, sent_ms_ago: int = 0, size: int = 160, received_ms_ago: int = 0
+    ) -> None:
         tcp_info_bytes = bytearray(160)
+        struct.pack_into("=I", tcp_info_bytes, 52, received_ms_ago)
         struct.pack_into("=I", tcp_info_bytes, 148, min_rtt_us)
         struct.pack_into("=I", tcp_info_bytes, 44, sent_ms_ago)
         self._reported = bytes(tcp_info_bytes[:size])
@@ -51,11 +54,12 @@ def connected():
 @linux
 def test_a_live_socket_has_a_round_trip(connected):
     """The kernel has timed a loopback connection: above nothing, below a second."""
-    min_rtt, sent_ago = tcp_info.tcp_info(connected)
+    min_rtt, sent_ago, received_ago = tcp_info.tcp_info(connected)
 
     assert min_rtt is not None
     assert 0 < min_rtt < 1_000 * MS
     assert sent_ago is not None
+    assert received_ago is not None
 
 
 @linux
@@ -63,13 +67,13 @@ def test_a_closed_socket_tells_nothing(connected):
     """A read after the close is no error: the times are unknown."""
     connected.close()
 
-    assert tcp_info.tcp_info(connected) == (None, None)
+    assert tcp_info.tcp_info(connected) == (None, None, None)
 
 
 @pytest.mark.parametrize("thing", [None, object(), "socket", 7])
 def test_what_is_no_socket_tells_nothing(thing):
     """Anything may stand where a socket is looked for."""
-    assert tcp_info.tcp_info(thing) == (None, None)
+    assert tcp_info.tcp_info(thing) == (None, None, None)
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
@@ -77,24 +81,25 @@ def test_a_unix_socket_has_no_network():
     """A socket that is not TCP is not read."""
     near, far = socket.socketpair()
     with near, far:
-        assert tcp_info.tcp_info(near) == (None, None)
+        assert tcp_info.tcp_info(near) == (None, None, None)
 
 
 def test_another_system_tells_nothing(monkeypatch):
     """Where the kernel has no such data, it is not read."""
     monkeypatch.setattr(tcp_info, "_has_tcp_info", False)
 
-    assert tcp_info.tcp_info(Socket(50)) == (None, None)
+    assert tcp_info.tcp_info(Socket(50)) == (None, None, None)
 
 
 @linux
 @pytest.mark.parametrize(
     ("sock", "expected"),
     [
-        (Socket(250, 3), (250_000, 3 * MS)),
-        (Socket(0, 3), (None, 3 * MS)),
-        (Socket(0xFFFFFFFF), (None, 0)),
-        (Socket(250, size=148), (None, None)),
+        (Socket(250, 3), (250_000, 3 * MS, 0)),
+        (Socket(0, 3), (None, 3 * MS, 0)),
+        (Socket(250, 0, received_ms_ago=7), (250_000, 0, 7 * MS)),
+        (Socket(0xFFFFFFFF), (None, 0, 0)),
+        (Socket(250, size=148), (None, None, None)),
     ],
 )
 def test_what_the_kernel_says(sock, expected):

@@ -255,6 +255,7 @@ def _with_page(inner: str) -> str:
         paged("last_content_ns", "page_last_content"),
         paged("first_byte_ns", "page_first_byte"),
         *((f"{mark}_ns", f"if(paged, NULL, {mark}_ns)") for mark in (
-            "answered", "first_event", "first_reasoning", "first_text", "first_tool_call")),
+            "answered", "first_event", "first_reasoning", "first_text", "first_tool_call",
+            "arrived_by", "client_lag")),
         ("browser", f"if(paged, {extra}, browser)"),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -33,6 +33,7 @@ _SHORT: Final = {
 _MIN_BAR: Final = 8
 _MAX_ERROR: Final = 32
 _FEW_CHUNKS: Final = 4
+_LATE_NS: Final = 5_000_000  # what the kernel's clock can distinguish
 _MORE: Final = len("  and 32 more")
 
 
@@ -146,10 +147,23 @@ def waterfall(row: Row, width: int = 80) -> str:
         lines.append(f"{f'attempt {number}':<{label}} {drawn:<{room}} {text}")
     if row.burst_chunks is not None and 2 * row.burst_chunks >= row.chunks > _FEW_CHUNKS:
         lines.append(f"{row.burst_chunks} of {row.chunks} chunks came with the one before")
+    lines += _late(row)
     if row.response_headers:
         lines.append(_response_headers(row.response_headers, width))
     lines.append(f"trace {row.trace_id}")
     return "\n".join(printable(text).rstrip() for text in lines)
+
+
+def _late(row: Row) -> Iterator[str]:
+    """Say when the data was here, where the kernel knows that it was read late."""
+    ttft, by, lag = row.ttft_ns, row.arrived_by_ns, row.client_lag_ns or 0
+    if ttft is not None and by is not None and ttft - by >= _LATE_NS:
+        yield (
+            f"first content here after {by / _MS:,.1f} ms at most, "
+            f"read {(ttft - by) / _MS:,.1f} ms later"
+        )
+    if lag >= _LATE_NS:
+        yield f"client lag {lag / _MS:,.1f} ms at least: data was here, the client was busy"
 
 
 def _came_to(one: Attempt) -> str:

@@ -70,7 +70,8 @@ def _answered(recording: Recording, attempt: LiveAttempt, _: SimpleNamespace, pa
     attempt.status = params.response.status
     connection = params.response.connection
     transport = None if connection is None else connection.transport
-    tcp_info.look(attempt, None if transport is None else transport.get_extra_info("socket"))
+    sock = None if transport is None else transport.get_extra_info("socket")
+    tcp_info.answered(recording, attempt, sock)
     response = params.response
     if propagation.answered(
         recording, response.raw_headers, ok=llm_requests.is_success(response.status)

@@ -119,7 +119,7 @@ def _answered(recording: Recording, attempt: LiveAttempt, response: Any, *, stre
         attempt.status = status = response.status_code
         network_stream = response.extensions.get("network_stream")
         if network_stream is not None:
-            tcp_info.look(attempt, _socket(network_stream))
+            tcp_info.answered(recording, attempt, _socket(network_stream))
         ok = llm_requests.is_success(status)
         more = propagation.answered(recording, _raw(response.headers), ok=ok)
         if status >= llm_requests.HTTP_ERROR:

@@ -1,7 +1,8 @@
 """Read from the kernel network times that no clock in this process can measure.
 
 Linux keeps them in `TCP_INFO` of the live socket: the shortest round trip it has seen, and how
-long ago it last sent anything. Elsewhere the TCP handshake replaces the round trip: it is one.
+long ago it last sent and received anything. Elsewhere the TCP handshake replaces the round trip:
+it is one.
 """
 
 from __future__ import annotations
@@ -9,35 +10,55 @@ from __future__ import annotations
 import socket
 import struct
 import sys
-from typing import Any, Final
+import time
+from functools import partial
+from typing import Any, Final, NamedTuple
 
-from llmtrace.core.recording import LiveAttempt
+from llmtrace.core.arrival import Arrival
+from llmtrace.core.recording import LiveAttempt, Recording
 from llmtrace.core.stages import Reported
 
-# Two u32 of Linux's struct tcp_info: `tcpi_last_data_sent` (ms) exists in every version,
-# `tcpi_min_rtt` (us) since 4.9. The minimum and not `tcpi_rtt`: that one is smoothed, and counts
-# delayed acknowledgements in.
-_TCP_INFO: Final = struct.Struct("=44x I 100x I")
+# Three u32 of Linux's struct tcp_info: `tcpi_last_data_sent` and `tcpi_last_data_recv` (ms) exist
+# in every version, `tcpi_min_rtt` (us) since 4.9. The minimum and not `tcpi_rtt`: that one is
+# smoothed, and counts delayed acknowledgements in.
+_TCP_INFO: Final = struct.Struct("=44x I 4x I 92x I")
 _TCP_INFO_SIZE: Final = 160
 _NS_PER_US: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 # The kernel's value before it has a sample.
 _NO_SAMPLE: Final = 0xFFFFFFFF
-# The kernel counts the age of a send in ticks, 4 ms long at the usual 250 Hz.
-_TICK_NS: Final = 4 * _NS_PER_MS
+# The kernel counts the age of a send and of a receipt in ticks, 4 ms long at the usual 250 Hz. Its
+# coarse clock moves once a tick, and shows when the present one began.
+_COARSE: Final = getattr(time, "CLOCK_MONOTONIC_COARSE", 6)
 
 _has_tcp_info: Final = sys.platform == "linux" and hasattr(socket, "TCP_INFO")
+_TICK_NS: Final = (
+    round(time.clock_getres(_COARSE) * 1_000_000_000) if _has_tcp_info else 4 * _NS_PER_MS
+)
+# A tick, and by how much later than the next one's beginning its interrupt may be handled.
+_RESOLUTION_NS: Final = _TICK_NS + _NS_PER_MS
 _QUESTION: Final = (socket.IPPROTO_TCP, getattr(socket, "TCP_INFO", 0), _TCP_INFO_SIZE)
-_NOTHING: Final = (None, None)
 
 
-def tcp_info(sock: Any) -> tuple[int | None, int | None]:
-    """Read the kernel's times of a socket or asyncio's transport socket; others have none.
+class Times(NamedTuple):
+    """What the kernel says of a socket, in nanoseconds; `None` = not known.
 
-    Returns:
-        The shortest round trip and the age of the last send, in nanoseconds; `None` = not
-        known.
+    Attributes:
+        min_rtt: the shortest round trip.
+        sent_ago: since the last send, to a tick.
+        received_ago: since the last receipt, to a tick.
     """
+
+    min_rtt: int | None
+    sent_ago: int | None
+    received_ago: int | None
+
+
+_NOTHING: Final = Times(None, None, None)
+
+
+def tcp_info(sock: Any) -> Times:
+    """Read the kernel's times of a socket or asyncio's transport socket; others have none."""
     if not _has_tcp_info:
         return _NOTHING
     try:
@@ -46,22 +67,62 @@ def tcp_info(sock: Any) -> tuple[int | None, int | None]:
         return _NOTHING
     if len(info) < _TCP_INFO.size:
         return _NOTHING
-    milliseconds, microseconds = _TCP_INFO.unpack_from(info)
+    sent_ms, received_ms, microseconds = _TCP_INFO.unpack_from(info)
     min_rtt = microseconds * _NS_PER_US if 0 < microseconds != _NO_SAMPLE else None
-    return min_rtt, milliseconds * _NS_PER_MS
+    return Times(min_rtt, sent_ms * _NS_PER_MS, received_ms * _NS_PER_MS)
 
 
-def look(attempt: LiveAttempt, sock: Any) -> None:
-    """Note the kernel's times on an attempt whose response has just begun."""
-    min_rtt, sent_ago = tcp_info(sock)
+def data_age(sock: Any) -> int | None:
+    """Return for how long at least the last data that came in on a socket has been here.
+
+    In nanoseconds, at most a tick and a millisecond too little; negative where that is more than
+    there is. `None` = not known. A system in which not even the round trip is kept (gVisor) says 0
+    of every receipt, which is not believed.
+    """
+    times = tcp_info(sock)
+    if times.received_ago is None or times.min_rtt is None:
+        return None
+    return _at_least(times.received_ago)
+
+
+def _at_least(received_ago: int) -> int:
+    """Return the least that an age read right now can be, with where in its tick it was read."""
+    tick_began = time.clock_gettime_ns(_COARSE)
+    return time.monotonic_ns() - tick_began + received_ago - _RESOLUTION_NS
+
+
+def answered(recording: Recording, attempt: LiveAttempt, sock: Any) -> None:
+    """Note the kernel's times on an attempt whose response has just begun, and on its request."""
+    received_ago = look(attempt, sock)
+    if received_ago is None or attempt.answered is None:
+        return
+    began = attempt.started
+    if attempt.send is not None and attempt.send_started is not None:
+        began = attempt.send_started + attempt.send
+    age = _at_least(received_ago)
+    recording.arrival = Arrival(
+        partial(data_age, sock),
+        recording.clock,
+        began=began,
+        answered=attempt.answered,
+        there=recording.clock() - age,
+    )
+
+
+def look(attempt: LiveAttempt, sock: Any) -> int | None:
+    """Note the kernel's times on an attempt whose response has just begun.
+
+    Returns:
+        Nanoseconds since the last data came in, to a tick; `None` = not known.
+    """
+    min_rtt, sent_ago, received_ago = tcp_info(sock)
     if min_rtt is not None:
         attempt.rtt = Reported(min_rtt, "kernel")
     elif attempt.connect:
         attempt.rtt = Reported(attempt.connect, "client")
-    if sent_ago is None or attempt.send is None or attempt.send_started is None:
-        return
     # A thread that is not scheduled right after its send would count the server's work as sending.
-    answered = attempt.answered or 0
-    most = answered - sent_ago + _TICK_NS - attempt.send_started
-    if not 0 <= attempt.send <= most:
-        attempt.send = max(0, min(attempt.send, most))
+    if sent_ago is not None and attempt.send is not None and attempt.send_started is not None:
+        most = (attempt.answered or 0) - sent_ago + _TICK_NS - attempt.send_started
+        if not 0 <= attempt.send <= most:
+            attempt.send = max(0, min(attempt.send, most))
+    return None if min_rtt is None else received_ago

@@ -269,6 +269,7 @@ class Conversation:
             if began := recording.wait_started:
                 recording.waited += now - began
                 recording.wait_started = 0
+                recording.read_began = began
             self._note(connection, recording, message, now)
         except Exception as error:  # noqa: BLE001 - the message is passed on anyway
             internal_error("websocket", error)
@@ -277,7 +278,7 @@ class Conversation:
         if self._stale and self._of_another(message):
             return
         if recording.first_event is None:
-            self._look(connection, now)
+            self._look(connection, recording, now)
         kind = self._classify(recording, message)
         if kind > NOTHING and recording.firsts[kind] is not None:
             waited = recording.waited
@@ -341,11 +342,11 @@ class Conversation:
         self._stale = begins is not None and not begins(message)
         return self._stale
 
-    def _look(self, connection: Any, now: int) -> None:
+    def _look(self, connection: Any, recording: Recording, now: int) -> None:
         attempt = self._attempt
         if attempt is not None:
             attempt.answered = now
-            tcp_info.look(attempt, socket_of(connection))
+            tcp_info.answered(recording, attempt, socket_of(connection))
 
     def _finished(self) -> None:
         recording = self._over()

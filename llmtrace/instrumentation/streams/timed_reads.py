@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Final
 
+from llmtrace.core.arrival import LOOK_NS
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import GAP_BOUNDS_NS, HIDDEN, NOTHING, Recording
 from llmtrace.instrumentation.streams.cancellation import cancelled
@@ -74,6 +75,8 @@ def _timed_reads(
                 if not low < gap <= high:  # most gaps are much like the one before
                     bucket = bisect_left(GAP_BOUNDS_NS, gap)
                     low, high = _EDGES[bucket : bucket + 2]
+                    if gap > LOOK_NS and recording.arrival is not None:
+                        high = min(high, recording.arrival.read(began, now))
                 counts[bucket] += 1
                 if gap > recording.max_gap:  # noqa: PLR1730 - a call to max() costs more
                     recording.max_gap = gap
@@ -82,6 +85,7 @@ def _timed_reads(
             elif kind == HIDDEN:
                 continue
             else:
+                recording.read_began = began
                 recording.event(kind)
         except Exception as error:  # noqa: BLE001
             internal_error("record", error)
@@ -125,6 +129,8 @@ async def _atimed_reads(
                 if not low < gap <= high:  # most gaps are much like the one before
                     bucket = bisect_left(GAP_BOUNDS_NS, gap)
                     low, high = _EDGES[bucket : bucket + 2]
+                    if gap > LOOK_NS and recording.arrival is not None:
+                        high = min(high, recording.arrival.read(began, now))
                 counts[bucket] += 1
                 if gap > recording.max_gap:  # noqa: PLR1730 - a call to max() costs more
                     recording.max_gap = gap
@@ -133,6 +139,7 @@ async def _atimed_reads(
             elif kind == HIDDEN:
                 continue
             else:
+                recording.read_began = began
                 recording.event(kind)
         except Exception as error:  # noqa: BLE001
             internal_error("record", error)
