@@ -88,10 +88,15 @@ def _end(answer: Answer, endpoint: str) -> None:
         answer.event("[DONE]")
 
 
+def _pause(seconds: float) -> None:
+    """Do something else, as an application does; the kernel's clock cannot be injected."""
+    time.sleep(seconds)
+
+
 @contextmanager
 def blocked(after_s: float, for_s: float):
     """Block this thread for a while, wherever it is: what a late scheduler does."""
-    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(for_s))
+    before = signal.signal(signal.SIGALRM, lambda *_: _pause(for_s))
     if after_s:
         signal.setitimer(signal.ITIMER_REAL, after_s)
     try:
@@ -118,11 +123,11 @@ def call(
     endpoint = "messages" if library == "anthropic" else "chat"
 
     def read_raw(response: Any) -> bytes:
-        time.sleep(late_s)
+        _pause(late_s)
         return b"".join(response.iter_bytes())
 
     async def aread_raw(response: Any) -> bytes:
-        asyncio.get_running_loop().call_later(block[0], time.sleep, block[1])
+        asyncio.get_running_loop().call_later(block[0], _pause, block[1])
         await asyncio.sleep(late_s)
         if library == "aiohttp":
             return b"".join([piece async for piece in response.content])
@@ -137,14 +142,14 @@ def call(
             with blocked(*block):
                 stream = create(**{**options, "stream": True, **more})
                 if more.get("stream", True):
-                    time.sleep(late_s)
+                    _pause(late_s)
                     list(stream)
     else:
 
         async def main() -> None:
             async with client("async", server, library) as made:
                 create, options = method(made, endpoint)
-                asyncio.get_running_loop().call_later(block[0], time.sleep, block[1])
+                asyncio.get_running_loop().call_later(block[0], _pause, block[1])
                 stream = await create(**{**options, "stream": True, **more})
                 if more.get("stream", True):
                     await asyncio.sleep(late_s)
@@ -295,7 +300,7 @@ def test_over_tls(certificate: Path) -> None:
             httpx.Client(verify=trusted) as made,
             made.stream("POST", raw.url(server), json=raw.BODY) as response,
         ):
-            time.sleep(FOR_S)
+            _pause(FOR_S)
             response.read()
 
     def check(row: Row) -> None:
