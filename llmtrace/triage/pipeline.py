@@ -7,7 +7,7 @@ that is not seeded: the same case gives the same result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +34,7 @@ from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import (
     NAMED,
     NO_BOUNDS,
+    OF_THE_WORK,
     Anatomy,
     Cohort,
     Contribution,
@@ -44,7 +45,7 @@ from llmtrace.triage.result import (
     Result,
     Verdict,
 )
-from llmtrace.triage.verdict import judge
+from llmtrace.triage.verdict import Judged, judge
 from llmtrace.triage.windows.choose import FEW, choose, onset
 
 Q: Final = 0.95
@@ -190,6 +191,10 @@ def triage(
             design=compared[about].design[0],
         )
     report("weighing causes", 0.9)
+    found_causes = _causes(
+        concatenate(sides), case, windows, about=about, divided=divided, verdict=judged.verdict
+    )
+    judged = _with_proof(judged, found_causes)
     contributions = _contributions(change.delta_s, mine.found, spread, significant=enough)
     result = Result(
         verdict=judged.verdict,
@@ -203,14 +208,7 @@ def triage(
         contributions=contributions,
         cohorts=cohorts,
         localised=bool(cohorts),
-        causes=_causes(
-            concatenate(sides),
-            case,
-            windows,
-            about=about,
-            divided=divided,
-            verdict=judged.verdict,
-        ),
+        causes=found_causes,
         exemplars=exemplars(sides, measured[about], change.before.p95, change.after.p95),
         quality=quality_of(
             measured[about],
@@ -365,10 +363,22 @@ def _causes(
         return tuple(named)
     return tuple(
         replace(one, status="unknown", missing=(*one.missing, lacks))
-        if one.status in NAMED
+        if one.status in NAMED and one.status != "confirmed"
         else one
         for one in named
     )
+
+
+def _with_proof(judged: Judged, found: Sequence[Finding]) -> Judged:
+    """Return a verdict that goes with a cause that has proof: then something did happen."""
+    if judged.verdict not in ("no_change", "not_enough_data"):
+        return judged
+    cause = next((one for one in found if one.status == "confirmed"), None)
+    if cause is None:
+        return judged
+    proof = max(cause.evidence, key=lambda point: point.points).text
+    verdict: Verdict = "workload" if cause.id in OF_THE_WORK else "regression"
+    return Judged(verdict, f"{judged.reason} But {cause.id} has proof: {proof}.")
 
 
 def _any(both: tuple[Values, Values]) -> bool:

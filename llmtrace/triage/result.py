@@ -43,6 +43,8 @@ CAUSES: Final = (
 # clients that stop streaming.
 NOT_SIMULATED: Final = frozenset({"response_cache_misses", "not_streamed"})
 
+OF_THE_WORK: Final = frozenset({"long_prompts", "longer_outputs"})  # causes that are no fault
+
 Bounds = tuple[float | None, float | None]
 NO_BOUNDS: Final[Bounds] = (None, None)
 

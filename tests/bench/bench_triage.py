@@ -27,12 +27,11 @@ from llmtrace.dataset.case import Case
 from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.result import CAUSES, NAMED, NOT_SIMULATED
+from llmtrace.triage.result import CAUSES, NAMED, NOT_SIMULATED, OF_THE_WORK
 
 SEVERITIES: Final = (1.0, 2.0, 3.0)
 SURE: Final = ("confirmed", "likely")
 WORKLOAD: Final = ("workload", "new_workload")
-OF_THE_WORK: Final = frozenset({"long_prompts", "longer_outputs"})  # causes that are no fault
 TOP: Final = 3
 KINDS: Final = ("fault", "quiet", "shift", "pair", "missing")
 

@@ -28,6 +28,7 @@ from llmtrace.dataset.case import Case
 from llmtrace.simulator.fleet.arrivals import read_arrivals
 from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.simulator.fleet.worlds import draw_world, traits
+from llmtrace.stats.significance import more_than
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED
 from tests.bench.bench_triage import (
@@ -42,6 +43,7 @@ from tests.bench.bench_triage import (
 )
 
 WAYS: Final = ("given", "searched")
+BY_CHANCE: Final = 1e-4  # of as many slow requests, in incidents that count
 UNSEEN: Final = 50_000_000  # the first seed of worlds for reports
 TRACES: Final = Path(__file__).parents[2] / "traces"
 # Bars: with windows given and searched; `<` = at most.
@@ -141,13 +143,43 @@ def answer(task: Task) -> Answer:
         truth=played.truth.causes,
         severity=task.faults[0][1] if task.faults else 0.0,
         traits=tuple(traits(world)),
-        dropped=dropped(task.kind, played),
+        dropped=dropped(task.kind, played) or _hardly_seen(task.kind, played),
         rows=played.case.rows.n,
     )
     if head.dropped:
         return head
     blind = replace(played.case, before=None, after=None, metric=None)
     return replace(head, said=(_said(played.case, task), _said(blind, task)))
+
+
+def _hardly_seen(kind: str, played: Simulated) -> str | None:
+    """Return why an incident is none that anybody could tell from chance; `None` = it counts."""
+    if kind == "quiet":
+        return None
+    metrics = played.truth.shown or ("ttft", "tpot", "e2e")
+    chances = [_chance(played.case, metric) for metric in metrics]
+    return None if min(chances) < BY_CHANCE else "moved no more than chance would"
+
+
+def _chance(case: Case, metric: str) -> float:
+    """Return how likely as many slow (or failed) requests after are, if nothing had changed."""
+    assert case.before is not None
+    assert case.after is not None
+    slow = []
+    limit = np.inf
+    for window in (case.before, case.after):
+        rows = case.rows.within(window.start, window.end)
+        if metric == "outcomes":
+            slow.append(~rows.words["outcome"].where("success"))
+            continue
+        value = rows.numbers[f"{metric}_s"]
+        value = value[np.isfinite(value)]
+        if not len(value):
+            return 1.0
+        limit = np.percentile(value, 95) if window is case.before else limit
+        slow.append(value > limit)
+    before, after = slow
+    return more_than(int(after.sum()), len(after), int(before.sum()), len(before))
 
 
 def _said(case: Case, task: Task) -> Said:
@@ -261,7 +293,7 @@ def main() -> int:
     parser.add_argument("--written-on", action="store_true", help="worlds that rules may know")
     parser.add_argument("--first", type=int, default=0, help="of the seeds, to begin elsewhere")
     parser.add_argument("--only", nargs="*", default=[], choices=CAUSES, metavar="CAUSE")
-    parser.add_argument("--json", type=Path, help="write every answer here")
+    parser.add_argument("--json", type=Path, help="append every answer here, a line each")
     given = parser.parse_args()
     traces = sorted(map(str, TRACES.glob("*.gz"))) if not given.written_on else []
     first = given.first + (0 if given.written_on else UNSEEN)
@@ -271,6 +303,9 @@ def main() -> int:
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         for one in pool.imap_unordered(answer, todo, chunksize=2):
             answers.append(one)
+            if given.json:
+                with given.json.open("a", encoding="utf-8") as out:
+                    out.write(json.dumps(asdict(one)) + "\n")
             passed = time.monotonic() - began
             left = passed / len(answers) * (len(todo) - len(answers))
             print(f"\r{len(answers)} of {len(todo)}, {left:4.0f} s left", end="", file=sys.stderr,
@@ -280,8 +315,6 @@ def main() -> int:
     family = "worlds that rules were written on" if given.written_on else "unseen worlds"
     print(f"{family}, traces replayed: {', '.join(Path(t).name for t in traces) or 'none'}")
     figures = report(answers, details=True)
-    if given.json:
-        given.json.write_text(json.dumps([asdict(one) for one in answers], indent=1))
     return _against_bars(figures)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
@@ -11,7 +13,9 @@ from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
 _DROP = 0.08
-_FALLS_TO = 0.75
+_FALLS_TO = 0.8
+_SURE = 3.5  # standard errors
+_OTHER_WORK = 0.1  # as a share of the mean prompt
 
 
 def prefix_cache_collapse(e: Evidence) -> Finding:
@@ -44,11 +48,20 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     per_token = e.at_same("prefill_s", "computed_tokens")
     cached = None if tokens is None or not tokens.before_mean else (
         tokens.after_mean / tokens.before_mean)  # fmt: skip
-    by_rows = None if rows is None else _fell(rows.before_mean, rows.after_mean)
-    by_signals = None if ratio is None else _fell(ratio.before, ratio.after)
-    if by_signals is False and worst is not None and _fell(worst.before, worst.after):
+    # Other routes have other prefixes: that is no cache's doing.
+    usual = e.by_mix("cached_share")
+    by_rows = None
+    if rows is not None:
+        usual = rows.before_mean if usual is None else min(usual, rows.before_mean)
+        by_rows = rows.after_mean <= _FALLS_TO * usual and rows.mean_z <= -_SURE
+    by_signals = None if ratio is None else ratio.after <= _FALLS_TO * ratio.before
+    if by_signals is False and worst is not None and worst.after <= _FALLS_TO * worst.before:
         by_signals, ratio = True, worst
-    less = by_rows if cached is None else (bool(by_rows) or bool(by_signals)) and cached <= 0.85
+    if by_signals and by_rows is None and _other_kinds(e):
+        by_signals = None
+    if by_signals and by_rows is False:
+        by_signals = None
+    less = by_rows if cached is None else (bool(by_rows) or bool(by_signals)) and cached <= 0.9
     known = by_rows is not None or by_signals is not None
     deploys = e.events("deploy", "config")
     off = e.fact("prefix_caching") is False
@@ -61,7 +74,7 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
                  "each request (vLLM: `--enable-prompt-tokens-details`)"),
         proof((by_rows is not False) and (by_signals is not False) and known and less is not False,
               "every source that counts cached tokens agrees"),
-        support(None if prompts is None else not prompts.rose(24.0, 0.15),
+        support(None if prompts is None else not prompts.rose(0.0, 0.15),
                 say.amounts("prompt tokens", prompts)),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
                 f"prefill per computed token: {say.amount(per_token or 0)} times what it was"),
@@ -69,7 +82,7 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
                 "changed shortly before: " + "; ".join(one.text for one in deploys)),
         support(off if known else None, "prefix caching is off"),
         against(None if prompts is None or cached is None else
-                prompts.rose(24.0, 0.15) and cached > 0.9,
+                prompts.rose(0.0, 0.15) and cached > 0.9,
                 "prompts got longer, and as many tokens of each are cached as before"),
     ]  # fmt: skip
     action = "Fix what broke the shared prefix: roll back the template or the routing."
@@ -114,7 +127,7 @@ def low_spec_acceptance(e: Evidence) -> Finding:
              "output tokens per request"),
         required(holds, text, "the engines' counters `spec_accepted` and `spec_drafted`"),
         proof(all(reported) if reported else None, "every source that counts draft tokens agrees"),
-        support(None if running is None else not running.rose(2.0, 0.3),
+        support(None if running is None else not running.rose(0.0, 0.3),
                 say.gauge("requests running", running)),
     ]  # fmt: skip
     action = "Fix: shorten the draft or turn speculation off; it pays above about 40 % accepted."
@@ -179,14 +192,17 @@ def lora_slots(e: Evidence) -> Finding:
     """
     deferred, share = _deferred(e)
     slow, calm, known = _models(e)
+    more = None if deferred is None else _more(deferred)
+    apart = bool(slow) and bool(calm)
     lines = [
         gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
              "the engine's queue time per request"),
-        required(bool(slow) and bool(calm) if known else None, _models_text(slow, calm),
-                 "the rows' `model`"),
-        required(None if deferred is None else _more(deferred),
-                 say.gauge("requests deferred", deferred),
-                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
+        required(apart if known else None, _models_text(slow, calm), "the rows' `model`"),
+        proof(apart and _same_engine(e, slow, calm) if known else None,
+              "models that wait and models that do not run on the same engines"),
+        support(more, say.gauge("requests deferred", deferred),
+                "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
+        against(None if more is None else not more, "no more requests are deferred than before"),
         support(None if share is None else share >= 0.4,
                 f"{say.percent(share or 0)} of waiting requests are deferred"),
     ]  # fmt: skip
@@ -196,6 +212,14 @@ def lora_slots(e: Evidence) -> Finding:
 
 def _fell(before: float, after: float, drop: float = _DROP, to: float = _FALLS_TO) -> bool:
     return before - after >= drop and after <= to * before
+
+
+def _other_kinds(e: Evidence) -> bool:
+    """Return whether requests are of other kinds, as far as their prompts show it."""
+    prompts, expected = e.row("prompt_tokens"), e.by_mix("prompt_tokens")
+    if prompts is None or expected is None:
+        return False
+    return abs(expected - prompts.before_mean) >= _OTHER_WORK * prompts.before_mean
 
 
 def _mean_text(label: str, found: Shift | None) -> str:
@@ -218,14 +242,10 @@ def _deferred(e: Evidence) -> tuple[Moved | None, float | None]:
 
 def _more(waiting: Moved) -> bool:
     """Return whether more wait; few samples of a gauge that is mostly 0 need not be certain."""
-    if waiting.rose(0.3, 0.3) or waiting.grew(0.1, 0.5):
+    if waiting.rose(0.0, 0.3) or waiting.grew(0.0, 0.5):
         return True
     fleet = waiting.fleet
-    return (
-        fleet is not None
-        and fleet.mean_z >= 2
-        and (fleet.after_mean >= max(2 * fleet.before_mean, 0.03))
-    )
+    return fleet is not None and fleet.mean_z >= 2 and fleet.after_mean >= 2 * fleet.before_mean
 
 
 def _models(e: Evidence) -> tuple[list[str], list[str], bool]:
@@ -233,6 +253,14 @@ def _models(e: Evidence) -> tuple[list[str], list[str], bool]:
     words = e.after.rows.words["model"]
     slow, calm = e.uneven("model", "queue_s") or ([], [])
     return slow, calm, bool((words.codes >= 0).any())
+
+
+def _same_engine(e: Evidence, slow: list[str], calm: list[str]) -> bool:
+    """Return whether an engine serves both kinds of models, or engines are not known."""
+    words = e.after.rows.words["replica"]
+    on = [set(np.unique(words.codes[e.after.where("model", *names) & (words.codes >= 0)]).tolist())
+          for names in (slow, calm)]  # fmt: skip
+    return bool(on[0] & on[1]) or not (on[0] or on[1])
 
 
 def _models_text(slow: list[str], calm: list[str]) -> str:

@@ -40,14 +40,14 @@ def slow_renderer(e: Evidence) -> Finding:
     lines = [
         gate(e.gate("render"), say.durations("render", e.row("render_s")),
              "the consumer time of each request"),
-        required(None if own is None else own.rose(0.005),
+        required(e.up("render_own_s"),
                  say.durations("render, tools left out", own), "the consumer's time"),
-        proof(None if own is None else own.rose(0.005) and not more_tools
+        proof(None if own is None else bool(e.up("render_own_s")) and not more_tools
               and e.carried("render") >= 0.5,
               f"render is {say.percent(e.carried('render'))} of the time added after the first "
               "chunk"),
         support(None if local is None else True, f"only {local}"),
-        support(None if decode is None else not decode.rose(0.02),
+        support(None if decode is None else not e.up("decode_s"),
                 "the server was not slower: " + say.durations("decode", decode)),
         against(more_tools, say.durations("tools", tools), strongly=True),
     ]  # fmt: skip
@@ -82,14 +82,15 @@ def serial_tools(e: Evidence) -> Finding:
     part = None if wall is None or waste is None else (
         waste.after_mean / wall.after_mean if wall.after_mean > 0 else 0.0)  # fmt: skip
     lines = [
-        gate(None if wall is None else wall.rose(0.02), say.durations("tools, a turn", wall),
+        gate(None if wall is None else wall.rose(0.0) or wall.grew(0.0),
+             say.durations("tools, a turn", wall),
              "tool times of turns (`llmtrace.tool`, `llmtrace.turn`)"),
-        required(None if waste is None else waste.rose(0.02),
+        required(None if waste is None else waste.rose(0.0) or waste.grew(0.0),
                  say.durations("waited for calls that could have overlapped", waste),
                  "`tool_wall_s` and `tool_critical_path_s` of turns"),
         proof(None if part is None else part >= 0.3 and not overlapped,
               f"{say.percent(part or 0)} of the tools' time could be saved by overlapping"),
-        support(None if calls is None else calls.rose(0.5), say.amounts("calls a turn", calls)),
+        support(None if calls is None else calls.grew(0.0), say.amounts("calls a turn", calls)),
         support(e.gate("render"), say.durations("render", e.row("render_s"))),
         against(overlapped, "tools overlap as far as they can: one is slow itself"),
     ]  # fmt: skip
@@ -127,12 +128,13 @@ def client_gate(e: Evidence) -> Finding:
     lines = [
         gate(e.gate("network", "unattributed"), say.durations("network and client", whole),
              "network hooks of the client"),
-        required(None if wait is None else wait.rose(0.005),
+        required(None if wait is None else bool(e.up("client_delay_s"))
+                 or wait.grew(e.floor("client_delay_s")),
                  say.durations("wait in the client", wait),
                  "`client_s` and `network_client_wait_s` (HTTP client hooks)"),
         proof(None if part is None else part >= 0.5,
               f"it is {say.percent(min(part or 0, 1))} of what network and client grew by"),
-        support(None if running is None else not running.rose(2.0, 0.2),
+        support(None if running is None else not running.rose(0.0, 0.2),
                 "the engines are not busier: " + say.gauge("running", running)),
         support(None if local is None else True, f"only {local}"),
         against(None if part is None else part < 0.2,

@@ -16,7 +16,7 @@ from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
-_FULL_KV = 0.93
+_FULL_KV = 0.9
 _CALM_KV = 0.8
 
 
@@ -50,7 +50,7 @@ def queue_saturation(e: Evidence) -> Finding:
     full = kv is not None and _highest(kv) >= _FULL_KV
     load = _load(e)
     tokens = e.rate("tokens_in")
-    waits = None if waiting is None else waiting.rose(0.5, 0.3) or waiting.grew(0.1, 0.5)
+    waits = _more_wait(e)
     queued = e.gate("queue")
     first = say.durations("time to first chunk", e.row("ttft_s"))
     # Waiting for the running step is in no queue: it is where more load shows first.
@@ -66,7 +66,7 @@ def queue_saturation(e: Evidence) -> Finding:
                  "the engines' gauge `waiting`"),
         proof(at_limit or (e.more_load and full), limit),
         support(e.more_load, load),
-        support(None if tokens is None else tokens.rose(50.0, 0.2),
+        support(None if tokens is None else tokens.rose(0.0, 0.2),
                 say.gauge("prompt tokens a second", tokens)),
         against(full and not e.more_load and not at_limit,
                 say.gauge("KV usage", kv) + ", running is below its limit, and load did not rise"),
@@ -105,21 +105,26 @@ def kv_exhaustion(e: Evidence) -> Finding:
     at_limit, limit = _at_limit(e, running)
     rows = e.share("preempted", lambda side: side.number("preemptions") > 0)
     full = None if kv is None else _highest(kv) >= _FULL_KV
+    waits = _more_wait(e)
+    # Who waits though seats are free, while the cache is full, waits for its blocks.
+    for_blocks = None
+    if full is not None and waits is not None and at_limit is not None:
+        for_blocks = full and waits and not at_limit and not e.more_load
+    short = None if full is None else full or bool(_preempted(e)) or bool(for_blocks)
     gap = e.row("gap_per_token")
     lines = [
         gate(e.gate("queue", "decode", "first_chunk", "prefill"),
              say.durations("queue", e.row("queue_s")) + "; "
              + say.durations("decode", e.row("decode_s")),
              "the engine's queue time, or decode times"),
-        required(full, say.gauge("KV usage", kv), "the engines' gauge `kv_usage`"),
+        required(short, say.gauge("KV usage", kv), "the engines' gauge `kv_usage`"),
         proof(_preempted(e), say.counted("preemptions", preemptions),
               "the engines' counter `preemptions`"),
+        proof(for_blocks, f"requests wait, the cache is full and the batch is not: {limit}"),
         support(rows.rose(0.01) if e.reports("preemptions") else None,
                 f"requests preempted: {rows}"),
-        support(None if kv is None else kv.rose(0.1), "KV usage is up"),
-        support(None if at_limit is None else not at_limit and bool(e.up("queue_s")),
-                f"requests wait though the batch is not full: {limit}"),
-        support(None if gap is None else gap.rose(2.0),
+        support(None if kv is None else kv.rose(0.0, 0.1), "KV usage is up"),
+        support(None if gap is None else gap.rose(0.0, 0.5),
                 say.amounts("longest gap, in tokens", gap)),
         against(e.more_load and bool(full), f"load rose: {_load(e)}"),
         against(at_limit and not _preempted(e), f"the batch is full, not the cache: {limit}"),
@@ -157,7 +162,7 @@ def batch_size(e: Evidence) -> Finding:
     lines = [
         gate(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s")),
              "output tokens per request"),
-        required(None if running is None else running.rose(1.0, 0.2),
+        required(None if running is None else running.rose(0.0, 0.2),
                  say.gauge("requests running", running), "the engines' gauge `running`"),
         support(None if curve is None else curve <= 1.3,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
@@ -167,8 +172,8 @@ def batch_size(e: Evidence) -> Finding:
                 say.durations("the wait for the first chunk grew too: it", e.row("ttft_s"))),
         against(None if curve is None else curve > 1.6,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
-        against(None if clock is None else clock.fell(30.0), say.gauge("SM clock, MHz", clock),
-                strongly=True),
+        against(None if clock is None else clock.fell(0.0, 0.05),
+                say.gauge("SM clock, MHz", clock), strongly=True),
         against(None if acceptance is None else acceptance.after < 0.8 * acceptance.before,
                 say.ratio("draft tokens accepted", acceptance)),
         against(_longer(e), say.amounts("output tokens", e.row("output_tokens"))),
@@ -220,8 +225,8 @@ def replica_imbalance(e: Evidence) -> Finding:
         support(None if local is None else True, f"slow on {local}"),
         support(not e.more_requests, say.rates("requests overall", *e.request_rate)),
         support(None if waiting is None else waiting[1], waiting[0] if waiting else ""),
-        against(None if clock is None else clock.fell(30.0), say.gauge("SM clock, MHz", clock),
-                strongly=True),
+        against(None if clock is None else clock.fell(0.0, 0.05),
+                say.gauge("SM clock, MHz", clock), strongly=True),
         against(bool(e.events("scale")), "the number of engines was changed"),
         against(bool(restarted(e)), "an engine was restarted: the others took its share"),
         against(bool(starts(e)) and not restarted(e), "an engine has just started"),
@@ -230,6 +235,15 @@ def replica_imbalance(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Rebalance: lower the weight of the loaded replica and check the router's policy."
     return judge("replica_imbalance", lines, action)
+
+
+def _more_wait(e: Evidence) -> bool | None:
+    """Return whether more requests wait in the engines, by what counts beside those that run."""
+    waiting, running = e.gauge("waiting"), e.gauge("running")
+    if waiting is None:
+        return None
+    least = 0.02 * running.fleet.before_mean if running is not None and running.fleet else 0.0
+    return waiting.rose(least, 0.3) or waiting.grew(least, 0.5)
 
 
 def _load(e: Evidence) -> str:
@@ -313,7 +327,7 @@ def _share_of_one(e: Evidence) -> tuple[str, bool, bool] | None:
         return None
     grown = found.after - found.before
     alike = [one for one in shares.values() if one.after - one.before >= 0.5 * grown]
-    grew = found.rose(0.04) and found.after >= 1.2 * found.before and len(alike) == 1
+    grew = found.rose(0.0) and found.after >= 1.15 * found.before and len(alike) == 1
     far = grew and found.after >= 1.35 * found.before
     return f"{name} gets {found} of the requests", grew, far
 
@@ -335,4 +349,4 @@ def _flat(e: Evidence, name: str) -> bool | None:
 
 def _longer(e: Evidence) -> bool | None:
     found = e.row("output_tokens")
-    return None if found is None else found.rose(8.0, 0.2)
+    return None if found is None else found.rose(0.0, 0.2)

@@ -21,6 +21,8 @@ _PHASES = {
     "handshake": "handshake",
     "send": "sending",
 }
+_MOSTLY = 0.6
+_SURE = 3.5  # standard errors
 _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
 
 
@@ -44,13 +46,12 @@ def network_path(e: Evidence) -> Finding:
     Later:
         Watch round trips per client region and server region; keep traffic within a region.
     """
-    path = e.row("network_path_s")
+    path, floor = e.row("network_path_s"), e.floor("network_s")
     phases = {name: e.row(f"network_{part}_s") for part, name in _PHASES.items()}
     longer = {
         name: one
         for name, one in phases.items()
-        if one is not None and (one.rose(0.003) or (one.after_mean - one.before_mean >= 0.01
-                                and one.over_z >= 4))
+        if one is not None and (one.rose(floor) or one.grew(floor))
     }  # fmt: skip
     known = [one for one in phases.values() if one is not None]
     wait, whole = e.row("network_client_wait_s"), e.row("network_s")
@@ -59,9 +60,10 @@ def network_path(e: Evidence) -> Finding:
         grown = whole.after_mean - whole.before_mean
         waits = wait.after_mean - wait.before_mean >= 0.5 * grown
     local = e.local("region", "network_s") or e.local("client", "network_s")
+    part = e.part_of_metric("network_s")
     lines = [
         gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
-        required(None if path is None else path.rose(0.005),
+        required(None if path is None else path.rose(floor) or path.grew(floor),
                  say.durations("network without one's own pool", path),
                  "the network's phases (HTTP client hooks)"),
         proof(bool(longer) if known else None,
@@ -71,6 +73,8 @@ def network_path(e: Evidence) -> Finding:
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
+        against(None if part is None else part < 0.25,
+                f"the network is only {say.percent(max(part or 0, 0))} of what was added"),
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
@@ -112,7 +116,7 @@ def gateway_overhead(e: Evidence) -> Finding:
     else:
         seen = [
             gate(e.gate("gateway"), say.durations("gateway", whole), own_time),
-            required(None if own is None else own.rose(0.005),
+            required(e.up("gateway_once_s"),
                      say.durations("gateway, of requests sent once", own), own_time),
         ]  # fmt: skip
     lines = [
@@ -148,12 +152,13 @@ def rate_limit_retries(e: Evidence) -> Finding:
         Shed at the client before the provider does; hedge carefully: retries are load too.
     """
     retried = e.share("retried", _retried)
+    by_status = _answered_by_status(e)
     wait = e.row("retry_s")
     limited = _limited(e)
     many = e.rate("gateway_429")
     rejected = e.counted("rejected")
-    turned = None if rejected is None else rejected[1] >= 5 and rejected[1] >= 2 * rejected[0]
-    counter = None if many is None else many.rose(0.01, 0.5) or _began(e, "gateway_429")
+    turned = None if rejected is None else _began(e, "rejected")
+    counter = None if many is None else many.rose(0.0, 0.5) or _began(e, "gateway_429")
     seen = [one for one in (limited, counter, turned) if one is not None]
     local = e.local("tenant", "retry_s")
     again = restarted(e)
@@ -163,9 +168,11 @@ def rate_limit_retries(e: Evidence) -> Finding:
     lines = [
         gate((e.gate("gateway", "network") or bool(limited) or bool(e.moved) or retried.rose(0.02))
              if knows else None, f"more than one attempt: {retried}", "attempts of each request"),
-        required((retried.rose(0.01) or statuses.rose(0.01)) if knows else None,
-                 f"more than one attempt: {retried}; 429 or 503: {statuses}",
-                 "attempts of each request"),
+        required(_was_refused(e, seen, by_status) if knows else None,
+                 f"more than one attempt: {retried}; 429 or 503: {statuses}"
+                 + ("" if by_status is None else f"; of the attempts' time "
+                    f"{say.percent(by_status)} ended in a status"),
+                 "the status of each attempt, or the gateway's counter of 429"),
         proof(any(seen) if seen else None,
               f"429 or 503: {statuses}; gateway: "
               + say.counted("429", e.counted("gateway_429")),
@@ -207,12 +214,12 @@ def proxy_buffering(e: Evidence) -> Finding:
     whole, first = e.row("e2e_s"), e.row("ttft_s")
     faster = None
     if per_token is not None:
-        clearly = per_token.after_mean <= 0.75 * per_token.before_mean
-        faster = per_token.fell(0.0005, 0.15) or clearly
-    bursty = None if bursts is None else (
-        bursts.after_mean - bursts.before_mean >= 0.15)  # fmt: skip
-    fewer = None if chunks is None else chunks.after_mean <= 0.75 * chunks.before_mean
+        faster = per_token.fell(0.0, 0.15) or per_token.sank(0.2)
+    bursty = None if bursts is None else bursts.grew(0.03, 0.3)
+    fewer = None if chunks is None else chunks.sank(0.1)
     reported = [one for one in (faster, bursty, fewer) if one is not None]
+    # A little buffering is felt in the bursts before it is in the first chunk.
+    gathers = bool(bursty and faster) and not e.up("client_delay_s")
     said = []
     if per_token is not None:
         said.append(say.durations("waited per token", per_token))
@@ -220,20 +227,22 @@ def proxy_buffering(e: Evidence) -> Finding:
         said.append(f"chunks that came at once, mean {say.percent(bursts.before_mean)} → "
                     f"{say.percent(bursts.after_mean)}")  # fmt: skip
     later = None if first is None or whole is None else (
-        first.rose(0.01) and whole.change <= 0.5 * max(first.change, 0.0) + 0.01)  # fmt: skip
+        bool(e.up("ttft_s")) and whole.change <= 0.5 * max(first.change, 0.0))  # fmt: skip
     # Buffered content is late, but the end of the response is not.
     longer = None if first is None or whole is None else (
-        first.rose(0.01) and whole.rose(0.01)
+        bool(e.up("ttft_s")) and bool(e.up("e2e_s"))
         and whole.after_mean - whole.before_mean
         >= 0.8 * (first.after_mean - first.before_mean))  # fmt: skip
     decode = e.row("decode_s")
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
-        gate(_waits_on_the_way(e), say.durations("first chunk", e.row("first_chunk_s")),
+        gate(gathers or _waits_on_the_way(e),
+             say.durations("first chunk", e.row("first_chunk_s")),
              "time to first chunk by stages"),
         required(any(reported) if reported else None, "; ".join(said) or "chunks: not reported",
                  "output tokens and chunks of each request"),
-        proof(None if bursty is None else bursty and bool(faster),
+        proof(None if bursty is None and fewer is None else
+              bool(bursty or fewer) and bool(faster),
               "; ".join(said), "which chunks came at once (`burst_chunks`)"),
         support(later, say.durations("end to end", whole) + "; "
                 + say.durations("first chunk", first)),
@@ -355,7 +364,7 @@ def _waits_on_the_way(e: Evidence) -> bool | None:
     """Return whether time is added where a proxy adds it: not in the client's own pool."""
     held = e.gate("first_chunk", "unattributed", "gateway")
     path = e.row("network_path_s")
-    sent = e.gate("network") and (path is None or path.rose(0.005))
+    sent = e.gate("network") and (path is None or path.rose(e.floor("network_s")))
     return True if sent else held if held is not None else sent
 
 
@@ -370,7 +379,8 @@ def _is_between(e: Evidence) -> bool | None:
     `None` where too little of that is reported.
     """
     gauge, rows = e.gauge("frontend_time"), e.row("first_chunk_frontend_s")
-    front = [gauge.rose(0.005, 0.3) if gauge else None, rows.rose(0.005, 0.3) if rows else None]
+    floor = e.floor("first_chunk_s")
+    front = [gauge.rose(floor, 0.3) if gauge else None, rows.rose(floor, 0.3) if rows else None]
     known = [one for one in front if one is not None]
     bursts, pace = e.row("burst_share"), e.row("wait_per_token_s")
     if not known or pace is None:
@@ -379,6 +389,30 @@ def _is_between(e: Evidence) -> bool | None:
         bursts is not None and bursts.after_mean - bursts.before_mean >= 0.15
     )
     return bool(e.up("first_chunk_s")) and not (any(known) or gathered or starts(e))
+
+
+def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool | None:
+    """Return whether more requests were answered with a status and sent again, or for good.
+
+    A stream that broke, or a connection, is sent again as well: that is no rate limit.
+    """
+    more = e.share("retried", _retried).rose(0.01) or e.share("429", _status_limited).rose(0.01)
+    if not more:
+        return False
+    if any(seen):
+        return True
+    return None if by_status is None else by_status >= _MOSTLY
+
+
+def _answered_by_status(e: Evidence) -> float | None:
+    """Return the share of the time of failed attempts that lies in `gateway`: a status came."""
+    again = _retried(e.after)
+    lost = e.after.number("retry_s")[again]
+    gateway = e.after.number("gateway_s")[again]
+    known = np.isfinite(lost) & np.isfinite(gateway)
+    if not known.any() or lost[known].sum() <= 0:
+        return None
+    return float(np.minimum(gateway, lost)[known].sum() / lost[known].sum())
 
 
 def _retried(side: Side) -> Mask:
@@ -402,7 +436,10 @@ def _limited(e: Evidence) -> bool | None:
 
 def _began(e: Evidence, signal: str) -> bool:
     counted = e.counted(signal)
-    return counted is not None and counted[1] >= 5 and counted[1] >= 2 * counted[0]
+    if counted is None:
+        return False
+    usual = counted[0] * e.after.window.seconds / max(e.before.window.seconds, 1e-9)
+    return counted[1] - usual >= _SURE * np.sqrt(counted[1] + usual + 1)
 
 
 def _broken(side: Side) -> Mask:

@@ -81,7 +81,7 @@ def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
     score = 0
     missing: list[str] = []
     open_, proved, failed = False, False, False
-    for line in lines:
+    for line in _once(lines):
         if line.holds is None:
             if line.settle:
                 missing.append(line.settle)
@@ -104,6 +104,20 @@ def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
         action=action,
         runbook=f"docs/runbooks/{cause}.md",
     )
+
+
+def _once(lines: Sequence[Line]) -> Iterable[Line]:
+    """Return the lines, of those that say the same fact the one that counts most."""
+    best: dict[str, Line] = {}
+    for line in lines:
+        known = best.get(line.text)
+        if line.holds and (known is None or _counts(line) > _counts(known)):
+            best[line.text] = line
+    return [line for line in lines if not (line.holds and line.text) or best[line.text] is line]
+
+
+def _counts(line: Line) -> int:
+    return 0 if line.holds is None else WEIGHTS[line.kind][0 if line.holds else 1]
 
 
 def with_points(finding: Finding, extra: Iterable[Point]) -> Finding:

@@ -47,7 +47,7 @@ def long_prompts(e: Evidence) -> Finding:
     lines = [
         gate(_first_chunk_later(e), say.durations("time to first chunk", e.row("ttft_s")),
              "time to first chunk"),
-        required(None if tokens is None else tokens.rose(16.0, 0.08),
+        required(None if tokens is None else tokens.rose(0.0, 0.08) or tokens.grew(0.0, 0.08),
                  say.amounts("prompt tokens", tokens), "prompt tokens per request"),
         proof(None if slow is None else slow >= 0.5 or (mix or 0.0) >= 0.5,
               f"of the slow requests {say.percent(slow or 0)} are longer than 90 % were"),
@@ -96,14 +96,14 @@ def longer_outputs(e: Evidence) -> Finding:
         part = math.log(tokens.ratio) / math.log(whole.ratio)
     lines = [
         gate(e.gate("decode"), say.durations("decode", e.row("decode_s")), "decode times"),
-        required(None if tokens is None else tokens.rose(8.0, 0.15),
+        required(None if tokens is None else tokens.rose(0.0, 0.12) or tokens.grew(0.0, 0.12),
                  say.amounts("output tokens", tokens), "output tokens per request"),
         proof(None if mix is None else mix >= 0.5 or (part or 0.0) >= 0.5,
               "response lengths alone explain "
               f"{say.percent(min(max(mix or 0, part or 0), 1))} of the change"),
         support(None if slower is None else slower <= 1.15,
                 say.durations("time per token", per_token)),
-        support(None if volume is None else not volume.rose(0.01),
+        support(None if volume is None else not e.up("ttft_s"),
                 say.durations("time to first chunk", volume)),
         against(None if slower is None else slower >= 1.5 and not (curve or 9.0) <= 1.35,
                 say.durations("time per token", per_token)),
@@ -152,6 +152,8 @@ def head_of_line(e: Evidence) -> Finding:
         support(None if found is None or not found.tpot_during or not found.tpot_outside else
                 found.tpot_during >= 1.25 * found.tpot_outside,
                 "time per token of short requests that were decoded then is up too"),
+        against(_by_other_kinds(e, found), "another mix of routes, models or tenants has brought "
+                "them", strongly=True),
         against(None if long is None else long >= _MANY_LONG,
                 f"{say.percent(long or 0)} of the prompts are longer than 90 % were: it is not a "
                 "few"),
@@ -170,7 +172,7 @@ def _held_up(e: Evidence, found: Overlap | None) -> bool | None:
             return None
         # There are long ones all the time: no request is left to compare with.
         return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False
-    worse = found.cost >= max(2.0 * found.cost_before, 0.01)
+    worse = found.cost >= max(2.0 * found.cost_before, e.floor("ttft_s"))
     return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse
 
 
@@ -209,6 +211,19 @@ def _is_proved(e: Evidence, found: Overlap | None) -> bool | None:
         return None
     more = found.long_n > 1.5 * _scaled(e, found.long_before) + 2
     return found.slow_during >= 0.6 and found.lift >= 1.5 and (more or bool(_big_steps(e)[0]))
+
+
+def _by_other_kinds(e: Evidence, found: Overlap | None) -> bool | None:
+    """Return whether the requests of other kinds alone bring the longer prompts."""
+    tokens, expected = e.row("computed_tokens"), e.by_mix("computed_tokens")
+    if found is None or tokens is None or expected is None:
+        return None
+    grown = tokens.after_mean - tokens.before_mean
+    return (
+        tokens.grew(0.0, 0.1)
+        and found.long_n > _scaled(e, found.long_before)
+        and expected - tokens.before_mean >= 0.6 * grown
+    )
 
 
 def _longer_than_usual(e: Evidence) -> float | None:

@@ -80,6 +80,11 @@ class Shift:
         more = self.after_mean - self.before_mean
         return self.mean_z >= _SURE and more >= max(floor, relative * abs(self.before_mean))
 
+    def sank(self, relative: float = _RELATIVE) -> bool:
+        """Return whether the mean is down, beyond chance and by this share of what was before."""
+        less = self.before_mean - self.after_mean
+        return self.mean_z <= -_SURE and less >= relative * abs(self.before_mean)
+
     def fell(self, floor: float, relative: float = _RELATIVE) -> bool:
         """Return whether the middle is down, beyond chance and by what matters."""
         middle = self.before_p50 - self.after_p50

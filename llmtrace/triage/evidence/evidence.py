@@ -28,16 +28,18 @@ from llmtrace.triage.evidence.changes import (
     share,
     shift,
 )
+from llmtrace.triage.evidence.kinds import by_mix
 from llmtrace.triage.evidence.signals import Moved, Series, gauges, moved, rates
 from llmtrace.triage.evidence.window_rows import Side
 
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "unattributed")
 
-# The smallest change that matters, in seconds: below, no page is sent.
-FLOOR_S: Final[Mapping[str, float]] = {"tpot_s": 0.0005}
-_FLOOR_S: Final = 0.005
-_FELT_S: Final = 0.05  # on average: that much would be felt, whatever else happened
+# The smallest change that matters, of the wait that it is part of: there is no other yardstick
+# that fits a model on a laptop and one on eight GPUs alike.
+_FLOOR: Final = 0.04
+_PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
+_AFTER_FIRST: Final = ("decode", "render", "tool", "max_gap", "e2e", "held")
 
 _MAX_VALUES: Final = 24  # of a column, when looking where something is
 _ELSEWHERE: Final = 0.35  # the rest moves by less than this share, or it is not local
@@ -211,12 +213,20 @@ class Evidence:
 
     # --- what moved -------------------------------------------------------------------------
 
-    def up(self, name: str, floor: float | None = None, relative: float = 0.1) -> bool | None:
+    def floor(self, name: str) -> float:
+        """Return the smallest change of a duration that matters: of the wait it is part of."""
+        whole = "ttft_s"
+        if name in _PER_TOKEN:
+            whole = "tpot_s"
+        elif name.startswith(_AFTER_FIRST):
+            whole = "e2e_s"
+        found = self.row(whole) or self.row("e2e_s")
+        return 0.0 if found is None else _FLOOR * found.before_p50
+
+    def up(self, name: str, relative: float = 0.1) -> bool | None:
         """Return whether a field of the requests rose; `None` = not known."""
         found = self.row(name)
-        if found is None:
-            return None
-        return found.rose(FLOOR_S.get(name, _FLOOR_S) if floor is None else floor, relative)
+        return None if found is None else found.rose(self.floor(name), relative)
 
     def gate(self, *stages: str) -> bool | None:
         """Return whether one of these stages rose and carries part of the change.
@@ -237,8 +247,9 @@ class Evidence:
         if found is None:
             return False
         carried, alone = self.carried(stage), self._alone(stage)
-        return (found.rose(_FLOOR_S) and (carried >= 0.1 or alone >= 0.1)) or (  # noqa: PLR2004
-            found.grew(_FLOOR_S) and (carried >= 0.3 or alone >= 0.3)  # noqa: PLR2004
+        floor = self.floor(f"{stage}_s")
+        return (found.rose(floor) and (carried >= 0.1 or alone >= 0.1)) or (  # noqa: PLR2004
+            found.grew(floor) and (carried >= 0.3 or alone >= 0.3)  # noqa: PLR2004
         )
 
     def _alone(self, stage: str) -> float:
@@ -247,7 +258,7 @@ class Evidence:
             self.row("ttft_s" if stage in TTFT_STAGES else "decode_s"),
             self._added(stage),
         )
-        if usual is None or added < _FELT_S:
+        if usual is None:
             return 0.0
         return added / max(usual.before_p50, 1e-9)
 
@@ -265,9 +276,27 @@ class Evidence:
             shares.append(_share_of(stage, {one: self.contributions.get(one, 0) for one in group}))
         return max(shares)
 
+    def part_of_metric(self, name: str) -> float | None:
+        """Return a duration's share of what the metric in question grew by, by means.
+
+        `None` where one is not known, or the metric did not grow, or is a time per token.
+        """
+        metric = self.metric if self.metric != "tpot_s" else None
+        whole, part = self.row(metric or "ttft_s"), self.row(name)
+        if whole is None or part is None or whole.after_mean <= whole.before_mean:
+            return None
+        return (part.after_mean - part.before_mean) / (whole.after_mean - whole.before_mean)
+
     def _added(self, stage: str) -> float:
         found = self.row(f"{stage}_s")
         return 0.0 if found is None else found.after_mean - found.before_mean
+
+    def by_mix(self, name: str) -> float | None:
+        """Return a field's mean before, if it had been the kinds of requests of after.
+
+        `None` where too few rows know the field or their kind.
+        """
+        return self.once(("by mix", name), lambda: by_mix(self.before, self.after, name))
 
     @cached_property
     def moved(self) -> tuple[str, ...]:
@@ -348,8 +377,7 @@ class Evidence:
         found = None
         for value in values:
             inside = self.row_where(name, column, value)
-            floor = FLOOR_S.get(name, _FLOOR_S)
-            if inside is None or not inside.rose(floor):
+            if inside is None or not inside.rose(self.floor(name)):
                 continue
             if found is None or inside.change > found[1].change:
                 found = (value, inside)
@@ -376,7 +404,7 @@ class Evidence:
             if len(known) < 2:  # noqa: PLR2004
                 return None
             most = max(one.change for one in known.values())
-            floor = FLOOR_S.get(name, _FLOOR_S)
+            floor = self.floor(name)
             rose = [v for v, one in known.items() if one.rose(floor)]
             calm = [v for v, one in known.items() if one.change <= max(floor, 0.2 * most)]
             return rose, calm

@@ -29,7 +29,11 @@ _MIN_IDLE_S: Final = 0.5
 _MIN_CUT: Final = 4
 _ALIKE: Final = 0.6
 _FLOOR: Final = 0.8
-_FRESH_S: Final = 150.0
+_FRESH: Final = 1.0  # times the window: so long before it a start is recent
+_AGES: Final = (0.15, 0.3, 0.6)  # of the requests to new engines: these came to fresh ones
+_SLOW: Final = 0.25  # of requests were slower than the p75 before
+_SURE: Final = 3.5  # standard errors
+_DRAWS: Final = 40
 _LOOKED_AT: Final = 8
 _ROLLING: Final = 20
 _ROOM: Final = 0.8
@@ -213,6 +217,35 @@ def engine_gaps(e: Evidence) -> tuple[Gap | None, Gap | None]:
     return e.once("engine_gaps", lambda: (longest_gap(e.before), longest_gap(e.after)))
 
 
+def gap_by_chance(e: Evidence) -> float:
+    """Return the longest gap, seconds, that chance makes of the requests of the window after.
+
+    The same requests come at the same times, and each takes as long as another of them took: where
+    an engine stood still, the waits of those that came then end together, and no draw does that.
+    """
+    return e.once("gap by chance", lambda: _gap_by_chance(e.after))
+
+
+def _gap_by_chance(side: Side) -> float:
+    rng = np.random.default_rng(1)
+    words = side.rows.words["replica"]
+    ttft, e2e = side.number("ttft_s"), side.number("e2e_s")
+    longest = 0.0
+    for code in np.unique(words.codes):
+        here = np.flatnonzero((words.codes == code) & np.isfinite(ttft))
+        if code < 0 <= words.codes.max(initial=-1) or len(here) < MIN_COUNT:
+            continue
+        t = np.sort(side.t[here])
+        for _ in range(_DRAWS):
+            drawn = rng.permutation(here)
+            signs = np.sort(np.concatenate([t + ttft[drawn], t + e2e[drawn]]))
+            signs = signs[np.isfinite(signs)]
+            came = np.diff(np.searchsorted(t, signs))
+            width = np.where(came >= _MIN_ARRIVALS, np.diff(signs), 0.0)
+            longest = max(longest, float(width.max(initial=0.0)))
+    return longest
+
+
 def longest_gap(side: Side) -> Gap | None:
     """Return the longest span without a first chunk or an end, though requests were open.
 
@@ -324,7 +357,9 @@ def cuts(side: Side) -> Cuts:
     gap_before = side.number("e2e_s") - sum(
         np.nan_to_num(side.number(one), nan=0.0) for one in ("network_s", "gateway_s")
     )
-    gap = np.where(np.isfinite(side.number("ttft_s")), side.number("max_gap_s"), gap_before)[ended]
+    silent = side.number("e2e_s") - side.number("last_content_s")
+    silent = np.where(np.isfinite(silent), silent, side.number("max_gap_s"))
+    gap = np.where(np.isfinite(side.number("ttft_s")), silent, gap_before)[ended]
     gap = gap[np.isfinite(gap)]
     idle, alike = _common(gap)
     ends = np.sort(side.ends[ended])
@@ -371,7 +406,8 @@ def starts(e: Evidence) -> Mapping[str, float]:
 
 
 def _starts(e: Evidence) -> Mapping[str, float]:
-    since, until = e.after.window.start - 2 * _FRESH_S, e.after.window.end
+    since = e.after.window.start - _FRESH * e.after.window.seconds
+    until = e.after.window.end
     found: dict[str, float] = {}
     for name, series in e.series("started").items():
         fresh = series.value[(series.value >= since) & (series.value < until)]
@@ -421,6 +457,8 @@ class Fresh:
     Attributes:
         within: how long after the start counts as fresh, seconds.
         early, late: medians of the first and the second half of the fresh requests, by time.
+        slow_share: of the slow requests, the share that are fresh.
+        slower: whether fresh ones are slower than before and than all others, beyond chance.
     """
 
     instances: tuple[str, ...]
@@ -431,6 +469,7 @@ class Fresh:
     early: float
     late: float
     slow_share: float
+    slower: bool
 
 
 def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
@@ -440,13 +479,20 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
     known = np.isfinite(ttft)
     if known.sum() < 3 * MIN_COUNT or not started:
         return None
+    if not (words.codes >= 0).any() and len(e.instances) > 1:
+        return None  # of several engines, whose requests these are is not known
     age = np.full(len(t), np.inf)
     for name, at in started.items():
         here = words.where(name) if (words.codes >= 0).any() else np.ones(len(t), bool)
         age = np.where(here, t - at, age)
-    young = known & (age <= _FRESH_S) & (age > -60)  # noqa: PLR2004 - it waited for the start
-    if young.sum() < MIN_COUNT or (known & ~young).sum() < MIN_COUNT:
+    ages = [
+        one
+        for one in (_fresh_until(e, known, age, float(until)) for until in _ages(age[known]))
+        if one is not None
+    ]
+    if not ages:
         return None
+    within, young = max(ages, key=lambda one: _excess(ttft, known, one[1]))
     order = np.argsort(t[young])
     halves = np.array_split(ttft[young][order], 2)
     before = e.before.number("ttft_s")
@@ -454,14 +500,49 @@ def fresh(e: Evidence, started: Mapping[str, float]) -> Fresh | None:
     slow = known & (ttft > p95)
     return Fresh(
         instances=tuple(started),
-        within=_FRESH_S,
+        within=within,
         n=int(young.sum()),
         fresh=float(np.percentile(ttft[young], 75)),
         other=float(np.percentile(ttft[known & ~young], 75)),
         early=float(np.median(halves[0])),
         late=float(np.median(halves[1])),
         slow_share=float(young[slow].mean()) if slow.any() else 0.0,
+        slower=_slower(before, ttft, known, young),
     )
+
+
+def _ages(age: Floats) -> Floats:
+    """Return the ages, seconds, up to which an engine may count as fresh."""
+    age = age[np.isfinite(age)]
+    return np.quantile(age, _AGES) if len(age) else np.empty(0)
+
+
+def _fresh_until(e: Evidence, known: Mask, age: Floats, until: float) -> tuple[float, Mask] | None:
+    # A request may have waited for the start.
+    young = known & (age <= until) & (age > -0.1 * e.after.window.seconds)
+    rest = known & ~young
+    return (until, young) if min(young.sum(), rest.sum()) >= MIN_COUNT else None
+
+
+def _excess(ttft: Floats, known: Mask, young: Mask) -> float:
+    """Return how much slower the young are than the rest, in standard errors of log times."""
+    with np.errstate(divide="ignore"):
+        a, b = np.log(ttft[young] + 1e-9), np.log(ttft[known & ~young] + 1e-9)
+    error = float(np.sqrt(a.var() / len(a) + b.var() / len(b)))
+    return float(a.mean() - b.mean()) / max(error, 1e-9)
+
+
+def _slower(before: Floats, ttft: Floats, known: Mask, young: Mask) -> bool:
+    """Return whether more of the young are slow than of the requests before, and of the rest."""
+    before = before[np.isfinite(before)]
+    if len(before) < MIN_COUNT:
+        return False
+    slow = ttft > float(np.percentile(before, 100 * (1 - _SLOW)))
+    n = int(young.sum())
+    share, rest = float(slow[young].mean()), float(slow[known & ~young].mean())
+    sure = (share - _SLOW) / np.sqrt(_SLOW * (1 - _SLOW) / n)
+    higher = np.percentile(ttft[young], 75) >= 1.3 * np.percentile(ttft[known & ~young], 75)
+    return bool(sure >= _SURE and share >= rest and higher)
 
 
 def cache_fell_first(e: Evidence) -> bool | None:
