@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs all tests: those against real parts, which mostly wait, beside all the others, which compute.
 # What the others say is printed once the real ones are over. $1 is the Python to run them with;
-# with --again only what failed before is run, one after the other.
+# with --again only those tests of time (marked `timing`) that failed before are run, one after the
+# other; any other failure stays one.
 set -u
 python=$1
 cd "$(dirname "$0")/.."
@@ -11,11 +12,18 @@ if [ "${2:-}" = --again ]; then
     echo "Once more, what failed:"
     status=0
     for which in others real; do
+        good=.pytest_cache/$which/failed_for_good
+        if [ -s "$good" ]; then
+            echo "Not run again, since time is nothing to them:"
+            sort -u "$good"
+            status=1
+        fi
         failed=.pytest_cache/$which/v/cache/lastfailed
         [ -s "$failed" ] && [ "$(cat "$failed")" != "{}" ] || continue
-        "$python" -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' "$failed" \
-            >>.pytest_cache/retried
-        "$python" -m pytest -o "cache_dir=.pytest_cache/$which" --last-failed || status=1
+        LLMTRACE_RETRIED=.pytest_cache/retried "$python" -m pytest \
+            -o "cache_dir=.pytest_cache/$which" --last-failed -m timing
+        # 5: nothing that failed is a test of time.
+        case $? in 0 | 5) ;; *) status=1 ;; esac
     done
     exit "$status"
 fi
@@ -23,13 +31,22 @@ fi
 heard='import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])'
+rm -f .pytest_cache/*/failed_for_good
+mkdir -p .pytest_cache/real .pytest_cache/others
 "$python" -c "$heard" -m pytest -o cache_dir=.pytest_cache/others -m "not real" \
     >.pytest_cache/others.log 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null' INT TERM
 status=0
-"$python" -m pytest -o cache_dir=.pytest_cache/real tests/real || status=1
-wait "$beside" || status=1
+# A run that is cut short has not said what failed.
+ended() {
+    [ "$2" = 0 ] || status=1
+    [ "$2" -le 1 ] || echo "pytest ended with status $2" >>".pytest_cache/$1/failed_for_good"
+}
+"$python" -m pytest -o cache_dir=.pytest_cache/real tests/real
+ended real $?
+wait "$beside"
+ended others $?
 echo
 echo "The tests that need no real parts:"
 cat .pytest_cache/others.log

@@ -1,7 +1,20 @@
-"""Settings for every test: properties are not timed, since other work may run at the same time."""
+"""Settings for every test: properties are not timed, since other work may run at the same time.
+
+Tests that can be late on a machine that others use, too, are marked `timing`: only these are run
+again by `.ci/run`. Those are the tests against real parts, and those that run threads, processes,
+servers or an event loop, or read a clock, by what their modules and fixtures import.
+"""
 
 from __future__ import annotations
 
+import ast
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("llmtrace", deadline=None)
@@ -10,3 +23,84 @@ settings.load_profile("llmtrace")
 
 # A program that patches SDKs for good: it runs in a process of its own, and is never imported.
 collect_ignore = ["langfuse_program.py"]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+REAL: Final = ROOT / "tests" / "real"
+FAILED_FOR_GOOD: Final = "failed_for_good"  # in pytest's cache folder; `scripts/run_tests.sh`
+_CONCURRENT: Final = frozenset(
+    {
+        "anyio", "asyncio", "concurrent", "gevent", "multiprocessing", "socket", "subprocess",
+        "threading", "time", "trio",
+    }
+)  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what can be late."""
+    for item in items:
+        if REAL in item.path.parents or any(map(can_be_late, _sources(item))):
+            item.add_marker("timing")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note what is run again, for `scripts/retried.py`."""
+    if names := os.environ.get("LLMTRACE_RETRIED"):
+        with Path(names).open("a") as file:
+            file.writelines(f"{item.nodeid}\n" for item in session.items)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a failure that is none of time: another go would only hide it."""
+    if report.failed and "timing" not in report.keywords:
+        _for_good.append(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave the notes where the runner of the tests looks for them."""
+    if not _for_good or not session.config.pluginmanager.has_plugin("cacheprovider"):
+        return
+    folder = session.config.rootpath / session.config.getini("cache_dir")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / FAILED_FOR_GOOD).open("a") as file:
+        file.writelines(f"{name}\n" for name in _for_good)
+
+
+_for_good: list[str] = []
+
+
+def _sources(item: pytest.Item) -> Iterator[Path]:
+    """Yield the files of a test and of the fixtures it uses."""
+    if ROOT / "tests" not in item.path.parents:
+        return  # the example of a docstring
+    yield item.path
+    fixtures: Any = getattr(item, "_fixtureinfo", None)
+    for made in () if fixtures is None else fixtures.name2fixturedefs.values():
+        yield Path(made[-1].func.__code__.co_filename)
+
+
+@cache
+def can_be_late(path: Path) -> bool:
+    """Say whether a module of the tests, or another that it imports, needs time to pass."""
+    if ROOT / "tests" not in path.parents:
+        return False
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            if any(name.name.partition(".")[0] in _CONCURRENT for name in node.names):
+                return True
+        elif isinstance(node, ast.ImportFrom):
+            if node.level == 0 and (node.module or "").partition(".")[0] in _CONCURRENT:
+                return True
+            if any(map(can_be_late, _imported(path, node))):
+                return True
+    return False
+
+
+def _imported(path: Path, node: ast.ImportFrom) -> Iterator[Path]:
+    """Yield the modules of the tests that a statement imports, or imports from."""
+    names = (node.module or "").split(".") if node.module else []
+    folder = path.parents[node.level - 1] if node.level else ROOT
+    for parts in (names, *([*names, name.name] for name in node.names)):
+        module = folder.joinpath(*parts).with_suffix(".py") if parts else None
+        if module is not None and module.is_file() and module != path:
+            yield module
