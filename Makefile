@@ -57,7 +57,7 @@ dashboards: $(VENV)/.ready      ## make the dashboards' JSON and the rules anew
 	$(BIN)/python scripts/dashboards.py
 	$(BIN)/llmtrace slo rules --out dashboards/rules
 
-bench-collector: $(VENV)/.ready ## pages read, spans received and stored, rows asked for; memory under overload
+bench-collector: $(VENV)/.ready ## pages read, spans received and stored, rows queried; memory under overload
 	$(BIN)/python -m tests.bench.bench_pages
 	$(BIN)/python -m tests.bench.bench_receive
 	$(BIN)/python -m tests.bench.bench_store

@@ -82,7 +82,7 @@ def _config_maps(written: Mapping[str, str], namespace: str) -> str:
 
 
 class _Text(str):
-    """Text written line by line."""
+    """A text that YAML writes line by line."""
 
     __slots__ = ()
 

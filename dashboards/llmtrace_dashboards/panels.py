@@ -90,7 +90,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels under one heading."""
+    """The panels under one heading, as a row of a dashboard."""
 
     title: str
     panels: tuple[Panel, ...]

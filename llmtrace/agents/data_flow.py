@@ -61,7 +61,7 @@ class Fingerprints:
 
     @property
     def size(self) -> int:
-        """How much there is to keep."""
+        """The number of prints and objects that are kept."""
         return len(self.whole) + len(self.words) + len(self.runs) + len(self.objects)
 
     def seen_in(self, other: Fingerprints) -> set[int]:

@@ -34,10 +34,10 @@ class Run(Protocol):
         """Note one of the items that a generator gives."""
 
     def returned(self, value: Any) -> None:
-        """End it with what it returned."""
+        """End the scope with what the function returned."""
 
     def failed(self, error: BaseException) -> None:
-        """End it with what it raised."""
+        """End the scope with the exception that was raised."""
 
 
 # Begins a run of a function called with these arguments; `None` where nothing is recorded.
@@ -224,10 +224,10 @@ class _Nothing:
     context = Context()
 
     def gave(self, item: Any) -> None:
-        """Nothing."""
+        """Do nothing with an item: no scope is open."""
 
     def returned(self, value: Any) -> None:
-        """Nothing."""
+        """Do nothing with a result: no scope is open."""
 
     def failed(self, error: BaseException) -> None:
-        """Nothing."""
+        """Do nothing with an exception: no scope is open."""

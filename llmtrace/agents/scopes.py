@@ -96,7 +96,7 @@ class TurnScope(Scope):
         self._known: set[int] = set()  # prints of what earlier rounds' calls were given
 
     def turn(self) -> Recording:
-        """Return its recording."""
+        """Return the recording that the scope's row is made of."""
         return self.recording
 
     def inherited(self) -> dict[str, str | bool | int | float | tuple[str, ...]]:

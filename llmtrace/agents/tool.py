@@ -197,11 +197,11 @@ class _Call:
             self._items.append(item)
 
     def returned(self, value: Any) -> None:
-        """End it with what it returned."""
+        """End the tool call with what the function returned."""
         self._end("success", None, [*self._items, value] if self._items else value)
 
     def failed(self, error: BaseException) -> None:
-        """End it with what it raised."""
+        """End the tool call with the exception that was raised."""
         outcome, error_type = outcome_of(error)
         self._end(outcome, error_type, self._items)
 

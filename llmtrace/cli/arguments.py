@@ -54,14 +54,14 @@ def add_rows_file(command: argparse.ArgumentParser) -> None:
 
 
 def add_budget_option(command: argparse._ActionsContainer) -> None:
-    """Add `--budget FILE`."""
+    """Add the option `--budget FILE` to a command."""
     command.add_argument(
         "--budget", type=Path, metavar="FILE", help=f"budget, as YAML or JSON ({DEFAULT_BUDGET})"
     )
 
 
 def add_token_file(command: argparse._ActionsContainer, server: str = "server") -> None:
-    """Add `--token-file FILE`."""
+    """Add the option `--token-file FILE` to a command."""
     command.add_argument(
         "--token-file", type=Path, metavar="FILE", help=f"file with the {server}'s token"
     )
@@ -77,7 +77,7 @@ def add_collector(command: argparse._ActionsContainer) -> None:
 
 
 def add_timeout(command: argparse._ActionsContainer) -> None:
-    """Add `--timeout S`."""
+    """Add the option `--timeout SECONDS` to a command."""
     command.add_argument(
         "--timeout", type=positive(float), default=10.0, metavar="S",
         help="longest wait for each response, in seconds (default: 10)",

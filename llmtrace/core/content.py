@@ -129,7 +129,7 @@ class Content:
         """Note instructions that were given apart from the conversation."""
         self._system = parts[:_MAX_PARTS]
 
-    def asked(self, messages: Sequence[Any], read: Callable[[Any], Message]) -> None:
+    def add_prompt(self, messages: Sequence[Any], read: Callable[[Any], Message]) -> None:
         """Note a conversation; of a long one its end, which is what is new in it.
 
         A second one is a second try: it takes the place of the first, and so does its answer.

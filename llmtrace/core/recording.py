@@ -410,7 +410,7 @@ class Recording:
             self.finish("cancelled", error_type, defer)
 
     def failed(self, error: BaseException) -> None:
-        """End with what was raised."""
+        """End the request as failed, with the exception that was raised."""
         self.finish(*outcome_of(error))
 
     def finish(

@@ -66,7 +66,7 @@ def span_name(row: Row) -> str:
 
 
 def name_of(operation: str, model: str | None, agent: str | None) -> str:
-    """Name the span of such a row."""
+    """Name the span of a row with these three fields."""
     named = agent if operation == TURN else model
     return operation if named is None else f"{operation} {named}"
 

@@ -46,7 +46,7 @@ class Instrumented:
         self._keys = ()
 
     def __enter__(self) -> Self:
-        """Return the handle itself."""
+        """Return the handle itself: leaving the block undoes it."""
         return self
 
     def __exit__(

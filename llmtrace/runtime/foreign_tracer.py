@@ -36,7 +36,7 @@ class ForeignTracer(Protocol):
 
 
 class _Nothing:
-    """No other SDK is known of."""
+    """Report nothing: no other SDK is active in the process."""
 
     def counts(self, span: Any, /) -> bool:
         del span

@@ -51,7 +51,7 @@ class WaitIntervals:
             self._since = at
 
     def end(self, at: int) -> None:
-        """Note that it waits no longer."""
+        """Note that a wait has ended."""
         since, self._since = self._since, None
         apart, self._apart = self._apart, False
         if since is None or at <= since:
@@ -199,7 +199,7 @@ class ProxiedRequest:
         return bool(self.calls or self.blind)
 
     def elapsed(self, now: int) -> SelfTime:
-        """Split the time up to now."""
+        """Split the time up to now into self time, upstream and client."""
         waited = [part for waits in self.blind for part in waits.within(self.start, now)]
         under_way = []
         for call in self.calls:

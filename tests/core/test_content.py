@@ -39,7 +39,7 @@ def message(text, role="user"):
 def conversation(policy, *messages):
     """Return what is recorded of a conversation."""
     content = Content(policy)
-    content.asked([message(one) for one in messages], lambda one: one)
+    content.add_prompt([message(one) for one in messages], lambda one: one)
     return json.loads(content.attributes(None)[INPUT])
 
 
@@ -69,7 +69,7 @@ def test_messages_are_in_the_conventions_shape():
     """Roles, parts, tool calls and the finish reason are where OpenTelemetry says."""
     content = Content(ContentPolicy())
     content.instructed([{"type": "text", "content": "Be brief."}])
-    content.asked([message("Hi")], lambda one: one)
+    content.add_prompt([message("Hi")], lambda one: one)
     content.said("hm", "reasoning")
     content.said("Let me ")
     content.said("look")
@@ -113,7 +113,7 @@ def test_nothing_asked_and_nothing_said():
 def test_what_is_no_text_keeps_its_type():
     """A picture is noted as one; its data is not recorded."""
     content = Content(ContentPolicy())
-    content.asked([("user", [{"type": "image_url"}])], lambda one: one)
+    content.add_prompt([("user", [{"type": "image_url"}])], lambda one: one)
 
     assert json.loads(content.attributes(None)[INPUT])[0]["parts"] == [{"type": "image_url"}]
 
@@ -158,7 +158,7 @@ def test_of_a_long_conversation_its_end_is_kept():
 def test_a_conversation_fits(messages, limit):
     """However many messages of whatever length, the texts come to no more than the limit."""
     content = Content(ContentPolicy(limit=limit))
-    content.asked([message(one) for one in messages], lambda one: one)
+    content.add_prompt([message(one) for one in messages], lambda one: one)
     recorded = content.attributes(None)
     kept = [text.removesuffix(CUT) for text in all_texts(recorded) if "messages cut]" not in text]
 
@@ -208,7 +208,7 @@ def test_each_text_is_redacted():
     policy = ContentPolicy(redact=hide)
     content = Content(policy)
     content.instructed([{"type": "text", "content": "hunter2"}])
-    content.asked([message("my password is hunter2")], lambda one: one)
+    content.add_prompt([message("my password is hunter2")], lambda one: one)
     content.said("hunter", "reasoning")
     content.said("2 it is", "reasoning")
     content.called(0, name="log_in", piece='{"password": "hunter')
@@ -233,7 +233,7 @@ def test_a_hook_that_fails_costs_all_content(wrong, caplog):
         return wrong(text) if "hunter2" in text else text
 
     content = Content(ContentPolicy(redact=redact))
-    content.asked([message("hello")], lambda one: one)
+    content.add_prompt([message("hello")], lambda one: one)
     content.said("hunter2")
 
     assert content.attributes(None) == {}

@@ -307,7 +307,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 async def _drain(ingest: Ingest, config: Config) -> None:
-    """Store what was acknowledged."""
+    """Store what was acknowledged, for as long as `stop_after` allows."""
     stored = await asyncio.to_thread(ingest.stop, config.stop_after * _FOR_STORING)
     if not stored:
         logger.warning(
@@ -399,7 +399,7 @@ async def _receive(
         if config.access.certificate is not None and config.access.key is not None:
             credentials = grpc.dynamic_ssl_server_credentials(
                 _grpc_certificates(config),
-                # Asked at each handshake: what is in effect then.
+                # Read at each handshake: what is in effect then.
                 lambda: _grpc_certificates(reloader.config),
                 require_client_authentication=client_ca is not None,
             )

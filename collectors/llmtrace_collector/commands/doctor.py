@@ -1,6 +1,6 @@
 """What does an engine or gateway report, what not, and which settings would fix that?
 
-One look at a server from outside: its page, its version, and (only if asked to) one request of one
+One look at a server from outside: its page, its version, and (only on request) one request of one
 token. `examine` returns what was found; `show` makes a table of it.
 """
 
@@ -220,7 +220,7 @@ class _Server:
 
     @property
     def base(self) -> str:
-        """The address without a path."""
+        """The address of the server, without a path."""
         parts = urlsplit(self.target.url)
         return urlunsplit((parts.scheme, parts.netloc, "", "", ""))
 
@@ -468,7 +468,7 @@ def _too_late(advice: Advice, version: str | None) -> str:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print a report as one table."""
+    """Print a report as a table, one line for each finding."""
     table = Table(title_justify="left", title=_title(report), box=SIMPLE_HEAD, pad_edge=False)
     for column in ("signal or setting", "is", "now", "note"):
         table.add_column(column, overflow="fold")

@@ -22,7 +22,7 @@ class TextLines(logging.Formatter):
     """Writes `2026-11-21T14:00:00.123Z WARNING llmtrace.collector: words`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one line."""
+        """Write one record as a line of text."""
         words = _one_line(record.getMessage().strip())
         return f"{_clock(record)} {record.levelname:<7} {record.name}: {words}{_raised(record)}"
 
@@ -31,7 +31,7 @@ class JsonLines(logging.Formatter):
     """Writes an object a line: `time`, `level`, `logger`, `message`, and `error` if any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one line."""
+        """Write one record as a line of JSON."""
         said = {
             "time": _clock(record),
             "level": record.levelname.lower(),

@@ -35,7 +35,7 @@ class Where:
     base: Path
 
     def wrong(self, words: str) -> ConfigError:
-        """Make the error that says so."""
+        """Make the error that names the setting and its file."""
         return ConfigError(f"{self.text}: {words}")
 
     def at(self, part: str) -> Where:
@@ -193,14 +193,14 @@ def _nearest(name: str, names: Any) -> str:
 
 
 def text(value: Any, where: Where) -> str:
-    """Read a text of one line."""
+    """Read a text, which must be of one line."""
     if isinstance(value, str) and value and value.isprintable():
         return value
     raise where.wrong(f"{value!r} is not a text of one line")
 
 
 def flag(value: Any, where: Where) -> bool:
-    """Read true or false."""
+    """Read a switch: true or false."""
     if isinstance(value, bool):
         return value
     raise where.wrong(f"{value!r} is neither true nor false")

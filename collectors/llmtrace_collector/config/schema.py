@@ -121,7 +121,7 @@ def span(value: Any, where: Where) -> float:
 
 
 def url(value: Any, where: Where) -> str:
-    """Read a web address."""
+    """Read a web address, with its scheme."""
     return checked(text(value, where), where.text)
 
 
@@ -227,7 +227,7 @@ class Listen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receive:
-    """What is taken in."""
+    """Settings of the receiver: what it accepts, and how much."""
 
     token_file: Path | None = setting(
         None, token_file, "senders of OTLP must show the token in this file"
@@ -279,7 +279,7 @@ class Spooling:
         "second, `never` = when the system pleases. Only a power failure tells them apart",
     )
     disk_bytes: int = setting(
-        _KEPT.disk_bytes, size, "what may wait for the store; above it senders are asked to wait"
+        _KEPT.disk_bytes, size, "what may wait for the store; above it senders are to wait"
     )
     free_bytes: int = setting(_KEPT.free_bytes, size, "to leave on the disk")
     quarantine_bytes: int = setting(
@@ -328,7 +328,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrape:
-    """Whose metrics pages are read."""
+    """Settings of the scraper: whose metrics pages are read."""
 
     targets: tuple[tuple[Target, ...], ...] = setting(
         (),
@@ -356,7 +356,7 @@ class Scrape:
         return (*static, *files, *(HttpTargets(one) for one in self.http))
 
     def settings(self) -> ScrapeSettings:
-        """Return how they are read."""
+        """Return the timing and the limits of a scrape."""
         return ScrapeSettings(interval_s=self.interval, timeout_s=self.timeout)
 
 
@@ -377,7 +377,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may read."""
+    """Settings of the read API: who may read."""
 
     token_file: Path | None = setting(
         None, token_file, "readers of `/metrics` and the API must show the token in this file"
@@ -391,7 +391,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What is said on stderr."""
+    """Settings of the log that goes to stderr."""
 
     format: str = setting("text", one_of("text", "json"), "one line an event: text, or JSON")
     level: str = setting("info", one_of("debug", "info", "warning", "error"), "from this on")
@@ -399,7 +399,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All that can be set."""
+    """All settings of a collector, by section."""
 
     data: Path = setting(Path(), path, "folder of the spool and the embedded store")
     budget: Budgets = setting(
@@ -419,7 +419,7 @@ class Config:
 
     @property
     def store_place(self) -> str:
-        """Where the store is."""
+        """The URL of the store, or its folder."""
         return self.store.url or f"chdb://{self.data / 'store'}"
 
 

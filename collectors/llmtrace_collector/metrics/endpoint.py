@@ -32,16 +32,16 @@ class MetricsPage:
         self._making = asyncio.Lock()
 
     async def answer(self, request: Request) -> Response:
-        """Answer one scraper."""
-        asked = request.headers.get("accept", "")
+        """Answer one scrape in the format that its headers accept."""
+        accept = request.headers.get("accept", "")
         packed = "gzip" in request.headers.get("accept-encoding", "")
         async with self._making:
-            body, kind, is_packed = await asyncio.to_thread(self._make, asked, packed)
+            body, kind, is_packed = await asyncio.to_thread(self._make, accept, packed)
         headers = {"Content-Encoding": "gzip"} if is_packed else {}
         return Response(body, headers={**headers, "Content-Type": kind, "Vary": "Accept-Encoding"})
 
-    def _make(self, asked: str, packed: bool) -> tuple[bytes, str, bool]:
-        encode, kind = choose_encoder(asked)
+    def _make(self, accept: str, packed: bool) -> tuple[bytes, str, bool]:
+        encode, kind = choose_encoder(accept)
         body: bytes = encode(self._registry)
         if packed and len(body) > _SMALL:
             return gzip.compress(body, _GZIP_LEVEL, mtime=0), kind, True
@@ -62,11 +62,11 @@ class Own:
         self._read = read
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing ahead of time."""
+        """Describe nothing: which families there are changes while it runs."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield them as they stand."""
+        """Yield the metric families with their present values."""
         for name, words, kind, samples in self._read():
             metric = Metric(name, words, kind)
             suffix = "_total" if kind == "counter" else ""

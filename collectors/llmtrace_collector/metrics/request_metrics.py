@@ -72,7 +72,7 @@ class RequestMetrics:
         self._counted: OrderedDict[Key, tuple[float, int]] = OrderedDict()
 
     async def run(self) -> None:
-        """Count, again and again."""
+        """Count the rows that are new, once an interval, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             try:

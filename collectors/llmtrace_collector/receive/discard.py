@@ -68,9 +68,9 @@ class Unwanted:
             except ClientDisconnect:
                 return Response(status_code=400)
             self.requests[kind] += 1
-            asked = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if asked == "application/json":
-                return Response(b"{}", media_type=asked)
+            media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if media_type == "application/json":
+                return Response(b"{}", media_type=media_type)
             return Response(_TAKEN, media_type="application/x-protobuf")
 
         return drop

@@ -135,7 +135,7 @@ class _Server(uvicorn.Server):
         self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
+        """Listen on the address, and log where."""
         await super().startup(sockets=sockets)
         self.listening.set()
 
@@ -152,7 +152,7 @@ def _bounded(limits: ReceiveLimits, counted: Received) -> type[HttpToolsProtocol
     ).encode()
 
     class Bounded(HttpToolsProtocol):
-        """One connection."""
+        """The protocol of one connection, with its limits."""
 
         _waiting: asyncio.TimerHandle | None = None
         _is_counted = False

@@ -50,13 +50,13 @@ _IDLE: Final = 10
 
 
 class Sink(Protocol):
-    """What this needs of a `Store`."""
+    """What the receiver needs of a `Store`."""
 
     def insert_otlp(self, body: bytes, token: str) -> None:
-        """Store a batch once."""
+        """Store a batch; of one token only the first time."""
 
     def join(self, now_ns: int) -> JoinReport:
-        """Make rows."""
+        """Join what is new, and write the rows that come of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class Ingest:
         return self._monotonic() - since
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that stores what the spool holds."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> bool:

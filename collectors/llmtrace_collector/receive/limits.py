@@ -37,7 +37,7 @@ class ReceiveLimits:
         body_s: for a request's body.
         idle_s: how long a connection may do nothing between requests.
         beacons_per_s: browsers' beacons, of all pages together.
-        retry_after_s: what a sender is asked to wait when it may try again.
+        retry_after_s: how long a sender is to wait when it may try again.
     """
 
     body_bytes: int = 8 * MIB
@@ -81,7 +81,7 @@ class SpoolLimits:
             under any of them; a power failure loses nothing, `sync_s`, or some 30 s.
         sync_s: between two of `interval`, in seconds.
         segment_bytes: after which a new file is begun.
-        disk_bytes: of all files together. Above, senders are asked to come back later.
+        disk_bytes: of all files together. Above, senders are to come back later.
         free_bytes: to leave on the disk.
         quarantine_bytes: of requests that cannot be stored. Above, the oldest of them are deleted,
             and counted.

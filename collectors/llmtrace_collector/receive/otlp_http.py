@@ -137,7 +137,7 @@ class _Endpoint:
 
 
 class _Traces:
-    """Takes spans."""
+    """Endpoint for OTLP spans, as protobuf or JSON."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
@@ -157,7 +157,7 @@ class _Traces:
 
 
 class _Beacons:
-    """Takes what pages tell."""
+    """Endpoint for the timings that pages report in beacons."""
 
     def __init__(self, intake: Intake, access: HttpAccess, allowance: Allowance) -> None:
         self._intake = intake

@@ -68,12 +68,12 @@ class Quarantine:
 
     @property
     def count(self) -> int:
-        """How many requests are here."""
+        """The number of requests in the folder."""
         return len(self._sizes)
 
     @property
     def size(self) -> int:
-        """How many bytes they have."""
+        """The bytes of all requests in the folder."""
         with self._lock:
             return sum(self._sizes.values())
 

@@ -49,7 +49,7 @@ def own_metrics(
     kept = spool.counted
     yield _one("llmtrace_spool_bytes", "The spool's files now.", "gauge", spool.disk_bytes)
     yield _one(
-        "llmtrace_spool_limit_bytes", "Above this senders are asked to wait.", "gauge",
+        "llmtrace_spool_limit_bytes", "Above this senders are to wait.", "gauge",
         spool.limits.disk_bytes,
     )  # fmt: skip
     yield _one("llmtrace_spool_backlog_bytes", "Not stored yet.", "gauge", spool.backlog_bytes)

@@ -16,7 +16,7 @@ class Answer(NamedTuple):
     Attributes:
         status: of HTTP.
         code: of gRPC, by name.
-        again: whether the sender is asked to try again.
+        again: whether the sender is to send it again.
     """
 
     status: int
@@ -54,5 +54,5 @@ class RefusedError(Exception):
 
     @property
     def answer(self) -> Answer:
-        """How it is answered."""
+        """The response that the reason gets."""
         return ANSWERS[self.reason]

@@ -66,7 +66,7 @@ class Batch:
 
     @property
     def spans(self) -> int:
-        """How many spans are in it."""
+        """The number of spans in the batch."""
         return sum(record.spans for record in self.records)
 
     @property
@@ -147,7 +147,7 @@ class Spool:
 
     @property
     def disk_bytes(self) -> int:
-        """What all files hold now."""
+        """The bytes of all the spool's files now."""
         with self._lock:
             return sum(self._sizes.values())
 
@@ -182,7 +182,7 @@ class Spool:
         Args:
             timeout_s: seconds.
             most_bytes: of backlog.
-            over: asked again after each `wake`.
+            over: called again after each `wake`.
         """
         with self._grown:
             self._grown.wait_for(
@@ -259,9 +259,7 @@ class Spool:
             name = errno.errorcode.get(error.errno or 0, "EIO")
             self.counted.errors[name] += 1
             if self.counted.errors[name] == 1:
-                logger.warning(
-                    "spool %s: %s; senders are asked to come back later", self.folder, error
-                )
+                logger.warning("spool %s: %s; senders are to come back later", self.folder, error)
             refusal = RefusedError("spool_error", "this collector's disk does not take it now")
         except Exception as error:  # whatever it is, the thread must live on, and say so
             self.counted.errors[type(error).__name__] += 1

@@ -22,7 +22,7 @@ Reason = Literal[
     "timeout",
     "http",  # another status than 200
     "size",  # larger than is read
-    "encoded",  # compressed, though that was not asked for
+    "encoded",  # compressed, though that was not requested
     "protocol",  # what came is not HTTP, or ended in the middle
     "page",  # what came is no metrics page
     "token",  # the file with the token cannot be read

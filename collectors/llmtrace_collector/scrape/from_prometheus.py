@@ -42,7 +42,7 @@ _MORE: Final = {
 
 
 class Prometheus(Collector):
-    """A Prometheus, asked by its HTTP API."""
+    """A Prometheus, queried by its HTTP API."""
 
     server_kind = "Prometheus"
     usual = "http://127.0.0.1:9090"

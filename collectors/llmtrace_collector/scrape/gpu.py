@@ -93,7 +93,7 @@ class GpuReader:
 
     @property
     def count(self) -> int:
-        """How many GPUs are read."""
+        """The number of GPUs that are read."""
         return len(self._gpus)
 
     def read(self) -> tuple[Measured, ...]:

@@ -53,7 +53,7 @@ class Recorder:
         self._pages: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Write, again and again."""
+        """Write what was scraped, once an interval, until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             await self.write()

@@ -163,7 +163,7 @@ class Scraper:
     def follow(self, sources: Sequence[TargetSource]) -> None:
         """Read the targets of other sources from now on, and at once."""
         self._sources = tuple(sources)
-        # What one lists that stays is known until it can be asked again.
+        # What one lists that stays is known until it can be read again.
         keys = {f"{place} {source.name}" for place, source in enumerate(self._sources)}
         self._listed = {key: listed for key, listed in self._listed.items() if key in keys}
         if self._refreshing is not None:

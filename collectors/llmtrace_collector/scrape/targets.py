@@ -1,6 +1,6 @@
 """Whose metrics pages are read?
 
-Listed, in files, or asked of a server: the last two in Prometheus's own formats (`file_sd`,
+Listed, in files, or requested from a server: the last two in Prometheus's own formats (`file_sd`,
 `http_sd`), so that what feeds Prometheus feeds this too.
 """
 
@@ -49,7 +49,7 @@ class Target:
 
 
 class TargetSource(Protocol):
-    """Something that knows targets."""
+    """A source of targets: a list, a file, a server."""
 
     @property
     def name(self) -> str:
@@ -65,17 +65,17 @@ class TargetSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StaticTargets:
-    """Targets that are listed."""
+    """Targets that the settings list."""
 
     listed: tuple[Target, ...]
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the source in the log and the metrics."""
         return "static"
 
     async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
-        """Return them."""
+        """Return the targets as the settings list them."""
         del session
         return self.listed
 
@@ -89,11 +89,11 @@ class FileTargets:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The path of the file, for the log and the metrics."""
         return f"file {self.path}"
 
     async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
-        """Read the file anew."""
+        """Read the file again, and return the targets in it."""
         del session
         return self.read()
 
@@ -124,11 +124,11 @@ class HttpTargets:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The URL of the server, for the log and the metrics."""
         return shown(self.url)
 
     async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
-        """Ask the server."""
+        """Request the list from the server, and return the targets in it."""
         text = await fetch(session, self.url, timeout_s=self.timeout_s, size=_MAX_BYTES)
         return parse_groups(read_json(text, self.url), shown(self.url), self.token_file)
 

@@ -56,7 +56,7 @@ _MAX_BODY: Final = 1 << 20
 
 
 class Api:
-    """The read API. So many queries run at a time; who waits too long is asked to come again.
+    """The read API. So many queries run at a time; who waits too long gets a 503 with `Retry-After`.
 
     Args:
         store: that is read.
@@ -309,7 +309,7 @@ class Api:
     async def _stream(
         self, request: Request, ask: Callable[[], Iterator[Mapping[str, Any]]], what: str
     ) -> Response:
-        """Answer with as many objects as there are, in the form that is asked for."""
+        """Answer with as many objects as there are, in the form that is requested."""
         if arrow.MEDIA_TYPE in request.headers.get("accept", ""):
             kind, encode = arrow.MEDIA_TYPE, arrow.encoder(what)
         else:

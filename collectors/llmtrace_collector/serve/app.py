@@ -70,7 +70,7 @@ def make_app(
         api: the routes of the read API.
         why_not_ready: returns what is missing, in words; `None` = nothing.
         token: readers must show it; `None` = none is needed.
-        hosts: names it may be asked as; `None` = any.
+        hosts: names it may be addressed by; `None` = any.
         quarantined: returns how many requests are in quarantine.
     """
     page, policy = live_page()

@@ -65,10 +65,10 @@ class _Pieces:
         return len(piece)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: each batch is written at once."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no file to close."""
 
     def take(self) -> bytes:
         pieces, self._pieces = self._pieces, []

@@ -29,7 +29,7 @@ class Guard:
     Args:
         app: what is guarded.
         token: to be shown as `Authorization: Bearer`; `None` = none is required.
-        hosts: names and addresses it may be asked as; `None` = any.
+        hosts: names and addresses it may be addressed by; `None` = any.
         free: paths for which no token is needed: they tell nothing.
     """
 
@@ -47,7 +47,7 @@ class Guard:
         self._free = frozenset(free)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Pass a request on if its token and host are right, else answer it."""
         if scope["type"] == "http":
             headers = Headers(scope=scope)
             refusal = self._refusal(headers, scope["path"])
@@ -69,7 +69,7 @@ class Guard:
 
 
 def hosts_for(address: Address, more: Collection[str]) -> Collection[str] | None:
-    """Return the names an address may be asked as; `None` = any.
+    """Return the names an address may be reached by; `None` = any.
 
     A server on all addresses has names that are not known here.
     """

@@ -1,4 +1,4 @@
-"""Which figures does the live page need of the store, and how are they asked for?
+"""The queries behind the live page: the figures it needs of the store.
 
 Each in one query over a bounded stretch of time, so that looking costs the same however much is
 stored. A request belongs to the moment it was over.

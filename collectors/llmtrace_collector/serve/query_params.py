@@ -138,10 +138,10 @@ def some(given: Mapping[str, str], name: str, there_are: Sequence[str]) -> Seque
     """
     if name not in given:
         return there_are
-    asked = given[name].split(",")
-    if unknown := [one for one in asked if one not in there_are]:
+    listed = given[name].split(",")
+    if unknown := [one for one in listed if one not in there_are]:
         raise QuestionError(f"{name}: {unknown[0][:64]!r} is not one of {', '.join(there_are)}")
-    return tuple(dict.fromkeys(asked))
+    return tuple(dict.fromkeys(listed))
 
 
 def trace_id(text: str) -> str:

@@ -73,7 +73,7 @@ class ExpositionParser:
     Attributes:
         series: by their slot, which is their place in what `read` returns.
         layout: a new number whenever slots have come or changed their meaning.
-        helps: HELP texts of the families asked for.
+        helps: HELP texts of the families that are wanted.
         dropped: how much of what was not read, by reason.
         stock: whether this target's pages are left to prometheus_client.
     """

@@ -278,7 +278,7 @@ class _Reader:
         self._where = where
 
     def wrong(self, key: str, words: str) -> ConfigError:
-        """Make the error for a key."""
+        """Make the error that names the profile's file and the key."""
         return ConfigError(f"{self._where}: {key}: {words}" if key else f"{self._where}: {words}")
 
     def mapping(self, value: Any, key: str, known: Sequence[str]) -> Mapping[str, Any]:
@@ -291,7 +291,7 @@ class _Reader:
         return value
 
     def listing(self, value: Any, key: str) -> list[Any]:
-        """Return a list."""
+        """Return a value that must be a list."""
         if not isinstance(value, list):
             raise self.wrong(key, f"must be a list, not {value!r}")
         return value
@@ -307,7 +307,7 @@ class _Reader:
         return None if value is None else self.text(value, key)
 
     def texts(self, value: Any, key: str) -> tuple[str, ...]:
-        """Return a list of texts."""
+        """Return a value that must be a list of texts."""
         return tuple(self.text(one, key) for one in self.listing(value, key))
 
     def names(self, value: Any, key: str) -> tuple[str, ...]:
@@ -318,14 +318,14 @@ class _Reader:
         return tuple(self.name(one, key) for one in names)
 
     def name(self, value: Any, key: str) -> str:
-        """Return a metric's name."""
+        """Return a value that must be a metric's name."""
         text = self.text(value, key)
         if _NAME.fullmatch(text) is None:
             raise self.wrong(key, f"{text!r} is not the name of a metric")
         return text
 
     def flag(self, value: Any, key: str) -> bool:
-        """Return true or false."""
+        """Return a value that must be true or false."""
         if not isinstance(value, bool):
             raise self.wrong(key, f"must be true or false, not {value!r}")
         return value
@@ -340,7 +340,7 @@ class _Reader:
             raise self.wrong(key, str(error)) from error
 
     def one_of(self, value: Any, key: str, choices: Sequence[T]) -> T:
-        """Return one of several values."""
+        """Return a value that must be one of those allowed."""
         for choice in choices:
             if value == choice:
                 return choice

@@ -67,7 +67,7 @@ class Embedded:
             ) from error
 
     def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
-        """Run a statement."""
+        """Run a statement in this process."""
         with self._begun():
             result: bytes = self._ask("write", sql, form, parameters)
             return result

@@ -100,7 +100,7 @@ class Server:
             first.close()
 
     def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
-        """Run a statement."""
+        """Run a statement on the server."""
         with self._begun(), self._failing("statement", inserting=False):
             given = {} if form == "Null" else {"fmt": form}
             result: bytes = self._client().raw_query(sql, dict(parameters or {}), **given)
@@ -120,7 +120,7 @@ class Server:
             return result
 
     def insert(self, table: str, form: str, body: bytes, settings: Settings) -> None:
-        """Insert bytes into a table."""
+        """Insert bytes of a ClickHouse format into a table."""
         with self._begun(), self._failing(f"insert into {table}", inserting=True):
             self._client().raw_insert(table, insert_block=body, fmt=form, settings=dict(settings))
 
@@ -142,7 +142,7 @@ class Server:
         return now - round(age_s * _NS)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close the connections to the server."""
         with self._lock:
             self._closed = True
             clients, self._open = self._open, []

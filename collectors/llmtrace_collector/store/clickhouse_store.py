@@ -55,7 +55,7 @@ class ClickHouseReader:
         self.engine.run(kill(question))
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the engine, and with it the store."""
         self.engine.close()
 
 
@@ -88,7 +88,7 @@ class ClickHouseStore(ClickHouseReader):
             self.engine.insert("otlp", "Protobuf", body, settings)
 
     def insert_signals(self, samples: Sequence[SignalSample]) -> None:
-        """Store readings of signals."""
+        """Store readings of signals in the table `signals`."""
         self._insert(
             "signals",
             [
@@ -104,7 +104,7 @@ class ClickHouseStore(ClickHouseReader):
         )
 
     def insert_events(self, events: Sequence[Event]) -> None:
-        """Store events."""
+        """Store events in the table `events`."""
         self._insert(
             "events",
             [

@@ -14,7 +14,7 @@ from llmtrace.errors import DataError, SourceError
 
 
 class StoreError(SourceError):
-    """The store did not do what it was asked: out of disk, unreachable, locked, too slow.
+    """The store failed: out of disk, unreachable, locked, too slow.
 
     What was to be inserted may be in the store, or may not: insert it again with the same token.
 
@@ -108,7 +108,7 @@ class JoinReport:
 
 
 class Readable(Protocol):
-    """What is in a store, to be asked for. Any thread may call; none of it survives a fork."""
+    """What is in a store, to be queried. Any thread may call; none of it survives a fork."""
 
     def query(
         self, sql: str, parameters: Mapping[str, object] | None = None

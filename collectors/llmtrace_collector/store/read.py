@@ -25,7 +25,7 @@ _LESS: Final = 1e-9
 # How long one statement of a server's own join may write rows.
 _BLIND_S: Final = 120
 
-# What rows may be asked for by: equal to a text.
+# What rows may be filtered by: equal to a text.
 FILTERS: Final = (
     "model", "route", "service", "region", "tenant", "replica", "version", "outcome", "provider",
     "server", "gateway", "client", "operation", "finish_reason", "error_type",
@@ -451,12 +451,14 @@ def _selected(store: Readable, where: str, parameters: Mapping[str, object]) -> 
     There are some hundred, and hardly any row says more than forty: leaving out the others makes
     reading many rows twice as fast.
     """
-    asked = {name: counting for name in _COLUMNS if (counting := _COUNTING.get(name)) is not None}
+    counted = {
+        name: counting for name in _COLUMNS if (counting := _COUNTING.get(name)) is not None
+    }
     [counts] = store.query(
-        f"SELECT {', '.join(asked.values())} FROM requests WHERE {where}",
+        f"SELECT {', '.join(counted.values())} FROM requests WHERE {where}",
         parameters,
     )
-    silent = {name for name, count in zip(asked, counts, strict=True) if not int(count)}
+    silent = {name for name, count in zip(counted, counts, strict=True) if not int(count)}
     return tuple(name for name in _COLUMNS if name not in silent)
 
 

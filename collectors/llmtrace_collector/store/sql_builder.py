@@ -8,7 +8,7 @@ Column = tuple[str, str]  # a name and its expression
 
 
 def step(inner: str, *columns: Column) -> str:
-    """Add columns to a query."""
+    """Add columns to a query, which may use those it has."""
     added = ",\n    ".join(f"{expression} AS {name}" for name, expression in columns)
     return f"SELECT *,\n    {added}\nFROM (\n{inner}\n)"
 

@@ -44,7 +44,7 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close connections, files and locks."""
 
 
 _LIBRARY: Final = ("HTTPConnectionPool", "HTTPSConnectionPool", "urllib3", "object at 0x")

@@ -49,13 +49,13 @@ class Remote:
         return f"Remote({self.url!r})"
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections to Grafana."""
         self._grafana.close()
 
     # What there is; `None` = it is not there.
 
     def folder(self, uid: str) -> dict[str, Any] | None:
-        """Return a folder."""
+        """Return a folder by its uid; `None` = there is none."""
         return self._find(f"folder {uid}", lambda: self._api.folder.get_folder(uid))
 
     def dashboard(self, uid: str) -> dict[str, Any] | None:
@@ -63,7 +63,7 @@ class Remote:
         return self._find(f"dashboard {uid}", lambda: self._api.dashboard.get_dashboard(uid))
 
     def datasource(self, uid: str) -> dict[str, Any] | None:
-        """Return a data source."""
+        """Return a data source by its uid; `None` = there is none."""
         return self._find(
             f"data source {uid}", lambda: self._api.datasource.get_datasource_by_uid(uid)
         )
@@ -79,7 +79,7 @@ class Remote:
     # What there shall be.
 
     def make_folder(self, uid: str, title: str) -> None:
-        """Make a folder."""
+        """Make a folder with a uid and a title."""
         with self._requesting(f"folder {title!r}"):
             self._api.folder.create_folder(title, uid=uid)
 
@@ -97,7 +97,7 @@ class Remote:
             )
 
     def save_datasource(self, source: Mapping[str, Any], *, new: bool) -> None:
-        """Save a data source."""
+        """Save a data source, new or in place of the present one."""
         with self._requesting(f"data source {source['name']!r}"):
             if new:
                 self._api.datasource.create_datasource(dict(source))

@@ -160,7 +160,7 @@ def panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def targets(panel: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a panel's queries."""
+    """Yield the queries of a panel, as its JSON has them."""
     yield from _list(panel, "targets")
 
 

@@ -58,7 +58,7 @@ class Slo:
 
     @property
     def promise(self) -> str:
-        """What is promised, in words."""
+        """The objective in words, for alerts and panels."""
         limit = "" if self.threshold_s is None else _milliseconds(self.threshold_s)
         must = _WORDS[self.name].format(limit=limit)
         return f"{100 * (1 - self.allowed):g} % of the requests {must}"

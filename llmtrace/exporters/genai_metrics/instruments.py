@@ -54,7 +54,7 @@ def turn_attributes(agent: str, outcome: str, error_type: str) -> Attributes:
 
 
 def tool_attributes(tool: str, outcome: str, error_type: str) -> Attributes:
-    """Do the same for a tool call."""
+    """Return the attributes of a tool call's metrics."""
     named: Attributes = {"gen_ai.operation.name": EXECUTE_TOOL, TOOL_NAME: tool}
     return named | _error(outcome, error_type)
 

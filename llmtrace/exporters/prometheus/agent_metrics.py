@@ -115,7 +115,7 @@ class Agents:
         self.tools: _Cells[ToolLabels] = _Cells("duration")
 
     def turn(self, row: Row) -> None:
-        """Count a turn."""
+        """Count a turn, by its labels."""
         labels = TurnLabels(
             row.agent or "",
             row.route or "",

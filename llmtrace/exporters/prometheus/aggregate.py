@@ -73,7 +73,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of values that were added."""
         return sum(self.counts)
 
     def observe(self, value: int, mark: Mark | None) -> None:

@@ -292,7 +292,7 @@ class _Families:
         )
 
     def all(self) -> Iterator[Metric]:
-        """Yield every family."""
+        """Yield the metric families for a scrape."""
         yield from vars(self).values()
 
     def fill_none(self, labels: tuple[str, ...], bounds: Mapping[str, Sequence[int]]) -> None:

@@ -150,7 +150,7 @@ def _shown(content: Any) -> Any:
 
 
 def _chat_prompt(content: Content, body: Mapping[str, Any]) -> None:
-    content.asked(_list(body.get("messages")), _chat_message)
+    content.add_prompt(_list(body.get("messages")), _chat_message)
 
 
 def _chat_message(message: Any) -> Message:
@@ -207,7 +207,7 @@ def _chat_answer(content: Content, answer: Any) -> None:
 def _completion_prompt(content: Content, body: Mapping[str, Any]) -> None:
     prompt = body.get("prompt")
     prompts = _list(prompt) or [prompt]
-    content.asked(
+    content.add_prompt(
         [one for one in prompts if isinstance(one, str)], lambda one: ("user", [_text(one)])
     )
 
@@ -225,7 +225,7 @@ def _responses_prompt(content: Content, body: Mapping[str, Any]) -> None:
     if isinstance(instructions, str):
         content.instructed([_text(instructions)])
     given = body.get("input")
-    content.asked([given] if isinstance(given, str) else _list(given), _responses_item)
+    content.add_prompt([given] if isinstance(given, str) else _list(given), _responses_item)
 
 
 def _responses_item(item: Any) -> Message:
@@ -284,7 +284,7 @@ def _messages_prompt(content: Content, body: Mapping[str, Any]) -> None:
     system = body.get("system")
     if system:
         content.instructed(_parts(system))
-    content.asked(_list(body.get("messages")), _messages_message)
+    content.add_prompt(_list(body.get("messages")), _messages_message)
 
 
 def _messages_message(message: Any) -> Message:

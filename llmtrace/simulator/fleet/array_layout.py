@@ -107,7 +107,7 @@ class Quota(_Columns):
 
 @unique
 class Pool(_Columns):
-    """A client process's own limit."""
+    """The limit of a client process."""
 
     SIZE = auto()  # requests at once
 

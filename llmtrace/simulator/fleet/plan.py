@@ -96,12 +96,12 @@ class Day:
 
     @property
     def onset(self) -> float:
-        """When the incident begins."""
+        """The simulated second at which the incident begins."""
         return WARM_UP_S + self.before_s
 
     @property
     def end(self) -> float:
-        """When it is looked at."""
+        """The simulated second at which the triage is run."""
         return self.onset + self.after_s
 
     def change(

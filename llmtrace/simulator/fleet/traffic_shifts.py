@@ -40,12 +40,12 @@ def tenants(day: Day) -> None:
 
 
 def prompts(day: Day) -> None:
-    """Longer prompts."""
+    """Make prompts longer from the incident on."""
     long_prompts(day, float(day.rng.uniform(1.2, 2.6)))
 
 
 def outputs(day: Day) -> None:
-    """Longer answers."""
+    """Make responses longer from the incident on."""
     longer_outputs(day, float(day.rng.uniform(1.2, 2.6)))
 
 

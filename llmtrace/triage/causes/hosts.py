@@ -498,15 +498,15 @@ def _errors_at(e: Evidence) -> tuple[str, bool] | None:
 
 def _vanished(e: Evidence) -> list[str]:
     """Return engines whose samples stop, or pause for several intervals, in the window after."""
-    found, window, asked = [], e.after.window, 0
+    found, window, examined = [], e.after.window, 0
     for name, series in e.series("running").items():
         before = series.within(e.before.window).t
         if len(before) < 5:
             continue
-        asked += 1
+        examined += 1
         usual = float(np.diff(before).max())
         marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
         if np.diff(marks).max() > 3 * usual:
             found.append(name)
     # Several at once is a scrape that failed, as far as anyone can see.
-    return found if len(found) < max(asked, 2) else []
+    return found if len(found) < max(examined, 2) else []

@@ -177,7 +177,7 @@ class Share:
 
 
 def share(before: Mask, after: Mask) -> Share:
-    """Count a mask in both windows."""
+    """Count the rows of a mask before and after."""
     return Share(int(before.sum()), len(before), int(after.sum()), len(after))
 
 
