@@ -56,7 +56,7 @@ _MAX_BODY: Final = 1 << 20
 
 
 class Api:
-    """The read API. So many queries run at a time; who waits too long gets a 503 with `Retry-After`.
+    """The read API. So many queries run at a time; one that waits too long gets a 503.
 
     Args:
         store: that is read.

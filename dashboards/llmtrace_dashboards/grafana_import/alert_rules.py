@@ -1,7 +1,8 @@
 """Turn Prometheus's alerts into Grafana-managed ones.
 
 The same expressions, run against a data source of Grafana's: an alert fires while its expression
-has a result. For people without a ruler; recording rules must be loaded into Prometheus all the same.
+has a result. For people without a ruler; recording rules must be loaded into Prometheus all the
+same.
 """
 
 from __future__ import annotations
