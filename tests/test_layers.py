@@ -48,6 +48,7 @@ RINGS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("dataset",),
         ("display", "kv_cache"),
         ("simulator", "triage", "budget_analysis"),
+        ("run_comparison",),
         ("demo",),
         ("cli",),
         ("__main__",),

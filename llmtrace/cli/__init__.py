@@ -16,6 +16,7 @@ from llmtrace import __version__
 from llmtrace.cli.arguments import Commands, add_command
 from llmtrace.cli.budget import add_budget
 from llmtrace.cli.collector import add_collect, add_doctor, add_quarantine, add_top
+from llmtrace.cli.compare import add_compare
 from llmtrace.cli.completion import SHELLS, completion
 from llmtrace.cli.dashboards import add_dashboards
 from llmtrace.cli.demo import add_demo
@@ -140,7 +141,8 @@ def _version(options: argparse.Namespace) -> None:
 _GROUPS: Final[Mapping[str, Sequence[Callable[[Commands], None]]]] = {
     "Start": (add_demo, _add_help),
     "Look": (add_waterfall, add_rows, add_top),
-    "Investigate": (add_triage, add_budget, add_doctor, add_kv),
+    "Investigate": (add_triage, add_budget, add_doctor),
+    "Measure a change": (add_compare, add_kv),
     "Operate": (add_collect, add_dashboards, add_slo, add_schema, add_migrate, add_quarantine),
     "Develop": (add_simulate, add_semconv, _add_completion, _add_version),
 }

@@ -264,3 +264,13 @@ def _beta(x: float, a: float, b: float) -> float:
         if abs(c * d - 1.0) < _CLOSE:
             break
     return front * f
+
+
+def student_tail(t: float, freedom: float) -> float:
+    """Return the chance of a |t| as high in Student's distribution: the two-sided p-value.
+
+    Example:
+        >>> round(student_tail(2.228, 10), 3)
+        0.05
+    """
+    return _beta(freedom / (freedom + t * t), freedom / 2, 0.5)

@@ -235,11 +235,14 @@ def _leaves(
     if len(group) > len(is_after) // _MAX_CELLS:
         for name in _by_difference(group, lengths, after):
             column = lengths[name][group]
-            low = ~(column > np.median(column[smaller]))
-            sizes = [
-                int(m.sum()) for m in (low & after, low & ~after, ~low & after, ~low & ~after)
-            ]
-            if min(sizes) >= fewest:
+            middle = np.median(column[smaller])
+            # Where most rows have the longest length of all, the cut is below it.
+            for low in (~(column > middle), ~(column >= middle)):
+                sizes = [
+                    int((half & side).sum()) for half in (low, ~low) for side in (after, ~after)
+                ]
+                if min(sizes) < fewest:
+                    continue
                 used.add(name)
                 yield from _leaves(group[low], lengths, is_after, fewest, used)
                 yield from _leaves(group[~low], lengths, is_after, fewest, used)

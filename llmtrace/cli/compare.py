@@ -1,0 +1,84 @@
+"""Declare the command that compares two runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_json, positive
+from llmtrace.errors import SourceError, explain_error, missing_extra
+
+FAILED: Final = 10
+
+
+def add_compare(commands: Commands) -> None:
+    """Declare `llmtrace compare`."""
+    compare = add_command(
+        commands,
+        "compare",
+        _compare,
+        "compare two runs: which stage moved, by how much, beyond chance",
+        "Compare two runs, stage by stage: folders that `llmtrace bench` wrote, or files of rows. "
+        "The exit status is 10 where a --fail-if holds.",
+        examples=(
+            "llmtrace compare before/ after/",
+            "llmtrace compare before/ after/ --fail-if 'ttft.p95 > 10%'",
+            "llmtrace compare before.jsonl after.jsonl --html changes.html",
+        ),
+        docs="compare.md",
+    )
+    compare.add_argument("before", type=Path, metavar="BEFORE", help="baseline: folder or rows")
+    compare.add_argument("after", type=Path, metavar="AFTER", help="run with one thing changed")
+    add_budget_option(compare)
+    compare.add_argument(
+        "--price-per-hour", type=positive(float), metavar="PRICE",
+        help="price of what served each run, to compare the cost of tokens and requests",
+    )  # fmt: skip
+    compare.add_argument(
+        "--same-workload", action="store_true",
+        help="refuse runs of another workload instead of weighting their requests",
+    )  # fmt: skip
+    compare.add_argument(
+        "--fail-if", action="append", default=[], metavar="CONDITION",
+        help="shown change that fails, such as 'ttft.p95 > 10%%'; can be repeated",
+    )  # fmt: skip
+    compare.add_argument("--html", type=Path, metavar="FILE", help="page to write")
+    add_json(compare, "text")
+
+
+def _compare(options: argparse.Namespace) -> int:
+    try:
+        from llmtrace.display.summary_tables import console_for
+        from llmtrace.run_comparison import html, runs, wording
+        from llmtrace.run_comparison.conditions import read_condition
+        from llmtrace.run_comparison.read import read_run
+        from llmtrace.run_comparison.terminal import print_comparison
+    except ImportError as error:
+        raise missing_extra("llmtrace compare", "triage", error.name or "") from error
+    from llmtrace.budget import read_budget
+
+    conditions = [read_condition(text) for text in options.fail_if]
+    comparison = runs.compare(
+        read_run(options.before),
+        read_run(options.after),
+        budget=None if options.budget is None else read_budget(options.budget),
+        price_per_hour=options.price_per_hour,
+        reweight=not options.same_workload,
+    )
+    if options.html is not None:
+        try:
+            options.html.write_text(html.page(comparison), encoding="utf-8")
+        except OSError as error:
+            msg = f"--html {options.html}: cannot write it: {explain_error(error)}"
+            raise SourceError(msg) from error
+    if options.json:
+        print(json.dumps(wording.as_dict(comparison), indent=2))
+    else:
+        print_comparison(console_for(sys.stdout), comparison)
+    failed = [condition.text for condition in conditions if condition.fails(comparison)]
+    for text in failed:
+        print(f"llmtrace: failed: {text}", file=sys.stderr)
+    return FAILED if failed else 0

@@ -1,0 +1,1 @@
+"""Compare two runs: which stage moved, by how much, and whether it is more than chance."""

@@ -1,0 +1,120 @@
+"""Draw a comparison as one HTML page, with the distributions of each duration."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+import numpy as np
+
+from llmtrace.display.html_page import document
+from llmtrace.display.summary_tables import ms
+from llmtrace.run_comparison.effects import QUANTILES, Effect
+from llmtrace.run_comparison.runs import Comparison
+from llmtrace.run_comparison.wording import (
+    QUANTILE_NAMES,
+    headline,
+    label,
+    quantile_cell,
+    relative,
+    sentences,
+    totals_rows,
+    verdict,
+)
+from llmtrace.stats.arrays import Floats
+
+# Blue and orange of Okabe and Ito: they differ in every kind of colour vision.
+_STYLE: Final = """
+:root { --before: #0072b2; --after: #b35900; }
+@media (prefers-color-scheme: dark) { :root { --before: #56b4e9; --after: #e69f00; } }
+figure { margin: 1rem 0 0; } figcaption { font-size: .9rem; }
+svg { display: block; width: 100%; height: auto; }
+svg path { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; }
+.before { stroke: var(--before); } .after { stroke: var(--after); stroke-dasharray: 6 3; }
+svg text { fill: var(--soft); font-size: 11px; } svg line { stroke: var(--line); }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: 1rem; }
+@media (max-width: 30rem) { body { padding: 1rem .7rem; } section { padding: .9rem; } }
+"""
+_WIDTH: Final = 320
+_HEIGHT: Final = 120
+_BASE: Final = 104
+_POINTS: Final = 160
+_MIN_S: Final = 1e-5
+
+
+def page(comparison: Comparison) -> str:
+    """Return the page."""
+    names = f"{escape(comparison.before)} → {escape(comparison.after)}"
+    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(comparison))
+    drawn = "".join(_figure(effect) for effect in comparison.effects)
+    body = (
+        f'<h1>{names}</h1><p class="verdict">{escape(headline(comparison))}</p>'
+        f"<section><h2>Durations</h2>{_durations(comparison)}</section>"
+        f'<section><h2>Distributions</h2><p class="soft">Share of requests (up) that took no '
+        f'longer than so many milliseconds (right, logarithmic). <svg width="30" height="8" '
+        f'style="display:inline;width:30px"><path class="before" d="M0 4H30"/></svg> before, '
+        f'<svg width="30" height="8" style="display:inline;width:30px"><path class="after" '
+        f'd="M0 4H30"/></svg> after.</p><div class="grid">{drawn}</div></section>'
+        f"<section><h2>Totals</h2>{_totals(comparison)}{said}</section>"
+    )
+    return document(f"{comparison.before} → {comparison.after}", body, _STYLE)
+
+
+def _durations(comparison: Comparison) -> str:
+    heads = "".join(f'<th class="n">{QUANTILE_NAMES[q]}</th>' for q in QUANTILES)
+    lines = []
+    for effect in comparison.effects:
+        cells = "".join(f'<td class="n">{quantile_cell(effect, q)}</td>' for q in QUANTILES)
+        lines.append(
+            f"<tr><td>{escape(label(effect))}</td>{cells}"
+            f'<td class="n">{relative(effect, QUANTILES[0])}</td>'
+            f"<td>{escape(verdict(effect))}</td></tr>"
+        )
+    return (
+        f'<div class="scroll" tabindex="0"><table><tr><th>ms</th>{heads}'
+        f'<th class="n">p50 by [95 %]</th><th>shown</th></tr>{"".join(lines)}</table></div>'
+    )
+
+
+def _totals(comparison: Comparison) -> str:
+    lines = "".join(
+        f'<tr><td>{escape(what)}</td><td class="n">{first}</td><td class="n">{second}</td></tr>'
+        for what, first, second in totals_rows(comparison)
+    )
+    return (
+        '<div class="scroll" tabindex="0"><table><tr><th></th><th class="n">before</th>'
+        f'<th class="n">after</th></tr>{lines}</table></div>'
+    )
+
+
+def _figure(effect: Effect) -> str:
+    both = np.concatenate([effect.before.values, effect.after.values])
+    low, high = (max(float(bound), _MIN_S) for bound in (both.min(), both.max()))
+    if high <= low:
+        return ""
+    curves = "".join(
+        f'<path class="{name}" d="{_curve(sample.values, sample.weights, low, high)}"/>'
+        for name, sample in (("before", effect.before), ("after", effect.after))
+    )
+    name = escape(label(effect))
+    ticks = "".join(
+        f'<text x="{x}" y="{_HEIGHT - 2}" text-anchor="{anchor}">{ms(at)}</text>'
+        for x, anchor, at in ((0, "start", low), (_WIDTH, "end", high))
+    )
+    return (
+        f"<figure><figcaption>{name}: {escape(verdict(effect))}</figcaption>"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="{name}: distribution before and after">'
+        f'<line x1="0" y1="{_BASE}" x2="{_WIDTH}" y2="{_BASE}"/>{curves}{ticks}</svg></figure>'
+    )
+
+
+def _curve(values: Floats, weights: Floats, low: float, high: float) -> str:
+    """Return the cumulative distribution as a path, drawn by at most so many points."""
+    order = np.argsort(values, kind="stable")
+    shares = np.cumsum(weights[order]) / weights.sum()
+    chosen = np.unique(np.linspace(0, len(values) - 1, _POINTS).round().astype(np.intp))
+    at = np.log(np.maximum(values[order][chosen], _MIN_S) / low) / np.log(high / low) * _WIDTH
+    up = _BASE * (1 - shares[chosen])
+    points = " ".join(f"L{x:.1f} {y:.1f}" for x, y in zip(at, up, strict=True))
+    return f"M{at[0]:.1f} {_BASE} {points} L{_WIDTH} {up[-1]:.1f}"

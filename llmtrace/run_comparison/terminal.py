@@ -1,0 +1,75 @@
+"""Print a comparison on a terminal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from llmtrace.display.summary_tables import fill
+from llmtrace.run_comparison.effects import QUANTILES
+from llmtrace.run_comparison.runs import Comparison
+from llmtrace.run_comparison.wording import (
+    QUANTILE_NAMES,
+    headline,
+    label,
+    quantile_cell,
+    relative,
+    sentences,
+    totals_rows,
+    verdict,
+)
+
+_STYLES: Final = {"slower": "red", "faster": "green"}
+_WIDE: Final = 120
+_WIDEST: Final = 100
+
+
+def print_comparison(out: Console, comparison: Comparison) -> None:
+    """Print what moved, each duration, the totals, and what a reader must know."""
+    out.print(f"{comparison.before} → {comparison.after}")
+    out.print(Text(headline(comparison), style="bold"))
+    out.print()
+    out.print(_durations(comparison, out.width))
+    out.print()
+    out.print(_totals(comparison))
+    out.print()
+    for sentence in sentences(comparison):
+        out.print(fill(sentence, min(out.width, _WIDEST)))
+
+
+def _durations(comparison: Comparison, width: int) -> Table:
+    """Lay out the durations in milliseconds: all quantiles where there is room, else p50 and p95.
+
+    The shown change is that of the p50 with its 95 % interval.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    shown = (
+        QUANTILES if width >= _WIDE else QUANTILES[:2] if width >= _WIDE - 30 else QUANTILES[:1]
+    )
+    table.add_column("ms")
+    for q in shown:
+        table.add_column(QUANTILE_NAMES[q], justify="right", no_wrap=True)
+    table.add_column("p50 by [95 %]", justify="right")
+    table.add_column("shown")
+    for effect in comparison.effects:
+        style = _STYLES.get(effect.direction or "", "")
+        table.add_row(
+            label(effect),
+            *(quantile_cell(effect, q) for q in shown),
+            relative(effect, QUANTILES[0]),
+            Text(verdict(effect), style),
+        )
+    return table
+
+
+def _totals(comparison: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    for row in totals_rows(comparison):
+        table.add_row(*row)
+    return table

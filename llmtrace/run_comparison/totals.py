@@ -1,0 +1,125 @@
+"""Sum up one run: outcomes, throughput, requests inside the budget, and what they cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.budget import Budget
+from llmtrace.dataset.columns import Columns
+from llmtrace.run_comparison.durations import METRICS
+from llmtrace.stats.arrays import Mask
+
+_HOUR_S: Final = 3600
+_MILLION: Final = 1_000_000
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What one run came to.
+
+    Attributes:
+        requests: all of them.
+        succeeded: those whose durations are compared.
+        outcomes: how many ended how.
+        finish_reasons: of those that succeeded.
+        seconds: from the first request's start to the last one's end.
+        output_tokens: of those that succeeded; `None` = not reported.
+        mean_output_tokens: a request; `None` = not reported.
+        inside: requests within the budget; `None` = no budget.
+    """
+
+    requests: int
+    succeeded: int
+    outcomes: Mapping[str, int]
+    finish_reasons: Mapping[str, int]
+    seconds: float
+    output_tokens: int | None
+    mean_output_tokens: float | None
+    inside: int | None
+
+    @property
+    def requests_per_s(self) -> float | None:
+        """Requests that succeeded, a second."""
+        return self.succeeded / self.seconds if self.seconds > 0 else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Output tokens a second, all requests together."""
+        if self.output_tokens is None or self.seconds <= 0:
+            return None
+        return self.output_tokens / self.seconds
+
+    @property
+    def goodput(self) -> float | None:
+        """Requests inside the budget, a second."""
+        return None if self.inside is None or self.seconds <= 0 else self.inside / self.seconds
+
+
+def costs(
+    totals: tuple[Totals, Totals], price_per_hour: float
+) -> dict[str, tuple[float | None, float | None]]:
+    """Return what a million output tokens and a thousand requests inside the budget cost."""
+    found = {
+        "a million output tokens": tuple(
+            cost_of(_MILLION, side.tokens_per_s, price_per_hour) for side in totals
+        )
+    }
+    if totals[0].inside is not None:
+        found["a thousand requests inside the budget"] = tuple(
+            cost_of(1000, side.goodput, price_per_hour) for side in totals
+        )
+    return {name: (first, second) for name, (first, second) in found.items()}
+
+
+def cost_of(count: float, rate: float | None, price_per_hour: float) -> float | None:
+    """Return the price of so many at a rate a second; `None` where there is no rate.
+
+    Example:
+        >>> round(cost_of(1_000_000, 32.5, 32.77), 2)
+        280.09
+    """
+    return price_per_hour / _HOUR_S / rate * count if rate else None
+
+
+def sum_up(rows: Columns, budget: Budget | None) -> Totals:
+    """Return what a run's requests came to, with those inside a budget if there is one."""
+    done = rows.take(succeeded(rows))
+    ends = rows.start / _NS + np.nan_to_num(rows.numbers["e2e_s"])
+    tokens = done.numbers["output_tokens"]
+    known = ~np.isnan(tokens)
+    return Totals(
+        requests=rows.n,
+        succeeded=done.n,
+        outcomes=_counted(rows, "outcome"),
+        finish_reasons=_counted(done, "finish_reason"),
+        seconds=float(ends.max() - rows.start.min() / _NS) if rows.n else 0.0,
+        output_tokens=int(tokens[known].sum()) if known.any() else None,
+        mean_output_tokens=float(tokens[known].mean()) if known.any() else None,
+        inside=None if budget is None else int(_inside(done, budget).sum()),
+    )
+
+
+def _inside(rows: Columns, budget: Budget) -> Mask:
+    """Return which requests are within every limit of a budget that they report."""
+    inside = np.ones(rows.n, bool)
+    for name, limit in budget.thresholds_s().items():
+        if name in METRICS:
+            inside &= ~(rows.numbers[f"{name}_s"] > limit)
+    return inside
+
+
+def _counted(rows: Columns, name: str) -> dict[str, int]:
+    words = rows.words[name]
+    count = Counter(words.names[code] for code in words.codes.tolist() if code >= 0)
+    return dict(count.most_common())
+
+
+def succeeded(rows: Columns) -> Mask:
+    """Return which requests succeeded."""
+    return rows.words["outcome"].where("success")

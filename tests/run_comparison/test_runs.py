@@ -1,0 +1,197 @@
+"""Are two runs compared fairly: the same work, outcomes, answers, throughput and cost?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llmtrace.budget import read_budget
+from llmtrace.cli import main
+from llmtrace.errors import ConfigError, DataError, SourceError
+from llmtrace.run_comparison import html, wording
+from llmtrace.run_comparison.conditions import read_condition
+from llmtrace.run_comparison.read import read_run
+from llmtrace.run_comparison.runs import compare
+from llmtrace.run_comparison.totals import cost_of
+
+from .made_runs import make_rows, write_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that writes a run and reads it."""
+    made = iter(range(100))
+
+    def make(rows, **more):
+        return read_run(write_run(tmp_path / f"run-{next(made)}", rows, **more))
+
+    return make
+
+
+def moved(comparison):
+    """Return what moved, by name."""
+    return {effect.name: effect.direction for effect in comparison.moved}
+
+
+def test_a_slower_prefill_moves_prefill_ttft_and_e2e_alone(run):
+    """Decode did not move, and is not said to have."""
+    before, after = (
+        run(make_rows(seed, 600, ttft=f), workload="a") for seed, f in ((1, 1), (2, 2))
+    )
+    found = moved(compare(before, after))
+    assert found == {"ttft": "slower", "prefill": "slower", "e2e": "slower"}
+
+
+def test_one_workload_is_not_weighted(run):
+    """The hash of both says so."""
+    comparison = compare(run(make_rows(1), workload="a"), run(make_rows(2), workload="a"))
+    assert comparison.workload.same
+    assert not comparison.workload.reweighted
+
+
+def test_another_mix_is_weighted(run):
+    """Twice as many long prompts, which take twice as long: no stage became slower."""
+
+    def mix(seed, long):
+        short = make_rows(seed, 600 - long, prompt_tokens=100)
+        return short + make_rows(seed + 10, long, ttft=2, prompt_tokens=4000)
+
+    comparison = compare(run(mix(1, 150)), run(mix(2, 400)))
+    assert comparison.workload.reweighted
+    assert moved(comparison) == {}
+    with pytest.raises(DataError, match="different work"):
+        compare(run(mix(1, 150)), run(mix(2, 400)), reweight=False)
+
+
+def test_work_with_nothing_in_common_is_refused(run):
+    """Short prompts say nothing of long ones."""
+    with pytest.raises(DataError, match=r"in common|different work"):
+        compare(run(make_rows(1, prompt_tokens=50)), run(make_rows(2, prompt_tokens=9000)))
+
+
+def test_requests_that_do_not_stream_are_seen_at_their_end(run):
+    """First content is e2e there, and TTFT is not compared."""
+    whole = make_rows(1, stream=False)
+    for row in whole:
+        del row["ttft_s"]
+    comparison = compare(run(whole, workload="a"), run(make_rows(2), workload="a"))
+    assert moved(comparison)["first_content"] == "faster"
+    assert "ttft" not in {effect.name for effect in comparison.effects}
+
+
+def test_other_answers_are_said(run):
+    """A speed-up with other answers is marked."""
+    rows = make_rows(1)
+    before = run(rows, answers={0: "aa", 1: "bb", 2: "cc"})
+    after = run(rows, answers={0: "aa", 1: "xx", 3: "dd"})
+    comparison = compare(before, after)
+    assert comparison.answers == (0.5, 2)
+    assert comparison.other_answers
+    assert any("50.0% of 2" in text for text in wording.sentences(comparison))
+
+
+def test_more_failures_are_shown(run):
+    """And failed requests are in no duration."""
+    rows = make_rows(2)
+    for row in rows[::4]:
+        row |= {"outcome": "error", "error_type": "500", "e2e_s": 90.0}
+    comparison = compare(run(make_rows(1), workload="a"), run(rows, workload="a"))
+    assert comparison.failures_differ
+    assert moved(comparison) == {}
+
+
+def test_a_price_becomes_a_cost(run):
+    """Of tokens, and of requests inside the budget."""
+    comparison = compare(
+        run(make_rows(1)), run(make_rows(2)), price_per_hour=10,
+        budget=read_budget({"ttft": "300ms"}),
+    )  # fmt: skip
+    first = comparison.totals[0]
+    tokens, _ = comparison.costs["a million output tokens"]
+    assert tokens == pytest.approx(10 / 3600 / first.tokens_per_s * 1e6)
+    assert 0 < first.inside < first.succeeded
+    inside, _ = comparison.costs["a thousand requests inside the budget"]
+    assert inside == pytest.approx(10 / 3600 / first.goodput * 1000)
+
+
+def test_a_figure_that_is_quoted_wrongly():
+    """$32.77 an hour at 32.5 tokens/s is $280.09 a million, not $2.82."""
+    assert cost_of(1_000_000, 32.5, 32.77) == pytest.approx(280.09, abs=0.005)
+    assert cost_of(1_000_000, None, 32.77) is None
+
+
+def test_turns_and_nested_requests_are_no_requests(run):
+    """They would count the same time twice."""
+    rows = make_rows(1, 50)
+    odd = make_rows(2, 50, operation="invoke_agent") + make_rows(3, 50, nested=True)
+    assert compare(run(rows + odd), run(rows)).totals[0].requests == 50
+
+
+def test_a_run_without_success_is_an_error(run):
+    """It is named."""
+    with pytest.raises(DataError, match="run-0: no request succeeded"):
+        compare(run(make_rows(1, outcome="error")), run(make_rows(2)))
+
+
+@pytest.mark.parametrize("about", ["{", "[]", "[" * 99_999])
+def test_an_odd_bench_file_is_an_error(tmp_path, about):
+    """Whatever it holds, the error is ours."""
+    folder = write_run(tmp_path / "odd", make_rows(1, 20))
+    (folder / "bench.json").write_text(about)
+    with pytest.raises(DataError, match=r"bench\.json"):
+        read_run(folder)
+
+
+def test_what_is_not_there_is_an_error(tmp_path):
+    """It is named."""
+    with pytest.raises(SourceError, match="missing"):
+        read_run(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("text", "fails"),
+    [
+        ("ttft.p50 > 10%", True), ("ttft.p50 > 400%", False), ("ttft.p95>100ms", True),
+        ("decode.p50 > -50%", False), ("ttft.p50 < 10%", False),
+    ],
+)  # fmt: skip
+def test_a_condition_fails_on_what_is_shown(run, text, fails):
+    """A change beyond the limit fails if it is more than chance, and nothing else does."""
+    comparison = compare(run(make_rows(1)), run(make_rows(2, ttft=2)))
+    assert read_condition(text).fails(comparison) is fails
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ttft > 10%", "speed.p50 > 1%", "ttft.p75 > 1%", "ttft.p50>1"]
+)
+def test_what_is_no_condition_is_an_error(text):
+    """With an example of one."""
+    with pytest.raises(ConfigError, match=r"ttft\.p95 > 10%"):
+        read_condition(text)
+
+
+def test_the_command_prints_draws_and_fails(tmp_path, capsys):
+    """Exit status 10 where a condition holds; JSON and the page agree with the text."""
+    before = write_run(tmp_path / "before", make_rows(1), workload="a")
+    after = write_run(tmp_path / "<b>after", make_rows(2, ttft=2), workload="a")
+    page = tmp_path / "page.html"
+    options = ["compare", str(before), str(after), "--fail-if", "ttft.p50 > 10%"]
+    assert main([*options, "--html", str(page)]) == 10
+    printed = capsys.readouterr()
+    assert "TTFT slower" in printed.out
+    assert "failed: ttft.p50 > 10%" in printed.err
+    text = page.read_text()
+    assert "TTFT slower" in text
+    assert "<b>after" not in text
+    assert main([*options[:3], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [e["direction"] for e in found["effects"] if e["name"] == "ttft"] == ["slower"]
+
+
+def test_the_page_draws_every_duration(run):
+    """As two curves each."""
+    comparison = compare(run(make_rows(1)), run(make_rows(2)))
+    page = html.page(comparison)
+    assert page.count('<path class="before"') == len(comparison.effects) + 1
+    assert "http" not in page.replace("http-equiv", "")
