@@ -13,7 +13,7 @@
   const NativeEventSource = root.EventSource;
   const settings = {beacon: "/llmtrace/beacon", origins: []};
   const open = new Set(); // responses on their way
-  const MOST_OPEN = 100; // a page may drop responses unread
+  const MAX_OPEN = 100; // a page may drop responses unread
   const WAITS_KEPT = 64; // a long task is reported a moment after it blocked a wait
   const EAGER_MS = 1; // a task takes a moment to start, on an idle page too
   const PATIENCE_MS = 1000;
@@ -76,7 +76,7 @@
       });
       this.start = this.waitsSince = now(); // null while it does not wait
       this.hiddenSince = doc && !visible() ? this.start : null;
-      if (open.size >= MOST_OPEN) open.values().next().value.forget();
+      if (open.size >= MAX_OPEN) open.values().next().value.forget();
       open.add(this);
       this.observe();
     }

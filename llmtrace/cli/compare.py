@@ -25,7 +25,7 @@ def add_compare(commands: Commands) -> None:
         "The exit status is 10 where a --fail-if holds.",
         examples=(
             "llmtrace compare before/ after/",
-            "llmtrace compare before/ after/ --fail-if 'ttft.p95 > 10%'",
+            "llmtrace compare before/ after/ --fail-if 'ttft.p95>10%'",
             "llmtrace compare before.jsonl after.jsonl --html changes.html",
         ),
         docs="compare.md",
@@ -43,7 +43,7 @@ def add_compare(commands: Commands) -> None:
     )  # fmt: skip
     compare.add_argument(
         "--fail-if", action="append", default=[], metavar="CONDITION",
-        help="shown change that fails, such as 'ttft.p95 > 10%%'; can be repeated",
+        help="shown change that fails, such as 'ttft.p95>10%%'; can be repeated",
     )  # fmt: skip
     compare.add_argument("--html", type=Path, metavar="FILE", help="page to write")
     add_json(compare, "text")
@@ -52,10 +52,10 @@ def add_compare(commands: Commands) -> None:
 def _compare(options: argparse.Namespace) -> int:
     try:
         from llmtrace.display.summary_tables import console_for
-        from llmtrace.run_comparison import html, runs, wording
+        from llmtrace.run_comparison import comparison_page, runs, wording
+        from llmtrace.run_comparison.comparison_text import print_comparison
         from llmtrace.run_comparison.conditions import read_condition
         from llmtrace.run_comparison.read import read_run
-        from llmtrace.run_comparison.terminal import print_comparison
     except ImportError as error:
         raise missing_extra("llmtrace compare", "triage", error.name or "") from error
     from llmtrace.budget import read_budget
@@ -70,7 +70,7 @@ def _compare(options: argparse.Namespace) -> int:
     )
     if options.html is not None:
         try:
-            options.html.write_text(html.page(comparison), encoding="utf-8")
+            options.html.write_text(comparison_page.page(comparison), encoding="utf-8")
         except OSError as error:
             msg = f"--html {options.html}: cannot write it: {explain_error(error)}"
             raise SourceError(msg) from error

@@ -32,7 +32,7 @@ class Run:
     Attributes:
         name: what people call it.
         case: its rows, signals and facts.
-        workload: hash of what was asked for; `None` = not known.
+        workload: hash of the requests that it sent; `None` = not known.
         answers: hash of the text answered to each request, by the request's number in the
             workload; empty = not recorded.
         gpus: number of GPUs that served it; `None` = not known.

@@ -9,7 +9,7 @@ import pytest
 from llmtrace.budget import read_budget
 from llmtrace.cli import main
 from llmtrace.errors import ConfigError, DataError, SourceError
-from llmtrace.run_comparison import html, wording
+from llmtrace.run_comparison import comparison_page, wording
 from llmtrace.run_comparison.conditions import read_condition
 from llmtrace.run_comparison.read import read_run
 from llmtrace.run_comparison.runs import compare
@@ -192,6 +192,6 @@ def test_the_command_prints_draws_and_fails(tmp_path, capsys):
 def test_the_page_draws_every_duration(run):
     """As two curves each."""
     comparison = compare(run(make_rows(1)), run(make_rows(2)))
-    page = html.page(comparison)
+    page = comparison_page.page(comparison)
     assert page.count('<path class="before"') == len(comparison.effects) + 1
     assert "http" not in page.replace("http-equiv", "")
