@@ -75,8 +75,8 @@ class TurnScope(Scope):
     """
 
     __slots__ = (
-        "_active", "_begun", "_busy", "_busy_since", "_clock", "_known", "_lock", "_numbers",
-        "_origin", "_printed", "_requests", "_round", "_serial", "_tools", "recording",
+        "_active", "_begun", "_busy", "_busy_since", "_calls", "_clock", "_known", "_lock",
+        "_numbers", "_origin", "_printed", "_requests", "_round", "_serial", "_tools", "recording",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, clock: Clock, above: Scope | None) -> None:
@@ -89,6 +89,7 @@ class TurnScope(Scope):
         self._numbers = count()
         self._requests: list[RequestSeen] = []
         self._tools: list[ToolSeen] = []
+        self._calls = 0  # requests to a model, at any depth
         self._round = 0  # how many requests the turn itself has begun
         self._begun = self._active = 0  # tool calls of the turn itself
         self._busy = self._busy_since = self._serial = 0
@@ -112,6 +113,7 @@ class TurnScope(Scope):
         with self._lock:
             if depth == 1 and not turn:
                 self._next_round()
+            self._calls += not turn
             kept = len(self._requests) < MAX_REQUESTS
             named = recording.info.get("agent" if turn else "model")
             seen = RequestSeen(
@@ -227,6 +229,7 @@ class TurnScope(Scope):
         with self._lock:
             self.ended = True
             requests = [one for one in self._requests if not one.withdrawn]
+            calls = self._calls - sum(one.withdrawn for one in self._requests if _is_call(one))
             tools = self._tools
             self._requests, self._tools, self._known = [], [], set()
             begun, serial, busy = self._begun, self._serial, self._busy
@@ -260,12 +263,17 @@ class TurnScope(Scope):
             row,
             timeline=timeline,
             parts=tuple(parts),
+            inference_calls=calls,
             tool_calls=figures.calls,
             tool_wall_s=figures.wall / _NS,
             tool_serial_s=figures.serial / _NS,
             tool_critical_path_s=figures.critical_path / _NS,
             tool_serial_loss_s=figures.serial_loss / _NS,
         )
+
+
+def _is_call(seen: RequestSeen) -> bool:
+    return seen.kind == "request"
 
 
 def _look(value: Any) -> Fingerprints | None:

@@ -479,11 +479,12 @@ class Recording:
             network = Network() if last.status is None else Network(client_wait=0)
         elif last is not None and (self.attempt_log or last.error is not None):
             self._tried(last, now)
-        queue = prefill = decode = frontend = None
+        queue = prefill = decode = frontend = kv_transfer = None
         # What a cache kept may hold the figures of the request it was made by.
         for figures in () if self.info.get("cache_hit") else self.engine:
             queue, prefill = better(queue, figures.queue), better(prefill, figures.prefill)
             decode, frontend = better(decode, figures.decode), better(frontend, figures.frontend)
+            kv_transfer = better(kv_transfer, figures.kv_transfer)
         start, ttft, held, firsts = self.start, self.ttft, self.consumer_time, self.firsts
         gap_counts = tuple(self.gap_counts)
         gaps = sum(gap_counts)
@@ -501,6 +502,7 @@ class Recording:
             prefill=prefill,
             engine_decode=decode,
             frontend=frontend,
+            kv_transfer=kv_transfer,
             marked_before=self.marked_before.copy(),  # a mark may end after the row
             marked_after=self.marked_after.copy(),
             stream=self.stream,

@@ -53,7 +53,14 @@ class Row:
         gateway: the name of the gateway in between, where known.
         attempts: HTTP attempts made, retries included.
         attempt_log: what each of them came to, where there was more than one or where one failed.
+        response_model: the model that answered, as the answer names it; an alias may move.
         cache_hit: whether a cache answered before any engine was called; `None` = not reported.
+        max_tokens: the most tokens the client allowed the answer to have.
+        cache_write_tokens: of the prompt, tokens that the provider wrote to its cache.
+        reasoning_tokens: of the output, tokens of reasoning.
+        inference_calls: of a turn: requests to a model that began inside it.
+        kv_connector: the engine's connector for KV blocks of other engines or tiers. Where it has
+            one, `queue` (and `prefill`, if the connector loads synchronously) may hold a transfer.
         chunks: chunks with content the consumer was handed.
         burst_chunks: of those after the first, how many were there at once (waited for less than
             a millisecond). With an eager reader, most of them means that something in between
@@ -88,6 +95,7 @@ class Row:
     operation: str = "chat"
     agent: str | None = None
     model: str | None = None
+    response_model: str | None = None
     provider: str | None = None
     server: str | None = None
     route: str | None = None
@@ -104,9 +112,12 @@ class Row:
     cache_hit: bool | None = None
     attempts: int = 1
     attempt_log: tuple[Attempt, ...] = ()
+    max_tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
     output_tokens: int | None = None
+    reasoning_tokens: int | None = None
     chunks: int = 0
     burst_chunks: int | None = None
     max_gap_ns: int | None = None
@@ -122,6 +133,8 @@ class Row:
     preemptions: int | None = None
     spec_drafted: int | None = None
     spec_accepted: int | None = None
+    kv_connector: str | None = None
+    inference_calls: int | None = None
     tool_calls: int | None = None
     tool_wall_s: float | None = None
     tool_serial_s: float | None = None
@@ -326,11 +339,12 @@ _REPORTS: Final = {
     "reported_prefill": "prefill",
     "reported_decode": "engine_decode",
     "first_chunk_frontend": "frontend",
+    "first_chunk_kv_transfer": "kv_transfer",
 }
 # What files of before the first release call these keys.
 _FORMER: Final = {"tries": "attempt_log", "evidence": "response_headers"}
 _ENGINE_REPORTS: Final = (
-    "prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "replica",
+    "prompt_tokens", "cached_tokens", "output_tokens", "preemptions", "replica", "kv_connector",
 )  # fmt: skip
 _KINDS: Final = {
     "str": str, "Outcome": str, "bool": bool, "int": int, "float": int | float,

@@ -139,6 +139,8 @@ class Timeline:
         retry_gateway: failed attempts that got an HTTP error status, and their backoff.
         engine_decode: first to last token as the engine reports; used where no stream was read.
         frontend: the engine's own time outside queue and prefill, a part of `first_chunk`.
+        kv_transfer: the wait of the engine that decodes for the KV cache of another one that did
+            the prefill, a part of `first_chunk`.
         marked_before: explicit marks (`llmtrace.stage`) in the wait before the first content.
         marked_after: the same, in the wait after it.
         unsplit: time known to be on servers that cannot be split: of requests inside a turn.
@@ -162,6 +164,7 @@ class Timeline:
     prefill: Reported | None = None
     engine_decode: Reported | None = None
     frontend: Reported | None = None
+    kv_transfer: Reported | None = None
     marked_before: Mapping[StageName, int] = field(default_factory=dict)
     marked_after: Mapping[StageName, int] = field(default_factory=dict)
     unsplit: int = 0
@@ -335,18 +338,24 @@ class EngineFigures:
 
     Attributes:
         engine: which engine it was, as far as two records of one engine can be known as such.
+        kv_connector: the name of its connector for KV blocks, if it has one.
+        is_slice: whether this is a slice of the time of a request on its engine, and not the
+            record of a whole one.
     """
 
     queue: Reported | None = None
     prefill: Reported | None = None
     decode: Reported | None = None
     frontend: Reported | None = None
+    kv_transfer: Reported | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
     preemptions: int | None = None
     replica: str | None = None
     engine: str | None = None
+    kv_connector: str | None = None
+    is_slice: bool = False
 
 
 def with_engine(timeline: Timeline, figures: EngineFigures) -> Timeline:
@@ -360,4 +369,5 @@ def with_engine(timeline: Timeline, figures: EngineFigures) -> Timeline:
         prefill=better(timeline.prefill, figures.prefill),
         engine_decode=better(timeline.engine_decode, figures.decode),
         frontend=better(timeline.frontend, figures.frontend),
+        kv_transfer=better(timeline.kv_transfer, figures.kv_transfer),
     )

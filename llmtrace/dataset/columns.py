@@ -27,19 +27,22 @@ SECONDS: Final = (
     "ttft_arrival_s", "held_before_s", "held_after_s", "retry_s", "max_gap_s",
     "answered_s", "first_byte_s", "last_content_s", "first_chunk_frontend_s",
     "arrived_by_s", "client_lag_s",
+    "first_chunk_kv_transfer_s",
     "network_client_wait_s", "network_dns_s", "network_connect_s", "network_tls_s",
     "network_handshake_s", "network_send_s", "network_rtt_s",
     "tool_wall_s", "tool_serial_s", "tool_critical_path_s", "tool_serial_loss_s",
 )  # fmt: skip
 COUNTS: Final = (
-    "prompt_tokens", "cached_tokens", "output_tokens", "chunks", "burst_chunks", "attempts",
-    "http_status", "preemptions", "spec_drafted", "spec_accepted", "tool_calls",
+    "prompt_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens",
+    "max_tokens", "chunks", "burst_chunks", "attempts", "http_status", "preemptions",
+    "spec_drafted", "spec_accepted", "inference_calls", "tool_calls",
 )  # fmt: skip
 FLAGS: Final = ("stream", "cache_hit", "nested")
 NUMBERS: Final = (*SECONDS, *COUNTS, *FLAGS, "weight")
 WORDS: Final = (
     "service", "operation", "model", "provider", "server", "route", "tenant", "region", "replica",
-    "version", "gateway", "client", "outcome", "finish_reason", "error_type",
+    "version", "gateway", "client", "outcome", "finish_reason", "error_type", "response_model",
+    "kv_connector",
     *(f"{stage}_source" for stage in STAGES),
 )  # fmt: skip
 # Different in every row: contiguous bytes, not a dictionary of names.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from llmtrace.core.row import Row, with_figures
-from llmtrace.core.stages import EngineFigures, Reported
+from llmtrace.core.stages import EngineFigures, Reported, Source, better
 
 _CHAT: Final = re.compile(r"chatcmpl-(.+)", re.DOTALL)
 _COMPLETION: Final = re.compile(r"(cmpl-(.+))-[0-9]+", re.DOTALL)
@@ -92,14 +92,16 @@ def together(records: Sequence[EngineFigures]) -> EngineFigures:
     """Return what one request saw of the records that engines made for it.
 
     A record that decoded nothing and another that did are two legs: one engine did the prefill,
-    another the decode, and none of the second's wait is the request's queue or prefill. Records of
-    one engine are sequences, of `n > 1` or of several prompts: the first content comes from the
-    one whose first token came first, and `decode` is from that token to the last one of all. Of
-    other records the kind is unknown, so nothing is known.
+    another the decode, and none of the second's wait is the request's queue or prefill: it is
+    `kv_transfer`, a part of `first_chunk`. Slices of one request's time add up to one record.
+    Records of one engine are sequences, of `n > 1` or of several prompts: the first content comes
+    from the one whose first token came first, and `decode` is from that token to the last one of
+    all. Of other records the kind is unknown, so nothing is known.
 
     Args:
         records: of one request; `engine` says which engine made one, as far as that is known.
     """
+    records = _with_slices(records)
     if len(records) == 1:
         return records[0]
     ends = [_first_and_last_token(one) for one in records]
@@ -111,6 +113,7 @@ def together(records: Sequence[EngineFigures]) -> EngineFigures:
         return replace(
             prefill,
             decode=decode.decode,
+            kv_transfer=decode.queue,
             output_tokens=decode.output_tokens,
             preemptions=_sum(one.preemptions for one in records),
             replica=decode.replica,
@@ -131,6 +134,32 @@ def together(records: Sequence[EngineFigures]) -> EngineFigures:
         output_tokens=_sum(one.output_tokens for one in records),
         preemptions=_sum(one.preemptions for one in records),
     )
+
+
+def _with_slices(records: Sequence[EngineFigures]) -> Sequence[EngineFigures]:
+    """Put slices of a request's time into the record of the whole, if there is at most one.
+
+    Slices below one span of a thread add up; several such spans are ranks of one engine, which do
+    the same at the same time, so that the slowest one counts.
+    """
+    slices = [one for one in records if one.is_slice]
+    whole = [one for one in records if not one.is_slice]
+    if not slices or len(whole) > 1:
+        return whole or [EngineFigures()]
+    base = whole[0] if whole else EngineFigures()
+    queue = _slowest((one.engine, one.queue) for one in slices)
+    prefill = _slowest((one.engine, one.prefill) for one in slices)
+    return [replace(base, queue=better(base.queue, queue), prefill=better(base.prefill, prefill))]
+
+
+def _slowest(times: Iterable[tuple[str | None, Reported | None]]) -> Reported | None:
+    by_rank: dict[str | None, int] = {}
+    source: Source | None = None
+    for rank, time in times:
+        if time is not None:
+            by_rank[rank] = by_rank.get(rank, 0) + time.ns
+            source = time.source
+    return None if source is None else Reported(max(by_rank.values()), source)
 
 
 def _legs(records: Sequence[EngineFigures]) -> tuple[EngineFigures, EngineFigures] | None:

@@ -1,7 +1,8 @@
 """Read an engine's figures from its spans: its own OTLP span, or that of our plugin.
 
-vLLM, SGLang and TensorRT-LLM write the same `gen_ai.latency.*` attributes, in seconds. A request's
-own span and its row share a trace id, because the SDK sends `traceparent`. Our plugin in vLLM
+vLLM and TensorRT-LLM write `gen_ai.latency.*` attributes, in seconds; SGLang writes the same names
+and means other intervals by them: `core.engine_figures` has the table. A request's own span and
+its row share a trace id, because the SDK sends `traceparent`. Our plugin in vLLM
 (`vllm_plugin`) sees no trace, so its spans are joined by request id (`engines.join`).
 """
 
@@ -10,6 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from llmtrace.core.engine_figures import (
+    SGLANG_SLICES,
+    SGLANG_SPAN,
+    VLLM_SPAN,
+    read_attributes,
+)
 from llmtrace.core.stages import EngineFigures, Reported, Source, reported
 from llmtrace.semconv.attributes import PLAIN
 
@@ -27,6 +34,10 @@ INFERENCE: Final = "gen_ai.latency.time_in_model_inference"
 TTFT: Final = "gen_ai.latency.time_to_first_token"
 E2E: Final = "gen_ai.latency.e2e"
 
+# SGLang's spans of one stage each, and whose they are.
+SGLANG_SCOPE: Final = "sglang server"
+SLICES: Final = {one.path: one.stage for one in SGLANG_SLICES.figures if one.stage is not None}
+
 # What rows have too goes by the same names.
 NAMES: Final = {attribute.field: attribute.name for attribute in PLAIN}
 
@@ -39,18 +50,37 @@ def read_engine_span(attributes: Mapping[str, Any]) -> EngineFigures | None:
     """Read the engine's figures from a span's attributes, or `None` if it carries none.
 
     The front end is the engine's TTFT less queue and prefill: template,
-    tokenising, IPC, and waiting for the running step.
+    tokenising, IPC, and waiting for the running step. A span without `time_in_queue` is SGLang's,
+    whose prefill begins where the request was dispatched and holds its queue: it is left out.
     """
-    queue = _reported(attributes, QUEUE)
-    prefill = _reported(attributes, PREFILL)
-    decode = _reported(attributes, DECODE)
-    ttft = _reported(attributes, TTFT)
-    if queue is None and prefill is None and decode is None:
+    report = SGLANG_SPAN if _reported(attributes, QUEUE) is None else VLLM_SPAN
+    times = read_attributes(report, attributes, "engine_span")
+    if not times:
         return None
+    queue, prefill, ttft = times.get("queue"), times.get("prefill"), _reported(attributes, TTFT)
     frontend = None
     if ttft is not None and queue is not None and prefill is not None:
         frontend = Reported(max(0, ttft.ns - queue.ns - prefill.ns), "engine_span")
-    return EngineFigures(queue=queue, prefill=prefill, decode=decode, frontend=frontend)
+    found: dict[str, Any] = {**times, "frontend": frontend}
+    return EngineFigures(**found)
+
+
+def read_stage_span(
+    name: str, duration_ns: int, scope: str, parent_span_id: str = ""
+) -> EngineFigures | None:
+    """Read one of the spans that SGLang writes for each stage of a request, or `None`.
+
+    Args:
+        name: of the span.
+        duration_ns: of the span.
+        scope: the name of its instrumentation scope.
+        parent_span_id: of its thread's span. Each rank of an engine in parallel has one.
+    """
+    stage = SLICES.get(name) if scope == SGLANG_SCOPE else None
+    if stage is None:
+        return None
+    time: dict[str, Any] = {stage: reported(duration_ns, 1, "engine_span")}
+    return EngineFigures(**time, engine=parent_span_id, is_slice=True)
 
 
 def read_plugin_span(attributes: Mapping[str, Any]) -> tuple[str, EngineFigures] | None:
@@ -81,6 +111,7 @@ def read_plugin_span(attributes: Mapping[str, Any]) -> tuple[str, EngineFigures]
         output_tokens=_count(attributes, NAMES["output_tokens"]),
         preemptions=_count(attributes, NAMES["preemptions"]),
         replica=_text(attributes, NAMES["replica"]),
+        kv_connector=_text(attributes, NAMES["kv_connector"]),
         engine=_text(attributes, NAMES["replica"]),
     )
 

@@ -68,12 +68,23 @@ PLAIN: Final = (
     Attribute("agent", "gen_ai.agent.name", "string", "of a turn: its name"),
     Attribute("provider", "gen_ai.provider.name", "string", "who serves the model"),
     Attribute("model", "gen_ai.request.model", "string", "the requested model"),
+    Attribute("response_model", "gen_ai.response.model", "string", "the model that answered"),
+    Attribute("max_tokens", "gen_ai.request.max_tokens", "int", "most tokens of the answer"),
     Attribute("response_id", "gen_ai.response.id", "string", "the id in the answer"),
     Attribute("prompt_tokens", "gen_ai.usage.input_tokens", "int", "tokens of the prompt"),
     Attribute(
         "cached_tokens", "gen_ai.usage.cache_read.input_tokens", "int", "of them, from a cache"
     ),
+    Attribute(
+        "cache_write_tokens",
+        "gen_ai.usage.cache_write.input_tokens",
+        "int",
+        "of them, written to the provider's cache",
+    ),
     Attribute("output_tokens", "gen_ai.usage.output_tokens", "int", "tokens of the answer"),
+    Attribute(
+        "reasoning_tokens", "gen_ai.usage.reasoning.output_tokens", "int", "of them, of reasoning"
+    ),
     Attribute(
         "error_type", "error.type", "string", "the provider's code, else class of what was raised"
     ),
@@ -96,6 +107,15 @@ PLAIN: Final = (
     Attribute("preemptions", "llmtrace.preemptions", "int", "times the engine preempted it"),
     Attribute("spec_drafted", "llmtrace.spec_drafted", "int", "speculative tokens drafted"),
     Attribute("spec_accepted", "llmtrace.spec_accepted", "int", "of them, accepted"),
+    Attribute(
+        "kv_connector",
+        "llmtrace.kv_connector",
+        "string",
+        "the engine's connector for KV blocks: `queue` may hold their transfer",
+    ),
+    Attribute(
+        "inference_calls", "llmtrace.inference_calls", "int", "of a turn: requests to a model"
+    ),
     Attribute("tool_calls", "llmtrace.tool_calls", "int", "tool calls run"),
     Attribute("tool_wall_s", "llmtrace.tool_wall", "double", "s, first tool's start to last end"),
     Attribute("tool_serial_s", "llmtrace.tool_serial", "double", "s of all tool calls added up"),
@@ -174,6 +194,12 @@ REPORTED: Final = (
     Attribute("prefill", "llmtrace.reported.prefill", "seconds", "scheduled to first token"),
     Attribute("engine_decode", "llmtrace.reported.decode", "seconds", "first to last token"),
     Attribute("frontend", "llmtrace.reported.frontend", "seconds", "the engine's front end"),
+    Attribute(
+        "kv_transfer",
+        "llmtrace.reported.kv_transfer",
+        "seconds",
+        "wait of the engine that decodes for the KV cache of the one that did the prefill",
+    ),
 )
 
 # Named parts of what is unattributed. Absent when no HTTP hook saw the request.

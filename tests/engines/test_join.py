@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.core.row import with_figures
-from llmtrace.core.stages import EngineFigures, Reported
+from llmtrace.core.stages import EngineFigures, Reported, Timeline
 from llmtrace.engines.join import ClientIds, client_ids, join, together
 from llmtrace.testing import make_row
 from tests.strategies import requests
@@ -125,10 +125,52 @@ def test_two_legs_are_no_sequences():
     decode = figures(220, 15, 3000, engine="d", output_tokens=70, preemptions=1, replica="d-1")
     wanted = figures(
         50, 800, 3000, engine=None, prompt_tokens=9, output_tokens=70, preemptions=1,
-        replica="d-1",
+        replica="d-1", kv_transfer=Reported(220 * MS, "engine_plugin"),
     )  # fmt: skip
 
     assert together([prefill, decode]) == together([decode, prefill]) == wanted
+
+
+def test_the_second_legs_wait_is_a_part_of_first_chunk():
+    """800 ms of prefill stay 800, and the row says that the second leg waited 220 ms."""
+    prefill, decode = figures(50, 800, 0, engine="p"), figures(220, 15, 3000, engine="d")
+    row = make_row(response_id="chatcmpl-a", timeline=Timeline(e2e=4200 * MS, ttft=1130 * MS))
+
+    [joined] = join([row], [("chatcmpl-a", decode), ("chatcmpl-a", prefill)])
+
+    assert (joined.stages.queue, joined.stages.prefill) == (50 * MS, 800 * MS)
+    flat = joined.as_dict()
+    assert flat["first_chunk_kv_transfer_s"] == 0.22 <= flat["first_chunk_s"]
+
+
+def a_slice(rank, **times):
+    """Make a slice of a request's time, in ms, as one rank of an engine reports it."""
+    reported = {name: Reported(ms * MS, "engine_span") for name, ms in times.items()}
+    return EngineFigures(**reported, engine=rank, is_slice=True)
+
+
+def test_slices_make_one_record_with_the_whole():
+    """Chunks of a prefill add up within a rank; ranks work at once, so the slowest counts."""
+    whole = EngineFigures(decode=Reported(900 * MS, "engine_span"))
+    slices = [
+        a_slice("tp0", queue=2000), a_slice("tp0", prefill=70), a_slice("tp0", prefill=50),
+        a_slice("tp1", queue=1999), a_slice("tp1", prefill=119),
+    ]  # fmt: skip
+    wanted = replace(
+        whole,
+        queue=Reported(2000 * MS, "engine_span"),
+        prefill=Reported(120 * MS, "engine_span"),
+    )
+
+    assert together([whole, *slices]) == together([*reversed(slices), whole]) == wanted
+    assert together(slices) == replace(wanted, decode=None)
+
+
+def test_slices_of_several_records_tell_nothing():
+    """Whose they are is unknown."""
+    assert together([figures(), figures(11), a_slice("tp0", queue=1)]) == together(
+        [figures(), figures(11)]
+    )
 
 
 def test_records_of_two_engines_that_both_decoded_tell_nothing():

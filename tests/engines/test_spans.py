@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.core.stages import EngineFigures, Reported
-from llmtrace.engines.spans import ENGINE_ID, ENGINE_SOURCE, read_engine_span, read_plugin_span
+from llmtrace.engines.spans import (
+    ENGINE_ID,
+    ENGINE_SOURCE,
+    read_engine_span,
+    read_plugin_span,
+    read_stage_span,
+)
 
 LATENCIES = {
     "gen_ai.latency.time_in_queue": 0.040,
@@ -43,6 +49,34 @@ def test_an_engines_own_span():
         decode=Reported(780 * MS, "engine_span"),
         frontend=Reported(30 * MS, "engine_span"),
     )
+
+
+def test_sglangs_prefill_holds_its_queue_and_is_none():
+    """Queued 2.0 s and prefilled 0.12: without `time_in_queue` its 2.12 s are no prefill."""
+    figures = read_engine_span(
+        {
+            "gen_ai.latency.time_to_first_token": 2.15,
+            "gen_ai.latency.time_in_model_prefill": 2.12,
+            "gen_ai.latency.time_in_model_decode": 1.0,
+            "gen_ai.latency.e2e": 3.15,
+        }
+    )
+
+    assert figures == EngineFigures(decode=Reported(1000 * MS, "engine_span"))
+
+
+def test_sglangs_stage_spans():
+    """Each is a stage by its name and duration, if it is of SGLang's scope."""
+    waiting = read_stage_span("prefill_waiting", 2_000 * MS, "sglang server", "t")
+    forward = read_stage_span("chunked_prefill", 120 * MS, "sglang server", "t")
+
+    assert waiting == EngineFigures(
+        queue=Reported(2_000 * MS, "engine_span"), engine="t", is_slice=True
+    )
+    assert forward is not None
+    assert forward.prefill == Reported(120 * MS, "engine_span")
+    assert read_stage_span("prefill_waiting", 1, "my application") is None
+    assert read_stage_span("decode_loop", 1, "sglang server") is None
 
 
 def test_a_plugins_span():

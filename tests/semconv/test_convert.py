@@ -125,7 +125,9 @@ def test_genai_names_are_opentelemetrys():
     used = {line.name for line in (*PLAIN, *SPECIAL) if line.name.startswith("gen_ai.")}
 
     assert used
-    assert used <= known
+    # Of the GenAI conventions' own repository, which no package has yet.
+    newer = {"gen_ai.usage.cache_write.input_tokens"}
+    assert used <= known | newer
 
 
 def test_released_metric_names_are_opentelemetrys():

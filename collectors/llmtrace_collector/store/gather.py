@@ -21,7 +21,7 @@ from typing import Final
 
 from llmtrace.core.row import TURN
 from llmtrace_collector.store.row_columns import TEXTS
-from llmtrace_collector.store.sql_builder import quoted, step
+from llmtrace_collector.store.sql_builder import quoted, replace, step
 
 # Parts of one trace up to which they are distinguished by their place in it; an agent's long
 # session has some thousand. Above it, parts are joined by the ids they name alone.
@@ -34,25 +34,32 @@ MAX_S: Final = 86_400
 _FIGURE: Final = (
     "Tuple(span_id String, queue Nullable(Int64), prefill Nullable(Int64), decode Nullable(Int64),"
     " frontend Nullable(Int64), prompt Nullable(Int64), cached Nullable(Int64),"
-    " output Nullable(Int64), preemptions Nullable(Int64), replica String, answered String,"
-    " engine String)"
+    " output Nullable(Int64), preemptions Nullable(Int64), replica String, connector String,"
+    " answered String, engine String)"
 )
 _TOGETHER: Final = (
     "Tuple(queue Nullable(Int64), prefill Nullable(Int64), decode Nullable(Int64),"
     " frontend Nullable(Int64), prompt Nullable(Int64), cached Nullable(Int64),"
-    " output Nullable(Int64), preemptions Nullable(Int64), replica String)"
+    " output Nullable(Int64), preemptions Nullable(Int64), replica String, connector String,"
+    " kv_transfer Nullable(Int64))"
 )
+_SLICE: Final = "Tuple(queue Nullable(Int64), prefill Nullable(Int64), rank String)"
 _GATEWAY: Final = (
     "Tuple(start DateTime64(9, 'UTC'), span_id String, parent_span_id String, service String,"
     " own Nullable(Int64), gateway String, cache_hit Nullable(Bool))"
 )
 _PAGE: Final = f"Tuple(arrived DateTime64(6, 'UTC'), span_id String, browser {TEXTS})"
-EVERY_KIND: Final = frozenset({"row", "genai", "engine", "plugin", "gateway", "page"})
+EVERY_KIND: Final = frozenset({"row", "genai", "engine", "plugin", "gateway", "page", "slice"})
 # Of these a part may belong to a request by its place in the trace; these name ids.
-PLACED: Final = frozenset({"engine", "gateway", "page"})
+PLACED: Final = frozenset({"engine", "gateway", "page", "slice"})
 RECORDS: Final = ("engine", "plugin")
 REQUESTS: Final = "kind IN ('row', 'genai')"
 _NS: Final = 1_000_000_000
+
+
+def records_of(kinds: Collection[str]) -> list[str]:
+    """Return which of `RECORDS` parts of these kinds can make: slices make an engine's."""
+    return [one for one in RECORDS if one in kinds or (one == "engine" and "slice" in kinds)]
 
 
 def trace_key(column: str = "trace_id") -> str:
@@ -231,10 +238,15 @@ def _figure() -> str:
     return (
         "CAST(tuple(span_id, reported_queue_ns, reported_prefill_ns, reported_decode_ns,"
         f" first_chunk_frontend_ns, {tokens}, if(kind = 'plugin', preemptions, NULL),"
-        " if(kind = 'plugin', toString(replica), ''), response_id, multiIf(kind = 'plugin',"
+        " if(kind = 'plugin', toString(replica), ''),"
+        " if(kind = 'plugin', toString(kv_connector), ''), response_id, multiIf(kind = 'plugin',"
         f" toString(replica), parent_span_id = '', '', concat(toString(service), ' ', parent_span_id))),"
         f" '{_FIGURE}')"
     )
+
+
+def _slice() -> str:
+    return f"CAST(tuple(reported_queue_ns, reported_prefill_ns, parent_span_id), '{_SLICE}')"
 
 
 def _gateway() -> str:
@@ -250,7 +262,7 @@ def found(kinds: Collection[str] = EVERY_KIND) -> str:
     Args:
         kinds: of parts that there are at all; the query leaves out what the others would need.
     """
-    placed, records = bool(PLACED & set(kinds)), [one for one in RECORDS if one in kinds]
+    placed, records = bool(PLACED & set(kinds)), records_of(kinds)
     of_row = ", ".join(
         f"row.{name} AS {name}"
         for name in ("trace_id", "span_id", "parent_span_id", "start", "service", "operation",
@@ -267,8 +279,10 @@ LEFT JOIN (
 ) AS outermost ON outermost.trace_id = row.trace_id AND outermost.span_id = row.span_id"""
         of_row += (
             ", below.engines AS engines_below, below.gateways AS gateways_below,"
+            " below.slices AS slices_below,"
             + ", ".join(f" outermost.{name} AS {name}" for name in (
-                "single", "a_turn", "last", "engines_in_trace", "gateways_in_trace", "pages"))
+                "single", "a_turn", "last", "engines_in_trace", "slices_in_trace",
+                "gateways_in_trace", "pages"))
             + ", mapContains(row.browser, 'browser_e2e_s') AS has_page"
         )  # fmt: skip
     for key, field in (("answer", "response_id"), ("question", "request_id")) if records else ():
@@ -310,6 +324,8 @@ WHERE row.{REQUESTS} AND ({twice} (SELECT trace_id, service FROM join_around WHE
         if who == "engine" and placed:
             known = "if(empty(engine_named), engine_traced, engine_named)"
         query = step(query, (f"{who}_all", known))
+        if who == "engine" and "slice" in kinds:
+            query = _with_slices(query)
         query = step(
             query,
             (f"{who}_found", f"if({sure.format(f'{who}_all')}, {_sorted(f'{who}_all')}, [])"),
@@ -353,20 +369,22 @@ def _combined(query: str, who: str) -> str:
 
     def of(record: str, **other: str) -> str:
         names = ("queue", "prefill", "decode", "frontend", "prompt", "cached", "output",
-                 "preemptions", "replica")  # fmt: skip
+                 "preemptions", "replica", "connector")  # fmt: skip
         figures = ", ".join(other.get(name, f"{record}.{name}") for name in names)
+        figures += f", {other.get('kv_transfer', 'NULL')}"
         return f"CAST(tuple({figures}), '{_TOGETHER}')"
 
     prefill, decode = "prefills[1]", "decodes[1]"
     legs = of(
         prefill, decode=f"{decode}.decode", output=f"{decode}.output",
         preemptions=summed("preemptions"), replica=f"{decode}.replica",
+        kv_transfer=f"{decode}.queue",
     )  # fmt: skip
     sequences = of(
         one, decode=f"ended - ({one}.queue + {one}.prefill)", prompt="NULL", cached="NULL",
         output=summed("output"), preemptions=summed("preemptions"),
     )  # fmt: skip
-    none = f"CAST(tuple({'NULL, ' * 8}''), '{_TOGETHER}')"
+    none = f"CAST(tuple({'NULL, ' * 8}'', '', NULL), '{_TOGETHER}')"
     return step(
         query,
         (who, f"multiIf(length({found}) = 1, {of(one)}, NOT known OR empty({found}), {none},"
@@ -377,15 +395,41 @@ def _combined(query: str, who: str) -> str:
     ).replace("SELECT *,", "SELECT * EXCEPT (known, prefills, decodes, ended, engines_joined),", 1)  # fmt: skip
 
 
+def _with_slices(query: str) -> str:
+    """Put slices into the one record of the whole: see `engines.join.together`."""
+
+    def slowest(stage: str) -> str:
+        of_rank = (
+            f"arrayMap(r -> arraySum(arrayMap(x -> if(x.rank = r, ifNull(x.{stage}, 0), 0),"
+            " slices)), arrayDistinct(arrayMap(x -> x.rank, slices)))"
+        )
+        known = f"arrayExists(x -> x.{stage} IS NOT NULL, slices)"
+        return f"if({known}, arrayMax({of_rank}), NULL)"
+
+    names = [one.split()[0] for one in _FIGURE.removeprefix("Tuple(").split(", ")]
+    first = {
+        "queue": "ifNull(engine_all[1].queue, slice_queue)",
+        "prefill": "ifNull(engine_all[1].prefill, slice_prefill)",
+    }
+    figure = ", ".join(first.get(name, f"engine_all[1].{name}") for name in names)
+    one = f"[CAST(tuple({figure}), '{_FIGURE}')]"
+    query = step(query, ("slice_queue", slowest("queue")), ("slice_prefill", slowest("prefill")))
+    return replace(
+        query, ("engine_all", f"if(empty(slices) OR length(engine_all) > 1, engine_all, {one})")
+    )
+
+
 def _below() -> str:
     """Engines' and gateways' spans below each affected request."""
     return f"""\
   SELECT above.trace_id AS trace_id, above.ancestor AS span_id,
     groupArrayIf(part.figure, part.kind = 'engine') AS engines,
+    groupArrayIf(part.a_slice, part.kind = 'slice') AS slices,
     arraySort(groupArrayIf(part.gateway_part, part.kind = 'gateway')) AS gateways
   FROM join_above AS above INNER JOIN (
-    SELECT trace_id, span_id, kind, {_figure()} AS figure, {_gateway()} AS gateway_part
-    FROM join_around WHERE kind IN ('engine', 'gateway')
+    SELECT trace_id, span_id, kind, {_figure()} AS figure, {_slice()} AS a_slice,
+      {_gateway()} AS gateway_part
+    FROM join_around WHERE kind IN ('engine', 'slice', 'gateway')
   ) AS part ON part.trace_id = above.trace_id AND part.span_id = above.span_id
   WHERE (above.trace_id, above.ancestor) IN (SELECT trace_id, span_id FROM join_affected)
   GROUP BY trace_id, span_id"""
@@ -400,13 +444,15 @@ def _outermost() -> str:
     )
     return f"""\
   SELECT trace_id, outer[-1].2 AS span_id, length(outer) = 1 AND NOT turns AS single,
-    turns AS a_turn, if(single, engines, []) AS engines_in_trace, gateways AS gateways_in_trace,
+    turns AS a_turn, if(single, engines, []) AS engines_in_trace, slices AS slices_in_trace,
+    gateways AS gateways_in_trace,
     pages, NOT arrayExists(x -> x.2 != outer[-1].2 AND x.3 > toUnixTimestamp64Nano(outer[-1].1),
       outer) AS last
   FROM (
     SELECT trace_id, arraySort(groupArrayIf((start, span_id, {ends}), {outer})) AS outer,
       countIf(operation = '{TURN}' AND {REQUESTS}) > 0 AS turns,
       groupArrayIf({_figure()}, kind = 'engine') AS engines,
+      groupArrayIf({_slice()}, kind = 'slice') AS slices,
       arraySort(groupArrayIf({_gateway()}, kind = 'gateway')) AS gateways,
       arraySort(groupArrayIf(CAST(tuple(arrived, span_id, browser), '{quoted(_PAGE)}'),
         kind = 'page')) AS pages
@@ -419,6 +465,7 @@ def _placed(query: str) -> str:
     query = step(
         query,
         ("engine_in_trace", "if(empty(engines_below) AND single, engines_in_trace, engines_below)"),
+        ("slices", "if(empty(slices_below) AND single, slices_in_trace, slices_below)"),
         # Those above are this application's own.
         ("gateways_between", "if(empty(gateways_below) AND single, arrayFilter(x -> x.service !="
                              " service AND x.span_id != parent_span_id, gateways_in_trace),"

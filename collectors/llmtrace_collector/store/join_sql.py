@@ -117,7 +117,7 @@ class Joiner:
             if placed
             else {}
         )
-        known |= {who: f"{who}_joined" for who in gather.RECORDS if who in kinds}
+        known |= {who: f"{who}_joined" for who in gather.records_of(kinds)}
         selected = ", ".join(("count()", *(f"countIf({one})" for one in known.values())))
         [(rows, *counts)] = self._read(f"SELECT {selected} FROM join_found")
         if not int(rows):

@@ -258,9 +258,8 @@ def reported(field: str) -> str:
         >>> reported("engine_decode"), reported("frontend")
         ('reported_decode', 'first_chunk_frontend')
     """
-    return {"engine_decode": "reported_decode", "frontend": "first_chunk_frontend"}.get(
-        field, f"reported_{field}"
-    )
+    parts = {"frontend": "first_chunk_frontend", "kv_transfer": "first_chunk_kv_transfer"}
+    return {"engine_decode": "reported_decode", **parts}.get(field, f"reported_{field}")
 
 
 # In the order of the tables' columns. After the ids, which are the span's own.

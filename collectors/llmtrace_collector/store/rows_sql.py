@@ -35,6 +35,7 @@ _LOOKED_AT: Final = tuple(
         "outcome", "error_type", "replica", "gateway", "cache_hit", "prompt_tokens",
         "cached_tokens", "output_tokens", "preemptions", "browser", "attempts", "response_id",
         "request_id", "operation", "stream", "unwatched", "marked_before", "marked_after",
+        "kv_connector",
     }
 )  # fmt: skip
 _RIDING: Final = tuple(field.name for field in FIELDS if field.name not in _LOOKED_AT)
@@ -117,6 +118,7 @@ def _with_figures(inner: str, who: str) -> str:
         ("reported_prefill", "prefill"),
         ("reported_decode", "decode"),
         ("first_chunk_frontend", "frontend"),
+        ("first_chunk_kv_transfer", "kv_transfer"),
     ):
         better = (
             f"{who}.{figure} IS NOT NULL AND ({name}_ns IS NULL OR"
@@ -139,6 +141,7 @@ def _with_figures(inner: str, who: str) -> str:
         ),
         ("preemptions", f"ifNull(preemptions, {who}.preemptions)"),
         ("replica", f"if(replica = '', {who}.replica, toString(replica))"),
+        ("kv_connector", f"if(kv_connector = '', {who}.connector, toString(kv_connector))"),
     ]
     return replace(inner, *changes)
 

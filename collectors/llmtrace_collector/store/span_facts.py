@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from llmtrace.core.browser_timing import ON_WIRE, name_of
+from llmtrace.core.engine_figures import LLM_D_SPAN
 from llmtrace.engines.spans import (
     DECODE,
     ENGINE_ID,
@@ -21,6 +22,8 @@ from llmtrace.engines.spans import (
     PLUGIN,
     PREFILL,
     QUEUE,
+    SGLANG_SCOPE,
+    SLICES,
     TTFT,
 )
 from llmtrace.engines.spans import E2E as ENGINE_E2E
@@ -28,12 +31,15 @@ from llmtrace.semconv.attributes import E2E, EXECUTE_TOOL, GATEWAY
 from llmtrace_collector.store.row_columns import FIELDS, all_ns, all_sources, attribute, ns
 from llmtrace_collector.store.sql_builder import Column, quoted, step
 
-KINDS: Final = ("row", "genai", "engine", "plugin", "gateway", "page")
+# `slice`: a span of one stage of a request on its engine.
+KINDS: Final = ("row", "genai", "engine", "plugin", "gateway", "page", "slice")
 KIND: Final = "Enum8({})".format(
     ", ".join(f"'{name}' = {number}" for number, name in enumerate(KINDS, 1))
 )
 _SELF: Final = next(line.name for line in GATEWAY if line.field == "own")
 _CALLS: Final = next(line.name for line in GATEWAY if line.field == "calls")
+# The self time of llm-d's sidecar, in milliseconds.
+_SIDECAR: Final = next(one.path for one in LLM_D_SPAN.figures if one.stage == "gateway")
 _PAGE: Final = name_of("e2e_ns", ON_WIRE)
 _LATENCIES: Final = (QUEUE, PREFILL, DECODE)
 _FIGURES: Final = {
@@ -61,26 +67,42 @@ def _has(name: str) -> str:
 
 
 _TELLING: Final = (
-    E2E, ENGINE_SOURCE, *_LATENCIES, _CALLS, _SELF, _PAGE, "gen_ai.operation.name", "gen_ai.system",
+    E2E, ENGINE_SOURCE, *_LATENCIES, _CALLS, _SELF, _SIDECAR, _PAGE, "gen_ai.operation.name",
+    "gen_ai.system",
 )  # fmt: skip
+_SLICE: Final = f"ScopeName = '{SGLANG_SCOPE}' AND SpanName IN ({', '.join(map(repr, SLICES))})"
 
 _KIND_OF: Final = f"""\
 multiIf(
         {_has(E2E)}, 'row',
         SpanAttributes['{ENGINE_SOURCE}'] = '{PLUGIN}', 'plugin',
         {" OR ".join(map(_has, _LATENCIES))}, 'engine',
-        {_has(_CALLS)} OR {_has(_SELF)}, 'gateway',
+        {_SLICE}, 'slice',
+        {_has(_CALLS)} OR {_has(_SELF)} OR {_has(_SIDECAR)}, 'gateway',
         {_has(_PAGE)}, 'page',
         SpanKind IN {_CLIENT} AND SpanAttributes['gen_ai.operation.name'] NOT IN {_NO_REQUEST}, 'genai',
         '')"""
 
-_ENGINE: Final = "tells IN ('engine', 'plugin')"
+_ENGINE: Final = "tells IN ('engine', 'plugin', 'slice')"
 
 
 def _figures() -> Iterator[Column]:
-    """What an engine reports of itself: durations, as far as they can be believed."""
+    """What an engine reports of itself: durations, as far as they can be believed.
+
+    A prefill without a queue holds the queue, and is no prefill: see `read_engine_span`.
+    """
+    queue = ns(QUEUE)
     for name, column in _FIGURES.items():
-        yield column, f"if({ns(name)} >= 0 AND {ns(name)} < {_DAY_NS}, {ns(name)}, NULL)"
+        read = f"if({ns(name)} >= 0 AND {ns(name)} < {_DAY_NS}, {ns(name)}, NULL)"
+        if name == PREFILL:
+            knows = f"ifNull({queue} >= 0 AND {queue} < {_DAY_NS}, false)"
+            read = f"if(tells = 'engine' AND NOT {knows}, NULL, {read})"
+        stage = {QUEUE: "queue", PREFILL: "prefill"}.get(name)
+        if stage is not None:
+            named = ", ".join(repr(one) for one, of in SLICES.items() if of == stage)
+            took = f"Duration < {_DAY_NS} AND SpanName IN ({named})"
+            read = f"if(tells = 'slice', if({took}, toInt64(Duration), NULL), {read})"
+        yield column, read
 
 
 def _engine_ids() -> tuple[str, str]:
@@ -121,7 +143,7 @@ def _reads() -> dict[str, str]:
     answered, sent = _engine_ids()
     reads["response_id"] = f"if({_ENGINE}, {answered}, {reads['response_id']})"
     reads["request_id"] = f"if({_ENGINE}, {sent}, {reads['request_id']})"
-    source = "CAST(if(tells = 'engine', 'engine_span', 'engine_plugin'), 'String')"
+    source = "CAST(if(tells = 'plugin', 'engine_plugin', 'engine_span'), 'String')"
     for name, latency in (
         ("reported_queue", "engine_queue"),
         ("reported_prefill", "engine_prefill"),
@@ -133,20 +155,25 @@ def _reads() -> dict[str, str]:
         reads[f"{name}_source"] = (
             f"if({_ENGINE}, if({latency} IS NULL, '', {source}), toString({own_source}))"
         )
-    gateway = f"if(tells = 'gateway', {ns(_SELF)}, {reads['reported_gateway_ns']})"
-    reads["reported_gateway_ns"] = gateway
+    own = f"ifNull({ns(_SELF)}, intDiv({ns(_SIDECAR)}, 1000))"
+    reads["reported_gateway_ns"] = f"if(tells = 'gateway', {own}, {reads['reported_gateway_ns']})"
+    sidecar = f"{reads['gateway']} = '' AND {attribute(_SIDECAR)} != ''"
+    reads["gateway"] = f"if({sidecar}, '{LLM_D_SPAN.name}', {reads['gateway']})"
     for field, older in (
         ("prompt_tokens", "gen_ai.usage.prompt_tokens"),
         ("output_tokens", "gen_ai.usage.completion_tokens"),
+        ("cache_write_tokens", "gen_ai.usage.cache_creation.input_tokens"),
     ):
         plain = f"toInt64OrNull({attribute(older)})"
         reads[field] = _count(
             f"if(tells = 'genai', ifNull({reads[field]}, {plain}), {reads[field]})"
         )
-    reads["cached_tokens"] = _count(reads["cached_tokens"])
+    for field in ("cached_tokens", "reasoning_tokens", "max_tokens"):
+        reads[field] = _count(reads[field])
     reads["preemptions"] = _count(reads["preemptions"])
     reads["provider"] = _either(reads["provider"], "gen_ai.system")
-    reads["model"] = _either(reads["model"], "gen_ai.response.model")
+    answered = _either(reads["model"], "gen_ai.response.model")
+    reads["model"] = f"if(tells = 'genai', {answered}, {reads['model']})"
     reads["request_id"] = (
         f"if(tells = 'genai' AND {attribute('llmtrace.request_id')} = '', '', {reads['request_id']})"
     )
@@ -172,10 +199,10 @@ def parts_select(traces: str) -> str:
     read = f"""\
     SELECT
         TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,
-        StatusCode, {_KIND_OF} AS tells,
+        StatusCode, SpanName, {_KIND_OF} AS tells,
         CAST(SpanAttributes, 'Map(String, String)') AS a
     FROM {traces}
-    WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes))"""
+    WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes)) OR {_SLICE}"""
     read = step(read, ("ns", all_ns()), ("source_of", all_sources()))
     read = step(read, *_figures())
     read = step(read, ("beside", _BESIDE), ("engine_frontend", "if(beside < 0, 0, beside)"))
@@ -194,7 +221,8 @@ FROM (
 )
 WHERE tells != ''
   AND (tells != 'plugin' OR {attribute(ENGINE_ID)} != '')
-  AND (tells != 'engine' OR coalesce(engine_queue, engine_prefill, engine_decode) IS NOT NULL)"""
+  AND (tells NOT IN ('engine', 'slice')
+    OR coalesce(engine_queue, engine_prefill, engine_decode) IS NOT NULL)"""
 
 
 def parts_columns() -> str:

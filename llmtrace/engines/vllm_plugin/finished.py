@@ -44,6 +44,7 @@ class Engine:
         replica: which of several engines with that name: the host.
         version: vLLM's.
         parallel: whether several engines share the replica (data parallel).
+        kv_connector: the connector that loads KV blocks of other engines or tiers, if any.
     """
 
     service: str
@@ -51,6 +52,7 @@ class Engine:
     replica: str | None = None
     version: str | None = None
     parallel: bool = False
+    kv_connector: str | None = None
 
 
 def finished_request(
@@ -96,6 +98,7 @@ def finished_request(
         NAMES["provider"]: "vllm",
         NAMES["model"]: engine.model,
         NAMES["replica"]: replica,
+        NAMES["kv_connector"]: engine.kv_connector,
         QUEUE: queue,
         PREFILL: prefill,
         DECODE: decode,

@@ -207,12 +207,15 @@ def _engine(vllm_config: Any, service: str) -> Engine:
         model = model[0]
     parallel = getattr(vllm_config, "parallel_config", None)
     size = getattr(parallel, "data_parallel_size", 1)
+    transfer = getattr(vllm_config, "kv_transfer_config", None)
+    connector = getattr(transfer, "kv_connector", None)
     return Engine(
         service=service,
         model=model if isinstance(model, str) else None,
         replica=socket.gethostname() or None,
         version=_version(),
         parallel=isinstance(size, int) and size > 1,
+        kv_connector=connector[:64] if isinstance(connector, str) and connector else None,
     )
 
 

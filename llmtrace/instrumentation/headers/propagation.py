@@ -12,7 +12,7 @@ from typing import Final
 
 from llmtrace.core.recording import Recording
 from llmtrace.core.sanitize import printable
-from llmtrace.core.stages import EngineFigures, Reported, reported
+from llmtrace.core.stages import EngineFigures, Reported, Source, reported
 from llmtrace.instrumentation.headers import cache_hits, gateway_time
 from llmtrace.instrumentation.headers.gateway_time import Hop
 from llmtrace.instrumentation.headers.kept_headers import MAX, MAX_LENGTH, worth_keeping
@@ -27,6 +27,7 @@ _NS_PER_MS: Final = 1_000_000
 # Stages that a server may report of its engine.
 _ENGINE: Final = ("queue", "prefill", "decode")
 _MAX_HOPS: Final = 32
+_INSIDE: Final = "="  # before the name of a gateway that reports inside the answer
 
 # Sent to one's own hosts alone, to say that llmtrace reads the response: a gateway with llmtrace
 # may then report in comments of the stream what it learns after its headers have left.
@@ -189,10 +190,25 @@ def commented(recording: Recording, text: str) -> bool:
     return any(entry.name == MORE for entry in timing)
 
 
+def inside(recording: Recording, name: str, ns: int) -> None:
+    """Note the self time that a gateway reports of itself inside the answer.
+
+    Args:
+        recording: of the request.
+        name: of the gateway.
+        ns: its own time, in nanoseconds.
+    """
+    before = dict(recording.hops)
+    recording.hops[_INSIDE + name] = Hop(name, ns)
+    _gateways(recording, before)
+
+
 def _gateways(recording: Recording, before: Mapping[str, Hop]) -> None:
     """Add up the self times that gateways reported, and name the gateways."""
     times_ns = [hop.ns for hop in recording.hops.values() if hop.ns is not None]
-    recording.gateway = Reported(sum(times_ns), "server_timing") if times_ns else None
+    answered = all(key.startswith(_INSIDE) for key in recording.hops)
+    source: Source = "engine_inband" if answered else "server_timing"
+    recording.gateway = Reported(sum(times_ns), source) if times_ns else None
     name, given = _named(recording.hops), recording.info.get("gateway")
     # The application's own name for it wins.
     if name is not None and (given is None or given == _named(before)):

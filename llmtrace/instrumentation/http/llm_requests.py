@@ -17,7 +17,7 @@ from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.http.sse import Events
-from llmtrace.instrumentation.llm_sdks import message_content
+from llmtrace.instrumentation.llm_sdks import message_content, request_settings
 from llmtrace.instrumentation.llm_sdks.attribute_view import View
 from llmtrace.instrumentation.llm_sdks.endpoints import Endpoint, plain_endpoint, provider_of
 from llmtrace.runtime.runtime import active, current
@@ -92,6 +92,7 @@ def begin(sent: Sent) -> LlmRequest | None:
         recording, filled = join_call.join(runtime, info)
         recording.stream = recording.usage_hidden = False
         recording.calling = True
+        request_settings.note(recording, sent.body)
     except Exception as error:  # noqa: BLE001 - the request goes out unrecorded
         internal_error("http.post", error)
         return None

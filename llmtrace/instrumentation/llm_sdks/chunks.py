@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from llmtrace.core import engine_figures
 from llmtrace.core.recording import (
     HIDDEN,
     NOTHING,
@@ -21,9 +22,9 @@ from llmtrace.core.recording import (
     LiveAttempt,
     Recording,
 )
-from llmtrace.core.stages import EngineFigures, Reported, reported
+from llmtrace.core.stages import EngineFigures, Reported
+from llmtrace.instrumentation.headers import propagation
 
-_NS_PER_MS: Final = 1_000_000
 _EAGER_NS: Final = 1_000_000
 # Headers and first byte this close together came in one piece: no engine responds that fast.
 _TOGETHER_NS: Final = 1_000_000
@@ -48,6 +49,7 @@ def chat(recording: Recording, chunk: Any) -> int:
         if choice.finish_reason is not None:
             recording.info["finish_reason"] = string(choice.finish_reason)
             _identity(recording, chunk)
+            _reports(recording, chunk)
         delta = choice.delta
         try:
             if delta.content:
@@ -85,6 +87,7 @@ def completions(recording: Recording, chunk: Any) -> int:
         if choice.finish_reason is not None:
             recording.info["finish_reason"] = string(choice.finish_reason)
             _identity(recording, chunk)
+            _reports(recording, chunk)
         if choice.text:
             kind = TEXT
     return kind
@@ -131,6 +134,7 @@ def messages(recording: Recording, event: Any) -> int:
     if kind == "message_start":
         message = event.message
         recording.info["response_id"] = string(message.id)
+        recording.info["response_model"] = string(getattr(message, "model", None))
         _anthropic_usage(recording, message.usage)
     elif kind == "message_delta":
         if event.delta.stop_reason is not None:
@@ -180,35 +184,48 @@ def answer_responses(recording: Recording, answer: Any) -> None:
         recording.info["output_tokens"] = count(usage.output_tokens)
         details = getattr(usage, "input_tokens_details", None)
         recording.info["cached_tokens"] = count(getattr(details, "cached_tokens", None))
-    inband(recording, _extra(answer, "metrics"))
+        details = getattr(usage, "output_tokens_details", None)
+        recording.info["reasoning_tokens"] = count(getattr(details, "reasoning_tokens", None))
+    _reports(recording, answer)
 
 
 def answer_messages(recording: Recording, answer: Any) -> None:
     """Note what a unary Anthropic message reports."""
     recording.info["response_id"] = string(answer.id)
+    recording.info["response_model"] = string(getattr(answer, "model", None))
     recording.info["finish_reason"] = string(answer.stop_reason)
     _anthropic_usage(recording, answer.usage)
 
 
-def inband(recording: Recording, metrics: Any) -> None:
-    """Read vLLM's per-request metrics. Its `time_to_first_token_ms` is the prefill, not TTFT."""
-    if not isinstance(metrics, dict):
+def _reports(recording: Recording, answer: Any) -> None:
+    """Note what the engine or gateway reports of the request inside its answer."""
+    extra = getattr(answer, "model_extra", None)
+    if extra:
+        for report in engine_figures.IN_ANSWERS:
+            _noted(recording, report, extra.get(report.key))
+    # SGLang's report is in its choice.
+    choices = getattr(answer, "choices", None)
+    if choices and (extra := getattr(choices[0], "model_extra", None)):
+        report = engine_figures.SGLANG_ANSWER
+        _noted(recording, report, extra.get(report.key))
+
+
+def _noted(recording: Recording, report: engine_figures.Report, value: Any) -> None:
+    reading = None if value is None else engine_figures.read_answer(report, value)
+    if reading is None:
         return
-    figures = EngineFigures(
-        queue=reported(metrics.get("queue_time_ms"), _NS_PER_MS, "engine_inband"),
-        prefill=reported(metrics.get("time_to_first_token_ms"), _NS_PER_MS, "engine_inband"),
-        decode=reported(metrics.get("generation_time_ms"), _NS_PER_MS, "engine_inband"),
-    )
-    recording.add_engine_figures(figures)
-    speculative = metrics.get("speculative_decoding")
-    if isinstance(speculative, dict):
-        recording.info["spec_drafted"] = count(speculative.get("num_draft_tokens"))
-        recording.info["spec_accepted"] = count(speculative.get("num_accepted_draft_tokens"))
+    recording.add_engine_figures(reading.figures)
+    if reading.gateway is not None:
+        propagation.inside(recording, report.name, reading.gateway.ns)
+    for field, number in reading.counts.items():
+        if recording.info.get(field) is None:
+            recording.info[field] = number
 
 
 def _identity(recording: Recording, answer: Any) -> None:
     """Note the response's id, and its model and provider where the response names them."""
     recording.info["response_id"] = string(getattr(answer, "id", None))
+    recording.info["response_model"] = string(getattr(answer, "model", None))
     mark = getattr(answer, "system_fingerprint", None)
     if not isinstance(mark, str):
         return
@@ -269,13 +286,14 @@ def _usage(recording: Recording, answer: Any) -> None:
         info["output_tokens"] = count(getattr(usage, "completion_tokens", None))
         details = getattr(usage, "prompt_tokens_details", None)
         info["cached_tokens"] = count(getattr(details, "cached_tokens", None))
+        details = getattr(usage, "completion_tokens_details", None)
+        info["reasoning_tokens"] = count(getattr(details, "reasoning_tokens", None))
         if recording.info.get("response_id") is None:
             _identity(recording, answer)
-    metrics = _extra(answer, "metrics")
-    if metrics is not None:
-        # vLLM names itself in the last chunk only.
-        _identity(recording, answer)
-        inband(recording, metrics)
+    extra = getattr(answer, "model_extra", None)
+    if extra and extra.get(engine_figures.VLLM_ANSWER.key) is not None:
+        _identity(recording, answer)  # vLLM names itself in the last chunk only
+    _reports(recording, answer)
 
 
 def _anthropic_usage(recording: Recording, usage: Any) -> None:
@@ -288,16 +306,12 @@ def _anthropic_usage(recording: Recording, usage: Any) -> None:
         # Anthropic counts what came from its cache separately from the rest of the prompt.
         made = count(getattr(usage, "cache_creation_input_tokens", None))
         info["prompt_tokens"] = fresh + (cached or 0) + (made or 0)
+        info["cache_write_tokens"] = made
     if cached is not None:
         info["cached_tokens"] = cached
     output = count(getattr(usage, "output_tokens", None))
     if output is not None:
         info["output_tokens"] = output
-
-
-def _extra(answer: Any, key: str) -> Any:
-    extra = getattr(answer, "model_extra", None)
-    return extra.get(key) if extra else None
 
 
 def count(value: Any) -> int | None:

@@ -17,7 +17,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.headers import propagation
-from llmtrace.instrumentation.llm_sdks import message_content, responses
+from llmtrace.instrumentation.llm_sdks import message_content, request_settings, responses
 from llmtrace.instrumentation.llm_sdks.endpoints import (
     SDKS,
     Endpoint,
@@ -210,6 +210,7 @@ def _begin(client: Any, options: Any, kwargs: Mapping[str, Any]) -> _Call | None
     call = _Call(recording, endpoint, options, str(info["server"]), filled)
     message_content.note_prompt(recording, endpoint.chunk, options.json_data)
     try:
+        request_settings.note(recording, options.json_data)
         _prepare(runtime, client, call)
     except Exception as error:  # noqa: BLE001 - the request goes out as it was
         internal_error("sdk.request", error)

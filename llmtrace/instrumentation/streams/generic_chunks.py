@@ -191,11 +191,13 @@ def langchain(recording: Recording, message: Any) -> int:
 
 def _add_usage(info: dict[str, Any], usage: View) -> None:
     """Add the token counts of a chunk: LangChain's chunks are meant to be added up."""
-    details = usage.input_token_details
+    details, output = usage.input_token_details, usage.output_token_details
     for name, value in (
         ("prompt_tokens", usage.input_tokens),
         ("output_tokens", usage.output_tokens),
         ("cached_tokens", None if details is None else details.cache_read),
+        ("cache_write_tokens", None if details is None else details.cache_creation),
+        ("reasoning_tokens", None if output is None else output.reasoning),
     ):
         counted = chunks.count(value)
         if counted is not None:

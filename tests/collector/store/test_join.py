@@ -11,6 +11,9 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
+from opentelemetry.proto.trace.v1 import trace_pb2
 
 from llmtrace.browser.asgi import page_span
 from llmtrace.browser.beacon import Beacon
@@ -21,10 +24,10 @@ from llmtrace.core.span import Span
 from llmtrace.core.stages import STAGES, Reported, Timeline
 from llmtrace.engines.join import join as joined
 from llmtrace.engines.join import together
-from llmtrace.engines.spans import read_engine_span, read_plugin_span
+from llmtrace.engines.spans import read_engine_span, read_plugin_span, read_stage_span
 from llmtrace.testing import make_row
 from llmtrace_collector.store import gather
-from tests.collector.store.sent import drawn, fetch, join, send
+from tests.collector.store.sent import delimited, drawn, fetch, join, send
 from tests.collector.store.test_rows import COLUMNS, as_stored, expected
 from tests.strategies import browsers, requests
 
@@ -293,6 +296,100 @@ def test_an_engine_is_found_below_gateways(store):
     wanted = replace(wanted, timeline=timeline, gateway=wanted.gateway or "edge")
     assert differences(store, [wanted, with_figures(call, figures)]) == {}
     assert reported_by(store, ours) == ["row", "engine", "gateway"]
+
+
+def send_slices(store, slices):
+    """Store spans in SGLang's scope, as its own exporter sends them."""
+    spans = [
+        trace_pb2.Span(
+            trace_id=bytes.fromhex(one.trace_id), span_id=bytes.fromhex(one.span_id),
+            parent_span_id=bytes.fromhex(one.parent_span_id), name=one.name,
+            start_time_unix_nano=one.start, end_time_unix_nano=one.start + one.duration_ns,
+        )
+        for one in slices
+    ]  # fmt: skip
+    scope = InstrumentationScope(name="sglang server")
+    request = ExportTraceServiceRequest(
+        resource_spans=[
+            trace_pb2.ResourceSpans(scope_spans=[trace_pb2.ScopeSpans(scope=scope, spans=spans)])
+        ]
+    )
+    store.insert_otlp(delimited([request.SerializeToString()]), random_id(8))
+    join(store)
+
+
+@pytest.mark.parametrize("slices_first", [True, False])
+def test_sglangs_stages_come_from_its_stage_spans(store, slices_first):
+    """Its own span's prefill holds the queue; its slices have both, in any order of arrival."""
+    one = row(response_id=None)
+    own = span(
+        "llm_request",
+        {
+            "gen_ai.latency.time_in_model_prefill": 2.12,
+            "gen_ai.latency.time_in_model_decode": 1.0,
+            "gen_ai.latency.time_to_first_token": 2.15,
+        },
+        trace_id=one.trace_id,
+        parent=one.span_id,
+        service="sglang",
+    )
+    slices = [
+        span(name, {}, trace_id=one.trace_id, parent=own.span_id, duration_ns=ms * MS)
+        for name, ms in (("prefill_waiting", 2000), ("chunked_prefill", 70),
+                         ("prefill_forward", 50), ("decode_loop", 1000))
+    ]  # fmt: skip
+
+    if slices_first:
+        send_slices(store, slices)
+    in_batches(store, [one, own], 4, batches=2)
+    if not slices_first:
+        send_slices(store, slices)
+
+    records = [read_engine_span(own.attributes)] + [
+        read_stage_span(each.name, each.duration_ns, "sglang server", own.span_id)
+        for each in slices[:3]
+    ]
+    wanted = with_figures(one, together(records))
+    assert wanted.timeline.queue is not None
+    assert differences(store, [wanted]) == {}
+    assert told_by(store, one) == ["row", "engine"]
+
+
+def test_the_wait_of_a_second_leg_is_stored(store):
+    """Prefill on one engine and decode on another: the second's wait is in `first_chunk`."""
+    one = row(response_id="chatcmpl-legs")
+    legs = [
+        plugin_span("chatcmpl-legs", queue=0.05, prefill=0.8, decode=0.0, replica="p"),
+        plugin_span("chatcmpl-legs", queue=0.22, prefill=0.015, decode=3.0, replica="d"),
+    ]
+
+    in_batches(store, [one, *legs], 1, batches=3)
+
+    [wanted] = joined([one], [read_plugin_span(each.attributes) for each in legs])
+    assert wanted.timeline.kv_transfer is not None
+    assert differences(store, [wanted]) == {}
+
+
+def test_llm_ds_sidecar_is_a_gateway(store):
+    """What it took itself is its coordination; what it waited for is the engines'."""
+    one = row(gateway=None)
+    sidecar = span(
+        "decode",
+        {
+            "llm_d.pd_proxy.coordinator_overhead_ms": 12.5,
+            "llm_d.pd_proxy.prefill_duration_ms": 855.0,
+            "llm_d.pd_proxy.true_ttft_ms": 870.0,
+        },
+        trace_id=one.trace_id,
+        parent=one.span_id,
+        service="sidecar",
+    )
+
+    in_batches(store, [one, sidecar], 1, batches=2)
+
+    known = one.timeline.gateway or Reported(12_500_000, "server_timing")
+    wanted = replace(one, timeline=replace(one.timeline, gateway=known), gateway="llm_d")
+    assert differences(store, [wanted]) == {}
 
 
 def test_requests_of_one_turn_keep_their_engines_apart(store):

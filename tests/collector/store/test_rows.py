@@ -18,6 +18,7 @@ WORDS = [field.name for field in FIELDS if field.type in {"LowCardinality(String
 COUNTS = [
     "http_status", "attempts", "prompt_tokens", "cached_tokens", "output_tokens", "chunks",
     "burst_chunks", "preemptions", "spec_drafted", "spec_accepted", "tool_calls", "tool_wall_s",
+    "cache_write_tokens", "reasoning_tokens", "max_tokens", "inference_calls",
     "tool_serial_s", "tool_critical_path_s", "tool_serial_loss_s", "weight", "cache_hit", "nested",
 ]  # fmt: skip
 FLOATS = [
@@ -34,6 +35,7 @@ REPORTS = {
     "reported_prefill": "prefill",
     "reported_decode": "engine_decode",
     "first_chunk_frontend": "frontend",
+    "first_chunk_kv_transfer": "kv_transfer",
 }
 PARTS = ["client_wait", "dns", "connect", "tls", "handshake", "send", "rtt"]
 COLUMNS = [
