@@ -378,14 +378,24 @@ DERIVED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientMetrics:
-    """Names of OpenTelemetry's GenAI client metrics; empty = this version has no such metric."""
+    """Names of OpenTelemetry's GenAI client metrics; empty = this version has no such metric.
+
+    Attributes:
+        schema_url: of the conventions that have these names.
+        tokens: histograms of the tokens of each request, by kind.
+        tokens_total: counters of tokens, by kind. They have an attribute for the modality, and
+            count 0 for a request without usage.
+        calls: histograms of what one turn of an agent calls, by kind.
+    """
 
     duration: str
     time_to_first_chunk: str
     time_per_output_chunk: str
+    schema_url: str
     token_usage: str = ""
     tokens: Mapping[str, str] | None = None
     tokens_total: Mapping[str, str] | None = None
+    calls: Mapping[str, str] | None = None
 
 
 # As released with semantic conventions 1.41, and emitted by everybody.
@@ -393,6 +403,7 @@ RELEASED: Final = ClientMetrics(
     duration="gen_ai.client.operation.duration",
     time_to_first_chunk="gen_ai.client.operation.time_to_first_chunk",
     time_per_output_chunk="gen_ai.client.operation.time_per_output_chunk",
+    schema_url="https://opentelemetry.io/schemas/1.41.0",
     token_usage="gen_ai.client.token.usage",  # noqa: S106 - not that kind of token
 )
 # As in the GenAI conventions' own repository, which has no release yet.
@@ -400,6 +411,7 @@ LATEST: Final = ClientMetrics(
     duration="gen_ai.client.inference.duration",
     time_to_first_chunk="gen_ai.client.inference.time_to_first_chunk",
     time_per_output_chunk="gen_ai.client.inference.time_per_output_chunk",
+    schema_url="https://opentelemetry.io/schemas/gen-ai/1.42.0",
     tokens={
         "input": "gen_ai.client.inference.operation.input_tokens",
         "output": "gen_ai.client.inference.operation.output_tokens",
@@ -408,14 +420,25 @@ LATEST: Final = ClientMetrics(
         "input": "gen_ai.client.inference.usage.input_tokens",
         "output": "gen_ai.client.inference.usage.output_tokens",
         "cached": "gen_ai.client.inference.usage.cache_read.input_tokens",
+        "cache_write": "gen_ai.client.inference.usage.cache_write.input_tokens",
+        "reasoning": "gen_ai.client.inference.usage.reasoning.output_tokens",
+    },
+    calls={
+        "inference_calls": "gen_ai.invoke_agent.inference_calls",
+        "tool_calls": "gen_ai.invoke_agent.tool_calls",
     },
 )
+# What the conventions want known of tokens; providers' answers seldom say it.
+MODALITY: Final = "gen_ai.token.modality"
+UNKNOWN_MODALITY: Final = "unknown"
+CALL_UNITS: Final = {"inference_calls": "{inference_call}", "tool_calls": "{tool_call}"}
 # The same in both.
 AGENT_DURATION: Final = "gen_ai.invoke_agent.duration"
 TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 # Bucket bounds the conventions advise, in seconds and in tokens.
 DURATION_BOUNDS_S: Final = tuple(0.01 * 2**power for power in range(14))
 TOKEN_BOUNDS: Final = tuple(4**power for power in range(14))
+CALL_BOUNDS: Final = tuple(2**power for power in range(8))
 
 _OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 

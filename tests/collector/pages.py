@@ -50,6 +50,39 @@ vllm:avg_prompt_throughput_toks_per_s{{{_M}}} 12.0
 _E: Final = 'engine="0",model_name="m"'
 
 
+def vllm_0_33() -> str:
+    """Return a real page of 0.32 with the families of KV connectors that 0.33 added."""
+    counters = {
+        "mooncake_num_failed_transfers": 0, "mooncake_num_failed_recvs": 1,
+        "mooncake_num_kv_expired_reqs": 2, "umbp_transfer_submitted": 41,
+        "umbp_transfer_completed": 40, "umbp_transfer_failed": 1, "umbp_transfer_bytes": 4096,
+    }  # fmt: skip
+    added = [
+        "# TYPE vllm:num_requests_kv_fetch_by_stage gauge",
+        *(
+            f'vllm:num_requests_kv_fetch_by_stage{{{_E},stage="{stage}"}} {n}'
+            for stage, n in (("waiting_to_start", 1), ("in_progress", 3), ("completed_waiting", 0))
+        ),
+        *(
+            line
+            for name, n in counters.items()
+            for line in (f"# TYPE vllm:{name}_total counter", f"vllm:{name}_total{{{_E}}} {n}.0")
+        ),
+        f'vllm:kv_offload_config_info{{{_E},connector="OffloadingConnector"}} 1.0',
+    ]
+    return (
+        scrape("vllm-0.32-metrics.txt")
+        + "\n".join(added)
+        + "\n"
+        + histogram("vllm:mooncake_xfer_time_seconds", 1.5, {"0.1": 2, "+Inf": 8}, _E)
+        + histogram("vllm:mooncake_bytes_transferred", 9e9, {"1e9": 2, "+Inf": 8}, _E)
+        + histogram("vllm:mooncake_num_descriptors", 80, {"10": 8, "+Inf": 8}, _E)
+        + histogram(
+            "vllm:kv_offload_tiering_promotion_latency_seconds", 0.25, {"0.1": 4, "+Inf": 4}, _E
+        )
+    )
+
+
 def vllm_prefix(unit: str) -> str:
     """Return part of a page of V1 from 0.8.3 to 0.9.1: one name, blocks or tokens."""
     return f"""# HELP vllm:gpu_prefix_cache_queries_total Prefix cache queries, in terms of {unit}.

@@ -79,6 +79,13 @@ def test_a_real_vllm_page():
         "finished/repetition": 0.0,
         "rejected/max_num_queued_reqs": 0.0,
         "rejected/max_num_queued_tokens": 0.0,
+        **{
+            f"cached_tokens_by_source/{source}": 38400.0 if source == "device" else 0.0
+            for source in ("device", "host", "p2p", "disk", "external_unspecified")
+        },
+        "mm_cache_queries": 0.0,
+        "mm_cache_hits": 0.0,
+        "request_preemptions": (0.0, 62.0),
         "queue": (0.864701005, 62.0),
         "prefill": (2.861867995, 62.0),
         "decode": (5.985222912, 62.0),
@@ -435,6 +442,39 @@ def test_not_a_number_is_not_reported():
     )
 
     assert found == {"waiting": 1.0}
+
+
+def test_llm_ds_queue_is_in_its_processing_and_counts_once():
+    """10 s in the gateway, 9 of them in flow control: its own time is the 1 that is left."""
+    processing = pages.histogram(
+        "llm_d_epp_request_processing_duration_seconds", 10.0, {"1": 4, "+Inf": 10}
+    )
+    queue = pages.histogram(
+        "llm_d_epp_flow_control_request_queue_duration_seconds", 9.0, {"1": 5, "+Inf": 10}
+    )
+    counts = "# TYPE llm_d_epp_request_total counter\nllm_d_epp_request_total 10\n"
+
+    both = read(counts + processing + queue)
+    assert values(both)["gateway_overhead"] == (1.0, 10)
+    assert values(both)["gateway_queue"] == (9.0, 10)
+    [own] = [one.value for one in both.measured if one.signal.name == "gateway_overhead"]
+    assert isinstance(own, Distribution)
+    # Of two distributions the means alone can be subtracted.
+    assert own.bounds == (float("inf"),)
+    assert values(read(counts + processing))["gateway_overhead"] == (10.0, 10)
+
+
+def test_vllm_0_33s_connectors():
+    """The families of KV connectors that 0.33 added, on a page written by hand."""
+    reading = read(pages.vllm_0_33())
+    found = values(reading)
+
+    assert (reading.profiles, reading.oldest) == (("vllm",), (0, 33, 0))
+    assert found["kv_fetch/in_progress"] == 3.0
+    assert found["kv_transfer_time"] == (1.5, 8)
+    assert found["kv_transfer_failures/expired"] == 2.0
+    assert found["kv_transfers/completed"] == 40.0
+    assert found["kv_promotion_time"] == (0.25, 4)
 
 
 def test_a_page_no_profile_knows():

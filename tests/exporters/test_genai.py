@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from opentelemetry import metrics as otel_metrics
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsPartialSuccess,
@@ -25,6 +28,9 @@ COMMON = {
     "server.address": "10.0.0.5",
     "server.port": 8000,
 }
+MODEL = yaml.safe_load(
+    (Path(__file__).parents[1] / "semconv" / "data" / "genai_metrics.yaml").read_text()
+)
 OPT_IN = {"OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental"}
 
 
@@ -102,9 +108,67 @@ def test_the_latest_names():
         "gen_ai.client.inference.usage.input_tokens",
         "gen_ai.client.inference.usage.output_tokens",
         "gen_ai.client.inference.usage.cache_read.input_tokens",
+        "gen_ai.client.inference.usage.cache_write.input_tokens",
+        "gen_ai.client.inference.usage.reasoning.output_tokens",
     }
-    assert point(metrics["gen_ai.client.inference.usage.input_tokens"]).as_int == 1200
+    usage = metrics["gen_ai.client.inference.usage.input_tokens"]
+    assert point(usage, **{"gen_ai.token.modality": "unknown"}).as_int == 1200
     assert metrics["gen_ai.client.inference.usage.input_tokens"].sum.is_monotonic
+
+
+def latest_rows():
+    """Rows that use all there is: usage of every kind, none at all, and a turn."""
+    turn = typical(operation="invoke_agent", agent="planner", inference_calls=3, tool_calls=2)
+    failed = {"prompt_tokens": None, "output_tokens": None, "cached_tokens": None}
+    return [
+        typical(cache_write_tokens=500, reasoning_tokens=40),
+        typical(outcome="error", error_type="500", **failed),
+        turn,
+    ]
+
+
+def test_the_latest_metrics_are_the_conventions_own():
+    """Names, instruments, units, required attributes and the schema are those of the model."""
+    with http_receiver() as received:
+        sink = sink_to(received, **OPT_IN)
+        for one in latest_rows():
+            sink.write(one)
+        sink.close()
+        metrics = received.metrics()
+        scopes = received.requests[0].message.resource_metrics[0].scope_metrics
+
+    assert [scope.schema_url for scope in scopes] == [MODEL["schema_url"]]
+    assert set(metrics) == set(MODEL["metrics"])
+    for name, wanted in MODEL["metrics"].items():
+        metric = metrics[name]
+        instrument = {"sum": "counter"}.get(metric.WhichOneof("data"), metric.WhichOneof("data"))
+        assert (instrument, metric.unit) == (wanted["instrument"], wanted["unit"]), name
+        for attributes in map(dict, points(metric)):
+            assert set(wanted["required"]) <= set(attributes), name
+            assert not (wanted.get("no_error") and "error.type" in attributes), name
+    unknown = {"gen_ai.token.modality": "unknown"}
+    usage = "gen_ai.client.inference.usage"
+    assert point(metrics[f"{usage}.cache_write.input_tokens"], **unknown).as_int == 500
+    assert point(metrics[f"{usage}.reasoning.output_tokens"], **unknown).as_int == 40
+    inputs = metrics["gen_ai.client.inference.operation.input_tokens"]
+    assert (point(inputs).count, point(inputs).sum) == (1, 1200)
+    failed = point(inputs, **{"error.type": "500"})
+    assert (failed.count, failed.sum, failed.bucket_counts[0]) == (1, 0, 1)
+    (calls,) = points(metrics["gen_ai.invoke_agent.inference_calls"]).values()
+    assert (calls.count, calls.sum, list(calls.explicit_bounds)[:3]) == (1, 3, [1, 2, 4])
+
+
+def test_a_failed_request_alone_records_0():
+    """Without any usage there is a point of 0, of unknown modality."""
+    _, failed, _ = latest_rows()
+    with http_receiver() as received:
+        sink = sink_to(received, **OPT_IN)
+        sink.write(failed)
+        sink.close()
+        metrics = received.metrics()
+
+    counter = metrics["gen_ai.client.inference.usage.output_tokens"]
+    assert point(counter, **{"gen_ai.token.modality": "unknown"}).as_int == 0
 
 
 def test_errors_have_a_type():
@@ -257,6 +321,12 @@ def test_the_latest_names_through_an_applications_own_provider():
     metrics = through_provider(OPT_IN, typical())
 
     assert "gen_ai.client.inference.duration" in metrics
+    both = through_provider(OPT_IN, *latest_rows())
+    for name, wanted in MODEL["metrics"].items():
+        if "time_per_output_chunk" not in name:  # would cost a record for each chunk
+            assert both[name].unit == wanted["unit"]
+            for each in both[name].data.data_points:
+                assert set(wanted["required"]) <= set(each.attributes)
     assert "gen_ai.client.token.usage" not in metrics
     (cached,) = metrics["gen_ai.client.inference.usage.cache_read.input_tokens"].data.data_points
     assert cached.value == 1024

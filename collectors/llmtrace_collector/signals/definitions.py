@@ -98,6 +98,14 @@ _ALL: Final = (
         "preemptions", "counter", "preemptions_total", "Requests put back for lack of KV cache."
     ),
     _engine(
+        "request_preemptions",
+        "histogram",
+        "request_preemptions",
+        "How often one request was preempted.",
+    ),
+    _engine("lora_slots_used", "gauge", "lora_slots_used", "Slots for adapters in use."),
+    _engine("lora_slots", "gauge", "lora_slots", "Slots for adapters there are."),
+    _engine(
         "awake", "gauge", "awake", "1 while the engine is awake, 0 while it sleeps.", merge="mean"
     ),
     # Caches.
@@ -131,6 +139,63 @@ _ALL: Final = (
         "counter",
         "external_prefix_cache_hits_tokens_total",
         "Prompt tokens found in a KV cache outside the engine.",
+    ),
+    _engine(
+        "cached_tokens_by_source",
+        "counter",
+        "cached_prompt_tokens_by_source_total",
+        "Prompt tokens not computed, by where their KV was.",
+        label="source",
+    ),
+    _engine(
+        "mm_cache_queries",
+        "counter",
+        "multimodal_cache_queries_total",
+        "Images and other media looked up in the cache of their embeddings.",
+    ),
+    _engine(
+        "mm_cache_hits", "counter", "multimodal_cache_hits_total", "Of them, those found there."
+    ),
+    # KV blocks that come from another engine or tier.
+    _engine(
+        "kv_fetch",
+        "gauge",
+        "requests_kv_fetch",
+        "Requests whose KV blocks come from another engine, by how far they are.",
+        label="stage",
+    ),
+    _engine("kv_transfer_time", "histogram", "kv_transfer_seconds", "One transfer of KV blocks."),
+    _engine(
+        "kv_transfer_bytes",
+        "histogram",
+        "kv_transfer_bytes",
+        "Bytes of one transfer of KV blocks.",
+    ),
+    _engine(
+        "kv_transfer_failures",
+        "counter",
+        "kv_transfer_failures_total",
+        "Transfers of KV blocks that failed or came too late, by how.",
+        label="reason",
+    ),
+    _engine(
+        "kv_transfers",
+        "counter",
+        "kv_transfers_total",
+        "Transfers of KV blocks between tiers, by how they went.",
+        label="result",
+    ),
+    _engine(
+        "kv_offload_load_time",
+        "counter",
+        "kv_offload_load_seconds_total",
+        "Time spent loading KV blocks from another tier.",
+    ),
+    _engine(
+        "kv_promotion_time",
+        "histogram",
+        "kv_promotion_seconds",
+        "Moving KV blocks of one request up to the fastest tier.",
     ),
     # Speculative decoding.
     _engine("spec_drafts", "counter", "spec_decode_drafts_total", "Drafts proposed."),
@@ -237,6 +302,25 @@ _ALL: Final = (
         "decode_batch_seconds",
         "One decode of a batch, not a request.",
     ),
+    _engine(
+        "grammar_compile",
+        "histogram",
+        "grammar_compile_seconds",
+        "Compiling the grammar of a structured answer.",
+    ),
+    _engine(
+        "encoder_queue",
+        "histogram",
+        "encoder_queue_seconds",
+        "Wait of images and other media for the encoder.",
+    ),
+    _engine(
+        "scheduler_stage",
+        "counter",
+        "scheduler_stage_seconds_total",
+        "The scheduler's own time, by what it does.",
+        label="step",
+    ),
     # Gateways and routers.
     _gateway("running", "gauge", "requests_running", "Requests in the gateway's hands."),
     _gateway("waiting", "gauge", "requests_waiting", "Requests the gateway holds back."),
@@ -260,6 +344,40 @@ _ALL: Final = (
         "The gateway's own time, by its stages.",
         label="step",
     ),
+    _gateway(
+        "router_waiting",
+        "gauge",
+        "requests_waiting_for_router",
+        "Requests that wait in the router for a worker.",
+    ),
+    _gateway("tokenize", "histogram", "tokenize_seconds", "Tokenising one prompt."),
+    _gateway(
+        "scheduling", "histogram", "scheduling_seconds", "Choosing an engine for one request."
+    ),
+    _gateway(
+        "plugin",
+        "histogram",
+        "plugin_seconds",
+        "One plugin's time for one request.",
+        label="plugin",
+    ),
+    _gateway(
+        "cached_tokens", "histogram", "cached_tokens", "Prompt tokens of a request in a cache."
+    ),
+    _gateway(
+        "kv_hit_ratio",
+        "histogram",
+        "kv_hit_ratio",
+        "Share of a request's prompt that the chosen engine has cached.",
+    ),
+    _gateway(
+        "disaggregation",
+        "counter",
+        "disaggregation_decisions_total",
+        "Requests, by which of their phases run on engines apart.",
+        label="decision",
+    ),
+    _gateway("disconnected", "gauge", "disconnected_clients", "Clients that have left."),
     _gateway("ttft", "histogram", "ttft_seconds", "Time to first token as the gateway sees it."),
     _gateway("itl", "histogram", "itl_seconds", "Between outputs as the gateway sees it."),
     _gateway("tpot", "histogram", "tpot_seconds", "Time per token as the gateway sees it."),

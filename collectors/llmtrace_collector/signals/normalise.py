@@ -26,6 +26,9 @@ _MAX_TEXT: Final = 200  # characters of a label's value that are kept
 Labels = tuple[tuple[str, str], ...]
 
 
+_LESS: Final = "less"  # the part of a page's series that is taken off another
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """A histogram since its engine started.
@@ -102,6 +105,7 @@ class _Group:
     sums: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     buckets: dict[float, list[int]] = field(default_factory=dict)
+    less: list[int] = field(default_factory=list)
     bounds: tuple[float, ...] = ()
     # Picks sum, count and the buckets in order, where there is one slot for each; else `None`.
     pick: Callable[[list[float | None]], tuple[Any, ...]] | None = None
@@ -110,7 +114,11 @@ class _Group:
         """Fix the order of the buckets."""
         self.bounds = tuple(sorted(self.buckets))
         slots = [self.buckets[bound] for bound in self.bounds]
-        if all(len(one) == 1 for one in slots) and len(self.sums) == len(self.counts) == 1:
+        if self.less:
+            # Of two distributions the means alone can be subtracted.
+            self.buckets = {one: s for one, s in self.buckets.items() if one == _INFINITY}
+            self.bounds = tuple(self.buckets)
+        elif all(len(one) == 1 for one in slots) and len(self.sums) == len(self.counts) == 1:
             self.pick = itemgetter(self.sums[0], self.counts[0], *(one[0] for one in slots))
 
 
@@ -313,12 +321,16 @@ def _hits(page: _Page, signal: Signal, family: Family) -> list[_Hit]:
         return []
     factor = family.factor * (page.block_size or 1.0 if family.per_block else 1.0)
     parts = ("_bucket", "_sum", "_count") if signal.kind == "histogram" else ("",)
-    return [
+    found = [
         _Hit(slot, series, part, family, factor)
         for part in parts
         for slot, series in page.by_name.get(family.name + part, ())
         if all(series.labels.get(label) == value for label, value in family.where)
     ]
+    if found and family.less is not None:
+        own = page.by_name.get(f"{family.less}_sum", ())
+        found += [_Hit(slot, series, _LESS, family, factor) for slot, series in own]
+    return found
 
 
 def _help_has(page: _Page, family: Family) -> bool:
@@ -377,6 +389,8 @@ def _groups(profile: Profile, chosen: Mapping[str, list[_Hit]]) -> list[_Group]:
                 group.sums.append(hit.slot)
             elif hit.part == "_count":
                 group.counts.append(hit.slot)
+            elif hit.part == _LESS:
+                group.less.append(hit.slot)
             else:
                 group.values.append(hit.slot)
     for group in groups.values():
@@ -515,6 +529,7 @@ def _distribution(
         if not sums or not numbers:
             return None
         total, count = sum(sums), sum(numbers)
+        total = max(0.0, total - sum(values[slot] or 0.0 for slot in group.less))
         counts = tuple(
             sum(v for v in (values[slot] for slot in group.buckets[bound]) if v is not None)
             for bound in group.bounds

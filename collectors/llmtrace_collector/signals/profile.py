@@ -49,7 +49,7 @@ _PROFILE_KEYS: Final = (
 )  # fmt: skip
 _FAMILY_KEYS: Final = (
     "name", "evidence", "since", "until", "unit", "where", "label", "say", "also", "help",
-    "per_block", "when", "note",
+    "per_block", "less", "when", "note",
 )  # fmt: skip
 _ADVICE_KEYS: Final = ("set", "why", "since", "probe", "signal", "finest_s")
 
@@ -69,6 +69,8 @@ class Family:
         also: given beside the one before it, not instead of it.
         help: words its HELP line must have: a name may change its unit and nothing else.
         per_block: counts blocks of the KV cache, not tokens.
+        less: a histogram whose time is in this one's too, and is taken off: of two distributions
+            only the means can be subtracted, so that no buckets are left.
         when: it is there only under this condition, so missing is no surprise.
     """
 
@@ -83,6 +85,7 @@ class Family:
     also: bool = False
     help: str | None = None
     per_block: bool = False
+    less: str | None = None
     when: str | None = None
     note: str | None = None
 
@@ -161,7 +164,12 @@ def _sample_names_of(engine: tuple[tuple[str, str], ...]) -> frozenset[str]:
 
 
 def _sample_names(profile: Profile) -> frozenset[str]:
-    wanted = tuple((signal.kind, family.name) for signal, _, family in profile.families())
+    wanted = tuple(
+        (signal.kind, name)
+        for signal, _, family in profile.families()
+        for name in (family.name, family.less)
+        if name is not None
+    )
     info = (("info", profile.block_size[0]),) if profile.block_size else ()
     return _sample_names_of(wanted + info)
 
@@ -405,12 +413,15 @@ def _family(read: _Reader, value: Any, key: str, signal: Signal, *, first: bool)
         say=read.maybe_text(found.get("say"), f"{key}.say"),
         also=read.flag(found.get("also", False), f"{key}.also"),
         help=read.maybe_text(found.get("help"), f"{key}.help"),
+        less=None if found.get("less") is None else read.name(found["less"], f"{key}.less"),
         per_block=read.flag(found.get("per_block", False), f"{key}.per_block"),
         when=read.maybe_text(found.get("when"), f"{key}.when"),
         note=read.maybe_text(found.get("note"), f"{key}.note"),
     )
     if family.also and first:
         raise read.wrong(f"{key}.also", "there is none before it that it could be beside")
+    if family.less is not None and signal.kind != "histogram":
+        raise read.wrong(f"{key}.less", f"{signal.name} is no histogram")
     if family.since and family.until and family.since > family.until:
         raise read.wrong(f"{key}.until", "is before since")
     if (family.label is None and family.say is None) == (signal.label is not None):

@@ -6,6 +6,7 @@ Nothing is estimated: every bound the conventions advise is a bound of the aggre
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from opentelemetry.sdk.metrics.export import (
@@ -23,6 +24,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from llmtrace.exporters.genai_metrics.instruments import (
     metric_attributes,
+    token_attributes,
     tool_attributes,
     turn_attributes,
 )
@@ -31,6 +33,8 @@ from llmtrace.exporters.prometheus.agent_metrics import Agents, ToolLabels, Turn
 from llmtrace.exporters.prometheus.aggregate import Aggregate, Cell, Histogram, Labels, fold
 from llmtrace.semconv.attributes import (
     AGENT_DURATION,
+    CALL_BOUNDS,
+    CALL_UNITS,
     DURATION_BOUNDS_S,
     SCOPE,
     TOKEN_BOUNDS,
@@ -72,9 +76,9 @@ def metrics_data(
         metrics = by_service.setdefault(service, {})
         for name, point in _points(cell, dict(attributes), names, span):
             metrics.setdefault(name, []).append(point)
-    for service, name, point in _agent_points(agents, span, reset=delta):
+    for service, name, point in _agent_points(agents, names, span, reset=delta):
         by_service.setdefault(service, {}).setdefault(name, []).append(point)
-    scope = InstrumentationScope(SCOPE)
+    scope = InstrumentationScope(SCOPE, schema_url=names.schema_url)
     return MetricsData(
         [
             ResourceMetrics(
@@ -82,8 +86,11 @@ def metrics_data(
                 scope_metrics=[
                     ScopeMetrics(
                         scope=scope,
-                        metrics=[_metric(name, points, kind) for name, points in metrics.items()],
-                        schema_url="",
+                        metrics=[
+                            _metric(name, _added_up(points), kind, names)
+                            for name, points in metrics.items()
+                        ],
+                        schema_url=names.schema_url,
                     )
                 ],
                 schema_url="",
@@ -91,6 +98,20 @@ def metrics_data(
             for service, metrics in by_service.items()
         ]
     )
+
+
+def _added_up(points: list[Point]) -> list[Point]:
+    """Add up counters of the same attributes, as of requests that failed and that did not."""
+    found: dict[tuple[tuple[str, Any], ...], Point] = {}
+    for number, point in enumerate(points):
+        if not isinstance(point, NumberDataPoint):
+            found[("", number),] = point
+            continue
+        key = tuple(sorted((point.attributes or {}).items()))
+        before = found.get(key)
+        more = before.value if isinstance(before, NumberDataPoint) else 0
+        found[key] = replace(point, value=point.value + more)
+    return list(found.values())
 
 
 def _key(labels: Labels) -> Key:
@@ -106,11 +127,12 @@ def _key(labels: Labels) -> Key:
 
 
 def _agent_points(
-    agents: Agents, span: tuple[int, int], *, reset: bool
+    agents: Agents, names: ClientMetrics, span: tuple[int, int], *, reset: bool
 ) -> Iterator[tuple[str, str, Point]]:
     """Yield the service, name and point of each metric of turns and tool calls."""
+    turns = agents.turns.by(_turn_key, reset=reset)
     for name, cells in (
-        (AGENT_DURATION, agents.turns.by(_turn_key, reset=reset)),
+        (AGENT_DURATION, turns),
         (TOOL_DURATION, agents.tools.by(_tool_key, reset=reset)),
     ):
         for (service, attributes), cell in cells.items():
@@ -118,6 +140,12 @@ def _agent_points(
             counts, total = fold(duration, _BOUNDS_NS), duration.total / _NS
             point = _histogram(counts, DURATION_BOUNDS_S, total, dict(attributes), span)
             yield service, name, point
+    for (service, attributes), cell in turns.items():
+        for kind, name in (names.calls or {}).items():
+            if cell[kind].count:
+                calls = cell[kind]
+                point = _histogram(calls.counts, CALL_BOUNDS, calls.total, dict(attributes), span)
+                yield service, name, point
 
 
 def _turn_key(labels: TurnLabels) -> Key:
@@ -143,23 +171,29 @@ def _points(
             total = seconds.total / _NS
             yield name, _histogram(counts, DURATION_BOUNDS_S, total, attributes, span)
     for kind, tokens in (("input", cell.input_tokens), ("output", cell.output_tokens)):
-        if not tokens.count:
-            continue
-        if names.token_usage:
+        if names.token_usage and tokens.count:
             typed = {**attributes, "gen_ai.token.type": kind}
-            yield names.token_usage, _of_tokens(tokens, typed, span)
+            yield names.token_usage, _of_tokens(tokens, 0, typed, span)
         if names.tokens is not None:
-            yield names.tokens[kind], _of_tokens(tokens, attributes, span)
-        if names.tokens_total is not None:
-            yield names.tokens_total[kind], _sum(tokens.total, attributes, span)
-    if names.tokens_total is not None and cell.cached_tokens:
-        yield names.tokens_total["cached"], _sum(cell.cached_tokens, attributes, span)
+            # A request without usage counts as one of 0 tokens.
+            without = cell.requests - tokens.count
+            yield names.tokens[kind], _of_tokens(tokens, without, attributes, span)
+    totals = {
+        "input": cell.input_tokens.total,
+        "output": cell.output_tokens.total,
+        "cached": cell.cached_tokens,
+        "cache_write": cell.cache_write_tokens,
+        "reasoning": cell.reasoning_tokens,
+    }
+    for kind, name in (names.tokens_total or {}).items():
+        yield name, _sum(totals[kind], token_attributes(attributes), span)
 
 
 def _of_tokens(
-    tokens: Histogram, attributes: Mapping[str, Any], span: tuple[int, int]
+    tokens: Histogram, zeros: int, attributes: Mapping[str, Any], span: tuple[int, int]
 ) -> HistogramDataPoint:
-    return _histogram(tokens.counts, TOKEN_BOUNDS, tokens.total, attributes, span)
+    counts = [tokens.counts[0] + zeros, *tokens.counts[1:]]
+    return _histogram(counts, TOKEN_BOUNDS, tokens.total, attributes, span)
 
 
 def _histogram(
@@ -189,12 +223,15 @@ def _sum(value: int, attributes: Mapping[str, Any], span: tuple[int, int]) -> Nu
     )
 
 
-def _metric(name: str, points: list[Any], kind: AggregationTemporality) -> Metric:
+def _metric(
+    name: str, points: list[Any], kind: AggregationTemporality, names: ClientMetrics
+) -> Metric:
     counter = isinstance(points[0], NumberDataPoint)
     data: Any = (
         Sum(points, aggregation_temporality=kind, is_monotonic=True)
         if counter
         else HistogramData(points, aggregation_temporality=kind)
     )
-    unit = "{token}" if "token" in name else "s"
+    units = {called: CALL_UNITS[kind] for kind, called in (names.calls or {}).items()}
+    unit = units.get(name, "{token}" if "token" in name else "s")
     return Metric(name=name, description="", unit=unit, data=data)

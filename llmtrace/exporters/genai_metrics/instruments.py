@@ -9,16 +9,22 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from llmtrace.core.span import Span
 from llmtrace.semconv.attributes import (
     AGENT_DURATION,
+    CALL_BOUNDS,
+    CALL_UNITS,
     DURATION_BOUNDS_S,
     EXECUTE_TOOL,
+    MODALITY,
     TOKEN_BOUNDS,
     TOOL_DURATION,
     TOOL_NAME,
+    UNKNOWN_MODALITY,
     ClientMetrics,
 )
 from llmtrace.semconv.convert import split_server
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from opentelemetry.context import Context
     from opentelemetry.metrics import Counter, Histogram, Meter
 
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
 _NS: Final = 1_000_000_000
 # What the conventions call an error of unknown type.
 _UNTYPED: Final = {"error": "_OTHER", "timeout": "timeout", "truncated": "truncated"}
+
+_ERROR_TYPE: Final = "error.type"
 
 Attributes = dict[str, str | int]
 
@@ -47,6 +55,12 @@ def metric_attributes(
     return attributes | _error(outcome, error_type)
 
 
+def token_attributes(attributes: Mapping[str, str | int]) -> Attributes:
+    """Return the attributes of a counter of tokens: with their modality, and without an error."""
+    kept: Attributes = {name: value for name, value in attributes.items() if name != _ERROR_TYPE}
+    return kept | {MODALITY: UNKNOWN_MODALITY}
+
+
 def turn_attributes(agent: str, outcome: str, error_type: str) -> Attributes:
     """Do the same for a turn of an agent."""
     named: Attributes = {"gen_ai.agent.name": agent} if agent else {}
@@ -62,14 +76,15 @@ def tool_attributes(tool: str, outcome: str, error_type: str) -> Attributes:
 def _error(outcome: str, error_type: str) -> Attributes:
     if outcome not in _UNTYPED:  # a cancelled request did what its client wanted
         return {}
-    return {"error.type": error_type or _UNTYPED[outcome]}
+    return {_ERROR_TYPE: error_type or _UNTYPED[outcome]}
 
 
 class Instruments:
     """The GenAI client metrics as instruments of a meter; one record a row and metric."""
 
     __slots__ = (
-        "_duration", "_first_chunk", "_token_types", "_tokens", "_tool", "_totals", "_turn",
+        "_calls", "_duration", "_first_chunk", "_token_types", "_tokens", "_tool", "_totals",
+        "_turn",
     )  # fmt: skip
 
     def __init__(self, meter: Meter, names: ClientMetrics) -> None:
@@ -88,6 +103,15 @@ class Instruments:
             self._tokens[kind] = _tokens(meter, name)
         for kind, name in (names.tokens_total or {}).items():
             self._totals[kind] = meter.create_counter(name, "{token}", "Tokens used.")
+        self._calls = {
+            kind: meter.create_histogram(
+                name,
+                CALL_UNITS[kind],
+                "What one turn of an agent called.",
+                explicit_bucket_boundaries_advisory=CALL_BOUNDS,
+            )
+            for kind, name in (names.calls or {}).items()
+        }
         self._token_types = bool(names.token_usage)
 
     def record(self, row: Row | Span) -> None:
@@ -99,6 +123,9 @@ class Instruments:
         if row.is_turn:
             attributes = turn_attributes(row.agent or "", row.outcome, row.error_type or "")
             self._turn.record(row.e2e_s, attributes, context)
+            for kind, histogram in self._calls.items():
+                if (calls := getattr(row, kind)) is not None:
+                    histogram.record(calls, attributes, context)
             return
         attributes = metric_attributes(
             operation=row.operation,
@@ -111,18 +138,24 @@ class Instruments:
         self._duration.record(row.e2e_s, attributes, context)
         if row.ttft_ns is not None:
             self._first_chunk.record(row.ttft_ns / _NS, attributes, context)
+        self._record_tokens(row, attributes, context)
+
+    def _record_tokens(self, row: Row, attributes: Attributes, context: Context) -> None:
+        """Record the tokens of a request; without usage the latest conventions want a 0."""
         for kind, count in (
             ("input", row.prompt_tokens),
             ("output", row.output_tokens),
             ("cached", row.cached_tokens),
+            ("cache_write", row.cache_write_tokens),
+            ("reasoning", row.reasoning_tokens),
         ):
-            if count is None:
+            if count is None and self._token_types:
                 continue
             if (histogram := self._tokens.get(kind)) is not None:
                 typed = {"gen_ai.token.type": kind} if self._token_types else {}
-                histogram.record(count, {**attributes, **typed}, context)
+                histogram.record(count or 0, {**attributes, **typed}, context)
             if (counter := self._totals.get(kind)) is not None:
-                counter.add(count, attributes)
+                counter.add(count or 0, token_attributes(attributes))
 
     def _record_tool(self, span: Span, context: Context) -> None:
         of_span = span.attributes

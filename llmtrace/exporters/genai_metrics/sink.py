@@ -111,7 +111,8 @@ class GenAISink:
         # Until an application sets its own, OpenTelemetry's global one is a private proxy.
         theirs = not type(provider).__module__.startswith("opentelemetry.metrics")
         if theirs:
-            self._instruments = Instruments(provider.get_meter(SCOPE), self._names)
+            meter = provider.get_meter(SCOPE, schema_url=self._names.schema_url)
+            self._instruments = Instruments(meter, self._names)
         self._decided = True
 
     def _export(self) -> None:

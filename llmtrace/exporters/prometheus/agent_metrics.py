@@ -13,7 +13,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.exporters.after_fork import restart_after_fork
 from llmtrace.exporters.prometheus.aggregate import OTHER, Histogram, mark_of
 from llmtrace.exporters.prometheus.buckets import LATENCY_S
-from llmtrace.semconv.attributes import TOOL_NAME
+from llmtrace.semconv.attributes import CALL_BOUNDS, TOOL_NAME
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _NS: Final = 1_000_000_000
 # Turns may take minutes.
 _EDGES: Final = tuple(round(bound * _NS) for bound in LATENCY_S)
+_COUNTS: Final = ("inference_calls", "tool_calls")
 _MAX_LABEL_SETS: Final = 200
 
 
@@ -86,7 +87,9 @@ class _Cells(Generic[L]):
         return self._cells.setdefault(labels, self._empty())
 
     def _empty(self) -> Cell:
-        return {name: Histogram(_EDGES) for name in self._names}
+        return {
+            name: Histogram(CALL_BOUNDS if name in _COUNTS else _EDGES) for name in self._names
+        }
 
     def by(self, key: Callable[[L], K], *, reset: bool = False) -> dict[K, Cell]:
         """Return what was counted, added up by what `key` makes of the labels."""
@@ -105,13 +108,14 @@ class Agents:
     """Turns and tool calls, counted.
 
     Attributes:
-        turns: their `duration` and, of those with tools, what these lost by taking turns, `loss`.
+        turns: their `duration`, their `inference_calls` and `tool_calls` and, of those with tools,
+            what these lost by taking turns, `loss`.
         tools: their `duration`.
     """
 
     def __init__(self, *, tenants: bool = False) -> None:
         self._tenants = tenants
-        self.turns: _Cells[TurnLabels] = _Cells("duration", "loss")
+        self.turns: _Cells[TurnLabels] = _Cells("duration", "loss", *_COUNTS)
         self.tools: _Cells[ToolLabels] = _Cells("duration")
 
     def turn(self, row: Row) -> None:
@@ -126,6 +130,7 @@ class Agents:
             row.error_type or "",
         )
         values = {"duration": row.e2e_ns}
+        values |= {name: n for name in _COUNTS if (n := getattr(row, name)) is not None}
         if row.tool_calls and row.tool_serial_loss_s is not None:
             values["loss"] = round(row.tool_serial_loss_s * _NS)
         self.turns.observe(labels, values, mark_of(row))

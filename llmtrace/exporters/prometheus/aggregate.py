@@ -123,14 +123,14 @@ class Cell:
     """
 
     __slots__ = (
-        "bands", "cache_hits", "cached_tokens", "client", "e2e", "gaps", "input_tokens",
-        "output_tokens", "phases", "requests", "retries", "stage_sources", "stages",
-        "streamed", "tpot", "ttft",
+        "bands", "cache_hits", "cache_write_tokens", "cached_tokens", "client", "e2e", "gaps",
+        "input_tokens", "output_tokens", "phases", "reasoning_tokens", "requests", "retries",
+        "stage_sources", "stages", "streamed", "tpot", "ttft",
     )  # fmt: skip
 
     def __init__(self, bounds: Mapping[str, Sequence[int]], *, ours: bool) -> None:
         self.requests = self.cached_tokens = self.retries = self.client = 0
-        self.cache_hits = self.streamed = 0
+        self.cache_hits = self.streamed = self.cache_write_tokens = self.reasoning_tokens = 0
         self.e2e = Histogram(bounds["e2e"])
         self.ttft = Histogram(bounds["ttft"])
         self.tpot = Histogram(bounds["tpot"])
@@ -155,8 +155,10 @@ class Cell:
         if row.prompt_tokens is not None:
             self.input_tokens.observe(row.prompt_tokens, mark)
             self.cached_tokens += row.cached_tokens or 0
+            self.cache_write_tokens += row.cache_write_tokens or 0
         if row.output_tokens is not None:
             self.output_tokens.observe(row.output_tokens, mark)
+            self.reasoning_tokens += row.reasoning_tokens or 0
         self.retries += row.attempts - 1
         if self.stages:
             self._ours(row, mark)
@@ -210,6 +212,8 @@ class Cell:
         """Add everything another cell of the same aggregate counted."""
         self.requests += other.requests
         self.cached_tokens += other.cached_tokens
+        self.cache_write_tokens += other.cache_write_tokens
+        self.reasoning_tokens += other.reasoning_tokens
         for name in ("e2e", "ttft", "tpot", "gaps", "input_tokens", "output_tokens"):
             getattr(self, name).add(getattr(other, name))
         for stage, histogram in other.stages.items():

@@ -352,7 +352,7 @@ def test_sglangs_stages_come_from_its_stage_spans(store, slices_first):
     wanted = with_figures(one, together(records))
     assert wanted.timeline.queue is not None
     assert differences(store, [wanted]) == {}
-    assert told_by(store, one) == ["row", "engine"]
+    assert reported_by(store, one) == ["row", "engine"]
 
 
 def test_the_wait_of_a_second_leg_is_stored(store):
