@@ -20,6 +20,7 @@ from llmtrace.cli.compare import add_compare
 from llmtrace.cli.completion import SHELLS, completion
 from llmtrace.cli.dashboards import add_dashboards
 from llmtrace.cli.demo import add_demo
+from llmtrace.cli.explain import add_explain
 from llmtrace.cli.kv import add_kv
 from llmtrace.cli.parser import Parser
 from llmtrace.cli.rows import add_rows, add_semconv, add_waterfall
@@ -141,7 +142,7 @@ def _version(options: argparse.Namespace) -> None:
 _GROUPS: Final[Mapping[str, Sequence[Callable[[Commands], None]]]] = {
     "Start": (add_demo, _add_help),
     "Look": (add_waterfall, add_rows, add_top),
-    "Investigate": (add_triage, add_budget, add_doctor),
+    "Investigate": (add_triage, add_explain, add_budget, add_doctor),
     "Measure a change": (add_compare, add_kv),
     "Operate": (add_collect, add_dashboards, add_slo, add_schema, add_migrate, add_quarantine),
     "Develop": (add_simulate, add_semconv, _add_completion, _add_version),

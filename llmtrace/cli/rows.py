@@ -7,17 +7,20 @@ import shutil
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from llmtrace.cli.arguments import (
     Commands,
     add_command,
-    add_rows_file,
+    add_token_file,
     point_in_time,
     positive,
 )
-from llmtrace.core.row import Row
+from llmtrace.cli.explain import choose, find
 from llmtrace.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from llmtrace.core.row import Row
 
 _WIDEST: Final = 120
 
@@ -30,14 +33,20 @@ def add_waterfall(commands: Commands) -> None:
         _waterfall,
         "draw where the time of one request went",
         "Draw where the time of one request went, from rows such as `llmtrace demo --rows-out` "
-        "writes.",
+        "writes, or by its id from a running collector.",
         examples=(
+            "llmtrace waterfall chatcmpl-123 --url http://127.0.0.1:4319",
             "llmtrace waterfall rows.jsonl",
             "llmtrace waterfall rows.jsonl --request chatcmpl-123",
         ),
         docs="stages.md",
     )
-    add_rows_file(waterfall)
+    waterfall.add_argument(
+        "source", metavar="ROWS|ID",
+        help="file of rows, one JSON object a line; with --url, a request, response or trace id",
+    )  # fmt: skip
+    waterfall.add_argument("--url", metavar="URL", help="address of the collector that has it")
+    add_token_file(waterfall, "collector")
     which = waterfall.add_mutually_exclusive_group()
     which.add_argument(
         "--slowest", action="store_true", help="the request that took longest (the default)"
@@ -49,7 +58,16 @@ def add_waterfall(commands: Commands) -> None:
 
 def _waterfall(options: argparse.Namespace) -> None:
     width = min(shutil.get_terminal_size().columns, _WIDEST)
-    print(redraw(options.file, options.request, width))
+    if options.url is None:
+        if options.token_file is not None:
+            raise ConfigError("--token-file is a collector's: give its --url as well")
+        print(redraw(Path(options.source), options.request, width))
+        return
+    if options.request is not None or options.slowest:
+        raise ConfigError("with --url the request is the ID alone: leave out --request, --slowest")
+    from llmtrace.api_clients.collector_client import Collector
+
+    print(drawn(find(Collector(options.url, options.token_file), options.source), width))
 
 
 def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
@@ -65,7 +83,6 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
         DataError: it holds no rows, or not this request.
     """
     from llmtrace.dataset.jsonl import read_rows
-    from llmtrace.exporters.console.sink import waterfall
 
     rows = read_rows(path)
     if not rows:
@@ -76,19 +93,21 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
         what = "requests and turns" if any(row.is_turn for row in rows) else "requests"
         heading = f"the slowest of {len(rows)} {what}"
     else:
-        row = _find(path, rows, request)
+        row = choose(rows, request, str(path))
+        return drawn(row, width)
+    return drawn(row, width, heading)
+
+
+def drawn(row: Row, width: int, heading: str | None = None) -> str:
+    """Draw a request as a waterfall below a heading; default: its id."""
+    from llmtrace.core.sanitize import printable
+    from llmtrace.exporters.console.sink import waterfall
+
+    if heading is None:
         name = row.request_id or row.response_id or row.trace_id
-        heading = f"{'turn' if row.is_turn else 'request'} {name}"
+        heading = printable(f"{'turn' if row.is_turn else 'request'} {name}")
     simulated = ", to a SIMULATED engine" if row.attributes.get("simulated") is True else ""
     return f"{heading}{simulated}\n\n{waterfall(row, width)}"
-
-
-def _find(path: Path, rows: list[Row], request: str) -> Row:
-    found = [row for row in rows if request in {row.request_id, row.response_id, row.trace_id}]
-    if found:  # a trace has several rows: the one that the others lie in
-        return next((row for row in found if not row.nested), found[0])
-    msg = f"{path}: none of its {len(rows)} rows has the request, response or trace id {request!r}"
-    raise DataError(msg)
 
 
 def add_rows(commands: Commands) -> None:

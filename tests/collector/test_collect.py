@@ -154,6 +154,17 @@ def test_what_an_engine_tells_is_joined(collector):
     assert {span["service"] for span in trace["spans"]} == {"joined", "vllm"}
 
 
+def test_a_request_by_any_of_its_ids(collector):
+    """The request's, the response's and the trace's id all find it; `explain` reads it there."""
+    row = next(row for row in SENT["figures"] if row.request_id)
+    stored(collector, "figures", 20)
+
+    for name in filter(None, (row.request_id, row.response_id, row.trace_id)):
+        found = collector.json(f"/api/v1/requests/{name}")["rows"]
+        assert row.span_id in [one["span_id"] for one in found]
+    assert main(["explain", str(row.request_id), "--url", collector.web]) == 0
+
+
 def test_figures_of_many(collector):
     """Percentiles a minute, the slowest, and the sources."""
     stored(collector, "figures", 20)
@@ -180,6 +191,8 @@ def test_figures_of_many(collector):
         ("/api/v1/slowest?by=luck", 400, "by: 'luck' is not one of e2e"),
         ("/api/v1/traces/xyz", 400, "a trace id is 32 hexadecimal digits"),
         (f"/api/v1/traces/{'f' * 32}", 404, "no trace"),
+        ("/api/v1/requests/nothing", 404, "no request nothing is stored"),
+        (f"/api/v1/requests/{'x' * 600}", 400, "an id has 512 characters at most"),
         ("/api/v1/live?budget=none", 400, "no budget is called so; there are dialogue"),
         ("/api/v1/nothing", 404, "nothing answers GET there"),
     ],

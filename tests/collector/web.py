@@ -91,11 +91,12 @@ async def listening(handle: Handler) -> AsyncIterator[str]:
 
 @contextmanager
 def serving(answers: dict[str, tuple[int, str]]) -> Iterator[str]:
-    """Serve texts by their path from a thread; yield `http://host:port`."""
+    """Serve texts by their path, with or without the query; yield `http://host:port`."""
 
     class Pages(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = answers.get(self.path, (404, "not found"))
+            path = self.path if self.path in answers else self.path.partition("?")[0]
+            status, body = answers.get(path, (404, "not found"))
             raw = body.encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(raw)))

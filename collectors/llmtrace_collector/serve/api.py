@@ -93,6 +93,7 @@ class Api:
                 Route("/events", self._answering(self._tell), methods=["POST"]),
                 Route("/stages", self._answering(self._stages)),
                 Route("/traces/{trace_id}", self._answering(self._trace)),
+                Route("/requests/{id}", self._answering(self._request)),
                 Route("/slowest", self._answering(self._slowest)),
                 Route("/coverage", self._answering(self._coverage)),
                 Route("/quarantine", self._answering(self._quarantined), methods=["GET"]),
@@ -213,6 +214,14 @@ class Api:
         if not found["rows"] and not found["spans"]:
             return _error(404, f"no trace {wanted} is stored")
         return JSONResponse(found)
+
+    async def _request(self, request: Request) -> Response:
+        name = query_params.identifier(request.path_params["id"])
+        query_params.known(request.query_params, frozenset())
+        found = await self._ask(lambda: read.request(self._store, name), request)
+        if not found:
+            return _error(404, f"no request {name} is stored")
+        return JSONResponse({"rows": found})
 
     async def _slowest(self, request: Request) -> Response:
         given = dict(request.query_params)

@@ -17,6 +17,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MAX_S: Final = 400 * 86_400
 _HOUR_NS: Final = 3600 * _NS
 _MAX_TEXT: Final = 256
+_MAX_ID: Final = 512  # as the store keeps them
 _MAX_UNIX_S: Final = 9_000_000_000
 _CURSOR: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{32}):([0-9a-f]{16})")
 _TRACE: Final = re.compile(r"[0-9a-f]{32}")
@@ -153,3 +154,14 @@ def trace_id(text: str) -> str:
     if _TRACE.fullmatch(text.lower()) is None:
         raise QuestionError("a trace id is 32 hexadecimal digits")
     return text.lower()
+
+
+def identifier(text: str) -> str:
+    """Read the id of a request, response or trace.
+
+    Raises:
+        QuestionError: it is longer than any.
+    """
+    if len(text) > _MAX_ID:
+        raise QuestionError(f"an id has {_MAX_ID} characters at most")
+    return text.lower() if _TRACE.fullmatch(text.lower()) else text

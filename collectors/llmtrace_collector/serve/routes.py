@@ -12,6 +12,7 @@ ADDRESSES: Final = (
     ("/api/v1/events", "GET, POST", "deploys, scalings, changes of settings"),
     ("/api/v1/stages", "GET", "percentiles of stages and metrics, a step at a time"),
     ("/api/v1/traces/{trace_id}", "GET", "one trace: its rows and its spans"),
+    ("/api/v1/requests/{id}", "GET", "the rows with this request, response or trace id"),
     ("/api/v1/slowest", "GET", "the requests that took longest"),
     ("/api/v1/coverage", "GET", "how much of each stage is known, by source"),
     ("/api/v1/quarantine", "GET, POST", "requests that the store did not take; POST stores them"),

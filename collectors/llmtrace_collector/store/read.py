@@ -184,6 +184,16 @@ def slowest(
     return sorted(placed, key=lambda row: order[row["trace_id"], row["span_id"]])
 
 
+def request(store: Readable, name: str) -> list[dict[str, Any]]:
+    """Return the rows that have this request, response or trace id, by time."""
+    return _rows(
+        store,
+        "(trace_id = {name:String} OR request_id = {name:String} OR response_id = {name:String})"
+        f" ORDER BY start, span_id LIMIT {_MAX_ROWS}",
+        {"name": name},
+    )
+
+
 def trace(store: Readable, trace_id: str) -> dict[str, Any]:
     """Return one trace: its rows, and its spans as long as they are kept.
 
