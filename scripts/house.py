@@ -24,7 +24,8 @@ DASHBOARDS: Final = "dashboards/llmtrace_dashboards/"
 GLOSSARY: Final = "docs/glossary.md"
 _BOUND: Final = re.compile(r"\b_?(?:MOST|LEAST|LONGEST|SHORTEST|FEWEST|DEEPEST)_[A-Z_]+")
 _SHORT: Final = re.compile(r'^ +"""[^"]{1,29}"""$', re.MULTILINE)
-_SLEEP: Final = re.compile(r"(?:time|asyncio)\.sleep\(")
+# To sleep for 0 s is to let others run, and takes no time.
+_SLEEP: Final = re.compile(r"(?:time|asyncio)\.sleep\((?!0\))")
 _LONG: Final = 60
 
 
@@ -173,8 +174,8 @@ FIGURES: Final = (
     Figure("docstrings of under 30 characters", lambda: matches(_SHORT, product()), 33, 60, 171),
     Figure("test modules directly in tests/", loose_tests, 16, 10, 44),
     Figure("sleeps in unit tests", lambda: matches(_SLEEP, unit_tests()), 124, 30, 111),
-    Figure("functions of over 60 lines", long_functions, 39, 0, 37),
-    Figure("lines of the product", lines, 68_000, 63_305, 63_305),
+    Figure("functions of over 60 lines", long_functions, 37, 0, 37),
+    Figure("lines of the product", lines, 72_000, 63_305, 63_305),
 )
 
 

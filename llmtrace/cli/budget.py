@@ -28,6 +28,12 @@ def add_budget(commands: Commands) -> None:
         docs=_DOCS,
     )
     kinds = budget.add_subparsers(dest="what", metavar="WHAT", required=True)
+    _add_check(kinds)
+    _add_suggest(kinds)
+    _add_report(kinds)
+
+
+def _add_check(kinds: Commands) -> None:
     check = add_command(
         kinds,
         "check",
@@ -39,6 +45,9 @@ def add_budget(commands: Commands) -> None:
         docs=_DOCS,
     )
     check.add_argument("file", type=Path, metavar="FILE", help="budget, as YAML or JSON")
+
+
+def _add_suggest(kinds: Commands) -> None:
     suggest = add_command(
         kinds,
         "suggest",
@@ -64,6 +73,9 @@ def add_budget(commands: Commands) -> None:
     suggest.add_argument("--model", metavar="NAME", help="only this model's requests, or llama-*")
     suggest.add_argument("--route", metavar="NAME", help="only this route's requests, or v1/*")
     suggest.add_argument("--out", type=Path, metavar="FILE", help="budget file to write")
+
+
+def _add_report(kinds: Commands) -> None:
     report = add_command(
         kinds,
         "report",

@@ -34,6 +34,12 @@ def add_dashboards(commands: Commands) -> None:
         docs=_DOCS,
     )
     kinds = dashboards.add_subparsers(dest="what", metavar="WHAT", required=True)
+    _add_lint(kinds)
+    _add_import(kinds)
+    _add_export(kinds)
+
+
+def _add_lint(kinds: Commands) -> None:
     lint = add_command(
         kinds,
         "lint",
@@ -57,6 +63,9 @@ def add_dashboards(commands: Commands) -> None:
     )
     lint.add_argument("--strict", action="store_true", help="warnings are errors")
     add_json(lint, "lines")
+
+
+def _add_import(kinds: Commands) -> None:
     bring = add_command(
         kinds,
         "import",
@@ -115,6 +124,10 @@ def add_dashboards(commands: Commands) -> None:
         "--ca-file", type=Path, metavar="FILE", help="certificates to trust, as PEM"
     )
     add_timeout(bring)
+    _add_runbooks(bring)
+
+
+def _add_export(kinds: Commands) -> None:
     save = add_command(
         kinds,
         "export",
@@ -137,10 +150,13 @@ def add_dashboards(commands: Commands) -> None:
         "--namespace", default="monitoring", metavar="NAME",
         help="namespace of the ConfigMaps (default: monitoring)",
     )  # fmt: skip
-    for command in (bring, save):
-        command.add_argument(
-            "--runbooks", metavar="URL", help="address of docs/runbooks, which causes link to"
-        )
+    _add_runbooks(save)
+
+
+def _add_runbooks(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--runbooks", metavar="URL", help="address of docs/runbooks, which causes link to"
+    )
 
 
 def _dashboards(options: argparse.Namespace) -> None:

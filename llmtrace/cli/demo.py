@@ -25,6 +25,18 @@ def add_demo(commands: Commands) -> None:
         ),
         docs="demo.md",
     )
+    _add_fault(demo)
+    _add_engine(demo)
+    _add_load(demo)
+    shown = demo.add_argument_group("output")
+    add_budget_option(shown)
+    shown.add_argument(
+        "--rows-out", type=Path, metavar="FILE",
+        help="file of the requests' rows to write, one JSON object a line",
+    )  # fmt: skip
+
+
+def _add_fault(demo: argparse.ArgumentParser) -> None:
     broken = demo.add_argument_group("fault of the simulated engine")
     broken.add_argument(
         "--fault", metavar="NAME",
@@ -38,6 +50,9 @@ def add_demo(commands: Commands) -> None:
     broken.add_argument(
         "--html", type=Path, metavar="FILE", help="web page of the triage to write"
     )
+
+
+def _add_engine(demo: argparse.ArgumentParser) -> None:
     whom = demo.add_argument_group("engine")
     either = whom.add_mutually_exclusive_group()
     either.add_argument(
@@ -54,6 +69,9 @@ def add_demo(commands: Commands) -> None:
         metavar="VARIABLE",
         help="environment variable that holds the endpoint's key; without it none is sent",
     )
+
+
+def _add_load(demo: argparse.ArgumentParser) -> None:
     load = demo.add_argument_group("load")
     load.add_argument(
         "--seconds",
@@ -72,12 +90,6 @@ def add_demo(commands: Commands) -> None:
         help="concurrent users: with a fault always (default: 5), else in the rush, and a "
         "quarter of them before it (default: 12)",
     )
-    shown = demo.add_argument_group("output")
-    add_budget_option(shown)
-    shown.add_argument(
-        "--rows-out", type=Path, metavar="FILE",
-        help="file of the requests' rows to write, one JSON object a line",
-    )  # fmt: skip
 
 
 def _demo(options: argparse.Namespace) -> None:

@@ -38,6 +38,12 @@ def add_kv(commands: Commands) -> None:
         ),
         docs="kv-cache.md",
     )
+    _add_model(kv)
+    _add_memory(kv)
+    _add_cache(kv)
+
+
+def _add_model(kv: argparse.ArgumentParser) -> None:
     model = kv.add_argument_group("model: a file, or its figures")
     model.add_argument(
         "--model-config", type=Path, metavar="FILE",
@@ -55,6 +61,9 @@ def add_kv(commands: Commands) -> None:
     model.add_argument(
         "--dtype", choices=_DTYPES, help="type of the weights (default: the model's, else bf16)"
     )
+
+
+def _add_memory(kv: argparse.ArgumentParser) -> None:
     memory = kv.add_argument_group("memory: what is left of the GPU, or of the cache alone")
     memory.add_argument(
         "--gpu-memory", type=size_of, metavar="SIZE", help="memory of each GPU, such as 80GB"
@@ -74,6 +83,9 @@ def add_kv(commands: Commands) -> None:
     memory.add_argument(
         "--cache-memory", type=size_of, metavar="SIZE", help="memory of the cache alone"
     )
+
+
+def _add_cache(kv: argparse.ArgumentParser) -> None:
     cache = kv.add_argument_group("cache and requests")
     cache.add_argument(
         "--cache-dtype",
@@ -96,7 +108,7 @@ def add_kv(commands: Commands) -> None:
 
 
 def _kv(options: argparse.Namespace) -> None:
-    from llmtrace.kv_cache import capacity, report
+    from llmtrace.kv_cache import capacity, capacity_report
 
     shape = _shape(options)
     dtype = options.cache_dtype or shape.dtype
@@ -110,9 +122,9 @@ def _kv(options: argparse.Namespace) -> None:
     )
     fits = capacity.fit(shape, holds, _lengths(options, shape))
     if options.json:
-        print(json.dumps(report.as_dict(shape, dtype, holds, fits), indent=2))
+        print(json.dumps(capacity_report.as_dict(shape, dtype, holds, fits), indent=2))
         return
-    for line in report.lines(shape, dtype, holds, fits):
+    for line in capacity_report.lines(shape, dtype, holds, fits):
         print(line)
 
 

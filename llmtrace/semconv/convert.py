@@ -226,21 +226,7 @@ def from_attributes(
             finish_reason=_first(attributes.get("gen_ai.response.finish_reasons")),
             timeline=_timeline(attributes),
             nested=_flag(attributes, "llmtrace.nested"),
-            attributes={
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in attributes.items()
-                if not reserved(name) and _plain(value)
-            },
-            content={
-                name: value
-                for name, value in attributes.items()
-                if name in content.NAMES and isinstance(value, str)
-            },
-            response_headers={
-                name.removeprefix(RESPONSE_HEADER): value
-                for name, value in attributes.items()
-                if name.startswith(RESPONSE_HEADER) and isinstance(value, str)
-            },
+            **_mappings(attributes),
             browser=unflatten(attributes, ON_WIRE),
             **marks,
             **plain,
@@ -253,6 +239,24 @@ def from_attributes(
 def is_row(attributes: Mapping[str, Any]) -> bool:
     """Say whether a span with these attributes is a row, and not one of its stages or another."""
     return E2E in attributes
+
+
+def _mappings(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row that hold any number of names and values."""
+    texts = {name: value for name, value in attributes.items() if isinstance(value, str)}
+    return {
+        "attributes": {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in attributes.items()
+            if not reserved(name) and _plain(value)
+        },
+        "content": {name: text for name, text in texts.items() if name in content.NAMES},
+        "response_headers": {
+            name.removeprefix(RESPONSE_HEADER): text
+            for name, text in texts.items()
+            if name.startswith(RESPONSE_HEADER)
+        },
+    }
 
 
 def _service(*places: Mapping[str, Any]) -> str:

@@ -81,8 +81,8 @@ _SIGNALS: Final = (
     "gpu_throttle", "gateway_429", "gateway_5xx", "spec_drafted", "spec_accepted",
 )  # fmt: skip
 _NAMES: Final = ("vllm-{}", "llm-serve-6f7d9c-{}", "10.2.0.{}:8000", "gpu{}.lab", "prod-eu-{}")
-_SHORTEST_S: Final = 120.0  # of a window after: warming up and restarting take as long
-_LONGEST_S: Final = 3000.0
+_MIN_AFTER_S: Final = 120.0  # of a window after: warming up and restarting take as long
+_MAX_AFTER_S: Final = 3000.0
 _NEEDS_SEVERAL: Final = frozenset({"replica_imbalance"})
 
 
@@ -232,8 +232,8 @@ def _route(trace: Arrivals) -> Route:
 
 def lengths(world: World, deployment: Deployment) -> tuple[float, float]:
     """Return how long the windows before and after are, in seconds of the simulator."""
-    after = min(max(world.after_n / deployment.rate, _SHORTEST_S), _LONGEST_S)
-    return max(world.before * after, 2 * _SHORTEST_S), after
+    after = min(max(world.after_n / deployment.rate, _MIN_AFTER_S), _MAX_AFTER_S)
+    return max(world.before * after, 2 * _MIN_AFTER_S), after
 
 
 def prepare(world: World, day: Day) -> None:
