@@ -29,6 +29,7 @@ from llmtrace.testing import make_row
 from llmtrace_collector.commands.collect import running
 from llmtrace_collector.config.schema import load
 from llmtrace_collector.serve.how_to_send import Places
+from tests.support.waiting import until
 
 PATIENCE_S = 60.0
 
@@ -168,11 +169,7 @@ def engine_span(row: Row, queue_s: float, prefill_s: float, decode_s: float) -> 
 
 def wait_for(look: Any, what: str) -> Any:
     """Look again and again until there is something; return it."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not (found := look()):
-        assert time.monotonic() < give_up, what
-        time.sleep(0.1)
-    return found
+    return until(look, what, PATIENCE_S)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from llmtrace_collector.signals.interval import windows
 from llmtrace_collector.signals.normalise import Measured, Unifier
 from llmtrace_collector.signals.profile import builtin_profiles
 from llmtrace_collector.store import StoreError
+from tests.support.waiting import auntil
 
 from . import pages
 
@@ -152,9 +153,7 @@ def test_it_runs_until_it_is_ended():
 
     async def some_rounds() -> None:
         task = asyncio.create_task(recorder.run())
-        while len(shelf.samples) < 2:
-            await asyncio.sleep(0.01)
-            read(target, pages.LLAMA_CPP)
+        await auntil(lambda: read(target, pages.LLAMA_CPP) or len(shelf.samples) >= 2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -14,6 +14,7 @@ from llmtrace.errors import ConfigError
 from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings, TargetState
 from llmtrace_collector.scrape.targets import FileTargets, HttpTargets, StaticTargets, Target
 from llmtrace_collector.signals.exposition_parser import Limits
+from tests.support.waiting import auntil
 
 from . import pages, web
 
@@ -28,12 +29,7 @@ def static(*urls: str, **more: object) -> list[StaticTargets]:
 
 async def until(true: Callable[[], object], what: str) -> None:
     """Wait for something to come true, on however slow a machine."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not true():  # noqa: ASYNC110 - what is waited for is in no one's hands
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        pytest.fail(f"never happened: {what}")
+    await auntil(true, f"never happened: {what}", PATIENCE_S)
 
 
 def good() -> bytes:

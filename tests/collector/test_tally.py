@@ -13,6 +13,7 @@ from llmtrace.testing import make_row
 from llmtrace_collector.metrics import request_metrics as module
 from llmtrace_collector.metrics.request_metrics import RequestMetrics
 from llmtrace_collector.store import StoreError
+from tests.support.waiting import auntil
 
 START = 1_000_000_000_000
 
@@ -207,11 +208,9 @@ def test_a_store_that_is_away(versions):
 
     async def rounds() -> None:
         task = asyncio.create_task(tally.run())
-        while tally.failures < 2:  # noqa: ASYNC110 - it notifies no one
-            await asyncio.sleep(0.01)
+        await auntil(lambda: tally.failures >= 2)
         versions.broken = False
-        while not tally.rows:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await auntil(lambda: tally.rows)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

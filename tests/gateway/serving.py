@@ -17,6 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.support.waiting import until
+
 START_S = 20.0
 SSE = "text/event-stream"
 Handler = Callable[[Request], Awaitable[Response]]
@@ -33,11 +35,8 @@ def serving(app: Any, ws: Any = "none") -> Iterator[str]:
     )
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
-    deadline = time.monotonic() + START_S
-    while not server.started:
-        assert thread.is_alive()
-        assert time.monotonic() < deadline, "the server did not start"
-        time.sleep(0.01)
+    until(lambda: server.started or not thread.is_alive(), "the server did not start", START_S)
+    assert server.started
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:

@@ -30,6 +30,7 @@ from llmtrace.gateway.first_content import FirstContent
 from llmtrace.runtime.trace_context import HeaderPolicy
 from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve
 from llmtrace.testing import capture
+from tests.support.waiting import until
 
 from .asgi import Spans
 from .serving import SSE, app, events, relay, serving
@@ -62,10 +63,7 @@ def sink() -> Iterator[Spans]:
 
 def finished(sink: Spans, spans: int, rows: int) -> None:
     """Wait until the gateways' threads have written all they have to."""
-    deadline = time.monotonic() + 20
-    while len(sink.finished) < spans or len(sink.rows) < rows:
-        assert time.monotonic() < deadline, (sink.finished, sink.rows)
-        time.sleep(0.01)
+    until(lambda: len(sink.finished) >= spans and len(sink.rows) >= rows, "spans or rows lack")
 
 
 def clients_row(sink: Spans) -> Row:

@@ -15,6 +15,7 @@ from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.sse_server import Server
 from tests.support.machine_noise import Waits, allowed_s, allowing
+from tests.support.waiting import until
 
 MODES: Final = ("sync", "async")
 HI: Final = ({"role": "user", "content": "hi"},)
@@ -151,10 +152,7 @@ def raised_by(act: Callable[[], object]) -> Exception:
 
 def eventually(condition: Callable[[], object], within_s: float = 5.0) -> None:
     """Wait for what another thread is about to do: rows that the garbage collector ends."""
-    give_up = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.001)
+    until(condition, within_s=within_s)
 
 
 def near(actual_s: float | None, expected_s: float) -> None:

@@ -32,6 +32,7 @@ from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.oncall.web import make_app
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.sources import reader
+from tests.support.waiting import until
 from tests.triage.days import Kind, day
 
 SECRET = "T0K3N-of-a-person"
@@ -161,14 +162,6 @@ def working(load: Any, folder: Path, *tell: Notifier, **settings: Any) -> Iterat
         yield desk
     finally:
         desk.close(PATIENCE_S)
-
-
-def until(condition: Any) -> None:
-    """Wait for something that must come."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 def test_an_alert_becomes_a_report_and_is_told(slow, at, tmp_path):

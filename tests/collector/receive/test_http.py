@@ -25,6 +25,7 @@ from llmtrace_collector.receive import HttpAccess, ReceiveLimits, SpoolLimits
 from llmtrace_collector.receive.decompress import ENCODINGS
 from tests.collector.receive.parts import body, receiving, request, span, spooled
 from tests.collector.receive.test_check import as_json
+from tests.support.waiting import auntil
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 TOKEN = "a-token-of-sixteen"
@@ -354,9 +355,7 @@ def test_a_label_explosion_grows_no_metric(tmp_path):
 
 async def until(condition):
     """Wait for something that has to come."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - what is waited for is a counter
-            await asyncio.sleep(0.01)
+    await auntil(condition)
 
 
 async def closed(writer):
