@@ -32,11 +32,12 @@ logger = logging.getLogger("llmtrace.collector")
 
 
 # Of few spans nearly all of an insert or a join is planning the query, so that they come the less
-# often the longer they take: a 25th of a core each, up to a rest that a person who watches the
-# live page still waits for. Where there is much to do they come sooner.
-_REST: Final = 24
-_MAX_REST_S: Final = 1.5  # between two inserts
-_MAX_JOIN_REST_S: Final = 4.0
+# often the longer they take: a 40th of a core each, up to a rest that a person who watches the
+# live page still waits for, and after which a row is not yet counted (`metrics.settle`). Where
+# there is much to do they come sooner.
+_REST: Final = 39
+_MAX_REST_S: Final = 3.0  # between two inserts
+_MAX_JOIN_REST_S: Final = 7.0
 # What is stored while a join runs may only be seen by the next.
 _JOINS: Final = 2
 # How often a batch is tried before it is divided, a part of it before that is divided further, and

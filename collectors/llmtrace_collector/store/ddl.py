@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.store import gather, rows_sql, tables, upgrade
+from llmtrace_collector.store import gather, match_sql, rows_sql, tables, upgrade
 from llmtrace_collector.store.tables import Keep
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -81,7 +81,7 @@ def join_views() -> Iterator[str]:
         ("join_above", gather.above()),
         ("join_affected", gather.affected()),
         ("join_named", gather.named()),
-        ("join_found", gather.found()),
+        ("join_found", match_sql.found()),
     ):
         yield (
             f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}\n"

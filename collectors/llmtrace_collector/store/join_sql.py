@@ -9,7 +9,7 @@ made of fewer parts than the stored one is not written. What belongs together:
     gateway span                 below the request in its trace
     page's beacon                the same trace, over the outermost request (`browser.join`)
 
-`gather` finds it, and `rows_sql` makes a row of it.
+`gather` and `match_sql` find it, and `rows_sql` makes a row of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from llmtrace_collector.store import gather, rows_sql
+from llmtrace_collector.store import gather, match_sql, rows_sql
 from llmtrace_collector.store.protocol import JoinReport
 from llmtrace_collector.store.sql_engine import Engine
 
@@ -28,6 +28,8 @@ _NS: Final = 1_000_000_000
 _BACK_S: Final = 600
 # What a clock may lose against the time that passed, before it counts as set back.
 _LOSES_S: Final = 1.0
+# Of so few fresh parts threads of their own cost more than they save.
+_FEW: Final = 5_000
 
 
 class Joiner:
@@ -52,6 +54,7 @@ class Joiner:
         [(far, version)] = self._read("SELECT max(until_ns), max(version_ns) FROM joins")
         self._far, self._version = int(far), int(version)
         self._looked_s: float | None = None
+        self._settings = ""
 
     def join(self, now_ns: int) -> JoinReport:
         """Write the rows of all requests that parts which arrived since the last call may change."""
@@ -94,6 +97,7 @@ class Joiner:
             "SELECT count(), (SELECT max(version_ns) FROM joins) FROM join_fresh"
         )
         self._version = max(self._version, int(version))
+        self._settings = "\nSETTINGS max_threads = 1" if int(count) <= _FEW else ""
         return int(count) > 0
 
     def _without_row(self) -> dict[str, int]:
@@ -110,14 +114,18 @@ class Joiner:
             self._fill("join_above", gather.above())
         self._fill("join_affected", gather.affected(placed=placed))
         self._fill("join_named", gather.named(self._longest_s))
-        kinds |= self._kinds("join_named")
-        self._fill("join_found", gather.found(kinds))
+        [(present, *naming)] = self._read(gather.present())
+        kinds = set(present)
+        if not placed and (placed := bool(kinds & gather.PLACED)):
+            self._fill("join_above", gather.above())
+        ids = [name for name, n in zip(gather.IDS, naming, strict=True) if int(n)]
+        self._fill("join_found", match_sql.found(kinds, ids))
         known = (
             {"gateway": "notEmpty(gateway_found)", "page": "notEmpty(page_found)"}
             if placed
             else {}
         )
-        known |= {who: f"{who}_joined" for who in gather.records_of(kinds)}
+        known |= {who: f"{who}_joined" for who in match_sql.records_of(kinds)}
         selected = ", ".join(("count()", *(f"countIf({one})" for one in known.values())))
         [(rows, *counts)] = self._read(f"SELECT {selected} FROM join_found")
         if not int(rows):
@@ -128,7 +136,7 @@ class Joiner:
         self._engine.run(
             f"INSERT INTO requests ({columns}, version_ns)\n"
             f"SELECT {columns}, toUInt64({self._version}) AS version_ns\n"
-            f"FROM (\n{rows_sql.select(found)}\n)"
+            f"FROM (\n{rows_sql.select(found)}\n){self._settings}"
         )
         return int(rows)
 
@@ -137,7 +145,9 @@ class Joiner:
 
     def _fill(self, table: str, query: str) -> None:
         """Fill a table of one step, which this thread's connection alone sees."""
-        self._engine.run(f"CREATE OR REPLACE TEMPORARY TABLE {table} ENGINE = Memory AS\n{query}")
+        self._engine.run(
+            f"CREATE OR REPLACE TEMPORARY TABLE {table} ENGINE = Memory AS\n{query}{self._settings}"
+        )
 
     def _read(self, sql: str) -> list[list[Any]]:
         lines = self._engine.run(sql, form="JSONCompactEachRow")

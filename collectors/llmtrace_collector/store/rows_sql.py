@@ -1,6 +1,6 @@
 """Make a row, in SQL, of a request and of what belongs to it.
 
-`gather` has found the parts; here the request's own span, the engines' figures, the gateways' and
+`match_sql` has found what belongs together; here the request's own span, the engines' figures, the gateways' and
 the page's become one row, and that is split into stages. The pure functions of `llmtrace` say what
 comes of it, and tests hold the SQL against them.
 """

@@ -9,11 +9,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from llmtrace.exporters.otlp.encode import Resources, encode
 from llmtrace_collector.store.gather import MAX_S
-from tests.strategies import rows
+from tests.strategies import requests, rows
 
 _tokens = itertools.count()
-# A request that is said to have taken longer than a day makes no row in a store.
-STORABLE = rows.filter(lambda row: row.timeline.e2e <= MAX_S * 10**9)
+
+
+def _storable(row):
+    """Return whether a store makes a row of it: none of what is said to last longer than a day."""
+    return row.timeline.e2e <= MAX_S * 10**9
+
+
+STORABLE = rows.filter(_storable)
+STORABLE_REQUESTS = requests.filter(_storable)
 
 
 def delimited(messages):

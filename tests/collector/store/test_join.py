@@ -27,9 +27,13 @@ from llmtrace.engines.join import together
 from llmtrace.engines.spans import read_engine_span, read_plugin_span, read_stage_span
 from llmtrace.testing import make_row
 from llmtrace_collector.store import gather
+<<<<<<< HEAD
 from tests.collector.store.sent import delimited, drawn, fetch, join, send
+=======
+from tests.collector.store.sent import STORABLE_REQUESTS, drawn, fetch, join, send
+>>>>>>> 41087f5 (Plan a join of few requests for less, rest longer between joins, and measure both; match parts in a module of its own)
 from tests.collector.store.test_rows import COLUMNS, as_stored, expected
-from tests.strategies import browsers, requests
+from tests.strategies import browsers
 
 MS = 1_000_000
 
@@ -197,7 +201,7 @@ sequences = st.builds(
     replica=st.sampled_from(["a", "b"]),
 )  # fmt: skip
 cases = st.tuples(
-    requests,
+    STORABLE_REQUESTS,
     st.lists(sequences, max_size=3),
     st.lists(sequences, max_size=2),
     st.sampled_from(["answer", "question", "neither"]),
@@ -411,7 +415,7 @@ def test_any_row_with_any_beacon_is_its_users(store):
     """What a page tells makes the row its user's, to the nanosecond."""
     items, wanted = [], []
     for drawn_row, browser, own_ms in drawn(
-        st.tuples(requests, browsers, st.none() | st.integers(0, 500)), 80
+        st.tuples(STORABLE_REQUESTS, browsers, st.none() | st.integers(0, 500)), 80
     ):
         one = row()
         page = Beacon(trace_id=one.trace_id, span_id=random_id(8), browser=browser)
@@ -665,6 +669,22 @@ def test_a_join_reads_what_is_new(store):
     )
 
     assert int(after) - int(before) < 50_000
+
+
+def test_the_first_join_after_a_start_finds_a_record_of_another_trace(store):
+    """By an id of a request that is affected only because another one shares its question's id."""
+    first = row()
+    recorded = engine_span(row(), first.response_id, queue=0.2)
+    send(store, [first, recorded])
+    join(store)
+    store.engine.run("DROP TEMPORARY TABLE IF EXISTS join_above")  # as of a process that began now
+
+    second = row(request_id=first.request_id, response_id=None)
+    send(store, [second])
+    join(store)
+
+    wanted = with_figures(first, read_engine_span(recorded.attributes))
+    assert differences(store, [wanted]) == {}
 
 
 def test_stages_add_up_for_all_that_was_stored_here(store):
