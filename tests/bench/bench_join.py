@@ -44,7 +44,7 @@ def fill(store, first, last):
         numbers = f"(SELECT number AS n FROM numbers({low}, {high - low}))"
         store.engine.run(
             "INSERT INTO requests (start, trace_id, span_id, service, model, outcome, request_id,"
-            " response_id, told_by, e2e_ns, parts, version_ns)"
+            " response_id, reported_by, e2e_ns, parts, version_ns)"
             f" SELECT now64(9) - {ago} AS start, {_ROW}, 'shop', 'llama', 'success',"
             " concat('lt-', toString(n)), concat('chatcmpl-lt-', toString(n)), ['row', 'engine'],"
             f" 1000000000 + n % 1000000000, 2, 1 FROM {numbers}"
