@@ -42,6 +42,7 @@ from llmtrace_collector.config.fields import (
 from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
 from llmtrace_collector.scrape.fetch import checked, shown
 from llmtrace_collector.scrape.scraper import ScrapeSettings
+from llmtrace_collector.scrape.target_tls import TlsFiles
 from llmtrace_collector.scrape.targets import (
     FileTargets,
     HttpTargets,
@@ -60,6 +61,7 @@ _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": _DAY_S}
 _SPAN: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([smhd])\s*")
 _MAX_PORT: Final = 65_535
 _MIN_TOKEN: Final = 16
+_TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +181,33 @@ def folder_there(value: Any, where: Where) -> Path:
 
 
 def target(value: Any, where: Where) -> tuple[Target, ...]:
-    """Read one target's address, or `{targets, labels, token_file}`."""
+    """Read one target: its address, or `{targets, labels, token_file, ca_file, ...}`."""
     if isinstance(value, str):
         return parse_groups([{"targets": [value]}], where.text)
     if not isinstance(value, Mapping):
         raise where.wrong(f"{value!r} is neither an address nor {{targets: [...], labels: ...}}")
-    if unknown := set(value) - {"targets", "labels", "token_file"}:
+    if unknown := set(value) - {"targets", "labels", "token_file", *_TLS_FILES}:
         raise where.wrong(f"no such setting: {', '.join(map(str, sorted(unknown)))}")
     named = value.get("token_file")
     token = None if named is None else token_file(named, where.at(".token_file"))
     group = {"targets": value.get("targets"), "labels": value.get("labels")}
-    return parse_groups([group], where.text, token)
+    return parse_groups([group], where.text, token, _tls_files(value, where))
+
+
+def _tls_files(value: Mapping[str, Any], where: Where) -> TlsFiles | None:
+    """Read the files of a target's connections, and look whether they hold what they must."""
+    given = {name: value[name] for name in _TLS_FILES if value.get(name) is not None}
+    if not given:
+        return None
+    if ("cert_file" in given) != ("key_file" in given):
+        raise where.wrong("cert_file and key_file go together: give both, or neither")
+    there = {name: file_there(one, where.at(f".{name}")) for name, one in given.items()}
+    files = TlsFiles(**{name.removesuffix("_file"): one for name, one in there.items()})
+    try:
+        files.context()
+    except ConfigError as error:
+        raise where.wrong(str(error)) from error
+    return files
 
 
 def budgets(value: Any, where: Where) -> Budgets:
@@ -333,7 +351,8 @@ class Scrape:
     targets: tuple[tuple[Target, ...], ...] = setting(
         (),
         each(target),
-        "addresses of metrics pages, or `{targets: [...], labels: {...}, token_file: ...}`",
+        "addresses of metrics pages, or `{targets: [...], labels: {...}, token_file: ...}`, with "
+        "`ca_file`, `cert_file` and `key_file` for their TLS",
     )
     files: tuple[Path, ...] = setting((), each(path), "lists of targets, as Prometheus's file_sd")
     http: tuple[str, ...] = setting((), each(url), "servers of such lists, as its http_sd")
@@ -553,7 +572,8 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Target):
         plain = {"targets": [shown(value.url)], "labels": dict(value.labels)}
-        return plain | ({"token_file": str(value.token_file)} if value.token_file else {})
+        named = {"token_file": value.token_file} | (value.tls.named() if value.tls else {})
+        return plain | {name: str(path) for name, path in named.items() if path}
     if isinstance(value, Budgets):
         return {"budgets": [as_plain(one) for one in value]}
     if isinstance(value, StoreSettings):

@@ -26,6 +26,7 @@ Reason = Literal[
     "protocol",  # what came is not HTTP, or ended in the middle
     "page",  # what came is no metrics page
     "token",  # the file with the token cannot be read
+    "files",  # nor one of its certificates
 ]
 
 _CHUNK: Final = 1 << 16
@@ -93,6 +94,7 @@ async def fetch(
     timeout_s: float,
     size: int,
     token: str | None = None,
+    tls: ssl.SSLContext | None = None,
     large: asyncio.Semaphore | None = None,
 ) -> str:
     """Return a page's text.
@@ -103,6 +105,7 @@ async def fetch(
         timeout_s: for all of it.
         size: bytes at most.
         token: sent as `Authorization: Bearer`.
+        tls: of `https://`; `None` = the system's authorities, and no certificate of ours.
         large: how many large bodies may be in memory at once. An ordinary page waits for no one.
 
     Raises:
@@ -112,7 +115,9 @@ async def fetch(
     try:
         async with (
             asyncio.timeout(timeout_s),
-            session.get(url, headers=headers, allow_redirects=False) as answer,
+            session.get(
+                url, headers=headers, allow_redirects=False, ssl=True if tls is None else tls
+            ) as answer,
         ):
             if answer.status != 200:  # noqa: PLR2004
                 raise FetchError("http", f"{shown(url)} answered {answer.status}")

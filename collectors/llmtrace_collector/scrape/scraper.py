@@ -22,7 +22,7 @@ import aiohttp
 from llmtrace.core.failopen import internal_error
 from llmtrace.errors import ConfigError, DataError, LlmtraceError
 from llmtrace_collector.scrape.fetch import FetchError, fetch, make_session, shown
-from llmtrace_collector.scrape.targets import Target, TargetSource, token_of
+from llmtrace_collector.scrape.targets import Target, TargetSource, tls_of, token_of
 from llmtrace_collector.signals.exposition_parser import Limits
 from llmtrace_collector.signals.interval import Window, windows
 from llmtrace_collector.signals.normalise import Reading, Unifier
@@ -247,6 +247,7 @@ class Scraper:
                 timeout_s=self._settings.timeout_s,
                 size=self._settings.limits.size,
                 token=token,
+                tls=tls_of(state.target),
                 large=self._large,
             )
             if len(text) > _LONG_PAGE:

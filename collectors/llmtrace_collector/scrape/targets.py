@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import yaml
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.errors import ConfigError, explain_error
 from llmtrace_collector.scrape.fetch import FetchError, checked, fetch, read_json, shown
+from llmtrace_collector.scrape.target_tls import TlsFiles
 
 _MAX_BYTES: Final = 8 << 20
 _MAX_TEXT: Final = 500
@@ -36,11 +38,13 @@ class Target:
         url: of the page.
         labels: put on all that is read there, beside `instance`.
         token_file: holds the token sent as `Authorization: Bearer`; read anew each time.
+        tls: whom an `https://` connection trusts, and what it shows; `None` = the system's.
     """
 
     url: str
     labels: tuple[tuple[str, str], ...] = ()
     token_file: Path | None = None
+    tls: TlsFiles | None = None
 
     @property
     def instance(self) -> str:
@@ -133,7 +137,9 @@ class HttpTargets:
         return parse_groups(read_json(text, self.url), shown(self.url), self.token_file)
 
 
-def parse_groups(content: Any, where: str, token_file: Path | None = None) -> tuple[Target, ...]:
+def parse_groups(
+    content: Any, where: str, token_file: Path | None = None, tls: TlsFiles | None = None
+) -> tuple[Target, ...]:
     """Read targets from a list of `{"targets": [...], "labels": {...}}`.
 
     A target is `host:port` or a whole address. The labels `__scheme__` and `__metrics_path__` say
@@ -171,7 +177,7 @@ def parse_groups(content: Any, where: str, token_file: Path | None = None) -> tu
                         "http://engine:8000/metrics"
                     )
                 url = f"{named.get(_SCHEME, 'http')}://{host}{named.get(_PATH, '/metrics')}"
-            found.setdefault(url, Target(checked(url, at), kept, token_file))
+            found.setdefault(url, Target(checked(url, at), kept, token_file, tls))
     return tuple(found.values())
 
 
@@ -193,3 +199,17 @@ def token_of(target: Target) -> str | None:
         return read_token(target.token_file, "token_file")
     except ConfigError as error:
         raise FetchError("token", f"{shown(target.url)}: {error}") from error
+
+
+def tls_of(target: Target) -> ssl.SSLContext | None:
+    """Return the context of a target's connections; `None` = the system's.
+
+    Raises:
+        FetchError: one of its files cannot be read.
+    """
+    if target.tls is None:
+        return None
+    try:
+        return target.tls.context()
+    except ConfigError as error:
+        raise FetchError("files", f"{shown(target.url)}: {error}") from error
