@@ -182,7 +182,7 @@ def test_a_row_that_is_none_is_left_out(versions):
     clock.now = 1_000.0 + 60
     tally.look()
 
-    assert (total(aggregate), tally.unread) == (1, 1)
+    assert (total(aggregate), tally.missed["unreadable"]) == (1, 1)
 
 
 def test_ids_are_forgotten_once_they_cannot_come_again(versions, monkeypatch):
@@ -230,3 +230,26 @@ def test_rows_are_made_of_what_is_stored(versions):
     assert cell.stages["decode"].total == row.stages.decode
     assert cell.unknown["queue"] == 1
     assert replace(row, start=START).e2e_ns == cell.e2e.total
+
+
+def test_what_is_counted_nowhere_is_missed_and_holds_up_nothing(versions):
+    """A row whose counting fails, and what a row claims to stand for beyond all belief."""
+    tally, aggregate, clock = counting(versions)
+    count = tally._add
+
+    def fails_once(row):
+        if row.model == "bad":
+            raise RuntimeError("a bug of ours")
+        count(row)
+
+    tally._add = fails_once
+    versions.add(trace_id="1" * 32, model="bad")
+    versions.add(trace_id="2" * 32)
+    versions.add(trace_id="3" * 32, weight=5_000.0)
+    clock.now = 1_000.0 + 20
+    tally.look()
+    clock.now = 1_000.0 + 40
+    tally.look()
+
+    assert total(aggregate) == 1 + 1_000
+    assert dict(tally.missed) == {"unreadable": 0, "error": 1, "weight": 4_000}

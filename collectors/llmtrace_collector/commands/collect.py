@@ -47,6 +47,7 @@ from llmtrace_collector.receive import (
     routes,
     start_grpc,
 )
+from llmtrace_collector.receive.clock_watch import ClockWatch
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.discard import Unwanted
 from llmtrace_collector.scrape.gpu import GpuReader
@@ -58,6 +59,7 @@ from llmtrace_collector.serve.auth import hosts_for
 from llmtrace_collector.serve.how_to_send import Places
 from llmtrace_collector.serve.live_view import Looking
 from llmtrace_collector.signals.profile import builtin_profiles, load_profiles
+from llmtrace_collector.store import read
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore
 from llmtrace_collector.store.open_store import open_store
 
@@ -71,6 +73,7 @@ _MAX_LABEL_SETS: Final = 500  # of all services together; it is a process of its
 _SAME_WISH_S: Final = 0.3
 _WEB_CONNECTIONS: Final = 1_000
 _TRIM_EVERY_S: Final = 600.0
+_CLOCK_EVERY_S: Final = 10.0
 
 
 def run(
@@ -102,6 +105,7 @@ def run(
 class State:
     """How far this process is; read by readiness checks."""
 
+    clock: ClockWatch
     ready: bool = False
     stopping: bool = False
 
@@ -154,7 +158,6 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         SourceError: the store does not answer.
     """
     began = time.monotonic()
-    state = State()
     reloader = reloader or Reloader(config)
     _look_for_room(config)
     _make_folder(config.data)
@@ -199,8 +202,11 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         )
         registry.register(TargetMetrics(scraper.states, None if gpus is None else gpus.read))
         registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
+        state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)))
         unwanted = Unwanted(reloader.send_token, limits.body_bytes)
-        registry.register(Own(lambda: _of_collector(began, recorder, tally, unwanted)))
+        registry.register(
+            Own(lambda: _of_collector(began, recorder, tally, unwanted, state.clock))
+        )
         looking = Looking(
             store,
             config.budget,
@@ -211,7 +217,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
             intake=intake,
             machine=machine,
             began=began,
-            unread=lambda: tally.unread,
+            unread=tally.missed.total,
         )
         places = looking.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
@@ -231,7 +237,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
             scraper.follow(new.scrape.sources())
 
         reloader.applies(follow)
-        jobs = [recorder.run()]
+        jobs = [recorder.run(), _watch(state.clock)]
         if config.metrics.requests:
             jobs.append(tally.run())
         if config.store.disk_bytes is not None:
@@ -300,6 +306,13 @@ async def _keep_small(store: ClickHouseStore, most_bytes: int) -> None:
         await asyncio.sleep(_TRIM_EVERY_S)
 
 
+async def _watch(clock: ClockWatch) -> None:
+    """Look at the clock often enough to tell jumps apart."""
+    while True:
+        await asyncio.sleep(_CLOCK_EVERY_S)
+        clock.look()
+
+
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -353,6 +366,7 @@ def _web(
         token=reloader.read_token,
         hosts=None if hosts is None else frozenset(hosts),
         quarantined=lambda: spool.quarantine.count,
+        clock=state.clock.look,
     )
     server = HttpServer(
         app,
@@ -423,7 +437,11 @@ def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
 
 
 def _of_collector(
-    began: float, recorder: Recorder, tally: RequestMetrics, unwanted: Unwanted
+    began: float,
+    recorder: Recorder,
+    tally: RequestMetrics,
+    unwanted: Unwanted,
+    clock: ClockWatch,
 ) -> Iterator[tuple[str, str, str, Samples]]:
     yield (
         "llmtrace_collector_info", "Which collector this is.", "gauge",
@@ -447,8 +465,14 @@ def _of_collector(
         [({}, tally.late)],
     )  # fmt: skip
     yield (
-        "llmtrace_collector_rows_unread", "Rows that could not be counted.", "counter",
-        [({}, tally.unread)],
+        "llmtrace_collector_rows_missed",
+        "Rows that are stored and in no request metric, by why not.", "counter",
+        [({"reason": why}, count) for why, count in dict(tally.missed).items()],
+    )  # fmt: skip
+    yield (
+        "llmtrace_collector_clock_jumps",
+        "Times the machine's clock was set by more than a minute.", "counter",
+        [({}, clock.jumps)],
     )  # fmt: skip
     yield (
         "llmtrace_collector_unwanted_requests",

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from llmtrace.core.sanitize import printable
 from llmtrace.display.summary_tables import console_for
 from llmtrace.errors import DataError, SourceError
 from llmtrace_collector.scrape.fetch import (
@@ -205,6 +206,8 @@ def _tell_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
         Console().out(json.dumps({"url": shown(url), **found}, indent=2), highlight=False)
     else:
         Console().out(f"{shown(url)}: llmtrace collector, {found.get('status')}", highlight=False)
+        if words := found.get("clock"):
+            Console().out(f"  {printable(str(words))}", highlight=False)
     if count:
         raise SourceError(
             f"{count} {'request is' if count == 1 else 'requests are'} in quarantine: the store "

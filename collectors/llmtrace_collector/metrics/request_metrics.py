@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ _REMEMBERED_S: Final = 3_600.0
 _REMEMBERED: Final = 1_000_000
 # Sampled rows stand for others; one that claims to stand for more than this is not believed.
 _MAX_WEIGHT: Final = 1_000
+_REASONS: Final = ("unreadable", "error", "weight")
 _COUNTED: Final = (
     "outcome", "e2e_s", "ttft_s", "tpot_s", "output_tokens", "cache_hit", "stream",
     *(f"{stage}_s" for stage in STAGE_LABELS),
@@ -46,7 +47,8 @@ class RequestMetrics:
     Attributes:
         rows: counted so far.
         late: rows that changed after they were counted.
-        unread: rows that could not be understood.
+        missed: rows that are in no metric, by reason: `unreadable`, `error` where counting one
+            failed, and `weight` for what a row claims to stand for beyond what is believed.
         failures: looks at which the store did not answer.
     """
 
@@ -60,7 +62,8 @@ class RequestMetrics:
         without: Collection[str] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.rows = self.late = self.unread = self.failures = 0
+        self.rows = self.late = self.failures = 0
+        self.missed: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
         self._store = store
         self._add = count
         self._settle_s = settle_s
@@ -113,12 +116,19 @@ class RequestMetrics:
         try:
             row: Row = from_dict(flat)
         except DataError:
-            self.unread += 1
+            self.missed["unreadable"] += 1
             return
         if row.service in self._without:
             return
-        for _ in range(min(max(1, round(row.weight)), _MAX_WEIGHT)):
-            self._add(row)
+        weight = max(1, round(row.weight))
+        try:
+            for _ in range(min(weight, _MAX_WEIGHT)):
+                self._add(row)
+        except Exception as error:  # noqa: BLE001 - the rows after it are counted all the same
+            self.missed["error"] += 1
+            internal_error("collector.tally", error)
+            return
+        self.missed["weight"] += max(0, weight - _MAX_WEIGHT)
         self.rows += 1
 
     def _forget(self, now_s: float) -> None:

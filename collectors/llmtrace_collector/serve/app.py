@@ -62,6 +62,7 @@ def make_app(
     token: Secret = None,
     hosts: frozenset[str] | None = None,
     quarantined: Callable[[], int] = lambda: 0,
+    clock: Callable[[], str | None] = lambda: None,
 ) -> ASGIApp:
     """Make the application.
 
@@ -72,6 +73,7 @@ def make_app(
         token: readers must show it; `None` = none is needed.
         hosts: names it may be addressed by; `None` = any.
         quarantined: returns how many requests are in quarantine.
+        clock: returns in words that the clock was set; `None` = it was not.
     """
     page, policy = live_page()
 
@@ -92,6 +94,8 @@ def make_app(
             body["reason"] = reason
         if count := quarantined():
             body["quarantined_requests"] = count
+        if words := clock():
+            body["clock"] = words
         return JSONResponse(body, 200 if reason is None else 503)
 
     app = Starlette(

@@ -111,6 +111,12 @@ def settled(store: Readable, settle_s: float) -> int:
     return int(version)
 
 
+def joined_until_ns(store: Readable) -> int:
+    """Return up to when parts were joined, unix ns by the clock of then; 0 = none were yet."""
+    [(until,)] = store.query("SELECT max(until_ns) FROM joins")
+    return int(until)
+
+
 def settled_before(store: Readable, settle_s: float) -> int:
     """Return the version that had settled when the last one was written."""
     [(version,)] = store.query(
