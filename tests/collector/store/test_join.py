@@ -27,11 +27,7 @@ from llmtrace.engines.join import together
 from llmtrace.engines.spans import read_engine_span, read_plugin_span, read_stage_span
 from llmtrace.testing import make_row
 from llmtrace_collector.store import gather
-<<<<<<< HEAD
-from tests.collector.store.sent import delimited, drawn, fetch, join, send
-=======
-from tests.collector.store.sent import STORABLE_REQUESTS, drawn, fetch, join, send
->>>>>>> 41087f5 (Plan a join of few requests for less, rest longer between joins, and measure both; match parts in a module of its own)
+from tests.collector.store.sent import STORABLE_REQUESTS, delimited, drawn, fetch, join, send
 from tests.collector.store.test_rows import COLUMNS, as_stored, expected
 from tests.strategies import browsers
 
