@@ -76,7 +76,8 @@ class TurnScope(Scope):
 
     __slots__ = (
         "_active", "_begun", "_busy", "_busy_since", "_calls", "_clock", "_known", "_lock",
-        "_numbers", "_origin", "_printed", "_requests", "_round", "_serial", "_tools", "recording",
+        "_numbers", "_origin", "_printed", "_requests", "_round", "_serial", "_shown", "_tools",
+        "recording",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, clock: Clock, above: Scope | None) -> None:
@@ -95,6 +96,7 @@ class TurnScope(Scope):
         self._busy = self._busy_since = self._serial = 0
         self._printed = 0
         self._known: set[int] = set()  # prints of what earlier rounds' calls were given
+        self._shown: int | None = None  # when the application said that it showed something
 
     def turn(self) -> Recording:
         """Return the recording that the scope's row is made of."""
@@ -104,6 +106,12 @@ class TurnScope(Scope):
         """Return the attributes that hold for what runs inside, too."""
         said = self.recording.attributes
         return {name: said[name] for name in INHERITED if name in said}
+
+    def first_content(self) -> None:
+        """Note that the user sees something now; the first time counts."""
+        with self._lock:
+            if self._shown is None and not self.ended:
+                self._shown = self._clock() - self._origin
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -247,6 +255,7 @@ class TurnScope(Scope):
         if begun > figures.calls:  # not all were kept
             running = sum(one.duration for one in parts if one.kind == "tool" and not one.outcome)
             figures = replace(figures, calls=begun, wall=busy, serial=serial + running)
+        first = _first_content(requests) if self._shown is None else self._shown
         timeline = turn_timeline(
             wall,
             (
@@ -258,6 +267,7 @@ class TurnScope(Scope):
                 for one in requests
                 if one.kind == "request"
             ),
+            None if first is None else min(first, wall),
         )
         return replace(
             row,
@@ -303,6 +313,13 @@ def _request_part(seen: RequestSeen, wall: int) -> Part:
         outcome=None if row is None else row.outcome,
         depth=seen.depth,
     )
+
+
+def _first_content(requests: list[RequestSeen]) -> int | None:
+    """Return when the last stream of a turn that had content had its first."""
+    streamed = [(one.start, one.row.ttft_ns) for one in requests if one.kind == "request"
+                and one.row is not None and one.row.stream and one.row.ttft_ns is not None]  # fmt: skip
+    return sum(max(streamed)) if streamed else None
 
 
 def _named(row: Row) -> str:

@@ -47,9 +47,10 @@ class TurnBlock:
         decorated: F = _decorated(function, self._begin)
         return decorated
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> TurnBlock:
         """Begin the turn."""
         self._enter()
+        return self
 
     def __exit__(
         self,
@@ -60,9 +61,10 @@ class TurnBlock:
         """End the turn."""
         self._exit(error)
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> TurnBlock:
         """Begin the turn."""
         self._enter()
+        return self
 
     async def __aexit__(
         self,
@@ -72,6 +74,23 @@ class TurnBlock:
     ) -> None:
         """End the turn."""
         self._exit(error)
+
+    def first_content(self) -> None:
+        """Say that the application shows its user something now: the turn's `ttft` ends here.
+
+        Without it that is the first content of the turn's last stream. The first call counts, for
+        the turn that the code is in and those around it; in a thread that is in none, for the one
+        that this object runs.
+        """
+        self._first_content()
+
+    @fails_open("turn")
+    def _first_content(self) -> None:
+        here = live()
+        turns = [] if here is None else [scope for scope, _ in here.turns()]
+        for scope in turns or [run.scope for run, _ in self._running[-1:]]:
+            if isinstance(scope, TurnScope):
+                scope.first_content()
 
     def _begin(self, *_: Any) -> _Turn | None:
         return _begin(self._name, self._labels)

@@ -36,7 +36,9 @@ class Inside:
     stages: Stages | None
 
 
-def turn_timeline(wall: int, requests: Iterable[Inside]) -> Timeline:
+def turn_timeline(
+    wall: int, requests: Iterable[Inside], first: int | None = None
+) -> Timeline:
     """Make the timeline that `split` cuts into the stages of a turn.
 
     Each moment that any request covers goes to one stage of one of them: the one that began first.
@@ -46,6 +48,7 @@ def turn_timeline(wall: int, requests: Iterable[Inside]) -> Timeline:
     Args:
         wall: the turn's whole time, in nanoseconds.
         requests: in any order.
+        first: nanoseconds to the first content that the user saw; it divides nothing.
     """
     got: dict[str, int] = {}
     sources: dict[str, Source] = {}
@@ -68,6 +71,7 @@ def turn_timeline(wall: int, requests: Iterable[Inside]) -> Timeline:
     }
     return Timeline(
         e2e=wall,
+        ttft=first,
         client=got.get("client"),
         held_before=got.get("render", 0) + wall - total,
         gateway=reported.get("gateway"),

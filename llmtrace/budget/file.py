@@ -14,8 +14,8 @@ from llmtrace.core.stages import STAGES
 from llmtrace.errors import ConfigError, explain_error, missing_extra
 
 _KEYS: Final = (
-    "name", "objective", "total", "ttft", "tpot", "tokens", "stages", "buffer", "availability",
-    "model", "route",
+    "name", "objective", "total", "ttft", "tpot", "turn_ttft", "tokens", "stages", "buffer",
+    "availability", "model", "route",
 )  # fmt: skip
 _SEVERAL: Final = "budgets"
 _UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "": 1.0}
@@ -129,6 +129,7 @@ def _budget(content: Mapping[str, Any], where: str) -> Budget:
         total_s=_duration(content.get("total"), f"{where}: total"),
         ttft_s=_duration(content.get("ttft"), f"{where}: ttft"),
         tpot_s=_duration(content.get("tpot"), f"{where}: tpot"),
+        turn_ttft_s=_duration(content.get("turn_ttft"), f"{where}: turn_ttft"),
         tokens=tokens,
         stages_s={
             stage: limit
@@ -208,7 +209,12 @@ def as_plain(budget: Budget) -> dict[str, Any]:
         >>> as_plain(Budget(name="chat", ttft_s=0.7, stages_s={"queue": 0.15}))
         {'name': 'chat', 'objective': 'p95', 'ttft': '700ms', 'stages': {'queue': '150ms'}}
     """
-    durations = {"total": budget.total_s, "ttft": budget.ttft_s, "tpot": budget.tpot_s}
+    durations = {
+        "total": budget.total_s,
+        "ttft": budget.ttft_s,
+        "tpot": budget.tpot_s,
+        "turn_ttft": budget.turn_ttft_s,
+    }
     found: dict[str, Any] = {"name": budget.name, "objective": f"p{100 * budget.objective:.10g}"}
     found |= {name: _ms(value) for name, value in durations.items() if value is not None}
     if budget.tokens is not None:

@@ -25,6 +25,7 @@ class Budget:
         total_s: the whole request.
         ttft_s: start to first content.
         tpot_s: each output token after the first.
+        turn_ttft_s: of a turn of an agent, start to the first content that its user sees.
         tokens: output tokens expected, so that `decode` is `tpot_s` times these.
         stages_s: what each stage may take.
         buffer_s: kept free.
@@ -40,6 +41,7 @@ class Budget:
     total_s: float | None = None
     ttft_s: float | None = None
     tpot_s: float | None = None
+    turn_ttft_s: float | None = None
     tokens: int | None = None
     stages_s: Mapping[StageName, float] = field(default_factory=dict)
     buffer_s: float = 0.0
@@ -53,16 +55,22 @@ class Budget:
 
     def thresholds_s(self) -> dict[str, float]:
         """Return the limit for each metric and stage that has one: the exact bucket bounds."""
-        limits = {"e2e": self.total_s, "ttft": self.ttft_s, "tpot": self.tpot_s}
         stages: Mapping[Any, float] = self.stages_s
-        return {**{name: limit for name, limit in limits.items() if limit is not None}, **stages}
+        return {**self._limits_s("e2e"), **stages}
 
     def allocations_s(self) -> dict[str, dict[str, float]]:
-        """Return what the budget, by its name, allows each stage, the total, `ttft` and `tpot`."""
+        """Return what the budget, by its name, allows each stage, and its other limits."""
         stages: Mapping[Any, float] = self.stages_s
-        limits = {"total": self.total_s, "ttft": self.ttft_s, "tpot": self.tpot_s}
-        given = {name: limit for name, limit in limits.items() if limit is not None}
-        return {self.name: {**stages, **given}}
+        return {self.name: {**stages, **self._limits_s("total")}}
+
+    def _limits_s(self, whole: str) -> dict[str, float]:
+        limits = {
+            whole: self.total_s,
+            "ttft": self.ttft_s,
+            "tpot": self.tpot_s,
+            "turn_ttft": self.turn_ttft_s,
+        }
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from llmtrace.budget.model import Budget, Budgets
 from llmtrace.core.row import Row
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.columns import from_rows
-from llmtrace.dataset.summary import UNATTRIBUTED, Line, Summary, summarise
+from llmtrace.dataset.summary import TURN_TTFT, UNATTRIBUTED, Line, Summary, summarise, ttfts_s
 from llmtrace.stats.quantiles import least_values
 from llmtrace.stats.significance import harrell_davis, share_bounds
 
@@ -64,7 +64,7 @@ class Report:
         budget: which.
         summary: the requests it covers.
         stages: each, and `unattributed` if there is any.
-        metrics: e2e, ttft, tpot.
+        metrics: e2e, ttft, tpot; of turns `turn_ttft`, where it is limited.
         high_s: the quantile of e2e at the objective that the stages' times add up to; `None` =
             no request succeeded.
         enough: whether there are as many requests as it takes for an upper bound.
@@ -97,7 +97,9 @@ def report(rows: Sequence[Row], budget: Budget) -> Report:
     """Compare the requests a budget covers with it."""
     covered = [row for row in rows if budget.covers(row.model, row.route)]
     summary = summarise(covered, budget)
-    good = [row for row in covered if row.outcome == "success" and not row.is_turn]
+    ended = [row for row in covered if row.outcome == "success"]
+    good = [row for row in ended if not row.is_turn]
+    shown = ttfts_s([row for row in ended if row.is_turn])
     high, spent = _anatomy(good, budget.objective)
     limits = budget.thresholds_s()
     return Report(
@@ -108,7 +110,12 @@ def report(rows: Sequence[Row], budget: Budget) -> Report:
             for line in summary.stages
         ),
         metrics=tuple(
-            _compare(line, limits.get(line.name), None, _values(good, line.name))
+            _compare(
+                line,
+                limits.get(line.name),
+                None,
+                shown if line.name == TURN_TTFT else _values(good, line.name),
+            )
             for line in summary.metrics
         ),
         high_s=high,

@@ -193,7 +193,7 @@ class Row:
 
     @property
     def ttft_ns(self) -> int | None:
-        """Start to first content, as the consumer experienced it."""
+        """Start to first content, as the consumer experienced it; of a turn, its last stream's."""
         return self.timeline.ttft
 
     @property
@@ -210,7 +210,7 @@ class Row:
         is `arrived_by_ns`, where the kernel said that.
         """
         timeline = self.timeline
-        if timeline.ttft is None or not timeline.watched:
+        if timeline.ttft is None or not timeline.watched or not timeline.stream:
             return None
         if timeline.held_before <= _EAGER_NS:
             return self.ttft_s

@@ -129,7 +129,8 @@ class Timeline:
 
     Attributes:
         e2e: start of the call to the end of the stream (or of the response).
-        ttft: start to the first chunk with content; `None` if none came.
+        ttft: start to the first chunk with content; `None` if none came. Of what is no stream
+            itself, as a turn of an agent, it divides nothing.
         client: of the wait before the request was handed to the HTTP client, the application's own
             time: neither held nor marked. `None` = no HTTP hook saw the request.
         held_before: of `ttft` (or of `e2e` when no content came), the consumer's own time: it had
@@ -218,9 +219,9 @@ def split(timeline: Timeline) -> Stages:
     if timeline.written is not None:
         return timeline.written
     e2e = max(0, timeline.e2e)
-    window = e2e if timeline.ttft is None else min(max(0, timeline.ttft), e2e)
     # A unary response holds the engine's decode in the same window as the rest.
-    whole = not timeline.stream and timeline.ttft is None
+    whole = not timeline.stream
+    window = e2e if whole or timeline.ttft is None else min(max(0, timeline.ttft), e2e)
     cut = _Cut(window)
 
     client = None if timeline.client is None else min(max(0, timeline.client), window)

@@ -19,6 +19,7 @@ Verdict = Literal["within", "over", "unclear"]
 
 UNATTRIBUTED: Final = "unattributed"
 _METRICS: Final = ("e2e", "ttft", "tpot")
+TURN_TTFT: Final = "turn_ttft"
 _NS: Final = 1_000_000_000
 
 
@@ -57,7 +58,7 @@ class Summary:
         succeeded: those the lines are about.
         objective: the quantile of `high_s`, 0 to 1.
         stages: a line for each stage, and one for what cannot be split, if there is any of it.
-        metrics: a line for e2e, ttft and tpot.
+        metrics: a line for e2e, ttft and tpot; one for `turn_ttft` where the budget limits it.
         outcomes: how many ended how, in the order of `llmtrace.OUTCOMES`.
         errors: the error types of those that failed, the most frequent first; a client that
             cancels is no failure.
@@ -81,8 +82,9 @@ def summarise(rows: Sequence[Row], budget: Budget) -> Summary:
 
     The lines are about those that succeeded: an error after 2 ms is no fast response, and a
     request its client cancelled shows nothing of the server. Other outcomes are counted apart.
-    Turns of agents are no requests, and left out.
+    Turns of agents are no requests, and in no line but `turn_ttft`.
     """
+    turns = [row for row in rows if row.is_turn and row.outcome == "success"]
     rows = [row for row in rows if not row.is_turn]
     done = [row for row in rows if row.outcome == "success"]
     waited = sum(row.e2e_ns for row in done)
@@ -90,6 +92,8 @@ def summarise(rows: Sequence[Row], budget: Budget) -> Summary:
     names = [*STAGES, *([UNATTRIBUTED] if any(row.stages.unattributed for row in done) else [])]
     stages = [_stage(name, done, waited, limits.get(name), budget.objective) for name in names]
     metrics = [_metric(name, done, limits.get(name), budget.objective) for name in _METRICS]
+    if (limit := limits.get(TURN_TTFT)) is not None:
+        metrics.append(_line(TURN_TTFT, ttfts_s(turns), limit, budget.objective, share=None))
     outcomes = Counter(row.outcome for row in rows)
     errors = Counter(
         row.error_type for row in rows if row.error_type and row.outcome != "cancelled"
@@ -127,6 +131,11 @@ def _metric(name: str, rows: Sequence[Row], limit_s: float | None, objective: fl
     values = [value for row in rows if (value := getattr(row, f"{name}_s")) is not None]
     share = 1.0 if name == "e2e" and values else None
     return _line(name, values, limit_s, objective, share=share)
+
+
+def ttfts_s(turns: Sequence[Row]) -> list[float]:
+    """Return the seconds to the first content of those turns that have it."""
+    return [value for row in turns if (value := row.ttft_s) is not None]
 
 
 def _line(

@@ -13,6 +13,7 @@ budgets = st.builds(
     total_s=st.none() | ms,
     ttft_s=st.none() | ms,
     tpot_s=st.none() | st.integers(1, 200).map(lambda n: n / 1000),
+    turn_ttft_s=st.none() | st.integers(1, 5000).map(lambda n: n / 1000),
     tokens=st.none() | st.integers(1, 500),
     stages_s=st.dictionaries(st.sampled_from(STAGES), ms),
     buffer_s=st.just(0.0) | ms,

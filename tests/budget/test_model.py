@@ -26,6 +26,7 @@ def test_every_limit_becomes_a_threshold(stages):
 def test_a_limit_for_each_token_is_a_threshold_too():
     """Time per output token has its own bound."""
     assert Budget(tpot_s=0.03).thresholds_s() == {"tpot": 0.03}
+    assert Budget(turn_ttft_s=0.8).thresholds_s() == {"turn_ttft": 0.8}
 
 
 def test_what_a_budget_allows_goes_by_its_name():

@@ -13,6 +13,7 @@ from llmtrace.budget import DEFAULT, Budget, Budgets
 from llmtrace.budget_analysis.html import page
 from llmtrace.budget_analysis.report import report, reports
 from llmtrace.budget_analysis.terminal import heading, remarks, table
+from llmtrace.core.row import TURN
 from llmtrace.core.stages import Network, Reported, Timeline
 from llmtrace.testing import make_row
 
@@ -46,6 +47,24 @@ QUEUED = [row(i, queue=2000 if i % 5 == 0 else 50) for i in range(200)]
 def held(found, name):
     """Return one line of a report."""
     return next(one for one in (*found.stages, *found.metrics) if one.name == name)
+
+
+def turn(ttft):
+    """Return one turn of an agent whose user saw something after so many milliseconds."""
+    timeline = Timeline(e2e=3000 * MS, ttft=ttft * MS, stream=False)
+    return make_row(operation=TURN, agent="voice", route="chat", timeline=timeline)
+
+
+def test_turns_are_held_against_their_own_limit():
+    """A budget of turns' first content counts turns alone, and without one there is no line."""
+    turns = [turn(700)] * 150 + [turn(900)] * 50
+    found = report([*QUICK, *turns], Budget(turn_ttft_s=0.8, ttft_s=1.0, route=("chat",)))
+
+    shown = held(found, "turn_ttft")
+    assert (shown.line.known, shown.within, shown.state) == (200, 150, "over")
+    assert held(found, "ttft").line.known == 200
+    assert found.summary.rows == 200
+    assert "turn_ttft" not in [one.name for one in report(turns, Budget(ttft_s=1.0)).metrics]
 
 
 def test_the_stage_that_eats_the_budget_is_named():

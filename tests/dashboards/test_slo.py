@@ -76,6 +76,15 @@ def test_slos_of_a_budget():
     }
 
 
+def test_a_turns_first_content_is_of_its_routes_and_of_all_models():
+    """A turn may call several models, and its histogram has no such label."""
+    [slo] = slos([Budget(turn_ttft_s=0.8, model=("tiny",), route=("voice",))])
+
+    assert (slo.name, slo.selector) == ("turn_ttft", ('route="voice"',))
+    assert 'llmtrace_turn_ttft_seconds_bucket{route="voice"' in slo.fast("5m")
+    assert "% of the turns show their user something within 800 ms" in slo.promise
+
+
 # --- windows ------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanPb
@@ -91,6 +93,19 @@ def test_a_turn_without_tools_lost_nothing_that_could_be_measured(sink, registry
 
     assert value(registry, "llmtrace_turn_duration_seconds_count") == 2
     assert value(registry, "llmtrace_turn_tool_serial_loss_seconds_count") == 1
+
+
+def test_a_turns_first_content_has_the_budgets_bound(registry):
+    """Those that know it are counted, by a bound at exactly what the budget allows."""
+    made = PrometheusSink(registry=registry, thresholds_s={"turn_ttft": 0.8})
+    made.write(turn())
+    for ns in (799_999_999, 800_000_000, 800_000_001):
+        one = turn()
+        made.write(replace(one, timeline=replace(one.timeline, ttft=ns)))
+
+    assert value(registry, "llmtrace_turn_ttft_seconds_count", agent="trip") == 3
+    assert value(registry, "llmtrace_turn_ttft_seconds_bucket", le="0.8") == 2
+    made.close()
 
 
 def test_tool_calls_by_tool_and_outcome(sink, registry):

@@ -78,6 +78,7 @@ def test_names():
         "llmtrace_e2e_seconds",
         "llmtrace_inter_chunk_gap_seconds",
         "llmtrace_turn_duration_seconds",
+        "llmtrace_turn_ttft_seconds",
         "llmtrace_turn_tool_serial_loss_seconds",
         "llmtrace_tool_duration_seconds",
         "llmtrace_requests",

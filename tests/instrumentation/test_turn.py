@@ -18,7 +18,9 @@ from opentelemetry import trace as otel
 import llmtrace
 from llmtrace.agents.scopes import MAX_REQUESTS, MAX_TOOLS
 from llmtrace.core.failopen import internal_errors
+from llmtrace.core.row import from_dict
 from llmtrace.errors import ConfigError
+from llmtrace.semconv.convert import from_attributes, to_attributes
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 from tests.sse_server import Server
 
@@ -74,7 +76,7 @@ def test_a_turn_is_a_row(clock: FakeClock) -> None:
     assert dict(turn.attributes) == {
         "session.id": "s-1", "gen_ai.conversation.id": "s-1", "user.id": "7", "tries": 2,
     }  # fmt: skip
-    assert (turn.e2e_s, turn.ttft_ns, turn.nested) == (2.5, None, False)
+    assert (turn.e2e_s, turn.ttft_s, turn.nested) == (2.5, 2.0, False)
     for request in (one, two):
         assert (request.trace_id, request.parent_span_id) == (turn.trace_id, turn.span_id)
         assert request.nested
@@ -103,6 +105,78 @@ def test_where_a_turns_time_went(clock: FakeClock) -> None:
         ("tool", "search", 1000, 1500),
         ("request", "tiny", 2750, 1000),
     ]
+
+
+def test_a_turns_first_content_is_that_of_its_last_stream(clock: FakeClock) -> None:
+    """What a plan streams is not what the user sees; a request that is no stream shows nothing."""
+    [search] = tools(clock, "search")
+    with watched(clock=clock) as (rows, _), llmtrace.turn("voice"):
+        ask(clock)
+        search()
+        ask(clock)
+        clock.advance(2)
+    turn = turn_of(rows)
+
+    assert (turn.ttft_s, turn.ttft_arrival_s, turn.tpot_s) == (3.0, None, None)
+    assert turn.stages.render == 3_500 * MS  # the first content divides none of its time
+    assert from_dict(turn.as_dict()) == turn
+    written = to_attributes(turn)
+    assert written["gen_ai.response.time_to_first_chunk"] == 3.0
+    read = from_attributes(written, start=0, trace_id=turn.trace_id, span_id=turn.span_id)
+    assert (read.ttft_s, read.stages) == (3.0, turn.stages)
+
+
+def test_a_turn_without_a_stream_has_no_first_content(clock: FakeClock) -> None:
+    """It is not known what its user saw, and when."""
+    [search] = tools(clock, "search")
+    with watched(clock=clock) as (rows, _), llmtrace.turn("voice"):
+        search()
+
+    assert turn_of(rows).ttft_s is None
+
+
+def test_the_application_says_when_it_shows_something(clock: FakeClock) -> None:
+    """The first time wins over what was streamed, in the turn and in those around it."""
+    with watched(clock=clock) as (rows, _), llmtrace.turn("outer"):
+        clock.advance(0.25)
+        with llmtrace.turn("voice") as voice:
+            clock.advance(0.5)
+            voice.first_content()
+            ask(clock)
+            voice.first_content()
+    inner, outer = (row for row in rows if row.is_turn)
+
+    assert (inner.ttft_s, outer.ttft_s) == (0.5, 0.75)
+    voice.first_content()  # outside of any turn: nothing to say it of
+    assert internal_errors() == {}
+
+
+def test_a_bare_thread_says_when_it_shows_something(clock: FakeClock) -> None:
+    """A player's own thread is in no turn: the object that runs one knows which is meant."""
+    with watched(clock=clock) as (rows, _), llmtrace.turn("voice") as voice:
+        clock.advance(0.5)
+        player = threading.Thread(target=voice.first_content)
+        player.start()
+        player.join()
+        clock.advance(0.5)
+
+    assert turn_of(rows).ttft_s == 0.5
+
+
+def test_a_decorated_function_says_when_it_shows_something(clock: FakeClock) -> None:
+    """By the object that decorates it."""
+    answering = llmtrace.turn("voice")
+
+    @answering
+    def answer() -> None:
+        clock.advance(0.5)
+        answering.first_content()
+        clock.advance(0.5)
+
+    with watched(clock=clock) as (rows, _):
+        answer()
+
+    assert turn_of(rows).ttft_s == 0.5
 
 
 def test_requests_side_by_side_count_once() -> None:

@@ -83,9 +83,9 @@ def split_sql(inner: str) -> str:
     query = step(
         inner,
         ("total", "greatest(ifNull(e2e_ns, 0), 0)"),
-        ("window", "if(ttft_ns IS NULL, greatest(ifNull(e2e_ns, 0), 0),"
+        ("window", "if(ttft_ns IS NULL OR NOT stream, greatest(ifNull(e2e_ns, 0), 0),"
                    " least(greatest(assumeNotNull(ttft_ns), 0), greatest(ifNull(e2e_ns, 0), 0)))"),
-        ("whole", "NOT stream AND ttft_ns IS NULL"),
+        ("whole", "NOT stream"),
         ("network_known", f"if(arrayExists(x -> x IS NOT NULL, {known}),"
                           f" arraySum(arrayMap(x -> ifNull(x, 0), {known})), NULL)"),
     )  # fmt: skip
@@ -153,7 +153,7 @@ def split_sql(inner: str) -> str:
         ("unattributed_ns", "client_part + unsplit_here + after_rest"
                             " - if(takes_decode, after_rest, 0)"),
         ("inconsistent", f"arrayDistinct(arrayConcat({cut_before}, {cut_after}))"),
-        ("ttft_arrival_ns", "multiIf(ttft_ns IS NULL OR unwatched, NULL,"
+        ("ttft_arrival_ns", "multiIf(ttft_ns IS NULL OR unwatched OR NOT stream, NULL,"
                             " held_before_ns <= 1000000, ttft_ns,"
                             " queue_ns IS NULL OR prefill_ns IS NULL, NULL, ttft_ns - render_before)"),
     )  # fmt: skip

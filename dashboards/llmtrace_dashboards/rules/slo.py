@@ -1,6 +1,7 @@
 """Define what a budget promises, and which requests keep or break the promise.
 
-An SLO for each limit a budget sets on `e2e`, `ttft` and `tpot`, and one for its availability. A
+An SLO for each limit a budget sets on `e2e`, `ttft`, `tpot` and `turn_ttft` (which is of the turns
+of its routes, whatever their models), and one for its availability. A
 request counts as slow if it took longer than the limit, whatever its outcome; for `ttft` also if
 it ended after the limit without any content. It counts as fast only if it succeeded in time.
 Errors and cancelled requests that were over before the limit say nothing of speed: the errors are
@@ -16,7 +17,7 @@ from typing import Final, Literal
 from llmtrace.budget import Budget, regex
 from llmtrace.errors import ConfigError
 
-SloName = Literal["e2e", "ttft", "tpot", "availability"]
+SloName = Literal["e2e", "ttft", "tpot", "turn_ttft", "availability"]
 
 FAILED: Final = 'outcome=~"error|truncated|timeout"'
 # What an alert may still mean: with more than a tenth allowed, nothing burns.
@@ -26,6 +27,7 @@ _WORDS: Final = {
     "e2e": "take no longer than {limit} in all",
     "ttft": "show their first content within {limit}",
     "tpot": "take no more than {limit} for each token after the first",
+    "turn_ttft": "show their user something within {limit}",
     "availability": "end well",
 }
 
@@ -61,7 +63,8 @@ class Slo:
         """The objective in words, for alerts and panels."""
         limit = "" if self.threshold_s is None else _milliseconds(self.threshold_s)
         must = _WORDS[self.name].format(limit=limit)
-        return f"{100 * (1 - self.allowed):g} % of the requests {must}"
+        counted = "turns" if self.name == "turn_ttft" else "requests"
+        return f"{100 * (1 - self.allowed):g} % of the {counted} {must}"
 
     def bad(self, window: str, by: Sequence[str] = ()) -> str:
         """Return PromQL for the bad requests a second.
@@ -175,6 +178,7 @@ def _of(budget: Budget) -> Iterable[Slo]:
         "e2e": budget.total_s,
         "ttft": budget.ttft_s,
         "tpot": budget.tpot_s,
+        "turn_ttft": budget.turn_ttft_s,
     }
     wanted = [(name, budget.objective, limit) for name, limit in limits.items() if limit]
     promised: list[tuple[SloName, float, float | None]] = [*wanted]
@@ -187,7 +191,8 @@ def _of(budget: Budget) -> Iterable[Slo]:
                 f"{100 - 100 * objective:g} % of the requests may miss it, and no alert means "
                 "anything; write p90 or more (docs/alerts.md)"
             )
-        yield Slo(budget.name, name, objective, limit, budget.model, budget.route)
+        models = () if name == "turn_ttft" else budget.model  # a turn may call several
+        yield Slo(budget.name, name, objective, limit, models, budget.route)
 
 
 def bound(seconds: float) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from llmtrace.core.failopen import internal_error
 from llmtrace.exporters.after_fork import restart_after_fork
 from llmtrace.exporters.prometheus.aggregate import OTHER, Histogram, mark_of
-from llmtrace.exporters.prometheus.buckets import LATENCY_S
+from llmtrace.exporters.prometheus.buckets import LATENCY_S, Thresholds, edges
 from llmtrace.semconv.attributes import CALL_BOUNDS, TOOL_NAME
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ Cell = Mapping[str, Histogram]
 class _Cells(Generic[L]):
     """Histograms by label set, for any number of threads."""
 
-    def __init__(self, *names: str) -> None:
-        self._names = names
+    def __init__(self, **bounds: tuple[int, ...]) -> None:
+        self._bounds = bounds
         self.restart_in_child()
         restart_after_fork(self)
 
@@ -87,9 +87,7 @@ class _Cells(Generic[L]):
         return self._cells.setdefault(labels, self._empty())
 
     def _empty(self) -> Cell:
-        return {
-            name: Histogram(CALL_BOUNDS if name in _COUNTS else _EDGES) for name in self._names
-        }
+        return {name: Histogram(bounds) for name, bounds in self._bounds.items()}
 
     def by(self, key: Callable[[L], K], *, reset: bool = False) -> dict[K, Cell]:
         """Return what was counted, added up by what `key` makes of the labels."""
@@ -108,15 +106,22 @@ class Agents:
     """Turns and tool calls, counted.
 
     Attributes:
-        turns: their `duration`, their `inference_calls` and `tool_calls` and, of those with tools,
-            what these lost by taking turns, `loss`.
+        turns: their `duration`, their first content, `ttft`, their `inference_calls` and
+            `tool_calls` and, of those with tools, what these lost by taking turns, `loss`.
         tools: their `duration`.
     """
 
-    def __init__(self, *, tenants: bool = False) -> None:
+    def __init__(
+        self, *, tenants: bool = False, thresholds_s: Thresholds | None = None
+    ) -> None:
         self._tenants = tenants
-        self.turns: _Cells[TurnLabels] = _Cells("duration", "loss", *_COUNTS)
-        self.tools: _Cells[ToolLabels] = _Cells("duration")
+        self.turns: _Cells[TurnLabels] = _Cells(
+            duration=_EDGES,
+            ttft=edges(thresholds_s or {})["turn_ttft"],
+            loss=_EDGES,
+            **dict.fromkeys(_COUNTS, CALL_BOUNDS),
+        )
+        self.tools: _Cells[ToolLabels] = _Cells(duration=_EDGES)
 
     def turn(self, row: Row) -> None:
         """Count a turn, by its labels."""
@@ -130,6 +135,8 @@ class Agents:
             row.error_type or "",
         )
         values = {"duration": row.e2e_ns}
+        if row.ttft_ns is not None:
+            values["ttft"] = row.ttft_ns
         values |= {name: n for name in _COUNTS if (n := getattr(row, name)) is not None}
         if row.tool_calls and row.tool_serial_loss_s is not None:
             values["loss"] = round(row.tool_serial_loss_s * _NS)

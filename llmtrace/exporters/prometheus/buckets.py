@@ -41,6 +41,7 @@ _DEFAULT_S: Final[Mapping[str, tuple[float, ...]]] = {
     "e2e": LATENCY_S,
     "ttft": LATENCY_S,
     "tpot": TPOT_S,
+    "turn_ttft": LATENCY_S,
     **dict.fromkeys(STAGE_LABELS, LATENCY_S),
 }
 _GAP: Final = "inter_chunk_gap"
@@ -51,7 +52,7 @@ def edges(thresholds_s: Thresholds) -> dict[str, tuple[int, ...]]:
 
     Args:
         thresholds_s: seconds, one or several, by metric (`e2e`, `ttft`, `tpot`,
-            `inter_chunk_gap`) or stage. Gaps are counted as they happen, so that a threshold for
+            `turn_ttft`, `inter_chunk_gap`) or stage. Gaps are counted as they happen, so that a threshold for
             them must be a bound already. One for `ttft` is a bound of `e2e`, too: who waited
             longer than that for the first content and left without it is in `e2e` alone.
 

@@ -72,7 +72,7 @@ class PrometheusSink:
         registry: CollectorRegistry | None = None,
     ) -> None:
         self._budgets = budget_seconds or {}
-        self._agents = Agents(tenants=tenants)
+        self._agents = Agents(tenants=tenants, thresholds_s=thresholds_s)
         self._aggregate = Aggregate(
             thresholds_s=thresholds_s,
             tenants=tenants,
@@ -272,6 +272,11 @@ class _Families:
             "How long a turn of an agent took. Turns are no requests.",
             labels=turn_labels,
         )
+        self.turn_ttft = HistogramMetricFamily(
+            "llmtrace_turn_ttft_seconds",
+            "Start of a turn to the first content that its user saw.",
+            labels=turn_labels,
+        )
         self.loss = HistogramMetricFamily(
             "llmtrace_turn_tool_serial_loss_seconds",
             "What independent tool calls of a turn lost by taking turns.",
@@ -337,6 +342,7 @@ class _Families:
     def fill_turns(self, labels: tuple[str, ...], turns: Mapping[str, Histogram]) -> None:
         """Add the samples of one label set of turns."""
         _add(self.turn, labels, turns["duration"])
+        _add(self.turn_ttft, labels, turns["ttft"])
         _add(self.loss, labels, turns["loss"])
 
 
