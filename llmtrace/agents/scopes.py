@@ -317,8 +317,11 @@ def _request_part(seen: RequestSeen, wall: int) -> Part:
 
 def _first_content(requests: list[RequestSeen]) -> int | None:
     """Return when the last stream of a turn that had content had its first."""
-    streamed = [(one.start, one.row.ttft_ns) for one in requests if one.kind == "request"
-                and one.row is not None and one.row.stream and one.row.ttft_ns is not None]  # fmt: skip
+    streamed = [
+        (one.start, one.row.ttft_ns)
+        for one in requests
+        if one.kind == "request" and one.row is not None and one.row.ttft_ns is not None
+    ]
     return sum(max(streamed)) if streamed else None
 
 

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, overload
 
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
@@ -47,7 +47,7 @@ class TurnBlock:
         decorated: F = _decorated(function, self._begin)
         return decorated
 
-    def __enter__(self) -> TurnBlock:
+    def __enter__(self) -> Self:
         """Begin the turn."""
         self._enter()
         return self
@@ -61,7 +61,7 @@ class TurnBlock:
         """End the turn."""
         self._exit(error)
 
-    async def __aenter__(self) -> TurnBlock:
+    async def __aenter__(self) -> Self:
         """Begin the turn."""
         self._enter()
         return self

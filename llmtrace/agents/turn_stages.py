@@ -36,9 +36,7 @@ class Inside:
     stages: Stages | None
 
 
-def turn_timeline(
-    wall: int, requests: Iterable[Inside], first: int | None = None
-) -> Timeline:
+def turn_timeline(wall: int, requests: Iterable[Inside], first: int | None = None) -> Timeline:
     """Make the timeline that `split` cuts into the stages of a turn.
 
     Each moment that any request covers goes to one stage of one of them: the one that began first.

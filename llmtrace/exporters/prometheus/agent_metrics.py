@@ -111,9 +111,7 @@ class Agents:
         tools: their `duration`.
     """
 
-    def __init__(
-        self, *, tenants: bool = False, thresholds_s: Thresholds | None = None
-    ) -> None:
+    def __init__(self, *, tenants: bool = False, thresholds_s: Thresholds | None = None) -> None:
         self._tenants = tenants
         self.turns: _Cells[TurnLabels] = _Cells(
             duration=_EDGES,

@@ -52,9 +52,10 @@ def edges(thresholds_s: Thresholds) -> dict[str, tuple[int, ...]]:
 
     Args:
         thresholds_s: seconds, one or several, by metric (`e2e`, `ttft`, `tpot`,
-            `turn_ttft`, `inter_chunk_gap`) or stage. Gaps are counted as they happen, so that a threshold for
-            them must be a bound already. One for `ttft` is a bound of `e2e`, too: who waited
-            longer than that for the first content and left without it is in `e2e` alone.
+            `turn_ttft`, `inter_chunk_gap`) or stage. Gaps are counted as they happen, so that a
+            threshold for them must be a bound already. One for `ttft` is a bound of `e2e`, too:
+            who waited longer than that for the first content and left without it is in `e2e`
+            alone.
 
     Raises:
         ConfigError: a threshold is for nothing there is, or cannot be a bound.
