@@ -3,13 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast real vllm litellm render programs lint types docs site house dashboards \
+.PHONY: demo test test-fast real vllm litellm contact render programs lint types docs site house dashboards \
 	bench bench-streams bench-collector bench-boards bench-triage bench-demo crash extras matrix fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
 
-test: $(VENV)/.ready vllm litellm render programs ## everything, the real-vLLM tests included
+test: $(VENV)/.ready vllm litellm contact render programs ## everything, the real-vLLM tests included
 	sh scripts/run_tests.sh $(BIN)/python
 
 test-fast: $(VENV)/.ready       ## the same without the real parts
@@ -23,6 +23,9 @@ vllm: $(VENV)/.ready            ## a real vLLM for the CPU, in a virtual environ
 
 litellm: $(VENV)/.ready         ## a real LiteLLM proxy, in a virtual environment of its own
 	$(BIN)/python scripts/install_litellm.py
+
+contact: $(VENV)/.ready         ## the SDKs, frameworks and instrumentations of others, for tests/contact
+	$(BIN)/python scripts/install_contact.py
 
 render: $(VENV)/.ready programs ## Grafana's own packages, to draw dashboards with
 	$(BIN)/python scripts/install_render.py

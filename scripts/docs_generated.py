@@ -249,10 +249,19 @@ def targets() -> str:
 
 def protocols() -> str:
     """Draw the table of protocols and endings that the tests go through."""
+    return _drawn("tests.protocols.table")
+
+
+def contact() -> str:
+    """Draw the table of other people's packages that the contact suite runs with."""
+    return _drawn("tests.contact.versions")
+
+
+def _drawn(module: str) -> str:
     root = str(Path(__file__).resolve().parent.parent)
     sys.path.insert(0, root)
     try:
-        table = importlib.import_module("tests.protocols.table")
+        table = importlib.import_module(module)
     finally:
         sys.path.remove(root)
     drawn: str = table.markdown()
@@ -360,6 +369,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "cli": cli,
     "collector-api": collector_api,
     "collector-settings": collector_settings,
+    "contact": contact,
     "engine-names": engine_names,
     "engine-signals": engine_signals,
     "gateway-signals": gateway_signals,

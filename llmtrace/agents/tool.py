@@ -25,7 +25,7 @@ from llmtrace.core.span import Span, Value
 from llmtrace.errors import ConfigError
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
-from llmtrace.runtime.runtime import Runtime, active, enclosing
+from llmtrace.runtime.runtime import Runtime, active, closed, enclosing, opened
 from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
 from llmtrace.semconv.attributes import (
@@ -157,8 +157,8 @@ class _Call:
     """One call of a tool while it runs."""
 
     __slots__ = (
-        "_arguments", "_content", "_ended", "_identity", "_items", "_runtime", "_scope", "_seen",
-        "_start_unix_ns", "_started", "_tool", "context",
+        "__weakref__", "_arguments", "_content", "_ended", "_identity", "_items", "_runtime",
+        "_scope", "_seen", "_start_unix_ns", "_tool", "context", "start",
     )  # fmt: skip
 
     def __init__(self, runtime: Runtime, traced: _Tool, arguments: dict[str, Any]) -> None:
@@ -188,7 +188,8 @@ class _Call:
                 scope.attributes |= turn.inherited()
             seen = turn.tool_begins(traced.name, identity.span_id, [*arguments.values()], depth)
             self._seen.append((turn, seen))
-        self._started = runtime.clock()
+        self.start = runtime.clock()
+        opened(self)
 
     def gave(self, item: Any) -> None:
         """Note one of the items that a generator gives: all of them are its result."""
@@ -205,12 +206,17 @@ class _Call:
         outcome, error_type = outcome_of(error)
         self._end(outcome, error_type, self._items)
 
+    def end(self, outcome: Outcome) -> None:
+        """End it where its code will not: with the process."""
+        self._end(outcome, None, self._items)
+
     @fails_open("tool")
     def _end(self, outcome: Outcome, error_type: str | None, result: Any) -> None:
         if self._ended:
             return
         self._ended = self._scope.ended = True
-        duration_ns = max(0, self._runtime.clock() - self._started)
+        closed(self)
+        duration_ns = max(0, self._runtime.clock() - self.start)
         for turn, seen in self._seen:
             turn.tool_ends(seen, outcome, result)
         self._record(RESULT, result)

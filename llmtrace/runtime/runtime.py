@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from weakref import WeakSet
 
 from opentelemetry import context as otel_context
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer, TracerProvider
     from opentelemetry.util.types import AttributeValue
 
-    from llmtrace.core.row import Row
+    from llmtrace.core.row import Outcome, Row
     from llmtrace.core.span import SpanKind
 
 current: ContextVar[Recording | None] = ContextVar("llmtrace_current", default=None)
@@ -331,19 +331,38 @@ def _left_to(own: TracerProvider, sink: Any) -> bool:
     return left_to is None or bool(left_to(own))
 
 
+class Open(Protocol):
+    """A request, turn or tool call that has begun; `start` is by the runtime's clock."""
+
+    start: int
+
+    def end(self, outcome: Outcome) -> None:
+        """End it, unless it has ended."""
+
+
 # What has begun and not ended. A stream may be dropped without a word, so nothing is kept alive.
-_open: WeakSet[Recording] = WeakSet()
+_open: WeakSet[Open] = WeakSet()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_open.clear)  # those are the parent's to end
 
 
 def end_open() -> None:
     """End all that has begun and not ended as cancelled, what is inside others first."""
-    found: list[Recording] = []
+    found: list[Open] = []
     with suppress(RuntimeError):  # other threads went on meanwhile
         found = list(_open)
-    for recording in sorted(found or list(_open), key=attrgetter("start"), reverse=True):
-        recording.end("cancelled")
+    for one in sorted(found or list(_open), key=attrgetter("start"), reverse=True):
+        one.end("cancelled")
+
+
+def opened(one: Open) -> None:
+    """Note that something has begun, to be ended with the process."""
+    _open.add(one)
+
+
+def closed(one: Open) -> None:
+    """Note that it has ended."""
+    _open.discard(one)
 
 
 _active: Runtime | None = None

@@ -1,6 +1,7 @@
-"""What does llmtrace add to the OpenAI client? CPU a chunk, CPU a request, memory a stream.
+"""What does llmtrace add to the OpenAI client? CPU a chunk and a request, memory a stream.
 
-Bare and traced take turns in one process and one run, all threads counted, exporters on (OTLP
+Requests hot and cold: one after the other, and with the caches evicted in between. Bare and traced
+take turns in one process and one run, all threads counted, exporters on (OTLP
 traces and metrics to a receiver in another process, Prometheus).
 
     make bench
@@ -31,6 +32,7 @@ import openai
 import prometheus_client
 
 import llmtrace
+from tests.bench.cold import evict
 from tests.bench.replay import MESSAGES, events, replaying
 
 LONG = 2_000  # chunks
@@ -145,12 +147,22 @@ def _cpu(work: Callable[[], object]) -> float:
     return (time.process_time_ns() - began) / 1e3
 
 
-def requests(ask: Callable[[], object]) -> Turns:
-    """Ask again and again. What garbage a turn leaves is collected at its end, and counted."""
+def requests(ask: Callable[[], object], between: Callable[[], None] | None = None) -> Turns:
+    """Ask again and again. What garbage a turn leaves is collected at its end, and counted.
+
+    Args:
+        ask: makes a request.
+        between: called before each, and not counted.
+    """
+
+    def one() -> float:
+        if between is not None:
+            between()
+        return _cpu(ask)
 
     def turn() -> Turn:
         gc.disable()
-        parts = [_cpu(ask) for _ in range(REQUESTS)]
+        parts = [one() for _ in range(REQUESTS)]
         parts.append(_cpu(partial(gc.collect, 0)))
         gc.enable()
         return [part / REQUESTS for part in parts]
@@ -257,6 +269,7 @@ def main() -> int:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=20, help="turns of bare and traced")
+    parser.add_argument("--cold-pairs", type=int, default=4, help="the same of cold requests")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
         "--exporters", nargs="*", choices=EXPORTERS, default=EXPORTERS, metavar="NAME",
@@ -280,11 +293,14 @@ def main() -> int:
         for name in ("sync", "async"):
             chunk = measure(long[name], arguments.pairs, names=names)
             request = measure(requests(wire[name]), arguments.pairs, names=names)
+            cold = measure(requests(wire[name], evict), arguments.cold_pairs, names=names)
             rows[name] = {
                 "chunk_bare_us": chunk.base,
                 "chunk_added_us": chunk.added,
                 "request_bare_us": request.base,
                 "request_added_us": request.a_request,
+                "cold_bare_us": cold.base,
+                "cold_added_us": cold.a_request,
             }
             if not arguments.json:
                 print(f"{name}: measured", file=sys.stderr)
@@ -298,13 +314,16 @@ def main() -> int:
           f"{arguments.pairs} pairs, exporters {' '.join(names) or 'off'}; "
           "CPU of the whole process, the least")  # fmt: skip
     print(f"{'':6} {'a chunk, bare':>14} {'added':>9} {'ratio':>7}   "
-          f"{'a request, bare':>16} {'added':>9} {'ratio':>7}")  # fmt: skip
+          f"{'a request, bare':>16} {'added':>9} {'ratio':>7}   "
+          f"{'cold, bare':>13} {'added':>9} {'ratio':>7}")  # fmt: skip
     for name, row in rows.items():
-        bare, request_ = row["chunk_bare_us"], row["request_bare_us"]
+        bare, request_, cold_ = (row[f"{kind}_bare_us"] for kind in ("chunk", "request", "cold"))
         print(
             f"{name:6} {bare:11.2f} us {row['chunk_added_us']:6.2f} us "
             f"{1 + row['chunk_added_us'] / bare:7.3f}   {request_:13.0f} us "
-            f"{row['request_added_us']:6.0f} us {1 + row['request_added_us'] / request_:7.3f}"
+            f"{row['request_added_us']:6.0f} us {1 + row['request_added_us'] / request_:7.3f}   "
+            f"{cold_:10.0f} us {row['cold_added_us']:6.0f} us "
+            f"{1 + row['cold_added_us'] / cold_:7.3f}"
         )
     print(f"heap of an open stream, chunk 100 to 3,000: bare {heap['bare']:+,} bytes, "
           f"traced {heap['traced']:+,} bytes")  # fmt: skip

@@ -1,8 +1,8 @@
 """What do llmtrace and its peers add to the OpenAI client, and how right are their figures?
 
 Each in a virtual environment of its own, with the same OpenAI SDK, in one run, taking turns: CPU a
-chunk and a request (all threads, exporters on), growth of an open stream, and what each reports
-of a reader that comes late or reads slowly.
+chunk and a request, hot and cold (all threads, exporters on), growth of an open stream, and what
+each reports of a reader that comes late or reads slowly.
 
     python -m tests.bench.peers
 """
@@ -226,6 +226,7 @@ class Results:
     version: str
     chunk_us: dict[str, float] = field(default_factory=dict)
     request_us: dict[str, float] = field(default_factory=dict)
+    cold_us: dict[str, float] = field(default_factory=dict)
     growth_bytes: dict[str, int] = field(default_factory=dict)
     late_ttft_error_s: dict[str, float | None] = field(default_factory=dict)
     slow_ttft_error_s: dict[str, float | None] = field(default_factory=dict)
@@ -238,6 +239,7 @@ class Size:
 
     rounds: int
     requests: int
+    cold_requests: int
     growth_chunks: int
 
 
@@ -295,8 +297,8 @@ def _cpu(how: str, pairs: Mapping[str, Pair], size: Size) -> Iterator[tuple[str,
     The least of many short turns counts: whatever else the machine does only ever adds.
 
     Yields:
-        `chunk` or `request`, the SDK's name or `bare`, and microseconds: what it adds, or what the
-        client alone takes.
+        `chunk`, `request` or `cold` (a request), the SDK's name or `bare`, and microseconds: what
+        it adds, or what the client alone takes.
     """
     turns: dict[tuple[str, str, str], list[float]] = {}
     for number in range(size.rounds + 1):
@@ -306,19 +308,23 @@ def _cpu(how: str, pairs: Mapping[str, Pair], size: Size) -> Iterator[tuple[str,
                 short = one.ask("chunks", how=how, tokens=1, times=10)
                 long = one.ask("chunks", how=how, tokens=LONG, times=1)
                 request = one.ask("requests", how=how, times=size.requests)
+                cold = one.ask("requests", how=how, times=size.cold_requests, cold=True)
                 if number:  # the first warms everything up
-                    for what, took in (("short", short), ("long", long), ("request", request)):
-                        turns.setdefault((name, which, what), []).append(took)
+                    took = {"short": short, "long": long, "request": request, "cold": cold}
+                    for what, us in took.items():
+                        turns.setdefault((name, which, what), []).append(us)
     least = {key: min(taken) for key, taken in turns.items()}
 
     def chunk(name: str, which: str) -> float:
         return (least[name, which, "long"] - least[name, which, "short"]) / (LONG - 1)
 
     yield "chunk", "bare", min(chunk(name, "bare") for name in pairs)
-    yield "request", "bare", min(least[name, "bare", "request"] for name in pairs)
+    for what in ("request", "cold"):
+        yield what, "bare", min(least[name, "bare", what] for name in pairs)
     for name in pairs:  # each less the client of its own environment
         yield "chunk", name, chunk(name, "with") - chunk(name, "bare")
-        yield "request", name, least[name, "with", "request"] - least[name, "bare", "request"]
+        for what in ("request", "cold"):
+            yield what, name, least[name, "with", what] - least[name, "bare", what]
 
 
 def _claimed(
@@ -367,6 +373,7 @@ def _served() -> Iterator[str]:
 COLUMNS: Final[Mapping[str, Callable[[Results, str], str]]] = {
     "added a chunk": lambda one, how: f"{one.chunk_us[how]:+.2f} µs",
     "added a request": lambda one, how: f"{one.request_us[how]:+.0f} µs",
+    "cold": lambda one, how: f"{one.cold_us[how]:+.0f} µs",
     "growth": lambda one, how: f"{one.growth_bytes[how] / 1024:+,.1f} KiB",
     "late: TTFT": lambda one, how: _ms(one.late_ttft_error_s[how]),
     "slow: TTFT": lambda one, how: _ms(one.slow_ttft_error_s[how]),
@@ -377,9 +384,10 @@ COLUMNS: Final[Mapping[str, Callable[[Results, str], str]]] = {
 def table(results: Mapping[str, Results], how: str) -> str:
     """Return one table, sync or async: a line for each SDK."""
     alone = results["bare"]
-    chunk, request = alone.chunk_us[how], alone.request_us[how]
+    chunk, request, cold = alone.chunk_us[how], alone.request_us[how], alone.cold_us[how]
+    requests = f"{request:.0f} µs a request hot, {cold:.0f} µs cold"
     lines = [
-        f"{how}: the client alone takes {chunk:.1f} µs a chunk, {request:.0f} µs a request",
+        f"{how}: the client alone takes {chunk:.1f} µs a chunk, {requests}",
         f"{'':30}" + "".join(f"{column:>17}" for column in COLUMNS),
     ]
     for sdk in SDKS:
@@ -393,6 +401,7 @@ def legend(size: Size) -> str:
     """Say what the columns are."""
     return f"""\
 added    CPU over the bare client's, of all threads, exporters at work; the least of all turns
+cold     the same of a request before which the CPU's caches were evicted
 growth   of an open stream, its 100th to its {size.growth_chunks:,}th chunk, less the bare client's
 late     a reader that comes {LATE_S:g} s after the stream opened; content came after {FIRST_S:g} s
 slow     a reader that takes {SLOW_S * 1000:g} ms a chunk
@@ -414,9 +423,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args()
     sdks = tuple(sdk for sdk in SDKS if not options.only or sdk.name in options.only)
-    size = Size(rounds=options.rounds, requests=100, growth_chunks=3_000)
+    size = Size(rounds=options.rounds, requests=100, cold_requests=20, growth_chunks=3_000)
     if options.quick:
-        size = Size(rounds=2, requests=40, growth_chunks=600)
+        size = Size(rounds=2, requests=40, cold_requests=10, growth_chunks=600)
     began = time.monotonic()
     results = measure(sdks, size)
     if options.json:

@@ -21,6 +21,7 @@ from typing import Any
 import httpx2
 import openai
 
+from tests.bench.cold import evict
 from tests.bench.replay import MESSAGES, replaying
 
 Flush = Callable[[], object]
@@ -188,15 +189,28 @@ def loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-def cpu(ask: Callable[[], None], times: int, flush: Flush | None = None) -> float:
-    """Return the CPU microseconds of one call, of all threads."""
+def cpu(
+    ask: Callable[[], None], times: int, flush: Flush | None = None, *, cold: bool = False
+) -> float:
+    """Return the CPU microseconds of one call, of all threads.
+
+    Args:
+        ask: the call.
+        times: how often it is made.
+        flush: called at the end, and counted.
+        cold: whether the caches are evicted before each call, which is not counted.
+    """
     gc.collect()
-    began = time.process_time_ns()
+    began, evicting = time.process_time_ns(), 0
     for _ in range(times):
+        if cold:
+            before = time.process_time_ns()
+            evict()
+            evicting += time.process_time_ns() - before
         ask()
     if flush is not None:
         flush()
-    return (time.process_time_ns() - began) / times / 1e3
+    return (time.process_time_ns() - began - evicting) / times / 1e3
 
 
 def growth(how: str, tokens: int) -> int:
@@ -282,8 +296,8 @@ def main(name: str, endpoint: str) -> None:
     def chunks(how: str, tokens: int, times: int) -> float:
         return cpu(lambda: replayed(tokens).read(how), times)
 
-    def requests(how: str, times: int) -> float:
-        return cpu(lambda: wire.read(how), times, flush)
+    def requests(how: str, times: int, *, cold: bool = False) -> float:
+        return cpu(lambda: wire.read(how), times, flush, cold=cold)
 
     def late(how: str, seconds: float) -> dict[str, Any]:
         observed = reading(wire, how, seconds, 0)

@@ -56,13 +56,14 @@ def test_the_cpu_is_measured(endpoint):
         for how in peers.HOWS:
             assert one.ask("chunks", how=how, tokens=20, times=1) > 0
             assert one.ask("requests", how=how, times=2) > 0
+            assert one.ask("requests", how=how, times=2, cold=True) > 0
             assert isinstance(one.ask("growth", how=how, tokens=200), int)
 
 
 def test_the_table_shows_what_is_not_reported():
     """An SDK that does not report a figure is not shown with an error of 0."""
     result = peers.Results("1.0")
-    for field in ("chunk_us", "request_us", "growth_bytes"):
+    for field in ("chunk_us", "request_us", "cold_us", "growth_bytes"):
         getattr(result, field)["sync"] = 1
     for field in REPORTED:
         getattr(result, field)["sync"] = None

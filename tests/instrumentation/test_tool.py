@@ -26,7 +26,7 @@ from llmtrace.testing import FakeClock, capture, fake_stream
 from tests.sse_server import Server
 
 from .reading import client, eventually, method
-from .scopes import turn_of, watched
+from .scopes import Spans, turn_of, watched
 
 MS = 1_000_000
 
@@ -734,3 +734,26 @@ def _async_generator() -> Any:
 def kind_of_tool(request: pytest.FixtureRequest) -> Any:
     """Make a tool of each kind, and what calls it to its end."""
     return request.param()
+
+
+def test_a_tool_call_open_at_shutdown_ends_as_cancelled() -> None:
+    """Its span is written while the exporters still take it, and then its turn; once each."""
+    spans = Spans()
+    spans.every_row = True
+
+    @llmtrace.tool
+    def search() -> Iterator[str]:
+        yield "one"
+        yield "two"
+
+    llmtrace.init("test", exporters=[spans])
+    with llmtrace.turn("trip"):
+        found = search()
+        assert next(found) == "one"
+        llmtrace.shutdown()
+        assert spans.named("search").attributes["llmtrace.outcome"] == "cancelled"
+        [turn] = spans.rows
+        assert (turn.outcome, turn.parts[0].outcome) == ("cancelled", "cancelled")
+        assert list(found) == ["two"]
+
+    assert (len(spans.all), len(spans.rows)) == (1, 1)
