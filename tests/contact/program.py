@@ -24,7 +24,7 @@ from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span
 from tests.contact import servers
-from tests.contact.subjects import SUBJECTS, Subject
+from tests.contact.subjects import SUBJECTS, Subject, provided
 
 ORDERS: Final = ("before", "after")
 _CASE_S: Final = 60
@@ -42,10 +42,11 @@ class File:
 
     def write(self, row: Row | Span) -> None:
         """Keep one."""
-        if isinstance(row, Span):
-            self.add("span", {"kind": row.kind, "attributes": {**row.attributes}})
-        else:
+        if isinstance(row, Row):
             self.add("row", {**row.as_dict(), "adds_up": row.stages.total == row.e2e_ns})
+        else:
+            of_span = {"name": row.name, "kind": row.kind, "attributes": {**row.attributes}}
+            self.add("span", of_span)
 
     def add(self, kind: str, value: object) -> None:
         """Append one line, whole or not at all."""
@@ -65,6 +66,9 @@ def run(subject: Subject, root: str, order: str, stream: bool, file: File) -> No
             state = subject.prepare(root)
         file.add("text", subject.act(state, stream))
         llmtrace.flush()
+        for span in provided:
+            kind = span.kind.name.lower()
+            file.add("span", {"name": span.name, "kind": kind, "attributes": {**span.attributes}})
     except BaseException:
         file.add("raised", traceback.format_exc())
     file.add("internal", {**internal_errors()})

@@ -223,18 +223,24 @@ def _completion(complete: Any, stream: bool) -> str:
     return "".join(one.choices[0].delta.content or "" for one in answer)
 
 
+# What OpenTelemetry's own provider exported, where a subject has one.
+provided: list[Any] = []
+
+
 # --- other instrumentations ---------------------------------------------------------------------
 
 
 def _with_provider() -> None:
-    """Set up OpenTelemetry as an application does: spans are made, and go nowhere."""
+    """Set up OpenTelemetry as an application does; its spans are kept in `provided`."""
     from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+    class Kept(SpanProcessor):
+        def on_end(self, span: Any) -> None:
+            provided.append(span)
 
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
+    provider.add_span_processor(Kept())
     trace.set_tracer_provider(provider)
 
 
@@ -345,7 +351,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     ),
     "pydantic-ai": Subject(_pydantic_ai, _agent, ("pydantic_ai.models.openai",)),
     "agents-sdk": Subject(_agents_sdk, _runner, ("agents",)),
-    "instructor": Subject(_instructor, _extract, ("instructor",)),
+    "instructor": Subject(_instructor, _extract, ("instructor",), expects={"chunks": 7}),
     "litellm": Subject(_litellm, _completion, ("litellm",)),
     "langsmith": Subject(_langsmith, chat, ("openai", "langsmith.wrappers")),
     "langfuse": Subject(_langfuse, chat, ("openai", "langfuse")),

@@ -35,6 +35,7 @@ CHAT: Final = {
     "response_id": "chatcmpl-1", "prompt_tokens": 10, "output_tokens": 5, "operation": "chat",
     "queue_s": 0.0015, "prefill_s": 0.02025, "chunks": 5,
 }  # fmt: skip
+GATEWAYS: Final = {name for name in SERVERS if name != "otel-grpc"}
 # JSON that an answer is made of where the request wants some.
 _JSON: Final = ('{"te', 'xt": "', *answers.WORDS[:-1], answers.WORDS[-1] + '"}')
 
@@ -120,9 +121,7 @@ def test_one_right_row(server: Server, name: str, order: str, stream: bool) -> N
         assert {field: row.get(field) for field in wanted} == wanted
         assert (row.get("ttft_s") is not None) == stream
         assert row["e2e_s"] > 0.02
-    spans = [span for span in kept.get("span", []) if span["kind"] == "server"]
-    outcomes = [span["attributes"]["llmtrace.outcome"] for span in spans]
+    # The gateway's own span, or, on a server's span of another instrumentation, what it has to say.
+    served = [span["attributes"] for span in kept.get("span", []) if span["kind"] == "server"]
+    outcomes = [one["llmtrace.outcome"] for one in served if "llmtrace.outcome" in one]
     assert outcomes == (["success"] if name in GATEWAYS else [])
-
-
-GATEWAYS: Final = {name for name in SERVERS if name != "otel-grpc"}
