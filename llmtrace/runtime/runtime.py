@@ -337,7 +337,7 @@ class Open(Protocol):
     start: int
 
     def end(self, outcome: Outcome) -> None:
-        """End it, unless it has ended."""
+        """End it with this outcome, unless it has ended."""
 
 
 # What has begun and not ended. A stream may be dropped without a word, so nothing is kept alive.
@@ -361,7 +361,7 @@ def opened(one: Open) -> None:
 
 
 def closed(one: Open) -> None:
-    """Note that it has ended."""
+    """Note that what had begun has ended."""
     _open.discard(one)
 
 

@@ -41,7 +41,7 @@ class File:
         self._path = path
 
     def write(self, row: Row | Span) -> None:
-        """Keep one."""
+        """Append a row, or the span of a gateway or tool."""
         if isinstance(row, Row):
             self.add("row", {**row.as_dict(), "adds_up": row.stages.total == row.e2e_ns})
         else:

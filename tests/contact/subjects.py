@@ -64,7 +64,7 @@ def _azure(root: str) -> Any:
 
 
 def chat(client: Any, stream: bool) -> str:
-    """Chat by the OpenAI SDK."""
+    """Chat by the OpenAI SDK; return the text of the response."""
     answer = client.chat.completions.create(model="tiny", messages=MESSAGES, stream=stream)
     if not stream:
         return str(answer.choices[0].message.content)

@@ -58,7 +58,7 @@ def respond(request: Request, answer: Answer) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Serve all subjects."""
+    """Serve what all subjects request, for all tests of this module."""
     with serve(respond) as running:
         yield running
 
@@ -121,7 +121,7 @@ def test_one_right_row(server: Server, name: str, order: str, stream: bool) -> N
         assert {field: row.get(field) for field in wanted} == wanted
         assert (row.get("ttft_s") is not None) == stream
         assert row["e2e_s"] > 0.02
-    # The gateway's own span, or, on a server's span of another instrumentation, what it has to say.
+    # On the gateway's own span, or on the span that another instrumentation makes of a request.
     served = [span["attributes"] for span in kept.get("span", []) if span["kind"] == "server"]
     outcomes = [one["llmtrace.outcome"] for one in served if "llmtrace.outcome" in one]
     assert outcomes == (["success"] if name in GATEWAYS else [])
