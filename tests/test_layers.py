@@ -50,6 +50,7 @@ RINGS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("simulator", "triage", "budget_analysis"),
         ("run_comparison",),
         ("demo",),
+        ("load_test",),
         ("cli",),
         ("__main__",),
     ),

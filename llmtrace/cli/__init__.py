@@ -14,6 +14,7 @@ from typing import Final
 
 from llmtrace import __version__
 from llmtrace.cli.arguments import Commands, add_command
+from llmtrace.cli.bench import add_bench
 from llmtrace.cli.budget import add_budget
 from llmtrace.cli.collector import add_collect, add_doctor, add_quarantine, add_top
 from llmtrace.cli.compare import add_compare
@@ -143,7 +144,7 @@ _GROUPS: Final[Mapping[str, Sequence[Callable[[Commands], None]]]] = {
     "Start": (add_demo, _add_help),
     "Look": (add_waterfall, add_rows, add_top),
     "Investigate": (add_triage, add_explain, add_budget, add_doctor),
-    "Measure a change": (add_compare, add_kv),
+    "Measure a change": (add_bench, add_compare, add_kv),
     "Operate": (add_collect, add_dashboards, add_slo, add_schema, add_migrate, add_quarantine),
     "Develop": (add_simulate, add_semconv, _add_completion, _add_version),
 }

@@ -1,0 +1,1 @@
+"""Drive an endpoint with a workload, and record what its requests waited for."""

@@ -1,0 +1,210 @@
+"""Does a load test measure what the server did, and hide no stall?
+
+The server notes by its own clock what it took, so that the truth is known. A busy machine only
+adds to what a client waits: the best of many requests is held to the truth.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from llmtrace.budget import DEFAULT
+from llmtrace.cli import main
+from llmtrace.dataset.jsonl import read_rows
+from llmtrace.demo.target import Target
+from llmtrace.errors import SourceError
+from llmtrace.load_test.drive import Sending
+from llmtrace.load_test.lengths import read_lengths
+from llmtrace.load_test.run import Measured, Plan, bottleneck, measure, write_folder
+from llmtrace.load_test.workload import Request, at_rate, drawn
+from llmtrace.run_comparison.read import read_run
+from tests.sse_server import serve
+
+TTFT_S = 0.2
+GAP_S = 0.03
+TOKENS = 8
+
+
+def chunk(text=None, finish=None, **more):
+    """Return one chunk of a chat completion."""
+    delta = {} if text is None else {"content": text}
+    choices = [] if "usage" in more else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    return {
+        "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m",
+        "choices": choices, **more,
+    }  # fmt: skip
+
+
+def scripted(request, answer):
+    """Answer after `TTFT_S`, a token every `GAP_S`."""
+    if not request.body.get("stream"):
+        answer.wait(TTFT_S)
+        message = {"role": "assistant", "content": "x"}
+        answer.whole({
+            "id": "1", "object": "chat.completion", "created": 1, "model": "m",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        })  # fmt: skip
+        return
+    answer.head()
+    answer.wait(TTFT_S)
+    for i in range(TOKENS):
+        if i:
+            answer.wait(GAP_S)
+        answer.event(chunk("x", "stop" if i == TOKENS - 1 else None))
+    usage = {"prompt_tokens": 5, "completion_tokens": TOKENS, "total_tokens": 5 + TOKENS}
+    answer.event(chunk(usage=usage))
+    answer.event("[DONE]")
+    answer.end()
+
+
+def plan(server, count=20, **more):
+    """Return a load test of a scripted server."""
+    stream = more.pop("stream", True)
+    requests = more.pop("requests", None) or drawn(count, read_lengths("5"), read_lengths("9"))
+    target = Target(url=server.url, model="m", name="scripted", ours=True)
+    return Plan(sending=Sending(target=target, stream=stream), requests=requests, **more)
+
+
+@pytest.mark.parametrize("concurrency", [1, 8, None], ids=["one", "eight", "open"])
+def test_every_figure_is_the_servers(concurrency):
+    """TTFT, TPOT and e2e are no less than the server took, and at best 1 % or 5 ms more."""
+    took = {}
+
+    def noted(request, answer):
+        began = time.perf_counter()
+        scripted(request, answer)
+        first, *_, last, _, _ = answer.sent_at  # then the usage, and the end
+        took[request.headers["x-request-id"]] = {
+            "ttft_s": first - began,
+            "tpot_s": (last - first) / (TOKENS - 1),
+            "e2e_s": answer.sent_at[-1] - began,
+        }
+
+    with serve(*[scripted], *[noted] * 40) as server:  # the first is asked whether it is there
+        made = plan(server, concurrency=concurrency)
+        if concurrency is None:
+            made = plan(server, requests=at_rate(made.requests, 50.0))
+        rows = measure(made, DEFAULT).rows
+    assert [row.outcome for row in rows] == ["success"] * 20
+    assert {row.output_tokens for row in rows} == {TOKENS}
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        pairs = [(getattr(row, name), took[row.request_id][name]) for row in rows]
+        assert min(abs(mine - truth) - 0.01 * truth for mine, truth in pairs) <= 0.005, name
+    assert all(row.ttft_s >= took[row.request_id]["ttft_s"] for row in rows)
+
+
+def test_an_open_loop_shows_the_stall_that_a_closed_one_hides():
+    """The server does nothing for a second: one client waits, or all that came meanwhile."""
+    slow = {}
+    for concurrency in (1, None):
+        free = threading.Lock()
+        stalled = threading.Event()
+
+        def one_at_a_time(request, answer, free=free, stalled=stalled):
+            with free:
+                if not stalled.is_set() and "stall" in json.dumps(request.body):
+                    stalled.set()
+                    answer.wait(1.0)
+            answer.head()
+            answer.event(chunk("x", "stop"))
+            answer.event("[DONE]")
+            answer.end()
+
+        requests = [
+            Request(i, ({"role": "user", "content": "stall" if i == 5 else "go"},), 1, i * 0.05)
+            for i in range(20)
+        ]
+        with serve(*[one_at_a_time] * 40) as server:
+            measured = measure(plan(server, requests=requests, concurrency=concurrency), DEFAULT)
+        slow[concurrency] = sum(row.e2e_s > 0.2 for row in measured.rows)
+    assert slow[1] == 1
+    assert slow[None] >= 8
+
+
+def test_whole_responses_are_measured_to_their_end():
+    """There is no TTFT without a stream."""
+    with serve(*[scripted] * 20) as server:
+        rows = measure(plan(server, 4, stream=False, concurrency=2), DEFAULT).rows
+    assert {row.stream for row in rows} == {False}
+    assert min(row.e2e_s for row in rows) >= TTFT_S * 0.99
+
+
+def test_warm_up_does_not_count():
+    """It is sent, and is in no row."""
+    with serve(*[scripted] * 20) as server:
+        made = plan(server, 4, concurrency=2, warm_up=[Request(-1, ({"role": "user",
+                    "content": "w"},), 1)])  # fmt: skip
+        measured = measure(made, DEFAULT)
+    assert len(measured.rows) == len(measured.answered) == 4
+
+
+def test_a_duration_ends_an_open_and_a_closed_loop():
+    """No request starts after it."""
+    for concurrency in (1, None):
+        with serve(*[scripted] * 60) as server:
+            made = plan(server, 50, concurrency=concurrency, seconds=0.6)
+            if concurrency is None:
+                requests = [Request(i, r.messages, 1, i * 0.2)
+                            for i, r in enumerate(made.requests)]  # fmt: skip
+                made = plan(server, requests=requests, seconds=0.6)
+            assert 1 <= len(measure(made, DEFAULT).rows) <= 4
+
+
+def test_an_endpoint_that_is_not_there_is_an_error():
+    """Said before anything is sent."""
+    with serve(scripted) as server:
+        made = plan(server, 2, concurrency=1)
+    with pytest.raises(SourceError, match="cannot be reached"):
+        measure(made, DEFAULT)
+
+
+def test_a_folder_is_what_compare_reads(tmp_path):
+    """With the workload's hash, and the answers' hashes."""
+    with serve(*[scripted] * 20) as server:
+        made = plan(server, 12, concurrency=4)
+        measured = measure(made, DEFAULT)
+    write_folder(tmp_path / "a", made, measured)
+    run = read_run(tmp_path / "a")
+    assert len(run.workload) == 64
+    assert len(run.answers) == 12
+    assert len(set(run.answers.values())) == 1
+    assert len(read_rows(tmp_path / "a" / "rows.jsonl")) == 12
+
+
+def test_a_client_that_is_late_says_so():
+    """Where half of the requests start late by much of what they wait."""
+    with serve(*[scripted] * 20) as server:
+        made = plan(server, 4, concurrency=2)
+        rows = measure(made, DEFAULT).rows
+    late = [type("Late", (), {"late_s": 0.5})() for _ in rows]
+    assert "bottleneck" in bottleneck(Measured(rows=rows, answered=late, interrupted=False))
+    assert bottleneck(Measured(rows=rows, answered=[], interrupted=False)) is None
+
+
+def test_the_command_measures_the_simulated_engine(tmp_path, capsys):
+    """And writes what `compare` takes, marked as simulated."""
+    options = ["bench", "--requests", "12", "--output-tokens", "5", "--out", str(tmp_path / "a")]
+    assert main(options) == 0
+    printed = capsys.readouterr().out
+    assert "SIMULATED" in printed
+    assert "TTFT" in printed
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "a")]) == 0
+    assert "No difference shown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--endpoint", "http://127.0.0.1:1/v1"], "--endpoint needs --model"),
+        (["--prompt-tokens", "many"], "is no length"),
+        (["--dataset", "missing.jsonl"], "missing.jsonl"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_sent(capsys, options, problem):
+    """With what to do about it."""
+    assert main(["bench", *options]) in {1, 2}
+    assert problem in capsys.readouterr().err
