@@ -11,8 +11,8 @@ from llmtrace.cli.arguments import Commands, add_budget_option, add_command, pos
 from llmtrace.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:
-    from llmtrace.load_test.run import Plan
-    from llmtrace.load_test.workload import Request
+    from llmtrace.load_test.measure import Plan
+    from llmtrace.load_test.requests import Request
 
 _COUNT: Final = 200
 _OTHER_SEED: Final = 1_000_003
@@ -94,8 +94,8 @@ def _bench(options: argparse.Namespace) -> int:
     try:
         from llmtrace.demo import target as targets
         from llmtrace.display.summary_tables import console_for
-        from llmtrace.load_test.run import measure, write_folder
-        from llmtrace.load_test.summary import print_summary
+        from llmtrace.load_test.measure import measure, write_folder
+        from llmtrace.load_test.measured_tables import print_summary
     except ImportError as error:
         raise missing_extra("llmtrace bench", "demo", error.name or "") from error
     from llmtrace.budget import DEFAULT, read_budget
@@ -127,30 +127,28 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _requests(options: argparse.Namespace) -> list[Request]:
-    from llmtrace.load_test import workload
     from llmtrace.load_test.lengths import read_lengths
+    from llmtrace.load_test.requests import at_rate, drawn, from_dataset, from_trace
 
     output = read_lengths(options.output_tokens)
     if options.trace is not None:
-        requests = workload.from_trace(options.trace, options.requests, options.seed)
+        requests = from_trace(options.trace, options.requests, options.seed)
     elif options.dataset is not None:
-        requests = workload.from_dataset(
-            options.dataset, options.requests, output, seed=options.seed
-        )
+        requests = from_dataset(options.dataset, options.requests, output, seed=options.seed)
     else:
         prompt = read_lengths(options.prompt_tokens)
-        requests = workload.drawn(
+        requests = drawn(
             options.requests or _COUNT, prompt, output,
             shared_prefix=max(0, options.shared_prefix), seed=options.seed,
         )  # fmt: skip
     if options.rate is not None:
-        requests = workload.at_rate(requests, options.rate, options.seed)
+        requests = at_rate(requests, options.rate, options.seed)
     return requests
 
 
 def _plan(options: argparse.Namespace, target: Any, requests: list[Request]) -> Plan:
     from llmtrace.load_test.drive import Sending
-    from llmtrace.load_test.run import Plan
+    from llmtrace.load_test.measure import Plan
 
     timed = options.rate is not None or (options.trace is not None and not options.concurrency)
     names = ("prompt_tokens", "output_tokens", "shared_prefix", "seed", "rate", "duration")
@@ -175,7 +173,7 @@ def _warm_up(options: argparse.Namespace) -> list[Request]:
     from dataclasses import replace
 
     from llmtrace.load_test.lengths import read_lengths
-    from llmtrace.load_test.workload import drawn
+    from llmtrace.load_test.requests import drawn
 
     prompt, output = (
         read_lengths(text) for text in (options.prompt_tokens, options.output_tokens)

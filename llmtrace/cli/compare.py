@@ -55,7 +55,7 @@ def _compare(options: argparse.Namespace) -> int:
         from llmtrace.run_comparison import comparison_page, runs, wording
         from llmtrace.run_comparison.comparison_text import print_comparison
         from llmtrace.run_comparison.conditions import read_condition
-        from llmtrace.run_comparison.read import read_run
+        from llmtrace.run_comparison.read_run import read_run
     except ImportError as error:
         raise missing_extra("llmtrace compare", "triage", error.name or "") from error
     from llmtrace.budget import read_budget

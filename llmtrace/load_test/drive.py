@@ -15,7 +15,7 @@ from typing import Any
 
 import llmtrace
 from llmtrace.demo.target import Target
-from llmtrace.load_test.workload import Request
+from llmtrace.load_test.requests import Request
 
 ROUTE = "bench"
 WARM_UP = "warm-up"

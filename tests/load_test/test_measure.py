@@ -19,9 +19,9 @@ from llmtrace.demo.target import Target
 from llmtrace.errors import SourceError
 from llmtrace.load_test.drive import Sending
 from llmtrace.load_test.lengths import read_lengths
-from llmtrace.load_test.run import Measured, Plan, bottleneck, measure, write_folder
-from llmtrace.load_test.workload import Request, at_rate, drawn
-from llmtrace.run_comparison.read import read_run
+from llmtrace.load_test.measure import Measured, Plan, bottleneck, measure, write_folder
+from llmtrace.load_test.requests import Request, at_rate, drawn
+from llmtrace.run_comparison.read_run import read_run
 from tests.sse_server import serve
 
 TTFT_S = 0.2
@@ -69,6 +69,7 @@ def plan(server, count=20, **more):
     return Plan(sending=Sending(target=target, stream=stream), requests=requests, **more)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("concurrency", [1, 8, None], ids=["one", "eight", "open"])
 def test_every_figure_is_the_servers(concurrency):
     """TTFT, TPOT and e2e are no less than the server took, and at best 1 % or 5 ms more."""
@@ -87,7 +88,7 @@ def test_every_figure_is_the_servers(concurrency):
     with serve(*[scripted], *[noted] * 40) as server:  # the first is asked whether it is there
         made = plan(server, concurrency=concurrency)
         if concurrency is None:
-            made = plan(server, requests=at_rate(made.requests, 50.0))
+            made = plan(server, requests=at_rate(made.requests, 8.0))
         rows = measure(made, DEFAULT).rows
     assert [row.outcome for row in rows] == ["success"] * 20
     assert {row.output_tokens for row in rows} == {TOKENS}
@@ -97,6 +98,7 @@ def test_every_figure_is_the_servers(concurrency):
     assert all(row.ttft_s >= took[row.request_id]["ttft_s"] for row in rows)
 
 
+@pytest.mark.timing
 def test_an_open_loop_shows_the_stall_that_a_closed_one_hides():
     """The server does nothing for a second: one client waits, or all that came meanwhile."""
     slow = {}

@@ -21,8 +21,8 @@ from llmtrace.demo.preflight import probe
 from llmtrace.demo.sample_app import make_client
 from llmtrace.errors import ConfigError, SourceError, explain_error
 from llmtrace.load_test.drive import WARM_UP, Answered, Sending, drive
-from llmtrace.load_test.workload import Request, hash_of
-from llmtrace.run_comparison.read import ABOUT, ANSWERS
+from llmtrace.load_test.requests import Request, hash_of
+from llmtrace.run_comparison.read_run import ABOUT, ANSWERS
 
 _LATE_SHARE: Final = 0.1  # of the median TTFT that the median request started late
 _LATE_S: Final = 0.005

@@ -9,7 +9,7 @@ import pytest
 
 from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace.load_test.lengths import read_lengths
-from llmtrace.load_test.workload import at_rate, drawn, from_dataset, from_trace, hash_of
+from llmtrace.load_test.requests import at_rate, drawn, from_dataset, from_trace, hash_of
 
 
 def words(request):
