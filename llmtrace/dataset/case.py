@@ -107,6 +107,8 @@ class Case:
     Attributes:
         before, after: the windows to compare; `None` = find the spike.
         metric: one of `METRICS`; `None` = decide.
+        searched: the time that rows were read for; those of before it are of earlier days, to
+            compare with. `None` = all rows are of it.
         budget: what the requests may take, where given.
         note: what a triage of it must state first: that it is simulated, say.
         warnings: what was odd in the files, for people.
@@ -118,6 +120,7 @@ class Case:
     before: Window | None = None
     after: Window | None = None
     metric: str | None = None
+    searched: Window | None = None
     budget: Budget | None = None
     note: str | None = None
     warnings: tuple[str, ...] = ()
@@ -220,6 +223,7 @@ def read_case(folder: str | Path, progress: Progress | None = None) -> Case:
         before=_window(folder, about, "before"),
         after=_window(folder, about, "after"),
         metric=metric,
+        searched=_window(folder, about, "searched"),
         budget=None if budget is None else read_budget(budget),
         note=None if note is None else short(note),
         warnings=(
@@ -254,7 +258,11 @@ def write_case(folder: str | Path, case: Case, *, compress: bool = False) -> Non
 def _write(folder: Path, case: Case, *, compress: bool) -> None:
     about: dict[str, Any] = {
         name: [window.start, window.end]
-        for name, window in (("before", case.before), ("after", case.after))
+        for name, window in (
+            ("before", case.before),
+            ("after", case.after),
+            ("searched", case.searched),
+        )
         if window is not None
     }
     about["metric"] = case.metric

@@ -37,6 +37,8 @@ _STATUS: Final[Mapping[Verdict, int]] = {
     "regression": MOVED,
     "mixed": MOVED,
     "improvement": MOVED,
+    "drift": MOVED,
+    "traffic": MOVED,
     "new_workload": MOVED,
     "not_enough_data": CANNOT_TELL,
 }

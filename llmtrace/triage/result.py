@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal, get_args
 
 from llmtrace.dataset.case import Window
+from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Onset, State
 
 Verdict = Literal[
     "no_change",  # the p95 did not move beyond chance
@@ -19,6 +20,8 @@ Verdict = Literal[
     "regression",  # it moved for the same work
     "mixed",  # both
     "improvement",  # the same work takes less
+    "drift",  # the same work takes longer, and came to that gradually
+    "traffic",  # requests stopped, or came in other numbers; their metrics are as before
     "new_workload",  # too much of today's workload did not exist before
     "not_enough_data",
 ]
@@ -165,15 +168,6 @@ class Outcomes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Onset:
-    """When it began, and when it ended (`None` = it lasts), with the error in seconds."""
-
-    start: float
-    end: float | None
-    error_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The load of a window: requests and tokens a second, typical lengths."""
 
@@ -265,6 +259,13 @@ class Result:
         exemplars: trace ids nearest to the p95, `slow` (after) and `normal` (before).
         changes: all metrics looked at.
         moved: which of them, and `errors` and `cancelled`, moved beyond chance.
+        onset: when it began.
+        state: whether it is over at the end of the data; `None` = nothing moved.
+        recovered_at: since when, where it is.
+        incidents: every stretch that stands out, of any metric, by start.
+        events: what was deployed, scaled, restarted or reconfigured near the onset.
+        impact: what it meant for those who waited.
+        grew: the kinds of request that make the part of the mix, the largest first.
         smallest_visible: the least relative rise of the metric that these windows would have shown
             in four of five cases; `None` = not even ten times as slow.
         settle: what data would settle what is open.
@@ -288,6 +289,12 @@ class Result:
     moved: tuple[str, ...] = ()
     outcomes: Outcomes | None = None
     onset: Onset | None = None
+    state: State | None = None
+    recovered_at: float | None = None
+    incidents: tuple[Incident, ...] = ()
+    events: tuple[NearEvent, ...] = ()
+    impact: Impact | None = None
+    grew: tuple[Growth, ...] = ()
     load: Mapping[str, Load] = field(default_factory=dict)
     anatomy: Anatomy | None = None
     estimates: Estimates | None = None

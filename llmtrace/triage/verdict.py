@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread
+from llmtrace.triage.over_time import Incident
 from llmtrace.triage.power import TOO_COARSE
 from llmtrace.triage.result import Change, Load, Outcomes, Verdict
 
@@ -19,6 +20,7 @@ _LONGER: Final = 1.25  # times as many tokens a response, where a token's time s
 _SHARED: Final = 0.45  # of the growth of all tokens, seen at best in work that went well
 _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
+_CROWD: Final = 1.5  # times as many requests a second, or as few
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
 
@@ -112,6 +114,46 @@ def judge(
         "the same work.",
     }
     return Judged(verdict, words[verdict])
+
+
+def in_time(
+    judged: Judged,
+    stretches: Sequence[Incident],
+    load: Mapping[str, Load],
+    span_s: float,
+    alike_days: int | None,
+) -> Judged:
+    """Return the verdict by what the course over time says, which two windows do not.
+
+    Requests that stopped or came in crowds are a finding where no metric moved; a level that rose
+    gradually for most of the time has drifted; and what was alike in the same hours of an earlier
+    day is no change.
+
+    Args:
+        judged: by the windows.
+        stretches: in the window after, the most certain first.
+        load: of both windows.
+        span_s: how long the time searched is, seconds.
+        alike_days: how many days ago it was alike; `None` = not.
+    """
+    if alike_days is not None:
+        day = "a day ago" if alike_days == 1 else f"{alike_days} days ago"
+        verdict = judged.verdict if judged.verdict != "not_enough_data" else "no_change"
+        return Judged(verdict, f"Alike in the same hours {day}, with which this is compared: "
+                      f"{judged.reason}")  # fmt: skip
+    traffic = next((one for one in stretches if one.metric == "traffic"), None)
+    if judged.verdict in ("no_change", "not_enough_data") and traffic is not None:
+        low, high = (load[name].requests_per_s or 0.0 for name in ("before", "after"))
+        ratio = high / low if traffic.direction == "up" and low else low / max(high, 1e-9)
+        if ratio >= _CROWD:
+            words = "More requests" if traffic.direction == "up" else "Fewer requests"
+            words = words if high else "Requests stopped"
+            return Judged("traffic", f"{words}: {low:.3g} → {high:.3g} a second.")
+    ramps = [one for one in stretches if one.shape == "ramp" and one.rise_s >= span_s / 2]
+    if judged.verdict == "regression" and ramps:
+        hours = f"{ramps[0].rise_s / 60:.0f} minutes"
+        return Judged("drift", f"{judged.reason} It rose gradually, over {hours}.")
+    return judged
 
 
 def _kind(found: Attribution, spread: Spread | None) -> Verdict:

@@ -15,7 +15,9 @@ from typing import Final
 import numpy as np
 
 from llmtrace.dataset.columns import Floats
-from llmtrace.triage.windows.spike import CERTAIN, Spike, bins_for, find_slow
+from llmtrace.triage.windows.bins import bins_for
+from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
+from llmtrace.triage.windows.spike import find_slow
 
 # How strongly requests remember the one before, and how often the search may be wrong then.
 BARS: Final = {0.0: 0.01, 0.9: 0.05, 0.98: 0.10}

@@ -198,7 +198,7 @@ def test_a_fault_becomes_a_report_that_names_it(tmp_path: Path, capsys: Any) -> 
     assert 1.2 < moved["seconds"] < 1.8  # it dawdles for one and a half
     named = [one["id"] for one in result["causes"] if one["status"] in {"likely", "confirmed"}]
     assert named[:1] == ["gateway_overhead"]
-    assert abs(result["onset"]["start"] - onset) < 5
+    assert abs(result["onset"]["best"] - onset) < 5
 
     by_path = {path: (token, body) for path, token, body in heard}
     assert len(heard) == len(by_path) == 2  # once each, however often Alertmanager repeats itself

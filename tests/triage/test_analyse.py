@@ -143,7 +143,7 @@ def test_a_spike_is_found_without_being_pointed_at():
     told = day(after=Kind(queued_share=0.2), n=(6000, 1500))
 
     assert (result.verdict, largest(result)) == ("regression", "queue")
-    assert result.onset.start == pytest.approx(told.after.start, abs=60)
+    assert result.onset.best == pytest.approx(told.after.start, abs=60)
     assert result.after.window.start == pytest.approx(told.after.start, abs=60)
     assert result.before.window.end <= result.after.window.start
 

@@ -403,7 +403,7 @@ def test_grafana_is_annotated(result):
     assert path == "/api/annotations"
     assert authorization == f"Bearer {SECRET}"
     assert body["tags"] == ["llmtrace", "LlmtraceTtftBurn", "regression"]
-    assert body["time"] == round(result.onset.start * 1000)
+    assert body["time"] == round(result.onset.best * 1000)
     assert body["timeEnd"] >= body["time"]
 
 

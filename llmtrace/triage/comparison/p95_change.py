@@ -23,7 +23,7 @@ from llmtrace.stats.significance import (
 from llmtrace.triage.attribution.components import Values, slow
 from llmtrace.triage.power import smallest_visible
 from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
-from llmtrace.triage.windows.spike import date_change
+from llmtrace.triage.windows.date_change import date_change
 
 FLOOR_S: Final[dict[Metric, float]] = {"ttft": 0.005, "tpot": 0.0005, "e2e": 0.01, "render": 0.005}
 MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
@@ -142,7 +142,7 @@ def _dated(times: Sequence[Floats], above: Sequence[Mask]) -> float | None:
     if len(t) < 2 or times[0][-1:] > times[1][:1]:  # noqa: PLR2004
         return None
     dated = date_change(t, slow_ones, float(t[0]), float(t[-1]))
-    return None if dated is None else dated[0]
+    return None if dated is None else dated.best
 
 
 def _p_value(

@@ -135,7 +135,7 @@ class Annotated:
 
     def notify(self, alert: Alert, result: Result, link: str | None) -> None:
         """Annotate the time of the incident in Grafana. Raises `SourceError`."""
-        start = alert.started if result.onset is None else result.onset.start
+        start = alert.started if result.onset is None else result.onset.best
         end = alert.ended or (None if result.after.window is None else result.after.window.end)
         with self._grafana.requesting("annotation"):
             self._grafana.api.annotations.add_annotation(

@@ -52,6 +52,8 @@ _VERDICT_COLOURS: Final = {
     "regression": OVER,
     "mixed": OVER,
     "improvement": WITHIN,
+    "drift": OVER,
+    "traffic": OVER,
     "new_workload": NEAR,
     "not_enough_data": NEAR,
 }
@@ -196,7 +198,7 @@ def _timeline(result: Result, seen: Timeline, case: Case) -> str:
             f'<path d="{steps}" fill="none" stroke="{colour}" stroke-width="1.8" '
             f'stroke-linejoin="round"><title>{name}</title></path>'
         )
-    marks = [] if result.onset is None else [(result.onset.start, "began", OVER)]
+    marks = [] if result.onset is None else [(result.onset.best, "began", OVER)]
     marks += [(one.t, one.kind, NEUTRAL) for one in case.facts.events if start <= one.t <= end]
     for number, (t, text, colour) in enumerate(marks):
         late = x(t) > _LATE * _WIDTH  # no room to the right

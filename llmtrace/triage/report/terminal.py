@@ -45,6 +45,8 @@ VERDICTS: Final = {
     "regression": ("a regression", "red"),
     "mixed": ("a regression, and other work", "red"),
     "improvement": ("quicker than it was", "green"),
+    "drift": ("slower and slower", "red"),
+    "traffic": ("requests came in other numbers", "red"),
     "new_workload": ("work never seen before", "yellow"),
     "not_enough_data": ("cannot tell: too few requests", "yellow"),
 }
@@ -121,7 +123,7 @@ def when(result: Result) -> list[str]:
     if result.onset is not None:
         onset = result.onset
         ended = "" if onset.end is None else f", until {date_and_zone(onset.end)}"
-        texts.append(f"began {date_and_zone(onset.start)} ± {onset.error_s:.0f} s{ended}")
+        texts.append(f"began {date_and_zone(onset.best)}{ended}")
     return texts
 
 

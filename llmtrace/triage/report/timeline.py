@@ -11,7 +11,7 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import values
 from llmtrace.triage.result import Metric
-from llmtrace.triage.windows.spike import bins_for
+from llmtrace.triage.windows.bins import bins_for
 
 _MIN_COUNT: Final = 5  # requests in a bin, or its percentiles say nothing
 

@@ -6,8 +6,9 @@ it the quiet stretch before, with a gap between them so that a date off by secon
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,15 +18,11 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import METRICS, Values
 from llmtrace.triage.comparison.outcomes import failed_mask
-from llmtrace.triage.result import Metric, Onset
-from llmtrace.triage.windows.spike import (
-    CERTAIN,
-    Spike,
-    bins_for,
-    date_change,
-    find_failures,
-    find_slow,
-)
+from llmtrace.triage.over_time import Incident
+from llmtrace.triage.result import Metric
+from llmtrace.triage.windows.bins import bins_for
+from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
+from llmtrace.triage.windows.spike import find_failures, find_slow
 
 _LONGER: Final = 8.0  # times the incident that the window before may be long
 _HOUR_S: Final = 3600.0
@@ -34,6 +31,10 @@ _ENOUGH: Final = 200
 _AT_S: Final = (300.0, 900.0, 1800.0)
 _QUIET_SHARE: Final = 0.2
 _FOR_A_P95: Final = 72
+_MOSTLY: Final = 0.5  # of the time
+_CLEARER: Final = 1.5  # times the score from which on another is clearer by far
+_BIN: Final = 0.02  # of the time
+EARLIER_DAYS: Final = (1, 7)
 FEW: Final = 1000  # rows, from which a search that finds nothing is to be believed
 
 
@@ -61,75 +62,98 @@ def choose(
     after: Window | None,
     at: float | None,
     metric: Metric | None,
+    incidents: Sequence[Incident] = (),
+    every: Floats | None = None,
 ) -> Chosen:
     """Choose the windows.
 
     Args:
-        rows: by start.
+        rows: that are searched, by start.
         values: a metric of these rows.
         before: as the user gave it; `None` = to be found.
         after: the same.
         at: a time inside the incident, unix seconds.
         metric: the metric the spike is looked for in; `None` = any, and failures.
+        incidents: all stretches of these rows.
+        every: when all requests began, those of earlier days included; `None` = as of `rows`.
     """
     if before is not None and after is not None:
         return Chosen(before, after, None, searched=False)
     t = rows.start / 1e9
+    every = t if every is None else every
     if after is not None:
-        found, said = _before(t, after, 0.0)
-        return Chosen(found, after, None, searched=False, warnings=said)
+        found, warning = _before(t, every, after, 0.0)
+        return Chosen(found, after, None, searched=False, warnings=warning)
     since = None if before is None else before.end
     highest = _search(rows, values, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
-    end = float(t[-1]) + 1e-3 if len(t) else 1.0
-    warnings: tuple[str, ...] = ()
     if spike is not None:
-        after = Window(spike.start, spike.end or end)
-        guard = spike.bin_s
-    elif highest is not None and before is None and at is None and _carries(t, highest, end):
-        after, guard = Window(highest.start, highest.end or end), 0.0
-        warnings = ("no spike stands out; the slowest stretch is compared with what was before",)
-    elif before is not None:
-        after, guard = Window(before.end, max(end, before.end + 1)), 0.0
-    elif at is not None:
-        after, guard = _around(t, at), 0.0
-        warnings = ("no spike stands out at this time; the time around it is compared",)
-    else:
-        after, guard = _last(t, end), 0.0
-        warnings = ("no spike stands out; the last fifth is compared with what was before",)
+        spike = _since_it_fell(spike, t)
+    elif since is None and at is None:
+        spike = _other_change(incidents, t)
+    after, guard, warnings = _after(t, spike, highest, before, at)
     if before is None:
-        before, more = _before(t, after, guard)
+        before, more = _before(t, every, after, guard, _quiet_from(incidents, after))
         warnings += more
     return Chosen(before, after, spike, searched=True, warnings=warnings)
 
 
-def onset(
-    one: Values,
-    windows: tuple[Window, Window],
-    threshold: float,
-    chosen: Chosen,
-) -> Onset | None:
-    """Date the change near the start of the window after; `None` where nothing rises there.
+def _after(
+    t: Floats, spike: Spike | None, highest: Spike | None, before: Window | None, at: float | None
+) -> tuple[Window, float, tuple[str, ...]]:
+    """Return the window of the incident, the gap to leave before it, and what to warn of."""
+    end = float(t[-1]) + 1e-3 if len(t) else 1.0
+    if spike is not None:
+        return Window(spike.start, spike.end or max(end, spike.start + 1)), spike.bin_s, ()
+    if highest is not None and before is None and at is None and _carries(t, highest, end):
+        said = "no spike stands out; the slowest stretch is compared with what was before"
+        return Window(highest.start, highest.end or end), 0.0, (said,)
+    if before is not None:
+        return Window(before.end, max(end, before.end + 1)), 0.0, ()
+    if at is not None:
+        said = "no spike stands out at this time; the time around it is compared"
+        return _around(t, at), 0.0, (said,)
+    said = "no spike stands out; the last fifth is compared with what was before"
+    return _last(t, end), 0.0, (said,)
 
-    Args:
-        one: the metric of all rows.
-        windows: before and after.
-        threshold: above which a request is slow.
-        chosen: how the windows were come by.
+
+def _since_it_fell(spike: Spike, t: Floats) -> Spike:
+    """Return the time after a high level that the data begin with, if that lasted longer.
+
+    What most requests met with is the usual: the news is that it is better now.
     """
-    before, after = windows
-    inside = (one.t >= before.start) & (one.t < after.end)
-    t, above = one.t[inside], one.value[inside] > threshold
-    slack = max(0.1 * after.seconds, 60.0)
-    if chosen.found is not None:
-        slack = 3 * chosen.found.bin_s
-    dated = date_change(t, above, after.start - slack, min(after.start + slack, after.end))
-    end = chosen.found.end if chosen.found else None
-    if dated is None:
-        if chosen.found is None:
-            return None
-        return Onset(start=after.start, end=end, error_s=chosen.found.bin_s)
-    return Onset(start=dated[0], end=end, error_s=dated[1])
+    if spike.start > float(t[0]) or spike.end is None:
+        return spike
+    if spike.end - spike.start < _MOSTLY * float(t[-1] - t[0]):
+        return spike
+    return replace(spike, start=spike.end, end=None)
+
+
+def _quiet_from(incidents: Sequence[Incident], after: Window) -> float:
+    """Return when the last incident before a window ended."""
+    return max(
+        (
+            one.end
+            for one in incidents
+            if one.direction == "up" and one.metric != "traffic"
+            and one.end is not None and one.end < after.start
+        ),
+        default=-math.inf,
+    )  # fmt: skip
+
+
+def _other_change(incidents: Sequence[Incident], t: Floats) -> Spike | None:
+    """Return the most certain gradual rise or quicker stretch, or else one of traffic.
+
+    A gradual rise counts from when half of it was reached.
+    """
+    for of_traffic in (False, True):
+        mine = [one for one in incidents if (one.metric == "traffic") is of_traffic]
+        if mine:
+            one = min(mine, key=lambda one: one.p_value)
+            start = one.start + one.rise_s / 2
+            return Spike(start, one.end, _BIN * float(t[-1] - t[0]), CERTAIN)
+    return None
 
 
 def _search(
@@ -171,7 +195,7 @@ def _clearer(best: Spike | None, spike: Spike | None) -> Spike | None:
     """
     if spike is None:
         return best
-    if best is None or spike.score > 1.5 * best.score:
+    if best is None or spike.score > _CLEARER * best.score:  # scores are logarithms of chances
         return spike
     return spike if spike.score >= CERTAIN > best.score else best
 
@@ -198,18 +222,26 @@ def _last(t: Floats, end: float) -> Window:
     return Window(min(start, float(t[len(t) - max(wanted, 1)])), end)
 
 
-def _before(t: Floats, after: Window, guard: float) -> tuple[Window, tuple[str, ...]]:
-    """Choose the quiet window: the hours before, else the same hours a day or a week ago."""
+def _before(
+    t: Floats, every: Floats, after: Window, guard: float, since: float = -math.inf
+) -> tuple[Window, tuple[str, ...]]:
+    """Choose the quiet window: the hours before, else the same hours a day or a week ago.
+
+    Those before are taken from `since` on, the end of an earlier incident, if they suffice.
+    """
     end = after.start - guard
     wanted = min(_ENOUGH, max(_count(t, after), 1))
     long = max(_LONGER * after.seconds, _HOUR_S)
     first = float(t[0]) if len(t) else end
     near = Window(max(end - long, first), end) if end > first else None
+    if near is not None and near.start < since < end:
+        quiet = Window(since, end)
+        near = quiet if _count(t, quiet) >= wanted else near
     if near is not None and _count(t, near) >= wanted:
         return near, ()
-    for days in (1, 7):
-        back = Window(after.start - days * _DAY_S, after.end - days * _DAY_S)
-        if _count(t, back) >= wanted:
+    for days in EARLIER_DAYS:
+        back = earlier(after, days)
+        if _count(every, back) >= wanted:
             return back, (f"too few requests just before: compared with {days} d earlier",)
     all_before = Window(first, end) if end > first else None
     if all_before is not None and _count(t, all_before) >= wanted:
@@ -219,6 +251,11 @@ def _before(t: Floats, after: Window, guard: float) -> tuple[Window, tuple[str, 
     if later.seconds > 0 and _count(t, later) >= wanted:
         return later, ("nothing quiet before: compared with what came afterwards",)
     return all_before or Window(after.start - long, after.start), ()
+
+
+def earlier(window: Window, days: int) -> Window:
+    """Return the same hours so many days before."""
+    return Window(window.start - days * _DAY_S, window.end - days * _DAY_S)
 
 
 def _around(t: Floats, at: float) -> Window:

@@ -1,0 +1,59 @@
+"""Write the parts of a change, its anatomy and estimates as the result has them."""
+
+from __future__ import annotations
+
+from llmtrace.dataset.columns import Columns
+from llmtrace.triage.attribution.anatomy import anatomy
+from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread
+from llmtrace.triage.attribution.divide_change import Divided
+from llmtrace.triage.attribution.prefill_estimate import estimate_prefill, wants_estimate
+from llmtrace.triage.result import NO_BOUNDS, Anatomy, Contribution, Estimates
+
+
+def contributions_of(
+    delta: float | None, found: Attribution | None, spread: Spread | None, *, significant: bool
+) -> tuple[Contribution, ...]:
+    """Return the parts in whole nanoseconds, so that their sum is exact as written."""
+    if delta is None:
+        return ()
+    whole = round(delta * 1e9)
+    if found is None:
+        return (Contribution(name="mix", seconds=whole / 1e9),)
+    parts = [round(float(seconds) * 1e9) for seconds in found.seconds]
+    parts[-1] += whole - sum(parts)
+    listed = []
+    for i, name in enumerate(NAMES):
+        bounds = NO_BOUNDS
+        sure = False
+        if spread is not None:
+            low, high = float(spread.low[i]), float(spread.high[i])
+            bounds = (round(low, 9), round(high, 9))
+            # A stage's stir of a few milliseconds is no part of an incident, however certain.
+            sure = significant and (low > 0 or high < 0)
+            sure = sure and abs(parts[i]) >= 0.02 * max(abs(whole), 1)
+        listed.append(Contribution(name=name, seconds=parts[i] / 1e9, ci=bounds, significant=sure))
+    return tuple(listed)
+
+
+def anatomy_of(
+    divided: Divided, q: float, p95_before: float | None, p95_after: float | None
+) -> Anatomy | None:
+    """Return what a request at the p95 consists of in both windows; `None` = one has no p95."""
+    if p95_before is None or p95_after is None:
+        return None
+    return Anatomy(
+        before=anatomy(
+            divided.before.value, divided.before.staged.parts, q, p95_before, divided.before.weight
+        ),
+        after=anatomy(
+            divided.after.value, divided.after.staged.parts, q, p95_after, divided.after.weight
+        ),
+    )
+
+
+def estimates_of(sides: tuple[Columns, Columns], seed: int) -> Estimates | None:
+    """Return the estimated prefill of both windows; `None` where stages are known."""
+    if not wants_estimate(sides[1]):
+        return None
+    found = [estimate_prefill(rows, seed) for rows in sides]
+    return Estimates(before=found[0], after=found[1]) if any(found) else None

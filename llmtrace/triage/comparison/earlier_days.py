@@ -1,0 +1,67 @@
+"""Compare what was found with the same hours of earlier days: a daily pattern is no incident."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Columns
+from llmtrace.triage.attribution.components import METRICS, values
+from llmtrace.triage.comparison.outcomes import compare_outcomes
+from llmtrace.triage.comparison.p95_change import Compared, compare
+from llmtrace.triage.over_time import Incident
+from llmtrace.triage.windows.choose import EARLIER_DAYS, earlier
+
+_CERTAIN: Final = 0.01
+_LEAST: Final = 0.1
+_FEWEST: Final = 20  # requests, of which a day can say that it was alike
+_TRAFFIC: Final = 1.5  # times as many requests, or as few, are as many
+_Q: Final = 0.95
+
+
+def alike_day(
+    rows: Columns, after: Window, incidents: Sequence[Incident]
+) -> tuple[int, Window] | None:
+    """Return how many days ago the same hours were alike, and those hours; `None` = never.
+
+    They were alike where no metric that stands out is slower than it was then, beyond chance, no
+    more requests fail, and the hours then have requests enough to show such a rise.
+
+    Args:
+        rows: all rows, those of earlier days included, by start.
+        after: the window that stands out.
+        incidents: the stretches in it.
+    """
+    mine = rows.within(after.start, after.end)
+    for days in EARLIER_DAYS:
+        back = earlier(after, days)
+        then = rows.within(back.start, back.end)
+        if len(then) < _FEWEST:
+            continue
+        if all(_alike(one, (then, mine), (back, after)) for one in incidents):
+            return days, back
+    return None
+
+
+def _alike(one: Incident, sides: tuple[Columns, Columns], windows: tuple[Window, Window]) -> bool:
+    if one.metric == "traffic":
+        then, now = (float(rows.weights.sum()) for rows in sides)
+        return then / _TRAFFIC <= now <= then * _TRAFFIC
+    if one.metric == "errors":
+        return not compare_outcomes(*sides).significant
+    if one.direction == "down":
+        return False
+    metric = next(name for name in METRICS if name == one.metric)
+    both = (values(sides[0], metric), values(sides[1], metric))
+    found = compare(sides, windows, both, _Q, certain=_CERTAIN, least=_LEAST)
+    if found.change.significant and (found.change.delta_s or 0.0) > 0:
+        return False
+    return _would_show(one, found)
+
+
+def _would_show(one: Incident, found: Compared) -> bool:
+    """Return whether a rise as large as this one would have been seen."""
+    if found.visible is None or not one.usual or not one.level:
+        return False
+    return found.visible <= one.level / one.usual - 1

@@ -1,0 +1,60 @@
+"""Choose the metric that a triage is about, and list all that moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from llmtrace.stats.quantiles import least_values
+from llmtrace.triage.attribution.components import METRICS
+from llmtrace.triage.comparison.p95_change import FLOOR_S, Compared
+from llmtrace.triage.result import Metric, Outcomes
+
+_LONGER_ANSWERS: Final = 2.0  # times the relative change of its parts
+
+
+def which_moved(compared: Mapping[Metric, Compared]) -> Metric:
+    """Choose the metric the triage is about.
+
+    The first token and the pace after it say where time went; `e2e` is mostly how long a response
+    is, and only used when neither moved, or both by far less.
+    """
+
+    def relative(name: Metric) -> float:
+        change = compared[name].change
+        if not change.significant or not change.delta_s:
+            return 0.0
+        return change.delta_s / max(change.before.p95 or 0.0, FLOOR_S[name])
+
+    ttft, tpot, e2e = relative("ttft"), relative("tpot"), relative("e2e")
+    if max(ttft, tpot) > 0:
+        if e2e > _LONGER_ANSWERS * max(ttft, tpot):
+            return "e2e"
+        return "tpot" if tpot > 2 * max(ttft, 0.0) else "ttft"
+    if e2e > 0:
+        return "e2e"
+    if relative("render") > 0:
+        return "render"
+    if min(ttft, tpot) < 0:
+        return "ttft" if ttft <= tpot else "tpot"
+    if e2e < 0:
+        return "e2e"
+    fewest = {name: min(c.change.before.n, c.change.after.n) for name, c in compared.items()}
+    return next(
+        (
+            name
+            for name in METRICS
+            if fewest[name] >= least_values(next(iter(compared.values())).quantile)
+        ),
+        max(METRICS, key=lambda name: fewest[name]),
+    )
+
+
+def all_moved(compared: Mapping[Metric, Compared], outcomes: Outcomes) -> tuple[str, ...]:
+    """Return the metrics that moved beyond chance, and `errors` and `cancelled` if they rose."""
+    moved: list[str] = [name for name in METRICS if compared[name].change.significant]
+    if outcomes.significant:
+        moved.append("errors")
+    if outcomes.gave_up:
+        moved.append("cancelled")
+    return tuple(moved)

@@ -1,0 +1,100 @@
+"""Measure what an incident meant for those who waited, and how bad it is now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from llmtrace.budget import Budget
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Columns
+from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.significance import quantile
+from llmtrace.triage.attribution.components import Values
+from llmtrace.triage.comparison.outcomes import failed_mask
+from llmtrace.triage.over_time import Impact
+
+_CHUNKS: Final = 20  # of the incident: the worst and the last of them are compared
+_FEWEST: Final = 20  # requests a chunk
+_TENANTS: Final = 10
+_HIGH: Final = 0.95
+
+
+def impact_of(
+    rows: Columns, one: Values, incident: Window, threshold: float, budget: Budget | None
+) -> Impact | None:
+    """Measure the impact; `None` where no request is of the incident.
+
+    Args:
+        rows: all that were searched, by start.
+        one: the metric of them.
+        incident: from its onset to its end.
+        threshold: the p95 before, which is the limit where no budget has one.
+        budget: what requests may take; `None` = not given.
+    """
+    given = None if budget is None else budget.thresholds_s().get(one.metric)
+    usual = threshold if math.isfinite(threshold) else None
+    limit = usual if given is None else given
+    t = rows.start / 1e9
+    inside = (t >= incident.start) & (t < incident.end)
+    if not inside.any():
+        return None
+    bad = failed_mask(rows)
+    if limit is not None:
+        bad[one.index] |= one.value > limit
+        bad[one.censored] |= one.at_least > limit
+    hit = inside & bad
+    tenants, count = _tenants(rows, hit)
+    now, worst, worst_at = _now_and_worst(one, incident)
+    objective = _HIGH if budget is None else budget.objective
+    allowed = (1 - objective) * float(rows.weights.sum())
+    return Impact(
+        limit_s=limit,
+        from_budget=given is not None,
+        requests=round(float(rows.weights[hit].sum())),
+        of=round(float(rows.weights[inside].sum())),
+        tenants=tenants,
+        tenants_hit=count,
+        budget_used=float(rows.weights[hit].sum()) / allowed if allowed > 0 else None,
+        now_s=now,
+        worst_s=worst,
+        worst_at=worst_at,
+    )
+
+
+def _tenants(rows: Columns, hit: Mask) -> tuple[Mapping[str, int], int | None]:
+    words = rows.words["tenant"]
+    if not (words.codes >= 0).any():
+        return {}, None
+    codes = words.codes[hit]
+    known = codes >= 0
+    counts = np.bincount(codes[known], rows.weights[hit][known], minlength=len(words.names))
+    most = np.argsort(-counts, kind="stable")[:_TENANTS]
+    return (
+        {words.names[code]: round(float(counts[code])) for code in most if counts[code] > 0},
+        int(np.count_nonzero(counts)),
+    )
+
+
+def _now_and_worst(
+    one: Values, incident: Window
+) -> tuple[float | None, float | None, float | None]:
+    """Return the p95 of the last requests, the highest of as many in a row, and its time."""
+    inside = (one.t >= incident.start) & (one.t < incident.end)
+    n = int(inside.sum())
+    if not n:
+        return None, None, None
+    size = min(n, max(_FEWEST, n // _CHUNKS))
+    now = _p95(one.value[-size:], one.weight[-size:])
+    found = np.flatnonzero(inside)
+    chunks = [found[i : i + size] for i in range(0, n - size + 1, size)]
+    worst = [_p95(one.value[chunk], one.weight[chunk]) for chunk in chunks]
+    at = int(np.argmax(worst))
+    return now, worst[at], float(np.median(one.t[chunks[at]]))
+
+
+def _p95(value: Floats, weight: Floats) -> float:
+    return round(quantile(value, _HIGH, weight), 9)

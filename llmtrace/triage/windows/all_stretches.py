@@ -1,0 +1,195 @@
+"""Find every stretch in which a metric, failures or traffic differed, not only the clearest.
+
+The clearest of a metric is taken out and the rest searched again. A stretch is slower or quicker,
+a step or a ramp; one that reaches back to the first request began before the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Columns
+from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.triage.attribution.components import METRICS, Values
+from llmtrace.triage.comparison.outcomes import failed_mask
+from llmtrace.triage.over_time import Incident, Searched
+from llmtrace.triage.result import Metric
+from llmtrace.triage.windows.bins import Bins, bins_for
+from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike, chance_of
+from llmtrace.triage.windows.ramp import Ramp, find_ramp, ramp_of
+from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
+
+_MOST: Final = 4  # of one metric and direction
+_TOUCHES: Final = 2.0  # bins between two stretches that are one
+_MOSTLY: Final = 0.5  # of the time: what lasts longer is the usual level
+
+Find = Callable[[Floats, Floats, Bins], Spike | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A quantity of each request, by time, and how its stretches are looked for."""
+
+    metric: Searched
+    t: Floats
+    value: Floats
+    find: Find
+
+
+def find_all(
+    rows: Columns, values: Callable[[Metric], Values], span: Window, metric: Metric | None = None
+) -> tuple[Incident, ...]:
+    """Find every stretch that stands out, by start.
+
+    Args:
+        rows: by start, of the span.
+        values: a metric of these rows.
+        span: the time they are of, to the end of what could be seen.
+        metric: the only one to search; `None` = all, failures and traffic.
+    """
+    found: list[Incident] = []
+    for name in METRICS if metric is None else (metric,):
+        found += _of_metric(_series(values(name)), span)
+    t = rows.start / 1e9
+    if metric is None and len(t):
+        failed = failed_mask(rows)
+        series = Series("errors", t, failed.astype(np.float64), _failures)
+        found += [_described(series, one, "up", span) for one in _merged(_each(series))]
+        found += _traffic(t, span)
+    return tuple(sorted(found, key=lambda one: (one.start, one.metric)))
+
+
+def _series(one: Values) -> Series:
+    t = np.concatenate([one.t, one.censored_t])
+    order = np.argsort(t, kind="stable")
+    return Series(
+        one.metric, t[order], np.concatenate([one.value, one.at_least])[order], find_slow
+    )
+
+
+def _failures(t: Floats, value: Floats, bins: Bins) -> Spike | None:
+    return find_failures(t, value > 0, bins)
+
+
+def _of_metric(series: Series, span: Window) -> list[Incident]:
+    slower = [_described(series, one, "up", span) for one in _merged(_each(series))]
+    if slower:
+        return [_turned(one, series, span) for one in slower]
+    ramp = find_ramp(series.t, series.value)
+    if ramp is not None and ramp.score >= CERTAIN:
+        return [_gradual(series, ramp)]
+    quick = replace(series, value=1 / np.maximum(series.value, 1e-9))
+    return [_described(series, one, "down", span) for one in _merged(_each(quick))]
+
+
+def _each(series: Series) -> Iterator[Spike]:
+    """Yield the clearest stretch, then that of the rest, as long as they stand out."""
+    t, value = series.t, series.value
+    taken: list[Spike] = []
+    for _ in range(_MOST):
+        bins = bins_for(t) if len(t) else None
+        found = None if bins is None else series.find(t, value, bins)
+        if found is None or found.score < CERTAIN:
+            return
+        later = [one.start for one in taken if one.start > found.start]
+        if found.end is None and later:
+            found = replace(found, end=min(later))
+        yield found
+        taken.append(found)
+        inside = _inside(t, found)
+        t, value = t[~inside], value[~inside]
+
+
+def _merged(stretches: Iterator[Spike]) -> list[Spike]:
+    """Join stretches that touch: a level that falls back in two steps is one incident."""
+    joined: list[Spike] = []
+    for one in sorted(stretches, key=lambda one: one.start):
+        last = joined[-1] if joined else None
+        near = last is not None and one.start - (last.end or math.inf) <= _TOUCHES * one.bin_s
+        if last is not None and near:
+            ends = None if None in (last.end, one.end) else max(last.end or 0.0, one.end or 0.0)
+            joined[-1] = replace(last, end=ends, score=max(last.score, one.score))
+        else:
+            joined.append(one)
+    return joined
+
+
+def _described(series: Series, found: Spike, direction: str, span: Window) -> Incident:
+    t, value = series.t, series.value
+    inside = _inside(t, found)
+    end = found.end if found.end is not None else span.end
+    ramp = None
+    if series.metric != "errors" and direction == "up":
+        ramp = ramp_of(t, value, found.start, end)
+    middle = np.mean if series.metric == "errors" else np.median
+    return Incident(
+        metric=series.metric,
+        direction="up" if direction == "up" else "down",
+        shape="step" if ramp is None else "ramp",
+        start=found.start if ramp is None else ramp.start,
+        end=found.end,
+        began_before=bool(len(t)) and found.start <= float(t[0]),
+        usual=float(middle(value[~inside])) if (~inside).any() else None,
+        level=float(middle(value[inside])) if inside.any() else None,
+        requests=int(inside.sum()),
+        p_value=found.p_value,
+        rise_s=0.0 if ramp is None else ramp.seconds,
+    )
+
+
+def _gradual(series: Series, ramp: Ramp) -> Incident:
+    """Return the incident of a rise without an edge, from when half of it was reached."""
+    high = series.t >= ramp.middle
+    return Incident(
+        metric=series.metric, direction="up", shape="ramp", start=ramp.start, end=None,
+        began_before=False,
+        usual=float(np.median(series.value[~high])), level=float(np.median(series.value[high])),
+        requests=int(high.sum()), p_value=chance_of(ramp.score), rise_s=ramp.seconds,
+    )  # fmt: skip
+
+
+def _turned(one: Incident, series: Series, span: Window) -> Incident:
+    """Return an improvement for a high level from the first request on, for most of the time."""
+    if not one.began_before or one.end is None:
+        return one
+    if one.end - span.start < _MOSTLY * span.seconds:
+        return one
+    later = int(np.count_nonzero(series.t >= one.end))
+    return replace(
+        one, direction="down", shape="step", start=one.end, end=None, began_before=False,
+        usual=one.level, level=one.usual, requests=later, rise_s=0.0,
+    )  # fmt: skip
+
+
+def _traffic(t: Floats, span: Window) -> list[Incident]:
+    """Return where requests came in other numbers; what begins with the data is the usual."""
+    found: dict[float, Incident] = {}
+    for more in (True, False):
+        one = find_traffic(t, span.start, span.end, more=more)
+        if one is None or one.score < CERTAIN:
+            continue
+        start, end, up = one.start, one.end, more
+        if start <= span.start and end is not None:
+            start, end, up = end, None, not more
+        stop = span.end if end is None else end
+        inside = int(np.count_nonzero((t >= start) & (t < stop)))
+        found.setdefault(
+            start,
+            Incident(
+                metric="traffic", direction="up" if up else "down", shape="step", start=start,
+                end=end, began_before=False, p_value=one.p_value, requests=inside,
+                usual=(len(t) - inside) / max(span.seconds - (stop - start), 1e-9),
+                level=inside / max(stop - start, 1e-9),
+            ),
+        )  # fmt: skip
+    return list(found.values())
+
+
+def _inside(t: Floats, found: Spike) -> Mask:
+    return (t >= found.start) & (t < (math.inf if found.end is None else found.end))

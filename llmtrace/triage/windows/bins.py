@@ -1,0 +1,37 @@
+"""Count requests by time, in bins of about the same number of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.stats.arrays import Floats
+
+MIN_BINS: Final = 8
+PER_BIN: Final = 5  # requests, at least
+MAX_BINS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Requests by time: `edges[i]` to `edges[i + 1]`, half open."""
+
+    edges: Floats
+    width: float
+
+
+def bins_for(t: Floats) -> Bins | None:
+    """Choose bins of five requests each, or of more where that made too many of them.
+
+    `None` = too few requests to look for anything.
+    """
+    t = np.sort(t)
+    per = max(PER_BIN, math.ceil(len(t) / MAX_BINS))
+    if len(t) < MIN_BINS * PER_BIN or t[-1] <= t[0]:
+        return None
+    last = float(np.nextafter(t[-1], np.inf))
+    edges = np.unique(np.append(t[: len(t) - per + 1 : per], last))
+    return Bins(edges, float(np.median(np.diff(edges))))

@@ -1,0 +1,130 @@
+"""Search the rows: every stretch that stands out, the windows to compare, and earlier days."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Columns
+from llmtrace.triage.attribution.components import Values, values
+from llmtrace.triage.comparison.earlier_days import alike_day
+from llmtrace.triage.over_time import Incident
+from llmtrace.triage.result import Metric
+from llmtrace.triage.rows_in_order import thinned
+from llmtrace.triage.windows.all_stretches import find_all
+from llmtrace.triage.windows.choose import Chosen, choose
+from llmtrace.triage.windows.onset import overlapping
+
+_HIGH: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was searched and chosen.
+
+    Attributes:
+        rows: that were searched, by start.
+        of: a metric of them.
+        span: the time they show.
+        chosen: the windows.
+        whole: the rows of the windows before and after.
+        incidents: every stretch that stands out.
+        alike_days: how many days ago the same hours were alike; `None` = they were not.
+    """
+
+    rows: Columns
+    of: Callable[[Metric], Values]
+    span: Window
+    chosen: Chosen
+    whole: tuple[Columns, Columns]
+    incidents: tuple[Incident, ...]
+    alike_days: int | None
+
+    @property
+    def mine(self) -> list[Incident]:
+        """The stretches in the window after, the most certain first."""
+        return overlapping(self.incidents, self.chosen.after)
+
+    @property
+    def blind(self) -> bool:
+        """Whether the windows were searched for, and nothing was found."""
+        return self.chosen.searched and self.chosen.found is None
+
+
+def look_at(
+    rows: Columns,
+    searched: Window | None,
+    *,
+    before: Window | None,
+    after: Window | None,
+    at: float | None,
+    metric: Metric | None,
+) -> Look:
+    """Search the rows and choose the windows.
+
+    Args:
+        rows: all, those of earlier days included, by start.
+        searched: the time to search; `None` = all of theirs.
+        before: the window as it was given; `None` = find it.
+        after: the same.
+        at: a time inside the incident, unix seconds.
+        metric: the only one to search; `None` = all.
+    """
+    mine = rows if searched is None else rows.within(searched.start, searched.end)
+    kept: dict[Metric, Values] = {}
+
+    def of(name: Metric) -> Values:
+        if name not in kept:
+            kept[name] = values(mine, name)
+        return kept[name]
+
+    span = _span(mine, searched)
+    incidents = _incidents(mine, of, span, metric)
+    chosen = choose(
+        mine,
+        of,
+        before=before,
+        after=after,
+        at=at,
+        metric=metric,
+        incidents=incidents,
+        every=rows.start / 1e9,
+    )
+    alike = None
+    there = overlapping(incidents, chosen.after)
+    if chosen.found is not None and before is None and there:
+        alike = alike_day(rows, chosen.after, there)
+    if alike is not None:
+        chosen = replace(chosen, before=alike[1])
+        incidents = tuple(replace(one, usual_then=one in there) for one in incidents)
+    whole = (
+        rows.within(chosen.before.start, chosen.before.end),
+        rows.within(chosen.after.start, chosen.after.end),
+    )
+    return Look(mine, of, span, chosen, whole, incidents, alike[0] if alike else None)
+
+
+def _span(rows: Columns, searched: Window | None) -> Window:
+    """Return the time that the rows show: of the last requests some have not ended yet."""
+    if not len(rows):
+        return searched or Window(0.0, 1.0)
+    first, last = rows.start[0] / 1e9, rows.start[-1] / 1e9 + 1e-3
+    if searched is None:
+        return Window(first, last)
+    e2e = rows.numbers["e2e_s"]
+    known = e2e[~np.isnan(e2e)]
+    lasts = float(np.quantile(known, _HIGH)) if len(known) else 0.0
+    return Window(first, max(last, searched.end - lasts))
+
+
+def _incidents(
+    rows: Columns, of: Callable[[Metric], Values], span: Window, metric: Metric | None
+) -> tuple[Incident, ...]:
+    fewer = thinned(rows)
+    if fewer is rows:
+        return find_all(rows, of, span, metric)
+    return find_all(fewer, lambda name: values(fewer, name), span, metric)

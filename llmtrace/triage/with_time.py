@@ -1,0 +1,45 @@
+"""Add to a result when it began and ended, for how many, and what else happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from llmtrace.dataset.case import Case, Window
+from llmtrace.triage.comparison.p95_change import Compared
+from llmtrace.triage.impact import impact_of
+from llmtrace.triage.near_events import events_near
+from llmtrace.triage.result import Metric, Result, Verdict
+from llmtrace.triage.windows.look import Look
+from llmtrace.triage.windows.onset import date_onset, state_of
+
+NOTHING_FOUND: Final[frozenset[Verdict]] = frozenset({"no_change", "not_enough_data"})
+
+
+def with_time(
+    result: Result, case: Case, look: Look, compared: Mapping[Metric, Compared], about: Metric
+) -> Result:
+    """Return the result with when it began and ended, for how many, and what else happened."""
+    result = replace(result, incidents=look.incidents)
+    if result.verdict in NOTHING_FOUND or look.alike_days is not None:
+        return result
+    one, threshold = look.of(about), compared[about].threshold
+    onset = None
+    if result.significant or look.chosen.found is not None:
+        onset = date_onset(
+            look.rows, look.of, compared, about, chosen=look.chosen, incidents=look.incidents
+        )
+    state, recovered = state_of(one, threshold, look.chosen, onset, look.incidents)
+    began = onset.best if onset is not None else look.chosen.after.start
+    ends = recovered or max(look.span.end, look.chosen.after.end)
+    return replace(
+        result,
+        onset=onset,
+        state=state,
+        recovered_at=recovered,
+        events=events_near(case, look.rows, look.span, began),
+        impact=impact_of(look.rows, one, Window(began, ends), threshold, case.budget)
+        if result.verdict != "improvement"
+        else None,
+    )

@@ -1,0 +1,333 @@
+r"""Is what happens over time said as it was: when, how often, over or not, and for how many?
+
+p95 ____/‾‾‾\______/‾‾‾‾‾‾    each stretch kept, the last of them ongoing
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmtrace.budget import Budget
+from llmtrace.dataset.case import Case, Event, Facts, Window, no_signals, signals_from
+from llmtrace.dataset.columns import Columns, concatenate
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.windows.date_change import date_change
+from llmtrace.triage.windows.ramp import ramp_of
+from tests.bench.bench_search import noise, searched
+from tests.triage.days import START, Kind, requests
+
+QUICK = Settings(bootstrap=0)
+RATE = 3.0
+DAY_S = 86_400.0
+
+
+def course(*parts: tuple[float, Kind], seed: int = 1, start: float = START) -> Columns:
+    """Draw requests of some kinds one after the other, each for so many seconds."""
+    rows = []
+    for number, (seconds, kind) in enumerate(parts):
+        n = int(seconds * kind.rate * 2) + 50
+        drawn = requests(n, kind, seed + 1000 * number, start)
+        rows.append(drawn.within(start, start + seconds))
+        start += seconds
+    return concatenate(rows)
+
+
+def of(rows: Columns, **more) -> Case:
+    """Return a case of these rows, whose windows are not known."""
+    return Case(rows, no_signals(), **more)
+
+
+SLOW = Kind(prefill=6.0)
+
+
+# --- every stretch, and the state ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_stretch_is_kept_with_its_times(seed):
+    """Two incidents an hour apart, each within a bin or two; the second lasts."""
+    rows = course((1200, Kind()), (300, SLOW), (1800, Kind()), (400, SLOW), seed=seed)
+
+    result = triage(of(rows), QUICK)
+    found = [one for one in result.incidents if one.metric == "ttft" and one.direction == "up"]
+
+    assert [one.start - START for one in found] == pytest.approx([1200, 3300], abs=40)
+    assert found[0].end - START == pytest.approx(1500, abs=40)
+    assert found[1].end is None
+    assert all(one.level > 2 * one.usual and one.p_value <= 0.01 for one in found)
+
+
+@pytest.mark.parametrize(
+    ("parts", "state", "recovered"),
+    [
+        ([(1200, Kind()), (600, SLOW)], "ongoing", None),
+        ([(1200, Kind()), (400, SLOW), (800, Kind())], "over", 1600),
+        ([(400, SLOW), (1600, Kind())], "began_before_the_data", 400),
+    ],
+)
+def test_it_is_said_whether_it_is_over(parts, state, recovered):
+    """And since when, to within a minute."""
+    result = triage(of(course(*parts)), QUICK)
+
+    assert result.state == state
+    if recovered is None:
+        assert result.recovered_at is None
+    else:
+        assert result.recovered_at - START == pytest.approx(recovered, abs=60)
+
+
+def test_windows_that_are_given_say_it_too():
+    """The window ends with the incident, and the rows go on."""
+    rows = course((1200, Kind()), (400, SLOW), (800, Kind()))
+    given = replace(QUICK, before=Window(START, START + 1190),
+                    after=Window(START + 1200, START + 1600))  # fmt: skip
+
+    assert triage(of(rows), given).state == "over"
+
+
+def test_a_quiet_day_has_no_state_and_no_stretch():
+    """Nothing began, so nothing is over."""
+    result = triage(of(course((3000, Kind()))), QUICK)
+
+    assert (result.verdict, result.state, result.onset) == ("no_change", None, None)
+    assert result.incidents == ()
+
+
+def test_most_of_the_time_is_the_usual():
+    """What was slow for an hour and is quick since is an improvement, not an incident."""
+    result = triage(of(course((3000, SLOW), (900, Kind()))), QUICK)
+    [ttft] = [one for one in result.incidents if one.metric == "ttft"]
+
+    assert result.verdict == "improvement"
+    assert (ttft.direction, ttft.end) == ("down", None)
+    assert ttft.start - START == pytest.approx(3000, abs=60)
+
+
+# --- onset ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.05, 0.3), (0.2, 0.5), (0.05, 0.9)])
+def test_the_onset_is_in_its_interval_in_nineteen_of_twenty(before, after):
+    """At least in nine of ten of these draws, and the interval is no whole window."""
+    inside, width = [], []
+    for seed in range(300):
+        r = np.random.default_rng(seed)
+        t = np.sort(r.uniform(0, 1000, 600))
+        slow = r.random(600) < np.where(t >= 600, after, before)
+        dated = date_change(t, slow, 300, 900)
+        inside.append(dated is not None and dated.earliest <= 600 <= dated.latest)
+        width.append(np.inf if dated is None else dated.latest - dated.earliest)
+
+    assert np.mean(inside) >= 0.9
+    assert np.median(width) < 200
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_onset_of_an_incident_is_an_interval(seed):
+    """Which holds the true time."""
+    onset = triage(of(course((1500, Kind()), (500, SLOW), seed=seed)), QUICK).onset
+
+    assert onset.earliest - 2 <= START + 1500 <= onset.latest + 2
+    assert onset.earliest <= onset.best <= onset.latest
+    assert onset.latest - onset.earliest < 60
+
+
+# --- ramps ---------------------------------------------------------------------------------------
+
+
+def rows_of(value, t) -> Columns:
+    """Return requests of these times whose prefill is as long as this."""
+    drawn = requests(len(t), Kind(), 1)
+    more = value - 1
+    numbers = dict(drawn.numbers)
+    for name in ("prefill_s", "ttft_s", "e2e_s"):
+        numbers[name] = numbers[name] + more
+    return replace(drawn, start=((START + t) * 1e9).astype(np.int64), numbers=numbers)
+
+
+def test_a_level_that_rises_for_hours_drifts():
+    """It has no edge, and is called neither a step nor a sudden regression."""
+    t = np.sort(np.random.default_rng(3).uniform(0, 7200, 4000))
+    result = triage(of(rows_of(1 + t / 7200, t)), QUICK)
+
+    assert result.verdict == "drift"
+    assert "ramp" in {one.shape for one in result.incidents if one.metric == "ttft"}
+
+
+@pytest.mark.parametrize("rise", [0, 400, 1600])
+def test_a_ramp_is_told_from_a_step(rise):
+    """By a straight line that fits better than an edge; a step is none."""
+    found = []
+    for seed in range(20):
+        r = np.random.default_rng(seed)
+        t = np.sort(r.uniform(0, 3600, 1500))
+        level = np.clip((t - 1500) / max(rise, 1e-9), 0, 1)
+        found.append(ramp_of(t, np.exp(r.normal(0, 0.4, 1500) + 1.5 * level), 1500, 3600))
+    ramps = [one for one in found if one is not None]
+
+    assert len(ramps) <= 1 if rise == 0 else len(ramps) >= 18
+    if rise:
+        assert np.median([one.seconds for one in ramps]) == pytest.approx(rise, rel=0.4)
+
+
+# --- traffic -------------------------------------------------------------------------------------
+
+
+def test_requests_that_double_are_a_finding():
+    """Though each is as quick as ever."""
+    result = triage(of(course((1500, Kind()), (700, Kind(rate=2.2 * RATE)))), QUICK)
+    [traffic] = [one for one in result.incidents if one.metric == "traffic"]
+
+    assert result.verdict == "traffic"
+    assert traffic.direction == "up"
+    assert traffic.start - START == pytest.approx(1500, abs=40)
+    assert traffic.level / traffic.usual == pytest.approx(2.2, rel=0.2)
+
+
+def test_requests_that_stop_are_a_finding():
+    """The last row is long past, and the time that was read goes on."""
+    rows = course((1500, Kind()))
+    result = triage(of(rows, searched=Window(START, START + 2000)), QUICK)
+
+    assert result.verdict == "traffic"
+    assert result.state == "ongoing"
+    assert "stopped" in result.reason
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_requests_that_come_as_ever_are_none(seed):
+    """Chance makes gaps and crowds of its own."""
+    found = triage(of(course((1500, Kind()), seed=seed)), QUICK).incidents
+
+    assert [one for one in found if one.metric == "traffic"] == []
+
+
+# --- earlier days --------------------------------------------------------------------------------
+
+
+def a_morning(start: float, seed: int, factor: float = 2.5) -> Columns:
+    """Draw a quiet hour, and a slower one of more requests, as every day has them."""
+    return course((3600, Kind(rate=1.0)), (3600, Kind(rate=1.0, prefill=factor)),
+                  seed=seed, start=start)  # fmt: skip
+
+
+@pytest.mark.parametrize("days", [1, 7])
+def test_what_happens_at_this_hour_every_day_is_no_regression(days):
+    """It is compared with the same hours, and the result says so."""
+    rows = concatenate([a_morning(START - days * DAY_S, 5), a_morning(START, 6)])
+    result = triage(of(rows, searched=Window(START, START + 7200)), QUICK)
+
+    assert result.verdict == "no_change"
+    assert "same hours" in result.reason
+    assert result.before.window.start == pytest.approx(START + 3600 - days * DAY_S, abs=120)
+    assert all(one.usual_then for one in result.incidents)
+
+
+def test_what_is_worse_than_at_this_hour_yesterday_is_a_regression():
+    """A morning that is slow anyway is no excuse for one that is much slower."""
+    rows = concatenate([a_morning(START - DAY_S, 5), a_morning(START, 6, factor=8.0)])
+    result = triage(of(rows, searched=Window(START, START + 7200)), QUICK)
+
+    assert result.verdict == "regression"
+    assert result.before.window.start >= START
+
+
+# --- p-values ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.9])
+def test_a_p_value_is_how_often_noise_stands_out_as_far(memory):
+    """Or less often: of 200 draws of noise not more than that share and what chance adds."""
+    from llmtrace.triage.windows.bins import bins_for
+    from llmtrace.triage.windows.spike import find_slow
+
+    found = []
+    for seed in range(200):
+        t, value = noise(np.random.default_rng(seed), 400, memory, own=False)
+        spike = find_slow(t, value, bins_for(t))
+        found.append(1.0 if spike is None else spike.p_value)
+    for chance in (0.01, 0.05, 0.2):
+        more = 2.5 * np.sqrt(chance * (1 - chance) / 200)
+        allowed = {0.0: chance, 0.9: max(5 * chance, 0.05)}[memory]
+        assert np.mean(np.array(found) < chance) <= allowed + more
+
+
+def test_the_clearest_metric_is_the_one_of_the_least_chance():
+    """A tenfold rise stands out further than a rise by half."""
+    r = np.random.default_rng(1)
+    t, value = noise(r, 800, 0.0, own=False)
+    late = t > 2400
+
+    assert searched(t, value * np.where(late, 10, 1)).p_value < (
+        searched(t, value * np.where(late, 1.8, 1)).p_value
+    )
+
+
+# --- impact, events, growth ----------------------------------------------------------------------
+
+
+def test_the_impact_is_counted_against_the_budget():
+    """Requests beyond the limit, their tenants, and the share of what may fail."""
+    rows = course((1500, Kind()), (500, SLOW))
+    result = triage(of(rows, budget=Budget(ttft_s=0.5)), QUICK)
+    impact = result.impact
+    t, ttft = rows.start / 1e9, rows.numbers["ttft_s"]
+    inside = t >= result.onset.best
+
+    assert impact.from_budget
+    assert impact.of == inside.sum()
+    assert impact.requests == (inside & (ttft > 0.5)).sum()
+    assert impact.tenants_hit == 6
+    assert sum(impact.tenants.values()) == impact.requests
+    assert impact.budget_used == pytest.approx(impact.requests / (0.05 * len(rows)))
+
+
+def test_now_is_compared_with_the_worst_of_it():
+    """It was worst in the middle, and is half as bad by now."""
+    rows = course((1500, Kind()), (300, Kind(prefill=12.0)), (300, Kind(prefill=5.0)))
+    impact = triage(of(rows), QUICK).impact
+
+    assert impact.worst_s > 1.5 * impact.now_s
+    assert START + 1500 <= impact.worst_at < START + 1800
+
+
+def test_events_near_the_onset_are_listed_with_their_distance():
+    """Those reported, and those that signals and rows show; none of hours before."""
+    rows = course((1500, Kind()), (500, SLOW))
+    versions = rows.words["version"]
+    codes = np.where(rows.start / 1e9 < START + 1490, 0, 1).astype(np.int32)
+    rows = replace(rows, words={**rows.words, "version": replace(
+        versions, codes=codes, names=("1.4", "1.5"))})  # fmt: skip
+    samples = [
+        {"t": START + s, "instance": "vllm-0", "signal": name, "value": value}
+        for s in range(0, 2000, 10)
+        for name, value in (("running", 3.0), ("started", START + 1400 if s > 1400 else 1.0))
+    ]
+    events = (Event(START - 9000, "deploy", "long ago"), Event(START + 1480, "config", "flags"))
+    case = Case(rows, signals_from(samples)[0], Facts({}, events))
+
+    found = {one.text: one.distance_s for one in triage(case, QUICK).events}
+
+    assert found["flags"] == pytest.approx(-20, abs=15)
+    assert found["vllm-0 restarted"] == pytest.approx(-100, abs=15)
+    assert found["first request of version 1.5"] == pytest.approx(-10, abs=15)
+    assert "long ago" not in found
+
+
+def test_what_grew_in_the_mix_is_named():
+    """Long prompts, whose share is a quarter more of all."""
+    result = triage(of(course((2000, Kind()), (900, Kind(long_share=0.35)))), QUICK)
+
+    assert any("prompt_tokens" in one.attributes for one in result.grew)
+    assert all(one.share_after > one.share_before and one.seconds > 0 for one in result.grew)
+
+
+def test_a_search_that_found_nothing_rules_nothing_out():
+    """Its windows are any, and prove nothing of a cause."""
+    result = triage(of(course((400, Kind(rate=0.3)))), QUICK)
+
+    assert result.verdict in ("no_change", "not_enough_data")
+    assert {one.status for one in result.causes} == {"unknown"}
