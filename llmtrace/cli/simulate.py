@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from llmtrace.cli.arguments import Commands, add_command, positive
-from llmtrace.errors import ConfigError
+from llmtrace.errors import ConfigError, missing_extra
 
 
 def add_simulate(commands: Commands) -> None:
@@ -25,6 +25,7 @@ def add_simulate(commands: Commands) -> None:
             "llmtrace simulate --fault kv_exhaustion --severity 2 --seed 7 --out incident",
             "llmtrace simulate --arrivals AzureLLMInferenceTrace_conv.csv --out incident",
             "llmtrace triage --case incident",
+            "llmtrace simulate --case incident --alert http://127.0.0.1:4321/alerts",
         ),
         docs="simulator.md",
     )
@@ -58,12 +59,32 @@ def add_simulate(commands: Commands) -> None:
     )  # fmt: skip
     simulate.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
 
+    rehearsal = simulate.add_argument_group("rehearsal")
+    rehearsal.add_argument(
+        "--alert", metavar="URL",
+        help="address to send the incident's alert to: of `llmtrace triage serve --case DIR`",
+    )  # fmt: skip
+    rehearsal.add_argument(
+        "--alert-token-file", type=Path, metavar="FILE", help="file with the token it requires"
+    )
+    rehearsal.add_argument(
+        "--case", type=Path, metavar="DIR",
+        help="saved incident whose alert is sent; nothing is simulated",
+    )  # fmt: skip
+
 
 def _simulate(options: argparse.Namespace) -> None:
     from llmtrace.simulator.fleet.command import list_faults, write_day
 
     if options.list:
         list_faults(sys.stdout)
+        return
+    if options.case is not None and options.alert is None:
+        raise ConfigError("--case DIR is for --alert URL: where to send its alert")
+    if options.case is not None and options.out is not None:
+        raise ConfigError("--case and --out exclude each other: a saved incident is not simulated")
+    if options.case is not None:
+        _rehearse(options.case, options)
         return
     if options.out is None:
         raise ConfigError("--out DIR is missing: name the case folder to write")
@@ -72,3 +93,15 @@ def _simulate(options: argparse.Namespace) -> None:
         options.out, faults, options.seed,
         shift=options.shift, drop=options.drop, arrivals=options.arrivals,
     )  # fmt: skip
+    if options.alert is not None:
+        _rehearse(options.out, options)
+
+
+def _rehearse(folder: Path, options: argparse.Namespace) -> None:
+    try:
+        from llmtrace.triage.oncall.rehearsal import rehearse
+    except ImportError as error:
+        raise missing_extra(
+            "llmtrace simulate --alert", "triage", error.name or "numpy"
+        ) from error
+    rehearse(folder, options.alert, options.alert_token_file, sys.stdout)

@@ -12,6 +12,7 @@ from llmtrace.errors import ConfigError, missing_extra
 
 # Options that each name a source of the case; `--url` is the default.
 _SOURCES: Final = ("case", "url", "store", "rows", "langfuse")
+_LINKS: Final = ("runbooks", "trace_url")
 
 
 def add_triage(commands: Commands) -> None:
@@ -34,7 +35,7 @@ def add_triage(commands: Commands) -> None:
         docs="triage.md",
     )
     triage.set_defaults(
-        **dict.fromkeys((*_SOURCES, "token_file", "prometheus", "prometheus_token_file"))
+        **dict.fromkeys((*_SOURCES, *_LINKS, "token_file", "prometheus", "prometheus_token_file"))
     )
     _add_sources(triage)
     triage.add_argument(
@@ -75,6 +76,7 @@ def add_triage(commands: Commands) -> None:
         examples=(
             "llmtrace triage serve --url http://127.0.0.1:4319",
             "llmtrace triage serve --webhook-file webhook --public-url https://triage.example.org",
+            "llmtrace triage serve --case incident",
         ),
         docs="on-call.md",
     )
@@ -141,6 +143,14 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
     add(
         command, "--prometheus-token-file", type=Path, metavar="FILE",
         help="file with its token",
+    )  # fmt: skip
+    add(
+        command, "--trace-url", metavar="TEMPLATE",
+        help="address of a trace, with {trace_id} in it (default: the collector's read API)",
+    )  # fmt: skip
+    add(
+        command, "--runbooks", metavar="BASE",
+        help="address of your runbooks: BASE/CAUSE.md, or {cause} where the cause's name belongs",
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -23,6 +23,7 @@ from llmtrace.display.summary_tables import date_and_zone
 from llmtrace.errors import ConfigError, DataError
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.links import TRACE, Links
 from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.result import Result, Verdict, as_json
 from llmtrace.triage.sources import Read
@@ -55,7 +56,7 @@ class TriageOptions:
         as_json: print JSON instead of a screen.
         html: write a page there.
         save: write the case there.
-        traces: the address that a trace's id is put after; `None` = there is none.
+        links: where traces and runbooks are.
     """
 
     settings: Settings
@@ -64,7 +65,7 @@ class TriageOptions:
     as_json: bool = False
     html: Path | None = None
     save: Path | None = None
-    traces: str | None = None
+    links: Links = field(default_factory=Links)
 
 
 def main(options: argparse.Namespace, read: Read) -> int:
@@ -89,7 +90,7 @@ def main(options: argparse.Namespace, read: Read) -> int:
         as_json=options.json,
         html=options.html,
         save=options.save,
-        traces=None if elsewhere else f"{options.url.rstrip('/')}/api/v1/traces/",
+        links=links_of(options, None if elsewhere else options.url),
     )
     progress = Steps(sys.stderr)
     try:
@@ -97,6 +98,18 @@ def main(options: argparse.Namespace, read: Read) -> int:
         return run(case, wanted, sys.stdout, progress)
     finally:
         progress.done()
+
+
+def links_of(options: argparse.Namespace, collector: str | None) -> Links:
+    """Return where traces and runbooks are: as the options say, or the collector's own pages.
+
+    Raises:
+        ConfigError: an address is none.
+    """
+    traces = options.trace_url
+    if traces is None and collector is not None:
+        traces = f"{collector.rstrip('/')}/api/v1/traces/{TRACE}"
+    return Links(traces, options.runbooks)
 
 
 def span(settings: Settings, last: str, now: float) -> Window:
@@ -152,7 +165,7 @@ def run(case: Case, wanted: TriageOptions, out: TextIO, progress: Steps) -> int:
     if wanted.html is not None:
         from llmtrace.triage.report.html import write_page
 
-        write_page(wanted.html, result, case, wanted.traces)
+        write_page(wanted.html, result, case, wanted.links)
     show(result, wanted, out)
     return _STATUS[result.verdict]
 
@@ -178,7 +191,7 @@ def show(result: Result, wanted: TriageOptions, out: TextIO) -> None:
         out.write("\n")
         return
     console = Console(file=out)
-    console.print(screen(result, explain=wanted.explain))
+    console.print(screen(result, explain=wanted.explain, links=wanted.links))
     for what, path in (("page", wanted.html), ("case", wanted.save)):
         if path is not None:
             console.print(f"{what}: {path}", soft_wrap=True, highlight=False)

@@ -525,7 +525,7 @@ def options(tmp_path: Path, **changes: Any) -> Any:
         ({"listen": "127.0.0.1:0", "grafana": "https://g"}, "--grafana-token-file"),
         ({"listen": "127.0.0.1:0", "webhook_file": Path("/nowhere")}, "cannot read the token"),
         ({"reports": Path("/dev/null/x")}, "--reports"),
-        ({"case": Path("old")}, "alerts are of now"),
+        ({"rows": Path("old")}, "alerts are of now"),
     ],
 )
 def test_wrong_settings_fail_at_once(tmp_path, changes, words):

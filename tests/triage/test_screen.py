@@ -14,7 +14,8 @@ from llmtrace.dataset.case import Case, Event, Facts
 from llmtrace.errors import SourceError
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page, write_page
-from llmtrace.triage.report.terminal import screen, signed
+from llmtrace.triage.report.naming import signed
+from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.result import VERDICTS, Finding, Point, Result
 from tests.triage.days import START, Kind, day
 
@@ -178,7 +179,7 @@ def test_the_page_draws_the_change(result, slow):
         if one.seconds:
             assert f"{signed(one.seconds)} ms" in written
     assert "Over time" in written
-    assert written.count("<svg") == 2
+    assert written.count("<svg") == 4  # each for a wide page, and for a narrow one
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)

@@ -26,6 +26,7 @@ from llmtrace.triage.oncall.notify import Notifier, as_report
 from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page
+from llmtrace.triage.report.links import Links
 from llmtrace.triage.result import Result, as_json
 from llmtrace.triage.sources import Progress
 
@@ -74,6 +75,7 @@ class AlertQueue:
         notifiers: channels that are notified of each report.
         settings: how alerts are processed.
         link: makes the address of a report from its name; `None` = it has none.
+        links: where traces and runbooks are, which reports link to.
         wall: unix seconds.
     """
 
@@ -85,6 +87,7 @@ class AlertQueue:
         settings: QueueSettings | None = None,
         *,
         link: Callable[[str], str] | None = None,
+        links: Links | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._load = load
@@ -92,6 +95,7 @@ class AlertQueue:
         self._notifiers = notifiers
         self._settings = settings or QueueSettings()
         self._link = link
+        self._links = links
         self._wall = wall
         self._waiting: deque[Alert] = deque()
         self._known: dict[str, None] = {}  # in the order they came
@@ -165,7 +169,9 @@ class AlertQueue:
         case, result = found
         name = self._reports.named(alert)
         self._reports.keep(
-            name, as_report(name, alert, as_json(result), self._wall()), page(result, case)
+            name,
+            as_report(name, alert, as_json(result), self._wall()),
+            page(result, case, self._links),
         )
         self.counts["triaged"] += 1
         logger.info("alert %s: %s", alert.id, result.verdict)

@@ -15,7 +15,8 @@ from urllib.parse import quote, urlsplit
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.api_clients.listen_address import is_loopback
 from llmtrace.errors import ConfigError, missing_extra
-from llmtrace.triage.oncall.alert_queue import AlertQueue
+from llmtrace.triage.command import links_of
+from llmtrace.triage.oncall.alert_queue import AlertQueue, QueueSettings
 from llmtrace.triage.oncall.notify import Annotated, Notifier, Webhook
 from llmtrace.triage.oncall.report_store import Reports
 from llmtrace.triage.sources import Read
@@ -33,8 +34,14 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     Raises:
         ConfigError: an option is wrong, or an open port has no token.
     """
-    if options.case is not None or options.rows is not None:
-        raise ConfigError("triage serve: alerts are of now; give --url, --store or --langfuse")
+    if options.rows is not None:
+        raise ConfigError(
+            "triage serve: alerts are of now; give --url, --store or --langfuse, or --case DIR to "
+            "rehearse with a saved incident"
+        )
+    rehearsed = options.case is not None
+    elsewhere = options.case or options.store or options.langfuse
+    links = links_of(options, None if elsewhere else options.url)
     try:
         import uvicorn
 
@@ -61,9 +68,14 @@ def serve(options: argparse.Namespace, read: Read) -> None:
         lambda window, progress: read(window, progress, {}),
         reports,
         channels,
+        # A saved incident is all there already: nothing arrives later.
+        QueueSettings(settle_s=0.0, retry_s=1.0) if rehearsed else None,
         link=lambda name: f"{public}/reports/{quote(name)}",
+        links=links,
     )
     sys.stderr.write(f"llmtrace triage: alerts to {where}/alerts, reports at {where}/\n")
+    if rehearsed:
+        sys.stderr.write(f"llmtrace triage: a rehearsal, with the case in {options.case}\n")
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(desk, reports, token, filter(None, (host, urlsplit(public).hostname))),

@@ -18,14 +18,8 @@ from llmtrace.api_clients.http_client import opener
 from llmtrace.display.summary_tables import ms
 from llmtrace.errors import ConfigError, SourceError
 from llmtrace.triage.oncall.alert import Alert
-from llmtrace.triage.report.terminal import (
-    METRIC_NAMES,
-    PART_NAMES,
-    cohort_text,
-    signed,
-    unit,
-    verdict_words,
-)
+from llmtrace.triage.report.naming import METRIC_NAMES, PART_NAMES, signed, unit, verdict_words
+from llmtrace.triage.report.sentences import cohort_text, event_text, when
 from llmtrace.triage.result import NAMED, Result
 
 _TIMEOUT_S: Final = 10.0
@@ -50,6 +44,7 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
             f"{metric} p95 {ms(result.before.p95)} → {ms(result.after.p95)} {unit(result)}"
             + ("" if result.delta_s is None else f" ({signed(result.delta_s)} {unit(result)})")
         )
+    lines += when(result)[:-2]
     moved = sorted(
         (one for one in result.contributions if one.significant),
         key=lambda one: -abs(one.seconds),
@@ -62,6 +57,8 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
         lines.append(f"where: {', '.join(parts)}")
     if result.localised and result.cohorts:
         lines.append(f"affected: {cohort_text(result.cohorts[0])}")
+    if result.events:
+        lines.append(event_text(result.events[0]))
     named = [one for one in result.causes if one.status in NAMED]
     if named:
         lines += [f"{named[0].status} cause: {named[0].id}", f"do: {named[0].action}"]

@@ -27,7 +27,7 @@ from llmtrace.errors import DataError
 from llmtrace.triage.oncall.alert import MAX_BYTES, read_alerts
 from llmtrace.triage.oncall.alert_queue import AlertQueue, Full
 from llmtrace.triage.oncall.report_store import Reports
-from llmtrace.triage.report.terminal import VERDICTS
+from llmtrace.triage.report.naming import VERDICTS
 from llmtrace.triage.result import NAMED
 
 _LISTED: Final = 100

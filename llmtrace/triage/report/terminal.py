@@ -17,39 +17,20 @@ from rich.table import Table
 from rich.text import Text
 
 from llmtrace.display.colours import STAGE_COLOURS
-from llmtrace.display.summary_tables import date_and_zone, ms, time_span
-from llmtrace.triage.result import (
-    NAMED,
-    Bounds,
-    Cohort,
-    Contribution,
-    Estimate,
-    Finding,
-    Load,
-    Outcomes,
-    Result,
-    Side,
-    Status,
+from llmtrace.display.summary_tables import ms
+from llmtrace.triage.report.links import Links
+from llmtrace.triage.report.naming import (
+    METRIC_NAMES,
+    PART_NAMES,
+    between,
+    latest,
+    signed,
+    unit,
+    verdict_words,
 )
+from llmtrace.triage.report.sentences import facts, has_split, quality_text, when
+from llmtrace.triage.result import NAMED, Contribution, Finding, Result, Status
 
-METRIC_NAMES: Final = {
-    "ttft": "time to first token",
-    "tpot": "time per output token",
-    "e2e": "end-to-end time",
-    "render": "render time",
-}
-PART_NAMES: Final = {"mix": "workload mix", "co_occurrence": "slow together"}
-VERDICTS: Final = {
-    "no_change": ("nothing moved", "green"),
-    "workload": ("the workload changed", "cyan"),
-    "regression": ("a regression", "red"),
-    "mixed": ("a regression, and other work", "red"),
-    "improvement": ("quicker than it was", "green"),
-    "drift": ("slower and slower", "red"),
-    "traffic": ("requests came in other numbers", "red"),
-    "new_workload": ("work never seen before", "yellow"),
-    "not_enough_data": ("cannot tell: too few requests", "yellow"),
-}
 _STATUS_STYLES: Final[dict[Status, str]] = {
     "confirmed": "bold red",
     "likely": "red",
@@ -59,29 +40,24 @@ _STATUS_STYLES: Final[dict[Status, str]] = {
 }
 _MAX_CAUSES: Final = 3
 _MAX_LINES: Final = 4
-_MAX_COHORTS: Final = 3
 _BAR: Final = 24
-_NEXT_TO_NOTHING_S: Final = 0.00005  # 0.0 ms when rounded
 
 
-def verdict_words(result: Result) -> tuple[str, str]:
-    """Return the verdict in words, and a colour for it."""
-    return VERDICTS[result.verdict]
-
-
-def screen(result: Result, *, explain: bool = False) -> RenderableType:
+def screen(result: Result, *, explain: bool = False, links: Links | None = None) -> RenderableType:
     """Return the triage as one thing for `rich` to print.
 
     Args:
         result: of `triage`.
         explain: every point of every cause, the anatomy, all metrics, what would settle the rest.
+        links: where traces and runbooks are; `None` = not known.
     """
+    links = links or Links()
     parts: list[RenderableType] = [_head(result), *_split(result), _facts(result)]
     if result.causes and (explain or result.verdict != "no_change"):
-        parts.append(_causes(result, explain=explain))
+        parts.append(_causes(result, links, explain=explain))
     if explain:
         parts += _more(result)
-    parts += [_quality(result), *_traces(result)]
+    parts += [_quality(result), *_traces(result, links)]
     return _Spaced(parts)
 
 
@@ -114,27 +90,6 @@ def _head(result: Result) -> RenderableType:
     return Group(head, Text(result.reason), *(Text(line, "dim") for line in when(result)))
 
 
-def when(result: Result) -> list[str]:
-    """Say line by line which windows are compared, and since when it is different.
-
-    Times are this machine's, whose zone is said.
-    """
-    texts = [_side("now", result.after), _side("before", result.before)]
-    if result.onset is not None:
-        onset = result.onset
-        ended = "" if onset.end is None else f", until {date_and_zone(onset.end)}"
-        texts.append(f"began {date_and_zone(onset.best)}{ended}")
-    return texts
-
-
-def _side(name: str, side: Side) -> str:
-    window = side.window
-    span = "no rows" if window is None else time_span(window.start, window.end)
-    low, high = side.p95_ci
-    interval = "" if low is None or high is None else f", p95 in {ms(low)} to {ms(high)} ms"
-    return f"{name} {span}: {side.n:,} requests{interval}"
-
-
 # --- where the change is -------------------------------------------------------------------------
 
 
@@ -164,16 +119,6 @@ def _split(result: Result) -> Iterator[RenderableType]:
     yield table
 
 
-def unit(result: Result) -> str:
-    """Return the unit that the parts of a change are shown in."""
-    return "ms per token" if result.metric == "tpot" else "ms"
-
-
-def has_split(result: Result) -> bool:
-    """Return whether there is a split to show: of too few requests it would be a guess."""
-    return bool(result.contributions) and result.verdict != "not_enough_data"
-
-
 def _contribution(one: Contribution, largest: float) -> tuple[RenderableType, ...]:
     style = "" if one.significant else "dim"
     width = round(_BAR * abs(one.seconds) / largest) if largest > 0 else 0
@@ -191,26 +136,6 @@ def _contribution(one: Contribution, largest: float) -> tuple[RenderableType, ..
     )
 
 
-def signed(seconds: float) -> str:
-    """Write a change in milliseconds, with its sign if it is large enough for one to matter.
-
-    Example:
-        >>> signed(0.2), signed(-0.0015), signed(-0.00004), signed(0.0)
-        ('+200', '-1.5', '≈0', '0')
-    """
-    if seconds == 0:
-        return "0"
-    if abs(seconds) < _NEXT_TO_NOTHING_S:
-        return "≈0"
-    return ("+" if seconds > 0 else "-") + ms(abs(seconds))
-
-
-def between(bounds: Bounds) -> str:
-    """Write an interval in milliseconds; nothing if there is none."""
-    low, high = bounds
-    return "" if low is None or high is None else f"{signed(low)} … {signed(high)}"
-
-
 # --- workload, cohort, outcomes ------------------------------------------------------------------
 
 
@@ -223,102 +148,17 @@ def _facts(result: Result) -> RenderableType:
     return table
 
 
-def facts(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield the facts that are no stages, line by line: a heading and a sentence."""
-    before, after = result.load.get("before"), result.load.get("after")
-    if before is not None and after is not None:
-        yield "workload", load_text(before, after)
-    if has_split(result):
-        yield "affected", affected(result)
-    if result.outcomes is not None:
-        yield "endings", endings(result.outcomes)
-    others = [name for name in result.moved if name != result.metric]
-    if others:
-        yield "also moved", ", ".join(METRIC_NAMES.get(name, name) for name in others)
-    for when_, estimate in _estimates(result):
-        yield (
-            "estimated",
-            (
-                f"{when_}: prefill {ms(estimate.prefill_p50_s)} ms at the median, by a fit of "
-                f"{estimate.n:,} requests (R² {estimate.fit:.2f}); part of no sum"
-            ),
-        )
-
-
-def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
-    if result.estimates is not None:
-        for when_, estimate in (
-            ("before", result.estimates.before),
-            ("now", result.estimates.after),
-        ):
-            if estimate is not None:
-                yield when_, estimate
-
-
-def load_text(before: Load, after: Load) -> str:
-    """Return a sentence on the load, before and now."""
-    pairs = (
-        ("requests/s", before.requests_per_s, after.requests_per_s, ".2f"),
-        ("prompt tokens p95", before.prompt_tokens_p95, after.prompt_tokens_p95, ",.0f"),
-        ("output tokens p95", before.output_tokens_p95, after.output_tokens_p95, ",.0f"),
-    )
-    pieces = [
-        f"{name} {format(low, form)} → {format(high, form)}"
-        for name, low, high, form in pairs
-        if low is not None and high is not None
-    ]
-    return " · ".join(pieces) or "not reported"
-
-
-def affected(result: Result) -> str:
-    """Return a sentence that names the affected cohorts."""
-    if not result.localised or not result.cohorts:
-        return "all models, routes, regions, replicas and tenants"
-    return "; ".join(cohort_text(one) for one in result.cohorts[:_MAX_COHORTS])
-
-
-def cohort_text(cohort: Cohort) -> str:
-    """Say which share of what is slow one cohort has, and what the p95 is without it."""
-    names = ", ".join(f"{name}={value}" for name, value in cohort.attributes.items())
-    without = "" if cohort.p95_without is None else f"; p95 without: {ms(cohort.p95_without)} ms"
-    return (
-        f"{names}: {cohort.excess_share:.0%} of what is slow beyond expectation, "
-        f"{cohort.traffic_share:.0%} of traffic{without}"
-    )
-
-
-def endings(outcomes: Outcomes) -> str:
-    """Say how requests ended, before and now."""
-    shares = [
-        _share("failed", outcomes.failed_before, outcomes.failed_after),
-        _share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after),
-    ]
-    risen = [
-        name
-        for name, rose in (("failures", outcomes.significant), ("cancellations", outcomes.gave_up))
-        if rose
-    ]
-    text = " · ".join(shares)
-    return f"{text}  ({' and '.join(risen)} rose beyond chance)" if risen else text
-
-
-def _share(name: str, before: float | None, after: float | None) -> str:
-    if before is None or after is None:
-        return f"{name}: not reported"
-    return f"{name} {before:.1%} → {after:.1%}"
-
-
 # --- causes --------------------------------------------------------------------------------------
 
 
-def _causes(result: Result, *, explain: bool) -> RenderableType:
+def _causes(result: Result, links: Links, *, explain: bool) -> RenderableType:
     named = [one for one in result.causes if one.status in NAMED]
     shown = named if explain else named[:_MAX_CAUSES]
     parts: list[RenderableType] = [Rule("causes", style="dim", align="left")]
     if not named:
         parts.append(Text("none is supported by the evidence", "yellow"))
     for number, one in enumerate(shown, 1):
-        parts.append(_cause(number, one, explain=explain))
+        parts.append(_cause(number, one, links, explain=explain))
     for status, heading in (("ruled_out", "ruled out"), ("unknown", "cannot tell")):
         others = [one for one in result.causes if one.status == status]
         if others:
@@ -326,7 +166,7 @@ def _causes(result: Result, *, explain: bool) -> RenderableType:
     return Group(*parts)
 
 
-def _cause(number: int, one: Finding, *, explain: bool) -> RenderableType:
+def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> RenderableType:
     head = Text(f"{number}  ")
     head.append(one.id, "bold")
     head.append(f"  {one.status}", _STATUS_STYLES[one.status])
@@ -343,8 +183,8 @@ def _cause(number: int, one: Finding, *, explain: bool) -> RenderableType:
         lines.add_row(Text("?", "yellow"), Text(f"would decide it: {text}"))
     if one.action:
         lines.add_row(Text("→", "bold"), Text(one.action, "bold"))
-    if one.runbook:
-        lines.add_row("", Text(one.runbook, "dim"))
+    if runbook := links.runbook(one.id) or one.runbook:
+        lines.add_row("", Text(runbook, "dim", overflow="fold"))
     return Group(head, Padding(lines, (0, 0, 0, 3)))
 
 
@@ -367,7 +207,7 @@ def _more(result: Result) -> Iterator[RenderableType]:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("a request at the p95 is made of")
         table.add_column("before, ms", justify="right")
-        table.add_column("now, ms", justify="right")
+        table.add_column(f"{latest(result)}, ms", justify="right")
         names = [*result.anatomy.before]
         names += [name for name in result.anatomy.after if name not in names]
         for name in names:
@@ -376,7 +216,8 @@ def _more(result: Result) -> Iterator[RenderableType]:
         yield table
     if result.changes:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for heading in ("every metric looked at", "p95 before", "p95 now", "slower than before"):
+        ends = ("p95 before", f"p95 {latest(result)}", "slower than before")
+        for heading in ("every metric looked at", *ends):
             table.add_column(heading, justify="left" if not table.columns else "right")
         for one in result.changes:
             share = "-" if one.share_above is None else f"{one.share_above:.1%} (5 % expected)"
@@ -395,30 +236,20 @@ def _quality(result: Result) -> RenderableType:
     return Group(Text(quality_text(result), "dim"), *_bullets(result.quality.warnings))
 
 
-def quality_text(result: Result) -> str:
-    """Return a sentence on how far the data support the verdict."""
-    quality = result.quality
-    parts = [f"data: {quality.n[0]:,} requests before, {quality.n[1]:,} now"]
-    if quality.coverage is not None:
-        parts.append(f"stages known for {quality.coverage:.0%} of the time")
-    if any(quality.censored):
-        parts.append(f"{quality.censored[0]:,} and {quality.censored[1]:,} cut short")
-    if quality.matched_on:
-        parts.append(f"same work = same {', '.join(quality.matched_on)}")
-    if quality.sampled < 1:
-        parts.append(f"{quality.sampled:.0%} of rows looked at")
-    return " · ".join(parts)
-
-
 def _bullets(texts: Iterable[str]) -> Iterator[RenderableType]:
     return (Text(f"  ! {text}", "yellow") for text in texts)
 
 
-def _traces(result: Result) -> Iterator[RenderableType]:
-    lines = [
-        Text(f"traces nearest the p95, {name}: {' '.join(ids)}", "dim")
-        for name, ids in result.exemplars.items()
-        if ids
-    ]
+def _traces(result: Result, links: Links) -> Iterator[RenderableType]:
+    lines = []
+    for name, ids in result.exemplars.items():
+        if not ids:
+            continue
+        addresses = [address for one in ids if (address := links.trace(one)) is not None]
+        lines.append(Text(f"traces nearest the p95, {name}:", "dim"))
+        if addresses:
+            lines += [Text(f"  {one}", "dim", overflow="fold") for one in addresses]
+        else:
+            lines[-1].append(f" {' '.join(ids)}")
     if lines:
         yield Group(*lines)

@@ -1,0 +1,217 @@
+"""Draw a metric over time as SVG, with the incident in view.
+
+It is drawn for a wide page and for a narrow one, and the page's style shows one of the two: a
+picture that is scaled down is not readable on a phone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+from llmtrace.dataset.case import Window
+from llmtrace.display.colours import NEUTRAL, OVER
+from llmtrace.display.summary_tables import ms, time_span, zone
+from llmtrace.triage.report.naming import METRIC_NAMES, latest
+from llmtrace.triage.report.timeline import Timeline
+from llmtrace.triage.result import Result
+
+STYLE: Final = """
+svg { display: block; width: 100%; height: auto; overflow: visible; }
+svg.narrow { display: none; }
+svg text { fill: var(--soft); font: 11px system-ui, sans-serif;
+  font-variant-numeric: tabular-nums; }
+svg .ink { fill: var(--ink); } svg .line { stroke: var(--line); }
+.legend { display: flex; flex-wrap: wrap; gap: .1rem 1.4rem; font-variant-numeric: tabular-nums; }
+.split { display: flex; height: 1.9rem; margin: .3rem 0 .8rem; background: var(--track); }
+.split span { overflow: hidden; border-right: 1.5px solid var(--card); color: #10141a;
+  font-size: .74rem; line-height: 1.9rem; text-align: center; white-space: nowrap; }
+@media (max-width: 40rem) { svg.wide { display: none; } svg.narrow { display: block; }
+  .split span { font-size: 0; } }
+@media print { svg.wide { display: block; } svg.narrow { display: none; } }
+"""
+_LATE: Final = 0.7
+_MAX_MARK: Final = 24
+_AROUND: Final = 2.0  # times the incident that are shown before and after it
+_STEPS: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A picture's width and its margins, in pixels, and how many times are written below it."""
+
+    name: str
+    width: float
+    left: float
+    names: float
+    figures: float
+    ticks: int
+
+
+SIZES: Final = (
+    Size("wide", 960.0, 64.0, 130.0, 220.0, 5),
+    Size("narrow", 340.0, 52.0, 92.0, 62.0, 3),
+)
+
+
+def title_of(result: Result) -> str:
+    """Return what a triage is about, as `time to first token, p95`."""
+    metric = METRIC_NAMES.get(result.metric or "", "latency")
+    return f"{metric}, p{100 * result.quantile:g}"
+
+
+# --- over time -----------------------------------------------------------------------------------
+
+
+def over_time(result: Result, seen: Timeline) -> str:
+    """Draw p50 and p95 bin by bin, the windows as shades, the onset and events as lines."""
+    start, end = _shown(result, seen)
+    finite = [v for t, v in zip(seen.t, seen.p95, strict=True)
+              if math.isfinite(v) and start <= t <= end]  # fmt: skip
+    if not finite or end <= start:
+        return ""
+    pictures = "".join(_over_time(result, seen, (start, end), max(finite), one) for one in SIZES)
+    legend = " &nbsp; ".join(
+        f'<i class="chip" style="background:{colour}"></i>{name}'
+        for name, colour in (("p95", OVER), ("p50", NEUTRAL))
+    )
+    return (
+        f"<section><h2>Over time <small>{legend}; {time_span(start, end, dated=True)}</small></h2>"
+        f"{pictures}</section>"
+    )
+
+
+def _shown(result: Result, seen: Timeline) -> tuple[float, float]:
+    """Return the time to draw: the incident, and twice as much around it."""
+    first, last = float(seen.t[0]), float(seen.t[-1])
+    began = result.onset.best if result.onset is not None else None
+    if began is None or not result.after.window:
+        return first, last
+    until = result.recovered_at or result.after.window.end
+    apart = _AROUND * max(until - began, (last - first) / 50)
+    low, high = max(first, began - apart), min(last, until + apart)
+    return (low, high) if high > low else (first, last)
+
+
+def _over_time(
+    result: Result, seen: Timeline, span: tuple[float, float], highest: float, size: Size
+) -> str:
+    height, top, bottom = 220.0, 16.0, 26.0
+    start, end = span
+    most = nice(highest)
+
+    def x(t: float) -> float:
+        return size.left + (min(max(t, start), end) - start) / (end - start) * (
+            size.width - size.left
+        )
+
+    def y(seconds: float) -> float:
+        return top + (1 - seconds / most) * (height - top - bottom)
+
+    drawn = []
+    for name, side in (("before", result.before), (latest(result), result.after)):
+        if side.window is not None:
+            drawn.append(_shade(name, side.window, x, top, height - bottom))
+    for share in (0.0, 0.5, 1.0):
+        at = y(share * most)
+        drawn.append(
+            f'<line class="line" x1="{size.left}" x2="{size.width}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            f'<text x="{size.left - 6}" y="{at + 4:.1f}" text-anchor="end">'
+            f"{ms(share * most)} ms</text>"
+        )
+    inside = [i for i, t in enumerate(seen.t) if start <= t <= end]
+    for name, line, colour in (("p50", seen.p50, NEUTRAL), ("p95", seen.p95, OVER)):
+        steps = _steps([(x(float(seen.t[i])), y(float(line[i]))) for i in inside])
+        drawn.append(
+            f'<path d="{steps}" fill="none" stroke="{colour}" stroke-width="1.8" '
+            f'stroke-linejoin="round"><title>{name}</title></path>'
+        )
+    drawn += _marks(result, span, x, size, (top, height - bottom))
+    count = size.ticks
+    ticks = [start + place / (count - 1) * (end - start) for place in range(count)]
+    for place, (t, label) in enumerate(zip(ticks, _labels(ticks), strict=True)):
+        anchor = "start" if place == 0 else ("end" if place == count - 1 else "middle")
+        text = f"{label} {zone(t)}" if place == count - 1 else label
+        drawn.append(f'<text x="{x(t):.1f}" y="{height - 6}" text-anchor="{anchor}">{text}</text>')
+    return (
+        f'<svg class="{size.name}" viewBox="0 0 {size.width} {height}" role="img" '
+        f'aria-label="{escape(title_of(result))} over time">{"".join(drawn)}</svg>'
+    )
+
+
+def _marks(
+    result: Result,
+    span: tuple[float, float],
+    x: Callable[[float], float],
+    size: Size,
+    between_y: tuple[float, float],
+) -> list[str]:
+    """Draw the onset, the recovery and events as lines with their names."""
+    marks = [] if result.onset is None else [(result.onset.best, "began", OVER)]
+    if result.recovered_at is not None:
+        marks.append((result.recovered_at, "over", NEUTRAL))
+    marks += [(one.t, one.kind, NEUTRAL) for one in result.events]
+    drawn = []
+    for number, (t, text, colour) in enumerate(marks):
+        if not span[0] <= t <= span[1]:
+            continue
+        late = x(t) > _LATE * size.width  # no room to the right
+        drawn.append(
+            f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{between_y[0]}" y2="{between_y[1]}" '
+            f'stroke="{colour}" stroke-dasharray="4 3"/><text class="ink" '
+            f'x="{x(t) + (-4 if late else 4):.1f}" text-anchor="{"end" if late else "start"}" '
+            f'y="{between_y[0] + 10 + 13 * (number % 4)}">{escape(text[:_MAX_MARK])}</text>'
+        )
+    return drawn
+
+
+def _labels(times: Sequence[float]) -> list[str]:
+    """Write times so that no two are alike: with seconds, or the day, where it takes that."""
+    labels: list[str] = []
+    for form in ("%H:%M", "%H:%M:%S", "%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"):
+        labels = [time.strftime(form, time.localtime(t)) for t in times]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def _shade(name: str, window: Window, x: Callable[[float], float], top: float, low: float) -> str:
+    left, right = x(window.start), x(window.end)
+    colour = NEUTRAL if name == "before" else OVER
+    text = (
+        f'<text x="{(left + right) / 2:.1f}" y="{top - 4}" text-anchor="middle">{name}</text>'
+        if right > left
+        else ""
+    )
+    return (
+        f'<rect x="{left:.1f}" y="{top}" width="{max(1.0, right - left):.1f}" '
+        f'height="{low - top}" fill="{colour}" opacity="0.10"/>{text}'
+    )
+
+
+def _steps(points: Sequence[tuple[float, float]]) -> str:
+    """Write a line that is broken where nothing is known."""
+    steps, drawing = [], False
+    for x, y in points:
+        known = math.isfinite(y)
+        if known:
+            steps.append(f"{'L' if drawing else 'M'}{x:.1f} {y:.1f}")
+        drawing = known
+    return "".join(steps)
+
+
+def nice(value: float) -> float:
+    """Return a round number that is not below a value, to end an axis with.
+
+    Example:
+        >>> nice(0.83), nice(1.7), nice(0.0)
+        (1.0, 2.0, 1.0)
+    """
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in _STEPS if step * power >= value)

@@ -1,0 +1,248 @@
+"""Say in sentences what a triage found, for the terminal, the page and messages alike.
+
+Every time has its date and zone. What is over is never called "now".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from llmtrace.display.summary_tables import date_and_zone, ms, time_span
+from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent
+from llmtrace.triage.report.naming import METRIC_NAMES, duration, latest, signed, unit
+from llmtrace.triage.result import Cohort, Estimate, Load, Outcomes, Result, Side
+
+_MAX_COHORTS: Final = 3
+_MAX_TENANTS: Final = 3
+_MAX_OTHERS: Final = 4
+_MAX_EVENTS: Final = 4
+
+
+def when(result: Result) -> list[str]:
+    """Say whether it is over, since when it is different, and which windows are compared.
+
+    Times are this machine's, with date and zone.
+    """
+    texts = [*_course(result)]
+    texts += [_side(latest(result), result.after), _side("before", result.before)]
+    return texts
+
+
+def _course(result: Result) -> Iterator[str]:
+    onset, window = result.onset, result.after.window
+    if result.state == "began_before_the_data":
+        back = result.recovered_at
+        yield "began before the data" + ("" if back is None else f"; over {date_and_zone(back)}")
+    elif onset is not None:
+        off = ""
+        if onset.latest - onset.earliest >= 1:
+            off = f" (between {time_span(onset.earliest, onset.latest, dated=True)})"
+        yield f"began {date_and_zone(onset.best)}{off}"
+        if result.recovered_at is not None:
+            lasted = duration(result.recovered_at - onset.best)
+            yield f"over since {date_and_zone(result.recovered_at)}, after {lasted}"
+        elif result.state == "ongoing" and window is not None:
+            lasts = duration(max(window.end - onset.best, 0.0))
+            yield f"ongoing at {date_and_zone(window.end)}, the end of the data, for {lasts}"
+    impact = result.impact
+    if impact is not None and impact.worst_s is not None and impact.worst_at is not None:
+        last = f"p95 of the last requests {ms(impact.now_s)} {unit(result)}"
+        yield f"{last}, of the worst {ms(impact.worst_s)} at {date_and_zone(impact.worst_at)}"
+
+
+def _side(name: str, side: Side) -> str:
+    window = side.window
+    span = "no rows" if window is None else time_span(window.start, window.end, dated=True)
+    low, high = side.p95_ci
+    interval = "" if low is None or high is None else f", p95 in {ms(low)} to {ms(high)} ms"
+    return f"{name} {span}: {side.n:,} requests{interval}"
+
+
+def has_split(result: Result) -> bool:
+    """Return whether there is a split to show: of too few requests it would be a guess."""
+    return bool(result.contributions) and result.verdict not in ("not_enough_data", "traffic")
+
+
+# --- facts, line by line -------------------------------------------------------------------------
+
+
+def facts(result: Result) -> Iterator[tuple[str, str]]:
+    """Yield the facts that are no stages, line by line: a heading and a sentence."""
+    if result.impact is not None:
+        yield "impact", impact_text(result.impact, result)
+    for number, event in enumerate(result.events[:_MAX_EVENTS]):
+        yield ("" if number else "changes"), event_text(event)
+    if result.state is not None and not result.events:
+        yield "changes", "none reported or seen from 30 min before it began"
+    before, after = result.load.get("before"), result.load.get("after")
+    if before is not None and after is not None:
+        yield "workload", load_text(before, after)
+    for number, one in enumerate(result.grew):
+        yield ("" if number else "grew"), growth_text(one, result)
+    if has_split(result):
+        yield "affected", affected(result)
+    if result.outcomes is not None:
+        yield "endings", endings(result.outcomes)
+    others = [name for name in result.moved if name != result.metric]
+    if others:
+        yield "also moved", ", ".join(METRIC_NAMES.get(name, name) for name in others)
+    for number, text in enumerate(other_stretches(result)):
+        yield ("" if number else "other times"), text
+    if result.smallest_visible is not None:
+        seen = f"a rise of {100 * result.smallest_visible:.0f} % of all requests"
+        yield "power", f"{seen} would have been seen"
+    for when_, estimate in _estimates(result):
+        yield (
+            "estimated",
+            (
+                f"{when_}: prefill {ms(estimate.prefill_p50_s)} ms at the median, by a fit of "
+                f"{estimate.n:,} requests (R² {estimate.fit:.2f}); part of no sum"
+            ),
+        )
+
+
+def _estimates(result: Result) -> Iterator[tuple[str, Estimate]]:
+    if result.estimates is not None:
+        for when_, estimate in (
+            ("before", result.estimates.before),
+            (latest(result), result.estimates.after),
+        ):
+            if estimate is not None:
+                yield when_, estimate
+
+
+def impact_text(impact: Impact, result: Result) -> str:
+    """Say how many requests and tenants it hit, and what it took of the error budget."""
+    limit = "" if impact.limit_s is None else (
+        f" took over {ms(impact.limit_s)} {unit(result)} "
+        f"({'the budget' if impact.from_budget else 'the p95 before'}) or failed"
+    )  # fmt: skip
+    parts = [f"{impact.requests:,} of {impact.of:,} requests{limit or ' failed'}"]
+    if impact.tenants_hit:
+        named = list(impact.tenants.items())[:_MAX_TENANTS]
+        listed = ", ".join(f"{name} {count:,}" for name, count in named)
+        more = impact.tenants_hit - len(named)
+        rest = f", {more} more" if more > 0 else ""
+        word = "tenant" if impact.tenants_hit == 1 else "tenants"
+        parts.append(f"{impact.tenants_hit} {word}: {listed}{rest}")
+    if impact.budget_used is not None:
+        whose = "the error budget" if impact.from_budget else "an error budget of 5 %"
+        parts.append(f"{impact.budget_used:.0%} of {whose} of the time searched")
+    return " · ".join(parts)
+
+
+def event_text(event: NearEvent) -> str:
+    """Say what happened, and how long before or after the onset."""
+    side = "before" if event.distance_s < 0 else "after"
+    apart = duration(abs(event.distance_s))
+    return f"{event.kind}: {event.text}, {apart} {side} it began ({date_and_zone(event.t)})"
+
+
+def growth_text(one: Growth, result: Result) -> str:
+    """Say which kind of request there is more of, and what that adds."""
+    names = ", ".join(
+        value if name.endswith("_tokens") else f"{name}={value}"
+        for name, value in one.attributes.items()
+    )
+    return (
+        f"{names}: {one.share_before:.0%} → {one.share_after:.0%} of requests, "
+        f"{signed(one.seconds)} {unit(result)} on the mean"
+    )
+
+
+def other_stretches(result: Result) -> Iterator[str]:
+    """Yield a sentence for each other time at which a metric stood out."""
+    window = result.after.window
+    apart = [
+        one
+        for one in result.incidents
+        if window is None or one.start >= window.end or (one.end or window.end) <= window.start
+    ]
+    for one in apart[:_MAX_OTHERS]:
+        yield stretch_text(one)
+    if len(apart) > _MAX_OTHERS:
+        yield f"{len(apart) - _MAX_OTHERS} more"
+
+
+def stretch_text(one: Incident) -> str:
+    """Say what stood out, and when."""
+    if one.end is None:
+        span = f"since {date_and_zone(one.start)}"
+    else:
+        span = time_span(one.start, one.end, dated=True)
+    if one.metric == "errors":
+        size = f"{one.usual or 0:.1%} → {one.level or 0:.1%} of requests fail"
+    elif one.metric == "traffic":
+        size = f"{one.usual or 0:.3g} → {one.level or 0:.3g} requests a second"
+    else:
+        size = f"{METRIC_NAMES[one.metric]} p50 {ms(one.usual)} → {ms(one.level)} ms"
+    return f"{span}: {size}" + (", gradually" if one.shape == "ramp" else "")
+
+
+def load_text(before: Load, after: Load) -> str:
+    """Return a sentence on the load, before and in the incident."""
+    pairs = (
+        ("requests/s", before.requests_per_s, after.requests_per_s, ".2f"),
+        ("prompt tokens p95", before.prompt_tokens_p95, after.prompt_tokens_p95, ",.0f"),
+        ("output tokens p95", before.output_tokens_p95, after.output_tokens_p95, ",.0f"),
+    )
+    pieces = [
+        f"{name} {format(low, form)} → {format(high, form)}"
+        for name, low, high, form in pairs
+        if low is not None and high is not None
+    ]
+    return " · ".join(pieces) or "not reported"
+
+
+def affected(result: Result) -> str:
+    """Return a sentence that names the affected cohorts."""
+    if not result.localised or not result.cohorts:
+        return "all models, routes, regions, replicas and tenants"
+    return "; ".join(cohort_text(one) for one in result.cohorts[:_MAX_COHORTS])
+
+
+def cohort_text(cohort: Cohort) -> str:
+    """Say which share of what is slow one cohort has, and what the p95 is without it."""
+    names = ", ".join(f"{name}={value}" for name, value in cohort.attributes.items())
+    without = "" if cohort.p95_without is None else f"; p95 without: {ms(cohort.p95_without)} ms"
+    return (
+        f"{names}: {cohort.excess_share:.0%} of what is slow beyond expectation, "
+        f"{cohort.traffic_share:.0%} of traffic{without}"
+    )
+
+
+def endings(outcomes: Outcomes) -> str:
+    """Say how requests ended, before and in the incident."""
+    shares = [
+        _share("failed", outcomes.failed_before, outcomes.failed_after),
+        _share("cancelled", outcomes.cancelled_before, outcomes.cancelled_after),
+    ]
+    risen = [
+        name
+        for name, rose in (("failures", outcomes.significant), ("cancellations", outcomes.gave_up))
+        if rose
+    ]
+    text = " · ".join(shares)
+    return f"{text}  ({' and '.join(risen)} rose beyond chance)" if risen else text
+
+
+def _share(name: str, before: float | None, after: float | None) -> str:
+    if before is None or after is None:
+        return f"{name}: not reported"
+    return f"{name} {before:.1%} → {after:.1%}"
+
+
+def quality_text(result: Result) -> str:
+    """Return a sentence on how far the data support the verdict."""
+    quality = result.quality
+    parts = [f"data: {quality.n[0]:,} requests before, {quality.n[1]:,} {latest(result)}"]
+    if quality.coverage is not None:
+        parts.append(f"stages known for {quality.coverage:.0%} of the time")
+    if any(quality.censored):
+        parts.append(f"{quality.censored[0]:,} and {quality.censored[1]:,} cut short")
+    if quality.matched_on:
+        parts.append(f"same work = same {', '.join(quality.matched_on)}")
+    if quality.sampled < 1:
+        parts.append(f"{quality.sampled:.0%} of rows looked at")
+    return " · ".join(parts)

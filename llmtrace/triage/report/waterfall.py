@@ -1,0 +1,123 @@
+"""Draw the parts of a change, and the stages of a request at the p95."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Final
+
+from llmtrace.display.colours import NEUTRAL, STAGE_COLOURS
+from llmtrace.display.summary_tables import ms
+from llmtrace.triage.report.charts import SIZES, Size, nice
+from llmtrace.triage.report.naming import PART_NAMES, between, latest, signed
+from llmtrace.triage.report.sentences import has_split
+from llmtrace.triage.result import Anatomy, Contribution, Result
+
+_ROOM: Final = 0.1  # of the bar: below it no name fits
+
+
+def change(result: Result) -> str:
+    """Draw the change as a waterfall: each part begins where the one before ended."""
+    before, after = result.before.p95, result.after.p95
+    if before is None or after is None or not has_split(result):
+        return ""
+    pictures = "".join(_waterfall(result, before, after, one) for one in SIZES)
+    still = [one.name for one in result.contributions if not one.seconds]
+    note = f'<p class="soft">No part in it: {escape(", ".join(still))}.</p>' if still else ""
+    return (
+        "<section><h2>Where the change is <small>the parts add up to it exactly; "
+        f"faint = within noise</small></h2>{pictures}{note}</section>"
+    )
+
+
+def _waterfall(result: Result, before: float, after: float, size: Size) -> str:
+    shown = [one for one in result.contributions if one.seconds]
+    reach = [before, after]
+    at = before
+    for one in shown:
+        at += one.seconds
+        reach.append(at)
+    low, high = min(0.0, *reach), nice(max(reach))
+    row = 26.0
+
+    def x(seconds: float) -> float:
+        return size.names + (seconds - low) / (high - low) * (
+            size.width - size.names - size.figures
+        )
+
+    drawn = [_whole_bar("p95 before", before, 0.0, x, size)]
+    at = before
+    for number, one in enumerate(shown, 1):
+        drawn.append(_step(one, at, number * row, x, size))
+        at += one.seconds
+    drawn.append(_whole_bar(f"p95 {latest(result)}", after, (len(shown) + 1) * row, x, size))
+    return (
+        f'<svg class="{size.name}" viewBox="0 0 {size.width} {(len(shown) + 2) * row}" role="img" '
+        f'aria-label="{_aloud(shown)}">{"".join(drawn)}</svg>'
+    )
+
+
+def _whole_bar(
+    name: str, seconds: float, y: float, x: Callable[[float], float], size: Size
+) -> str:
+    return (
+        f'<text class="ink" x="{size.names - 10}" y="{y + 17:.0f}" text-anchor="end">{name}</text>'
+        f'<rect x="{x(0):.1f}" y="{y + 4:.0f}" width="{x(seconds) - x(0):.1f}" height="18" '
+        f'rx="2" fill="{NEUTRAL}"/><text class="ink" x="{x(seconds) + 6:.1f}" '
+        f'y="{y + 17:.0f}">{ms(seconds)} ms</text>'
+    )
+
+
+def _step(one: Contribution, at: float, y: float, x: Callable[[float], float], size: Size) -> str:
+    left, right = sorted((x(at), x(at + one.seconds)))
+    colour = STAGE_COLOURS.get(one.name, "#4C8BB0")
+    strength = "1" if one.significant else "0.35"
+    interval = between(one.ci) if size.name == "wide" else ""
+    figure = f"{signed(one.seconds)} ms" + (f"  ({interval})" if interval else "")
+    return (
+        f'<text class="ink" x="{size.names - 10}" y="{y + 17:.0f}" text-anchor="end">'
+        f"{escape(PART_NAMES.get(one.name, one.name))}</text>"
+        f'<rect x="{left:.1f}" y="{y + 4:.0f}" width="{max(1.5, right - left):.1f}" height="18" '
+        f'rx="2" fill="{colour}" opacity="{strength}"/>'
+        f'<text x="{right + 6:.1f}" y="{y + 17:.0f}">{figure}</text>'
+    )
+
+
+def _aloud(shown: Sequence[Contribution]) -> str:
+    return escape(", ".join(f"{one.name} {signed(one.seconds)} ms" for one in shown))
+
+
+def stages_of_a_request(result: Result) -> str:
+    """Draw what a request at the p95 consists of, before and in the incident."""
+    if result.anatomy is None:
+        return ""
+    both = (("before", result.anatomy.before), (latest(result), result.anatomy.after))
+    scale = max(sum(parts.values()) for _, parts in both) or 1.0
+    bars = []
+    for name, parts in both:
+        pieces = "".join(
+            f'<span style="width:{100 * seconds / scale:.2f}%;'
+            f'background:{STAGE_COLOURS.get(stage, NEUTRAL)}" title="{stage} {ms(seconds)} ms">'
+            f"{stage + ' ' + ms(seconds) if seconds / scale > _ROOM else ''}</span>"
+            for stage, seconds in parts.items()
+            if seconds > 0
+        )
+        bars.append(f'<div class="soft">{name}</div><div class="split">{pieces}</div>')
+    return (
+        "<section><h2>What a request at the p95 is made of <small>milliseconds; adds up to the "
+        f"p95</small></h2>{''.join(bars)}{_legend(result.anatomy)}</section>"
+    )
+
+
+def _legend(anatomy: Anatomy) -> str:
+    """Return each stage's figures in words: no colour is needed to read them."""
+    items = "".join(
+        f'<span><i class="chip" style="background:{STAGE_COLOURS.get(stage, NEUTRAL)}"></i>'
+        f"{escape(stage)} {ms(before)} → {ms(after)}</span>"
+        for stage, before, after in (
+            (stage, anatomy.before.get(stage, 0.0), anatomy.after.get(stage, 0.0))
+            for stage in dict.fromkeys((*anatomy.before, *anatomy.after))
+        )
+        if before or after
+    )
+    return f'<div class="legend">{items}</div>'
