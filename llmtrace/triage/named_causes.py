@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from llmtrace.dataset.case import Case, Window
@@ -12,7 +12,8 @@ from llmtrace.triage.attribution.components import PARTS
 from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.causes import causes
 from llmtrace.triage.evidence.evidence import gather
-from llmtrace.triage.result import NAMED, Finding, Metric, Verdict
+from llmtrace.triage.result import NAMED, OF_THE_WORK, Finding, Metric, Verdict
+from llmtrace.triage.verdict import Judged
 
 
 def lacks_what(verdict: Verdict, *, blind: bool) -> str | None:
@@ -51,7 +52,19 @@ def named_causes(
         return tuple(causes(evidence))
     return tuple(
         replace(one, status="unknown", missing=(*one.missing, lacks))
-        if one.status in NAMED or blind
+        if one.status in NAMED - {"confirmed"} or (blind and one.status == "ruled_out")
         else one
         for one in causes(evidence)
     )
+
+
+def with_proof(judged: Judged, found: Sequence[Finding]) -> Judged:
+    """Return a verdict that goes with a cause that has proof: then something did happen."""
+    if judged.verdict not in ("no_change", "not_enough_data"):
+        return judged
+    cause = next((one for one in found if one.status == "confirmed"), None)
+    if cause is None:
+        return judged
+    proof = max(cause.evidence, key=lambda point: point.points).text
+    verdict: Verdict = "workload" if cause.id in OF_THE_WORK else "regression"
+    return Judged(verdict, f"{judged.reason} But {cause.id} has proof: {proof}.")

@@ -26,7 +26,7 @@ from llmtrace.triage.comparison.outcomes import compare_outcomes
 from llmtrace.triage.comparison.p95_change import MIN_COUNT, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.mix_growth import growth_of
-from llmtrace.triage.named_causes import lacks_what, named_causes
+from llmtrace.triage.named_causes import lacks_what, named_causes, with_proof
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import Cohort, Metric, Result
 from llmtrace.triage.rows_in_order import in_order, thinned
@@ -157,8 +157,9 @@ def triage(
         ),
         look.mine,
         load,
-        look.span.seconds,
-        look.alike_days,
+        after=look.chosen.after,
+        span_s=look.span.seconds,
+        alike_days=look.alike_days,
     )
     rose = change.significant and (change.delta_s or 0.0) > 0
     cohorts: tuple[Cohort, ...] = ()
@@ -181,6 +182,7 @@ def triage(
         lacks=lacks_what(judged.verdict, blind=look.blind),
         blind=look.blind and judged.verdict in NOTHING_FOUND,
     )
+    judged = with_proof(judged, named)
     result = Result(
         verdict=judged.verdict,
         reason=judged.reason,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from llmtrace.dataset.case import Window
 from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.power import TOO_COARSE
@@ -120,6 +121,8 @@ def in_time(
     judged: Judged,
     stretches: Sequence[Incident],
     load: Mapping[str, Load],
+    *,
+    after: Window,
     span_s: float,
     alike_days: int | None,
 ) -> Judged:
@@ -133,6 +136,7 @@ def in_time(
         judged: by the windows.
         stretches: in the window after, the most certain first.
         load: of both windows.
+        after: the window after.
         span_s: how long the time searched is, seconds.
         alike_days: how many days ago it was alike; `None` = not.
     """
@@ -141,7 +145,8 @@ def in_time(
         verdict = judged.verdict if judged.verdict != "not_enough_data" else "no_change"
         return Judged(verdict, f"Alike in the same hours {day}, with which this is compared: "
                       f"{judged.reason}")  # fmt: skip
-    traffic = next((one for one in stretches if one.metric == "traffic"), None)
+    mostly = [one for one in stretches if one.metric == "traffic" and _covers(one, after)]
+    traffic = mostly[0] if mostly else None
     if judged.verdict in ("no_change", "not_enough_data") and traffic is not None:
         low, high = (load[name].requests_per_s or 0.0 for name in ("before", "after"))
         ratio = high / low if traffic.direction == "up" and low else low / max(high, 1e-9)
@@ -154,6 +159,12 @@ def in_time(
         hours = f"{ramps[0].rise_s / 60:.0f} minutes"
         return Judged("drift", f"{judged.reason} It rose gradually, over {hours}.")
     return judged
+
+
+def _covers(one: Incident, after: Window) -> bool:
+    """Return whether a stretch is most of a window."""
+    end = after.end if one.end is None else min(one.end, after.end)
+    return end - max(one.start, after.start) >= after.seconds / 2
 
 
 def _kind(found: Attribution, spread: Spread | None) -> Verdict:

@@ -12,7 +12,7 @@ import pytest
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.date_change import date_change
 from llmtrace.triage.windows.highest_stretch import CERTAIN
-from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
+from llmtrace.triage.windows.spike import find_failures, find_slow
 from tests.bench.bench_search import BARS, PLACES, false_alarms, finds
 
 HOURS = 2 * 3600.0

@@ -85,7 +85,8 @@ def _of_metric(series: Series, span: Window) -> list[Incident]:
     if ramp is not None and ramp.score >= CERTAIN:
         return [_gradual(series, ramp)]
     quick = replace(series, value=1 / np.maximum(series.value, 1e-9))
-    return [_described(series, one, "down", span) for one in _merged(_each(quick))]
+    found = [_described(series, one, "down", span) for one in _merged(_each(quick))]
+    return [one for one in found if not one.began_before]  # of those it is the rest that rose
 
 
 def _each(series: Series) -> Iterator[Spike]:

@@ -33,6 +33,7 @@ _QUIET_SHARE: Final = 0.2
 _FOR_A_P95: Final = 72
 _MOSTLY: Final = 0.5  # of the time
 _CLEARER: Final = 1.5  # times the score from which on another is clearer by far
+_SURE: Final = 1e-4
 _BIN: Final = 0.02  # of the time
 EARLIER_DAYS: Final = (1, 7)
 FEW: Final = 1000  # rows, from which a search that finds nothing is to be believed
@@ -90,7 +91,9 @@ def choose(
     if spike is not None:
         spike = _since_it_fell(spike, t)
     elif since is None and at is None:
-        spike = _other_change(incidents, t)
+        end = float(t[-1]) + 1e-3 if len(t) else 1.0
+        few = highest is not None and _carries(t, highest, end)
+        spike = _other_change(incidents, t, few=few)
     after, guard, warnings = _after(t, spike, highest, before, at)
     if before is None:
         before, more = _before(t, every, after, guard, _quiet_from(incidents, after))
@@ -142,17 +145,23 @@ def _quiet_from(incidents: Sequence[Incident], after: Window) -> float:
     )  # fmt: skip
 
 
-def _other_change(incidents: Sequence[Incident], t: Floats) -> Spike | None:
-    """Return the most certain gradual rise or quicker stretch, or else one of traffic.
+def _other_change(incidents: Sequence[Incident], t: Floats, *, few: bool) -> Spike | None:
+    """Return the most certain of stretches that are no sudden rise, of traffic only if no other.
 
-    A gradual rise counts from when half of it was reached.
+    A gradual rise counts from when half of it was reached. Of few requests only a sure improvement
+    is preferred to the slowest stretch.
     """
+    sure = [
+        one
+        for one in incidents
+        if not few or (one.direction == "down" and one.metric != "traffic" and one.p_value < _SURE)
+    ]
     for of_traffic in (False, True):
-        mine = [one for one in incidents if (one.metric == "traffic") is of_traffic]
+        mine = [one for one in sure if (one.metric == "traffic") is of_traffic]
         if mine:
             one = min(mine, key=lambda one: one.p_value)
-            start = one.start + one.rise_s / 2
-            return Spike(start, one.end, _BIN * float(t[-1] - t[0]), CERTAIN)
+            width = _BIN * float(t[-1] - t[0])
+            return Spike(one.start + one.rise_s / 2, one.end, width, CERTAIN)
     return None
 
 

@@ -20,6 +20,7 @@ _FEWEST: Final = 8
 _SURE: Final = 12.0  # times the spread by which a ramp must fit better than the best step
 _LONG: Final = 4  # bins that a rise takes at least
 _MOST_OF_IT: Final = 0.25  # of the time: a shorter rise is looked for as a stretch
+_GAP: Final = 0.2  # of the rise
 _EDGE: Final = 2  # bins that a step takes at most, as it may be within one
 _EXACT: Final = 0.03  # of all variation: what leaves less is no noise, whatever it remembers
 _MIN_RISE: Final = 0.1  # of the logarithm: by a tenth
@@ -61,7 +62,15 @@ def find_ramp(t: Floats, value: Floats) -> Ramp | None:
         value: the metric, above 0.
     """
     found = [_scored(*_binned(t, value, plain=plain)) for plain in (False, True)]
-    return max(filter(None, found), key=lambda one: one.score, default=None)
+    seen = [one for one in found if one is not None and _is_seen(t, one.start, one.seconds)]
+    return max(seen, key=lambda one: one.score, default=None)
+
+
+def _is_seen(t: Floats, start: float, seconds: float) -> bool:
+    """Return whether requests show a rise all along: across a gap it may have been a step."""
+    inside = t[(t >= start) & (t <= start + seconds)]
+    edges = np.concatenate([[start], inside, [start + seconds]])
+    return bool(np.diff(edges).max() < _GAP * seconds)
 
 
 def _scored(x: Floats, y: Floats) -> Ramp | None:
@@ -95,7 +104,7 @@ def ramp_of(t: Floats, value: Floats, start: float, end: float) -> Ramp | None:
     better = float((step.left**2).sum() - (fit.left**2).sum())
     if better < _SURE * _spread(fit) * memory_of(fit.left):
         return None
-    return Ramp(fit.start, fit.seconds, 0.0)
+    return Ramp(fit.start, fit.seconds, 0.0) if _is_seen(t, fit.start, fit.seconds) else None
 
 
 def _binned(t: Floats, value: Floats, *, plain: bool = False) -> tuple[Floats, Floats]:
