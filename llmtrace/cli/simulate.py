@@ -58,7 +58,11 @@ def add_simulate(commands: Commands) -> None:
         "inference (CSV) or Mooncake (JSON lines), plain or .gz",
     )  # fmt: skip
     simulate.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
+    _add_rehearsal(simulate)
 
+
+def _add_rehearsal(simulate: argparse.ArgumentParser) -> None:
+    """Add the options that play a saved incident to `llmtrace triage serve`."""
     rehearsal = simulate.add_argument_group("rehearsal")
     rehearsal.add_argument(
         "--alert", metavar="URL",

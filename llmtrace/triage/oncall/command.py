@@ -19,6 +19,7 @@ from llmtrace.triage.command import links_of
 from llmtrace.triage.oncall.alert_queue import AlertQueue, QueueSettings
 from llmtrace.triage.oncall.notify import Annotated, Notifier, Webhook
 from llmtrace.triage.oncall.report_store import Reports
+from llmtrace.triage.report.links import Links
 from llmtrace.triage.sources import Read
 
 WEBHOOK_VARIABLE: Final = "LLMTRACE_TRIAGE_WEBHOOK"
@@ -34,14 +35,7 @@ def serve(options: argparse.Namespace, read: Read) -> None:
     Raises:
         ConfigError: an option is wrong, or an open port has no token.
     """
-    if options.rows is not None:
-        raise ConfigError(
-            "triage serve: alerts are of now; give --url, --store or --langfuse, or --case DIR to "
-            "rehearse with a saved incident"
-        )
-    rehearsed = options.case is not None
-    elsewhere = options.case or options.store or options.langfuse
-    links = links_of(options, None if elsewhere else options.url)
+    links = _links(options)
     try:
         import uvicorn
 
@@ -69,12 +63,12 @@ def serve(options: argparse.Namespace, read: Read) -> None:
         reports,
         channels,
         # A saved incident is all there already: nothing arrives later.
-        QueueSettings(settle_s=0.0, retry_s=1.0) if rehearsed else None,
+        QueueSettings(settle_s=0.0, retry_s=1.0) if options.case else None,
         link=lambda name: f"{public}/reports/{quote(name)}",
         links=links,
     )
     sys.stderr.write(f"llmtrace triage: alerts to {where}/alerts, reports at {where}/\n")
-    if rehearsed:
+    if options.case is not None:
         sys.stderr.write(f"llmtrace triage: a rehearsal, with the case in {options.case}\n")
     server = uvicorn.Server(
         uvicorn.Config(
@@ -91,6 +85,17 @@ def serve(options: argparse.Namespace, read: Read) -> None:
         server.run([listener])
     finally:
         desk.close()
+
+
+def _links(options: argparse.Namespace) -> Links:
+    """Return where traces and runbooks are; raise `ConfigError` for a source of rows alone."""
+    if options.rows is not None:
+        raise ConfigError(
+            "triage serve: alerts are of now; give --url, --store or --langfuse, or --case DIR to "
+            "rehearse with a saved incident"
+        )
+    elsewhere = options.case or options.store or options.langfuse
+    return links_of(options, None if elsewhere else options.url)
 
 
 def notifiers(options: argparse.Namespace, environment: Mapping[str, str]) -> list[Notifier]:

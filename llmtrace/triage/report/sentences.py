@@ -166,7 +166,7 @@ def other_stretches(result: Result) -> Iterator[str]:
 
 
 def stretch_text(one: Incident) -> str:
-    """Say what stood out, and when."""
+    """Say which metric stood out, when and by how much."""
     if one.end is None:
         span = f"since {date_and_zone(one.start)}"
     else:

@@ -34,7 +34,7 @@ CERTAIN: Final = 1.0  # of a score
 # How often noise reaches `CERTAIN` in one search, and how fast that falls with the score.
 _BY_CHANCE: Final = 0.01
 _STEEP: Final = 6.0
-_LEAST_CHANCE: Final = 1e-300
+_SMALLEST: Final = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Spike:
 
 def chance_of(score: float) -> float:
     """Return how often noise of any kind reaches a score, in one search."""
-    return max(min(_BY_CHANCE * math.exp(_STEEP * (CERTAIN - score)), 1.0), _LEAST_CHANCE)
+    return max(min(_BY_CHANCE * math.exp(_STEEP * (CERTAIN - score)), 1.0), _SMALLEST)
 
 
 def highest_stretch(

@@ -19,7 +19,7 @@ _BINS: Final = 48  # at most: the rise is looked for between each two of them
 _FEWEST: Final = 8
 _SURE: Final = 12.0  # times the spread by which a ramp must fit better than the best step
 _LONG: Final = 4  # bins that a rise takes at least
-_MOST_OF_IT: Final = 0.25  # of the time: a shorter rise is looked for as a stretch
+_QUARTER: Final = 0.25  # of the time: a shorter rise is looked for as a stretch
 _GAP: Final = 0.2  # of the rise
 _EDGE: Final = 2  # bins that a step takes at most, as it may be within one
 _EXACT: Final = 0.03  # of all variation: what leaves less is no noise, whatever it remembers
@@ -76,7 +76,7 @@ def _is_seen(t: Floats, start: float, seconds: float) -> bool:
 def _scored(x: Floats, y: Floats) -> Ramp | None:
     if len(x) < _FEWEST:
         return None
-    fit = _best(x, y, max(len(x) * _MOST_OF_IT, _LONG))
+    fit = _best(x, y, max(len(x) * _QUARTER, _LONG))
     if fit is None or fit.slope < _MIN_RISE:
         return None
     score = fit.gain / _spread(fit) / memory_of(fit.left) ** 2 / bar(WANDERS, len(x))
