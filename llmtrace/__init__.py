@@ -12,6 +12,7 @@ from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import OUTCOMES, Row
 from llmtrace.core.stages import STAGES, Stages, Timeline, split
 from llmtrace.errors import ConfigError, DataError, LlmtraceError, SourceError
+from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.instrumentation.registry import Instrumented, instrument
 from llmtrace.instrumentation.trace_decorator import trace
 from llmtrace.instrumentation.wrap_stream import wrap
@@ -36,6 +37,7 @@ __all__ = [
     "init",
     "instrument",
     "internal_errors",
+    "read_rows",
     "render",
     "shutdown",
     "split",

@@ -178,8 +178,9 @@ def init(
     Args:
         service: this application's name; else `OTEL_SERVICE_NAME`.
         exporters: where rows go: `"otlp"`, `"prometheus"`, `"prometheus:9464"` (which also serves
-            /metrics on loopback), `"console"`, or any object with a sink's methods. Default: OTLP
-            if an `OTEL_EXPORTER_OTLP_ENDPOINT` is set, else one line a request on stderr.
+            /metrics on loopback), `"console"`, `"jsonl:FILE"`, `"parquet:FOLDER"`, or any object
+            with a sink's methods. Default: OTLP if an `OTEL_EXPORTER_OTLP_ENDPOINT` is set, else
+            one line a request on stderr.
         budget: a latency budget, or a YAML file with one or several: their thresholds become
             exact bucket bounds.
         instrument: SDKs and HTTP libraries to instrument once the application has imported them;

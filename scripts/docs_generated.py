@@ -46,7 +46,7 @@ from llmtrace_dashboards.rules.recording_series import (
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Set-up": ("init", "flush", "shutdown", "instrument", "Instrumented", "internal_errors"),
     "Recording": ("trace", "wrap", "turn", "tool", "annotate", "stage", "render"),
-    "Data": ("Row", "Stages", "Timeline", "split", "Budget", "STAGES", "OUTCOMES"),
+    "Data": ("read_rows", "Row", "Stages", "Timeline", "split", "Budget", "STAGES", "OUTCOMES"),
     "Errors": ("LlmtraceError", "ConfigError", "DataError", "SourceError"),
 }
 _TESTING: Final = ("capture", "FakeClock", "fake_stream", "fake_async_stream", "make_row")

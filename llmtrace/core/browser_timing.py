@@ -88,6 +88,15 @@ def name_of(field: str, names: Names) -> str:
     return f"{names.before}{field}"
 
 
+def browser_kinds(names: Names) -> dict[str, type]:
+    """Return the type of each name that `flatten` may write."""
+    plain = {"str": str, "int": int, "float": float, "bool": bool}
+    return {
+        name_of(field, names): float if field.endswith("_ns") else plain[kind]
+        for field, kind in _KINDS.items()
+    }
+
+
 def flatten(browser: Browser, names: Names) -> dict[str, str | int | float]:
     """Return all that is known, by name."""
     return {

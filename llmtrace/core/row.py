@@ -14,7 +14,8 @@ from sys import float_info
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
 from llmtrace.core.attempts import MAX_S, Attempt, as_plain, from_plain
-from llmtrace.core.browser_timing import IN_JSON, Browser, flatten, unflatten
+from llmtrace.core.browser_timing import IN_JSON, Browser, browser_kinds, flatten, unflatten
+from llmtrace.core.row_html import one_row
 from llmtrace.core.stages import (
     SOURCES,
     STAGES,
@@ -294,6 +295,9 @@ class Row:
             flat |= flatten(self.browser, IN_JSON)
         return flat
 
+    def _repr_html_(self) -> str:
+        return one_row(self)
+
 
 def _checked(own: dict[str, Any]) -> dict[str, Any]:
     if len(own) != len(_FIELDS) or not own.keys() >= _REQUIRED:
@@ -356,6 +360,25 @@ _PLAIN: Final = {
 }
 _WANTED: Final[Mapping[Any, str]] = {str: "text", bool: "true or false", int: "a whole number"}
 _MAX: Final = float_info.max
+
+
+def flat_kinds() -> dict[str, type]:
+    """Return the type of each key that `Row.as_dict` may have; `object`: a mapping or a list."""
+    kinds: dict[str, type] = {"start": int}
+    for name, kind in _PLAIN.items():
+        kinds[name] = kind if isinstance(kind, type) else float
+    kinds |= {"stream": bool, "unwatched": bool, "network_rtt_source": str}
+    durations = (
+        *_MARKS, *STAGES, "unattributed", "client", *_REPORTS,
+        *(f"network_{part}" for part in _NETWORK_PARTS),
+        *(f"marked_{when}_{stage}" for when in ("before", "after") for stage in STAGES),
+    )  # fmt: skip
+    kinds |= dict.fromkeys((f"{name}_s" for name in durations), float)
+    kinds |= dict.fromkeys((*_RAW, *(name for name in _DERIVED if name != "stream")), float)
+    kinds |= dict.fromkeys((f"{name}_source" for name in (*STAGES, *_REPORTS)), str)
+    kinds |= browser_kinds(IN_JSON)
+    nested = ("inconsistent", "attempt_log", "attributes", "response_headers", "parts")
+    return kinds | dict.fromkeys(nested, object)
 
 
 def seconds(ns: int | None) -> float | None:

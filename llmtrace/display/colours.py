@@ -1,4 +1,4 @@
-"""The colour of each stage, wherever it is drawn.
+"""The colours of stages, outcomes and limits, wherever they are drawn.
 
 One table for dashboards, pages and pictures, so that a stage is known by its colour everywhere.
 Legible on dark and on light; no meaning depends on colour alone.
@@ -9,16 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-STAGE_COLOURS: Final[Mapping[str, str]] = {
-    "network": "#5794F2",
-    "gateway": "#A378D9",
-    "queue": "#FF8833",
-    "prefill": "#E5B800",
-    "first_chunk": "#1AA39A",
-    "decode": "#56A64B",
-    "render": "#E07BB0",
-    "unattributed": "#8E99A8",
-}
+from llmtrace.core.stage_colours import STAGE_COLOURS
+
+__all__ = ["NEAR", "NEUTRAL", "OUTCOME_COLOURS", "OVER", "STAGE_COLOURS", "WITHIN"]
 
 OUTCOME_COLOURS: Final[Mapping[str, str]] = {
     "success": "#56A64B",

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.errors import ConfigError
@@ -17,7 +18,10 @@ from llmtrace.exporters.prometheus.buckets import Thresholds
 if TYPE_CHECKING:
     from llmtrace.exporters.sink import Sink
 
-NAMES: Final = ("otlp", "otlp-metrics", "prometheus", "prometheus:PORT", "langfuse", "console")
+NAMES: Final = (
+    "otlp", "otlp-metrics", "prometheus", "prometheus:PORT", "langfuse", "console", "jsonl:FILE",
+    "parquet:FOLDER",
+)  # fmt: skip
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _HIGHEST_PORT: Final = 65535
@@ -73,6 +77,8 @@ def build(name: str, settings: ExportSettings) -> Sink:
         return console_sink()
     if kind == "prometheus":
         return _prometheus(name, port, settings)
+    if kind in {"jsonl", "parquet"}:
+        return _row_files(kind, name, port)
     msg = f"exporters: {name!r} is not one of {', '.join(NAMES)}"
     raise ConfigError(msg)
 
@@ -105,6 +111,16 @@ def _takes_metrics(environ: Mapping[str, str]) -> bool:
     prefix = "OTEL_EXPORTER_OTLP_"
     named = [one for one in ("", "TRACES_", "METRICS_") if environ.get(f"{prefix}{one}ENDPOINT")]
     return named != ["TRACES_"]
+
+
+def _row_files(kind: str, name: str, path: str) -> Sink:
+    if not path:
+        example = "jsonl:rows.jsonl" if kind == "jsonl" else "parquet:rows"
+        msg = f"exporters: {name!r}: say where to, as in {example}"
+        raise ConfigError(msg)
+    from llmtrace.exporters.row_files.sink import jsonl_sink, parquet_sink
+
+    return (jsonl_sink if kind == "jsonl" else parquet_sink)(Path(path).expanduser())
 
 
 def _prometheus(name: str, port: str, settings: ExportSettings) -> Sink:

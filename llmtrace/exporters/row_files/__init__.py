@@ -1,0 +1,1 @@
+"""Rows in files: sinks that append them, and a reader that gives them back."""

@@ -1,0 +1,159 @@
+"""Read rows from a file, a folder or a running collector: as rows, an Arrow table, a DataFrame."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from llmtrace.core.row import Row, from_dict
+from llmtrace.core.row_html import many_rows
+from llmtrace.errors import DataError, SourceError, explain_error, missing_extra
+from llmtrace.exporters.row_files.arrow_table import arrow, from_arrow, to_arrow
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from llmtrace.api_clients.collector_client import Collector
+
+_HOUR_S: Final = 3600.0
+_MAX_ROWS: Final = 5_000_000
+_FORMS: Final = (".jsonl", ".jsonl.gz", ".parquet")
+
+
+class Rows(tuple[Row, ...]):
+    """Rows in a sequence, which a notebook shows as a table with a bar of stages a line."""
+
+    __slots__ = ()
+
+    def to_arrow(self) -> pa.Table:
+        """Return a table with a column for each key of `Row.as_dict`; null is not known.
+
+        Raises:
+            ConfigError: pyarrow is not installed.
+        """
+        return to_arrow(self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a DataFrame with the same columns.
+
+        Raises:
+            ConfigError: pandas or pyarrow is not installed.
+        """
+        try:
+            import pandas as pd  # noqa: F401 - `to_pandas` needs it
+        except ImportError:
+            raise missing_extra("rows as a DataFrame", "triage", "pandas") from None
+        return self.to_arrow().to_pandas()
+
+    def _repr_html_(self) -> str:
+        return many_rows(self)
+
+
+def read_rows(
+    source: str | Path | Iterable[Mapping[str, Any]],
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    token_file: Path | None = None,
+) -> Rows:
+    """Read rows from a file, a folder, the address of a collector, or any flat rows.
+
+    Args:
+        source: a file (`.jsonl`, `.jsonl.gz`, `.parquet`), a folder with such files, the address
+            of a running collector (`http://127.0.0.1:4319`), or mappings as `Row.as_dict` makes.
+        start: rows that began at or after it; default: all, of a collector those of the last hour.
+        end: rows that began before it; default: all.
+        token_file: a file with the collector's token.
+
+    Raises:
+        SourceError: the source cannot be read.
+        DataError: it holds what is no row; the message says where.
+        ConfigError: an address is invalid, or Parquet is to be read without pyarrow.
+
+    Example:
+        >>> rows = read_rows([{"trace_id": "0" * 32, "span_id": "0" * 16, "start": 1,
+        ...                    "service": "shop", "e2e_s": 2.0}])
+        >>> rows[0].e2e_s
+        2.0
+    """
+    if isinstance(source, str) and source.startswith(("http://", "https://")):
+        # Not at the top: it brings HTTP and TLS along, which an application may do without.
+        from llmtrace.api_clients.collector_client import Collector
+
+        flats = _from_collector(Collector(source, token_file), start, end)
+    elif isinstance(source, str | Path):
+        flats = _from_path(Path(source))
+    else:
+        flats = ((f"row {number}", flat) for number, flat in enumerate(source, 1))
+    rows = (_row(place, flat) for place, flat in flats)
+    since, until = (None if at is None else round(at.timestamp() * 1e9) for at in (start, end))
+    return Rows(
+        row
+        for row in rows
+        if (since is None or since <= row.start) and (until is None or row.start < until)
+    )
+
+
+def _row(place: str, flat: Mapping[str, Any]) -> Row:
+    try:
+        return from_dict(flat)
+    except (DataError, RecursionError) as error:
+        raise DataError(f"{place}: {error}") from error
+
+
+def _from_collector(
+    collector: Collector, start: datetime | None, end: datetime | None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    until = time.time() if end is None else end.timestamp()
+    since = until - _HOUR_S if start is None else start.timestamp()
+    for flat in collector.lines("rows", start=since, end=until, limit=_MAX_ROWS):
+        yield collector.url, flat
+
+
+def _from_path(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if not path.is_dir():
+        yield from _from_file(path)
+        return
+    files = sorted(file for file in path.iterdir() if file.name.endswith(_FORMS))
+    if not files:
+        raise SourceError(f"{path}: contains no file of rows ({', '.join(_FORMS)})")
+    for file in files:
+        yield from _from_file(file)
+
+
+def _from_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if path.suffix == ".parquet":
+        pa = arrow("reading Parquet")
+        from pyarrow import parquet
+
+        try:
+            table = parquet.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
+        for number, flat in enumerate(from_arrow(table), 1):
+            yield f"{path}:{number}", flat
+        return
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield f"{path}:{number}", _flat(f"{path}:{number}", line)
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"{path}: cannot read rows from it: {explain_error(error)}") from error
+
+
+def _flat(place: str, line: bytes) -> Mapping[str, Any]:
+    try:
+        flat = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not a row: {error}") from error
+    if not isinstance(flat, dict):
+        raise DataError(f"{place}: not a row: no JSON object")
+    return flat
