@@ -41,6 +41,9 @@ def set_up() -> None:
     llmtrace.init(record_content=True, redact=lambda text: text.upper(), content_limit=1000)
     assert_type(llmtrace.flush(1.0), bool)
     llmtrace.shutdown()
+    for row in llmtrace.read_rows("rows.jsonl", token_file=Path("token")):
+        assert_type(row, llmtrace.Row)
+    llmtrace.read_rows(5)  # type: ignore[arg-type]
     llmtrace.init(service=5)  # type: ignore[arg-type]
     llmtrace.init(exporters=[object()])  # type: ignore[list-item]
     llmtrace.Budget(stages_s={"que": 0.1})  # type: ignore[dict-item]

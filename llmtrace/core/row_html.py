@@ -21,15 +21,17 @@ _ORDER: Final = (
     "network", "gateway", "queue", "prefill", "first_chunk", "unattributed", "decode", "render",
 )  # fmt: skip
 _MAX_LISTED: Final = 20
-_CELL: Final = "text-align:left;padding:1px 12px 1px 0"
-_NUMBER: Final = "text-align:right;padding:1px 12px 1px 0;font-variant-numeric:tabular-nums"
+_CELL: Final = "text-align:left;padding:1px 12px 1px 0;white-space:nowrap"
+_NUMBER: Final = (
+    "text-align:right;padding:1px 12px 1px 0;white-space:nowrap;font-variant-numeric:tabular-nums"
+)
 
 
 def one_row(row: Row) -> str:
     """Return the HTML of one row: its bar, and a line for each stage."""
     return (
-        f'<div style="max-width:44em"><div>{_heading(row)}</div>{_bar(row, row.e2e_ns)}'
-        f'<table style="border:0"><tbody>{"".join(_stages(row))}</tbody></table></div>'
+        f'<div style="max-width:44em;overflow-x:auto"><div>{_heading(row)}</div>'
+        f'{_bar(row, row.e2e_ns)}<table style="border:0"><tbody>{"".join(_stages(row))}</tbody></table></div>'
     )
 
 
@@ -92,7 +94,9 @@ def _stages(row: Row) -> Iterator[str]:
 
 
 def _cell(text: str | None) -> str:
-    return f'<td style="{_CELL}">{_text(text or "-")}</td>'
+    shown = _text(text or "-")
+    short = "max-width:14em;overflow:hidden;text-overflow:ellipsis"
+    return f'<td style="{_CELL};{short}" title="{shown}">{shown}</td>'
 
 
 def _text(text: str) -> str:

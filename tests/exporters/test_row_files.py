@@ -33,6 +33,7 @@ def written(name, some):
     sink = build(name, SETTINGS)
     for row in some:
         sink.write(row)
+    assert sink.flush(60)
     sink.close()
 
 
@@ -126,7 +127,7 @@ def test_an_unfinished_file_is_no_parquet_file(tmp_path):
     """A folder that is read while it is written holds complete files alone."""
     sink = build(f"parquet:{tmp_path}", SETTINGS)
     sink.write(typical())
-    assert sink.flush(10)
+    assert sink.flush(60)
 
     assert [path.suffix for path in tmp_path.iterdir()] == [".parquet"]
     sink.close()
@@ -143,6 +144,7 @@ def test_two_processes_append_to_one_file(tmp_path):
         "sink = jsonl_sink(Path(sys.argv[1]), interval_s=0.001)\n"
         "for number in range(500):\n"
         "    sink.write(make_row(model=sys.argv[2], request_id=str(number)))\n"
+        "assert sink.flush(60)\n"
         "sink.close()\n"
     )
     both = [subprocess.Popen([sys.executable, "-c", program, path, name]) for name in "ab"]

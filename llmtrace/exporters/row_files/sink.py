@@ -63,6 +63,8 @@ def parquet_sink(
         ConfigError: pyarrow is not installed, or the folder cannot be written.
     """
     arrow("the exporter parquet")
+    from pyarrow import parquet  # here: at exit there is no time to import it
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -72,8 +74,6 @@ def parquet_sink(
     numbers = count(1)
 
     def write(rows: Sequence[Row]) -> None:
-        from pyarrow import parquet
-
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         path = folder / f"rows-{now}-{os.getpid()}-{next(numbers)}.parquet"
         unfinished = path.with_suffix(".unfinished")
