@@ -29,9 +29,10 @@ _NUMBER: Final = (
 
 def one_row(row: Row) -> str:
     """Return the HTML of one row: its bar, and a line for each stage."""
+    lines = f'<table style="border:0"><tbody>{"".join(_stages(row))}</tbody></table>'
     return (
         f'<div style="max-width:44em;overflow-x:auto"><div>{_heading(row)}</div>'
-        f'{_bar(row, row.e2e_ns)}<table style="border:0"><tbody>{"".join(_stages(row))}</tbody></table></div>'
+        f"{_bar(row, row.e2e_ns)}{lines}</div>"
     )
 
 
