@@ -23,6 +23,7 @@ from llmtrace.load_test.measure import Measured, Plan, bottleneck, measure, writ
 from llmtrace.load_test.requests import Request, at_rate, drawn
 from llmtrace.run_comparison.read_run import read_run
 from tests.sse_server import serve
+from tests.support.machine_noise import Waits, allowed_s, allowing
 
 TTFT_S = 0.2
 GAP_S = 0.03
@@ -72,7 +73,10 @@ def plan(server, count=20, **more):
 @pytest.mark.timing
 @pytest.mark.parametrize("concurrency", [1, 8, None], ids=["one", "eight", "open"])
 def test_every_figure_is_the_servers(concurrency):
-    """TTFT, TPOT and e2e are no less than the server took, and at best 1 % or 5 ms more."""
+    """TTFT, TPOT and e2e are no less than the server took, and at best 1 % or 5 ms more.
+
+    The least of 20 may be as late as the process waited for a CPU, shared among them.
+    """
     took = {}
 
     def noted(request, answer):
@@ -89,12 +93,15 @@ def test_every_figure_is_the_servers(concurrency):
         made = plan(server, concurrency=concurrency)
         if concurrency is None:
             made = plan(server, requests=at_rate(made.requests, 8.0))
+        waits = Waits()
         rows = measure(made, DEFAULT).rows
+        with allowing(waits):
+            more_s = 0.005 + allowed_s() / len(rows)
     assert [row.outcome for row in rows] == ["success"] * 20
     assert {row.output_tokens for row in rows} == {TOKENS}
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         pairs = [(getattr(row, name), took[row.request_id][name]) for row in rows]
-        assert min(abs(mine - truth) - 0.01 * truth for mine, truth in pairs) <= 0.005, name
+        assert min(abs(mine - truth) - 0.01 * truth for mine, truth in pairs) <= more_s, name
     assert all(row.ttft_s >= took[row.request_id]["ttft_s"] for row in rows)
 
 
