@@ -66,13 +66,12 @@ def _durations(comparison: Comparison) -> str:
     for effect in comparison.effects:
         cells = "".join(f'<td class="n">{quantile_cell(effect, q)}</td>' for q in QUANTILES)
         lines.append(
-            f"<tr><td>{escape(label(effect))}</td>{cells}"
-            f'<td class="n">{relative(effect, QUANTILES[0])}</td>'
-            f"<td>{escape(verdict(effect))}</td></tr>"
+            f'<tr><td>{escape(label(effect))}</td><td class="n">'
+            f"{relative(effect, QUANTILES[0])}</td>{cells}<td>{escape(verdict(effect))}</td></tr>"
         )
     return (
-        f'<div class="scroll" tabindex="0"><table><tr><th>ms</th>{heads}'
-        f'<th class="n">p50 by [95 %]</th><th>shown</th></tr>{"".join(lines)}</table></div>'
+        f'<div class="scroll" tabindex="0"><table><tr><th>ms</th>'
+        f'<th class="n">p50 by [95 %]</th>{heads}<th>shown</th></tr>{"".join(lines)}</table></div>'
     )
 
 

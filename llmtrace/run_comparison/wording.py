@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from llmtrace.display.summary_tables import ms
+from llmtrace.display.summary_tables import JOINED, ms
 from llmtrace.run_comparison.effects import QUANTILES, Effect
 from llmtrace.run_comparison.runs import Comparison, share_interval
 
@@ -22,15 +22,15 @@ def label(effect: Effect) -> str:
 
 
 def percent(share: float) -> str:
-    """Write a relative change with its sign.
+    r"""Write a relative change with its sign.
 
     Example:
         >>> percent(0.124), percent(0.0004)
-        ('+12 %', '0 %')
+        ('+12\xa0%', '0\xa0%')
     """
     rounded = round(100 * share, 1 if abs(share) < 0.0995 else 0)  # noqa: PLR2004
     sign = "+" if rounded > 0 else "−" if rounded < 0 else ""  # noqa: RUF001
-    return f"{sign}{abs(rounded):g} %"
+    return f"{sign}{abs(rounded):g}{JOINED}%"
 
 
 def relative(effect: Effect, q: float) -> str:
@@ -50,7 +50,7 @@ def verdict(effect: Effect) -> str:
         return effect.direction
     if effect.smallest is None:
         return "no difference shown"
-    return f"no difference shown; {effect.smallest:.0%} would have been"
+    return f"no difference shown; {percent(effect.smallest)[1:]} would have been"
 
 
 def headline(comparison: Comparison) -> str:
@@ -61,8 +61,8 @@ def headline(comparison: Comparison) -> str:
     parts = []
     for effect in moved:
         change, before = effect.changes.get(QUANTILES[0]), effect.before.quantile(QUANTILES[0])
-        by = f" by {percent(change.by / before)} at p50" if change and before else ""
-        parts.append(f"{label(effect)} {effect.direction}{by}")
+        by = f" at p50 by {percent(change.by / before)}" if change and before else ""
+        parts.append(f"{label(effect)} is {effect.direction}{by}")
     return f"{'; '.join(parts)}."
 
 

@@ -179,10 +179,10 @@ def test_the_command_prints_draws_and_fails(tmp_path, capsys):
     options = ["compare", str(before), str(after), "--fail-if", "ttft.p50 > 10%"]
     assert main([*options, "--html", str(page)]) == 10
     printed = capsys.readouterr()
-    assert "TTFT slower" in printed.out
+    assert "TTFT is slower" in printed.out
     assert "failed: ttft.p50 > 10%" in printed.err
     text = page.read_text()
-    assert "TTFT slower" in text
+    assert "TTFT is slower" in text
     assert "<b>after" not in text
     assert main([*options[:3], "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
