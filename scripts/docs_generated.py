@@ -22,6 +22,7 @@ from llmtrace import browser, gateway, grpc, propagate, websocket
 from llmtrace.budget import DEFAULT
 from llmtrace.budget.file import as_plain
 from llmtrace.cli import make_parser
+from llmtrace.core.engine_figures import REPORTS
 from llmtrace.exporters.prometheus.sink import LABELS, PrometheusSink
 from llmtrace.semconv import docs
 from llmtrace.triage.report import runbooks
@@ -300,6 +301,23 @@ def _matrix(room: str, kind: str) -> str:
     return "\n".join(lines)
 
 
+def engine_figures() -> str:
+    """List between which two events each figure of a request lies."""
+    lines = [
+        "| from | where | versions | turned on by | figure | from | to | stage |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for report in REPORTS:
+        where = f"{report.carrier}, `{report.key}`" if report.key else report.carrier
+        for one in report.figures:
+            path = f"{one.path}` to `{one.upto}" if one.upto else one.path
+            lines.append(
+                f"| {report.title} | {where} | {report.versions} | {report.setting} | `{path}` "
+                f"| {one.since} | {one.until} | {one.stage or 'none'} |"
+            )
+    return "\n".join(lines)
+
+
 def engine_names() -> str:
     """List where each profile finds each signal."""
     return "\n\n".join(_names(one) for one in builtin_profiles())
@@ -370,6 +388,7 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "collector-api": collector_api,
     "collector-settings": collector_settings,
     "contact": contact,
+    "engine-figures": engine_figures,
     "engine-names": engine_names,
     "engine-signals": engine_signals,
     "gateway-signals": gateway_signals,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.core.stages import EngineFigures, Reported
+from llmtrace.engines.join import join
 from llmtrace.engines.spans import (
     ENGINE_ID,
     ENGINE_SOURCE,
@@ -14,6 +17,9 @@ from llmtrace.engines.spans import (
     read_plugin_span,
     read_stage_span,
 )
+from llmtrace.engines.vllm_plugin.finished import finished_request
+from llmtrace.engines.vllm_plugin.stat_logger import _engine
+from llmtrace.testing import make_row
 
 LATENCIES = {
     "gen_ai.latency.time_in_queue": 0.040,
@@ -108,6 +114,22 @@ def test_a_plugins_span():
             engine="pod-7",
         ),
     )
+
+
+def test_the_row_says_that_its_queue_may_hold_a_transfer():
+    """With a KV connector vLLM's queue holds the wait for remote KV: its name is on the row."""
+    config = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector="NixlConnector"))
+    stats = SimpleNamespace(
+        request_id="chatcmpl-lt-01", queued_time=0.22, prefill_time=0.015, inference_time=3.015,
+        decode_time=3.0, e2e_latency=3.3,
+    )  # fmt: skip
+    span = finished_request(stats, _engine(config, "vllm"), finished_at=1e9)
+    assert span is not None
+
+    [joined] = join([make_row(response_id="chatcmpl-lt-01")], [read_plugin_span(span.attributes)])
+    [plain] = join([make_row(response_id="chatcmpl-lt-01")], [("chatcmpl-lt-01", EngineFigures())])
+    assert (joined.kv_connector, plain.kv_connector) == ("NixlConnector", None)
+    assert joined.as_dict()["kv_connector"] == "NixlConnector"
 
 
 def test_what_a_plugin_did_not_tell_is_unknown():

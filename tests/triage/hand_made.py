@@ -667,6 +667,59 @@ def lora_slots_missing() -> Incident:
     return made
 
 
+def kv_transfer_by_fetches() -> Incident:
+    """The engine reports requests that fetch KV blocks, and none deferred."""
+    made = kv_transfer()
+    made.forget("waiting_deferred")
+    report(made, "kv_fetch", 0.0, 6.0)
+    return made
+
+
+def lora_slots_by_slots() -> Incident:
+    """SGLang reports the slots, and none deferred."""
+    made = lora_slots()
+    made.forget("waiting_deferred")
+    report(made, "lora_slots_used", 3.0, 8.0)
+    report(made, "lora_slots", 8.0, 8.0)
+    return made
+
+
+def report(made: Incident, name: str, before: float, after: float) -> None:
+    """Have every replica report a gauge that none of the others do."""
+    for replica in REPLICAS:
+        made.gauges[name, replica] = lambda t, _u: after if t >= AFTER.start else before
+
+
+# --- grammar_compilation
+
+
+def grammar_compilation() -> Incident:
+    """Schemas that differ with every request: nothing queues, and first content is late."""
+    made = quiet()
+    for row in made.after():
+        row["first_chunk_s"] += 1.5
+    report(made, "waiting_grammar", 0.0, 5.0)
+    for replica in REPLICAS:
+        made.counters["grammar_compile_sum", replica] = lambda t: (
+            0.4 if t >= AFTER.start else 0.001
+        )
+    return made
+
+
+def grammar_compilation_near() -> Incident:
+    """As late, with grammars that take what they always took."""
+    made = grammar_compilation()
+    made.forget("grammar_compile_sum")
+    report(made, "waiting_grammar", 0.1, 0.1)
+    return made
+
+
+def grammar_compilation_missing() -> Incident:
+    made = grammar_compilation()
+    made.forget("grammar_compile_sum", "waiting_grammar")
+    return made
+
+
 # --- replica_imbalance
 
 

@@ -57,6 +57,21 @@ def test_what_is_not_reported_leaves_it_unknown(cause):
     assert found[cause].missing
 
 
+@pytest.mark.parametrize(
+    ("made", "cause"),
+    [
+        (hand_made.kv_transfer_by_fetches, "kv_transfer"),
+        (hand_made.lora_slots_by_slots, "lora_slots"),
+    ],
+)
+def test_the_engines_own_figures_prove_it(made, cause):
+    """Where an engine reports fetches or slots, they settle it without a gauge of deferrals."""
+    found = made().findings()
+
+    assert next(iter(found)) == cause, report(found)
+    assert found[cause].status in SURE, report(found)
+
+
 def test_a_gateway_that_tells_nothing_is_named_by_what_it_is_not():
     """Time on the way that neither the engine nor bursts explain is likely the gateway's."""
     found = hand_made.gateway_overhead_by_exclusion().findings()

@@ -47,7 +47,7 @@ _RUNBOOKS: Final = (
     ("queue", ("queue_saturation", "kv_exhaustion", "replica_imbalance", "head_of_line",
                "lora_slots", "engine_paused")),
     ("prefill", ("long_prompts", "prefix_cache_collapse", "gpu_throttle", "kv_transfer")),
-    ("first_chunk", ("frontend_cpu", "proxy_buffering", "cold_start")),
+    ("first_chunk", ("frontend_cpu", "proxy_buffering", "cold_start", "grammar_compilation")),
     ("decode", ("longer_outputs", "batch_size", "low_spec_acceptance", "gpu_throttle")),
     ("network, gateway", ("network_path", "gateway_overhead", "rate_limit_retries",
                           "client_gate")),

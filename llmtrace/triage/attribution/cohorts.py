@@ -23,7 +23,7 @@ from llmtrace.triage.result import Cohort
 
 ATTRIBUTES: Final = (
     "replica", "region", "tenant", "route", "model", "version", "client", "gateway", "provider",
-    "server", "service", "operation",
+    "server", "service", "operation", "response_model",
 )  # fmt: skip
 _MAX_VALUES: Final = 50
 _MIN_COUNT: Final = 30

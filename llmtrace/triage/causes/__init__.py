@@ -1,4 +1,4 @@
-"""Weigh each of 28 causes by the evidence.
+"""Weigh each of 29 causes by the evidence.
 
 One rule a cause, each of its own mechanism; a rule's docstring is its runbook. No rule knows of
 another: one table, `BEHIND`, lists which cause may be behind which effect.
@@ -42,6 +42,7 @@ RULES: Final[Mapping[str, Rule]] = {
         workload.head_of_line,
         caches.lora_slots,
         caches.kv_transfer,
+        caches.grammar_compilation,
         load.replica_imbalance,
         hosts.frontend_cpu,
         network.network_path,

@@ -144,7 +144,10 @@ def kv_transfer(e: Evidence) -> Finding:
     Confirm:
             sum by (instance) (llmtrace_engine_requests_waiting_by_reason{reason="deferred"})
             sum by (instance) (rate(llmtrace_engine_external_prefix_cache_hits_tokens_total[5m]))
-        And the connector's own transfer times and failures.
+            sum by (instance, stage) (llmtrace_engine_requests_kv_fetch)
+            sum by (instance) (rate(llmtrace_engine_kv_transfer_seconds_sum[5m]))
+              / sum by (instance) (rate(llmtrace_engine_kv_transfer_seconds_count[5m]))
+            sum by (instance, reason) (rate(llmtrace_engine_kv_transfer_failures_total[5m]))
 
     Now:
         Reroute round the slow link or tier; or fall back to computing prompts locally.
@@ -153,14 +156,25 @@ def kv_transfer(e: Evidence) -> Finding:
         Fix the network between the engines; alert on transfer time and on expired requests.
     """
     deferred, share = _deferred(e)
+    fetching, legs = e.gauge("kv_fetch"), e.row("first_chunk_kv_transfer_s")
+    time = e.ratio("kv_transfer_time_sum", "kv_transfer_time_count")
+    waits = deferred if fetching is None else fetching
     slow, calm, known = _models(e)
     some = bool(slow) and bool(calm)
+    slower = legs is not None and legs.rose(0.02)
     lines = [
-        gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
-             "the engine's queue time per request"),
-        required(None if deferred is None else _more(deferred),
-                 say.gauge("requests deferred", deferred),
-                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
+        gate(e.gate("queue") if not slower else True,
+             say.durations("queue", e.row("queue_s")), "the engine's queue time per request"),
+        required(None if waits is None else _more(waits),
+                 say.gauge("requests deferred" if fetching is None else
+                           "requests that fetch KV blocks", waits),
+                 "the gauges `kv_fetch` (vLLM 0.32) or `waiting_deferred` (vLLM 0.20)"),
+        proof(None if fetching is None else _more(fetching),
+              say.gauge("requests that fetch KV blocks", fetching)),
+        proof(None if legs is None else slower,
+              say.durations("wait of the engine that decodes", legs)),
+        support(None if time is None else time.after >= 1.5 * time.before,
+                "a transfer of KV blocks takes 1.5 times as long or more"),
         proof(None if share is None or not known else share >= 0.5 and not some,
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
@@ -182,6 +196,8 @@ def lora_slots(e: Evidence) -> Finding:
             sum by (instance) (llmtrace_engine_requests_waiting_by_reason{reason="deferred"})
             histogram_quantile(0.95,
               sum by (le, model) (rate(llmtrace_stage_duration_seconds_bucket{stage="queue"}[5m])))
+            sum by (instance) (llmtrace_engine_lora_slots_used)
+              / sum by (instance) (llmtrace_engine_lora_slots)
         On vLLM, `vllm:lora_requests_info` lists the adapters that run and wait.
 
     Now:
@@ -202,12 +218,59 @@ def lora_slots(e: Evidence) -> Finding:
               "models that wait and models that do not run on the same engines"),
         support(more, say.gauge("requests deferred", deferred),
                 "the gauge `waiting_deferred` (vLLM 0.20: waiting by reason)"),
+        proof(_slots_full(e), "all slots for adapters are in use"),
         against(None if more is None else not more, "no more requests are deferred than before"),
         support(None if share is None else share >= 0.4,
                 f"{say.percent(share or 0)} of waiting requests are deferred"),
     ]  # fmt: skip
     action = "Rebalance: give each adapter replicas of its own, or more slots."
     return judge("lora_slots", lines, action + flags(e, "lora_slots"))
+
+
+def grammar_compilation(e: Evidence) -> Finding:
+    """Requests for structured answers wait until their grammar is compiled.
+
+    Looks like:
+        First content is late for requests with a JSON schema or a grammar, and not for others.
+        The engine's queue is short; requests wait for their grammar.
+
+    Confirm:
+            sum by (instance) (llmtrace_engine_requests_waiting_by_reason{reason="grammar"})
+            sum by (instance) (rate(llmtrace_engine_grammar_compile_seconds_sum[5m]))
+              / sum by (instance) (rate(llmtrace_engine_grammar_compile_seconds_count[5m]))
+
+    Now:
+        Fix: send the same schema for the same work, so that the compiled grammar is found again;
+        or roll back the schema that changes with every request.
+
+    Later:
+        Keep generated values out of schemas; alert on the time that grammars take to compile.
+    """
+    waiting = e.gauge("waiting_grammar")
+    spent = e.counted("grammar_compile_sum")
+    more = None if spent is None else spent[1] > max(2 * spent[0], 1.0)
+    known = None if waiting is None and more is None else bool(more) or (
+        waiting is not None and _more(waiting))  # fmt: skip
+    lines = [
+        gate(e.up("ttft_s"), say.durations("time to first chunk", e.row("ttft_s")),
+             "time to first chunk"),
+        required(known, say.gauge("requests that wait for a grammar", waiting),
+                 "the gauge `waiting_grammar` or the histogram `grammar_compile`"),
+        proof(more, "compiling grammars takes "
+              + ("-" if spent is None else f"{spent[0]:.1f} → {spent[1]:.1f} s of the window")),
+    ]  # fmt: skip
+    action = "Fix: send one schema for the same work, so that its compiled grammar is reused."
+    return judge("grammar_compilation", lines, action)
+
+
+def _slots_full(e: Evidence) -> bool | None:
+    """Return whether some engine has no slot for an adapter left; `None` = not reported."""
+    used, slots = e.gauge("lora_slots_used"), e.gauge("lora_slots")
+    if used is None or slots is None:
+        return None
+    pairs = [(used.after[name], slots.after[name]) for name in used.after if name in slots.after]
+    known = [(u.value, s.value) for u, s in pairs if len(u.value) and len(s.value)]
+    return any(u.mean() >= 0.95 * s.mean() > 0 for u, s in known) if known else None
 
 
 def _fell(before: float, after: float, drop: float = _DROP, to: float = _FALLS_TO) -> bool:

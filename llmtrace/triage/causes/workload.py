@@ -90,6 +90,8 @@ def longer_outputs(e: Evidence) -> Finding:
     tokens, per_token = e.row("output_tokens"), e.row("tpot_s")
     mix = e.mix_share("e2e_s", "output_tokens")
     slower = None if per_token is None else per_token.ratio
+    thought, cap = e.row("reasoning_tokens"), e.row("max_tokens")
+    others = e.new_words("response_model")
     volume, whole, curve = e.row("ttft_s"), e.row("e2e_s"), e.on_curve()
     part = None
     if tokens is not None and whole is not None and whole.ratio > 1.05 and tokens.ratio > 0:
@@ -103,6 +105,10 @@ def longer_outputs(e: Evidence) -> Finding:
               f"{say.percent(min(max(mix or 0, part or 0), 1))} of the change"),
         support(None if slower is None else slower <= 1.15,
                 say.durations("time per token", per_token)),
+        support(None if thought is None else thought.rose(8.0, 0.15),
+                say.amounts("reasoning tokens", thought)),
+        support(None if cap is None else cap.rose(8.0, 0.15), say.amounts("max_tokens", cap)),
+        support(True if others else None, f"another model answers: {', '.join(others)}"),
         support(None if volume is None else not e.up("ttft_s"),
                 say.durations("time to first chunk", volume)),
         against(None if slower is None else slower >= 1.5 and not (curve or 9.0) <= 1.35,

@@ -417,6 +417,22 @@ class Evidence:
         order = np.argsort(-counts, kind="stable")[:_MAX_VALUES]
         return [words.names[i] for i in order if counts[i] >= MIN_COUNT]
 
+    def new_words(self, column: str, least: float = 0.1) -> list[str]:
+        """Return a column's words that are of a share of requests after, and of none before.
+
+        Args:
+            column: of the rows.
+            least: the least share of the requests after that is worth a word.
+        """
+        before, after = (side.rows.words[column] for side in (self.before, self.after))
+        known = after.codes[after.codes >= 0]
+        if not len(known) or not (before.codes >= 0).any():
+            return []
+        old = {before.names[code] for code in np.unique(before.codes) if code >= 0}
+        counts = np.bincount(known, minlength=len(after.names))
+        found = [n for i, n in enumerate(after.names) if counts[i] >= least * len(known)]
+        return [name for name in found if name not in old]
+
     # --- signals ----------------------------------------------------------------------------
 
     def has(self, signal: str) -> bool:

@@ -30,7 +30,12 @@ _ALIASES: Final[Mapping[str, tuple[str, float]]] = {
 }
 _MAX: Final = 1e17  # nothing that engines and GPUs count comes to more
 # Several ranks of an engine, or reasons: these add up. Of GPUs of a replica the worst counts.
-_SUMMED: Final = frozenset({"running", "waiting", "waiting_deferred"})
+_SUMMED: Final = frozenset(
+    {"running", "waiting", "waiting_deferred", "waiting_grammar", "kv_fetch", "lora_slots_used",
+     "lora_slots"}
+)  # fmt: skip
+# Gauges that are one reason of another one.
+_REASONS: Final = {"waiting_deferred": "deferred", "waiting_grammar": "grammar"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +96,10 @@ def gauges(signals: Signals, signal: str) -> dict[str, Series]:
         return {name: Series(one.t, 1.0 - one.value) for name, one in awake.items()}
     if signal == "api_cpu" and not chosen.any():
         return rates(signals, "api_cpu_seconds", {})
-    if signal == "waiting_deferred" and not chosen.any():
-        deferred = [labels.get("reason") == "deferred" for labels in signals.label_sets]
+    if signal in _REASONS and not chosen.any():
+        ours = [labels.get("reason") == _REASONS[signal] for labels in signals.label_sets]
         chosen = signals.signal.where("waiting_by_reason")
-        chosen &= np.array(deferred, bool)[signals.labels] if deferred else False
+        chosen &= np.array(ours, bool)[signals.labels] if ours else False
     found = {}
     for name, inside in _by_instance(signals, chosen):
         t, value = signals.t[inside], signals.value[inside] * factor
