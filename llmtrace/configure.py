@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
@@ -22,7 +23,7 @@ from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.errors import ConfigError
 from llmtrace.exporters.langfuse import coexistence
-from llmtrace.exporters.sink import Sink
+from llmtrace.exporters.sink import Receiver, Sink, receiver
 from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.runtime import foreign_tracer, runtime
@@ -325,12 +326,12 @@ def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
             try:
                 built += export.build_all([one], settings)
             except ConfigError:
-                _each(built, "close")
+                _close(map(receiver, built))
                 raise
         elif callable(getattr(one, "write", None)):
             sinks.append(one)
         else:
-            _each(built, "close")
+            _close(map(receiver, built))
             msg = (
                 f"exporters: {one!r} is neither a name ({', '.join(export.NAMES)}) nor an object "
                 "with write(row)"
@@ -345,7 +346,10 @@ def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
     settled = finalize.flush_deferred(timeout_s)
     if active is None:
         return settled
-    left = _each(active.sinks, "flush", lambda: (max(0.0, deadline - time.monotonic()),))
+    left = []
+    for sink in active.receivers:
+        left_s = max(0.0, deadline - time.monotonic())
+        left.append(_ended(sink, partial(sink.flush, left_s)))
     return settled and all(left)
 
 
@@ -359,22 +363,21 @@ def shutdown() -> None:
     if before is not None:
         _end_open()
         finalize.flush_deferred(_SETTLE_TIMEOUT_S)
-        _each(before.sinks, "close")
+        _close(before.receivers)
 
 
-def _each(
-    sinks: Sequence[Sink], method: str, arguments: Callable[[], tuple[float, ...]] = tuple
-) -> list[Any]:
-    done = []
+def _close(sinks: Iterable[Receiver]) -> None:
     for sink in sinks:
-        if not hasattr(sink, method):
-            continue  # a user's own sink needs no more than `write`
-        try:
-            done.append(getattr(sink, method)(*arguments()))
-        except Exception as error:  # noqa: BLE001
-            internal_error(f"export.{type(sink).__name__}", error)
-            done.append(False)
-    return done
+        _ended(sink, sink.close)
+
+
+def _ended(sink: Receiver, act: Callable[[], object]) -> object:
+    """Return what flushing or closing a sink returns; `False` if it raises, which is counted."""
+    try:
+        return act()
+    except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
+        internal_error(f"export.{sink.name}", error)
+        return False
 
 
 atexit.register(shutdown)

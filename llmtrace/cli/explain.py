@@ -21,7 +21,7 @@ _NS: Final = 1e9
 
 
 def add_explain(commands: Commands) -> None:
-    """Declare `llmtrace explain`."""
+    """Declare `llmtrace explain`, its request and its output."""
     command = add_command(
         commands,
         "explain",
@@ -46,7 +46,7 @@ def add_explain(commands: Commands) -> None:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from llmtrace.dataset.explain import ENGINE_SIGNALS, HOUR_NS, as_json, as_lines, explain
+    from llmtrace.dataset.explanation import ENGINE_SIGNALS, HOUR_NS, as_json, as_lines, explain
 
     if options.rows is not None:
         from llmtrace.dataset.jsonl import read_rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -9,8 +11,15 @@ if TYPE_CHECKING:
     from llmtrace.core.span import Span
 
 
-class Sink(Protocol):
-    """Anything that takes finished rows.
+class RowSink(Protocol):
+    """Anything that takes finished rows. The other members are optional, as in `Sink`."""
+
+    def write(self, row: Row) -> None:
+        """Take one finished row. Neither blocks nor raises."""
+
+
+class Sink(RowSink, Protocol):
+    """A sink as llmtrace's own exporters are.
 
     Attributes:
         every_row: whether it also wants the rows that the user's sampling leaves out, as whatever
@@ -18,9 +27,6 @@ class Sink(Protocol):
     """
 
     every_row: bool
-
-    def write(self, row: Row) -> None:
-        """Take one finished row. Neither blocks nor raises."""
 
     def flush(self, timeout_s: float) -> bool:
         """Send what is held back; return whether all of it went within `timeout_s`."""
@@ -43,3 +49,37 @@ class SpanSink(Protocol):
 
     def write(self, item: Row | Span) -> None:
         """Take one finished row or span. Neither blocks nor raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A sink with all that a sink may have, found once: a user's own has `write` and no more.
+
+    Attributes:
+        name: of its class, for messages.
+        write: takes a row; also a span, if `spans` or `every_span` is true.
+    """
+
+    name: str
+    write: Callable[[Any], None]
+    flush: Callable[[float], bool]
+    close: Callable[[], None]
+    every_row: bool
+    every_span: bool
+    spans: bool
+    left_to: Callable[[Any], bool]
+
+
+def receiver(sink: RowSink) -> Receiver:
+    """Return a sink with the defaults of what it lacks: nothing to flush, close or leave out."""
+    spans = bool(getattr(sink, "spans", False))
+    return Receiver(
+        name=type(sink).__name__,
+        write=sink.write,
+        flush=getattr(sink, "flush", lambda _timeout_s: True),
+        close=getattr(sink, "close", lambda: None),
+        every_row=bool(getattr(sink, "every_row", False)),
+        every_span=bool(getattr(sink, "every_span", False)),
+        spans=spans,
+        left_to=getattr(sink, "left_to", lambda _provider: spans),
+    )

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
 from opentelemetry import context as otel_context
@@ -27,7 +27,7 @@ from llmtrace.core.recording import Clock, Defer, Recording, random_id
 from llmtrace.core.row import TURN
 from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.exporters import tracer_provider as provider
-from llmtrace.exporters.sink import Sink, SpanSink
+from llmtrace.exporters.sink import Receiver, RowSink, receiver
 from llmtrace.exporters.span_layout import failure_text
 from llmtrace.runtime import foreign_tracer, proxied_request, scope, trace_context
 from llmtrace.runtime.trace_context import TO_ALL, HeaderPolicy, TraceContext
@@ -79,11 +79,12 @@ class Runtime:
         ask_usage: add `include_usage` to streamed requests whose client did not request it.
         content: how prompts, answers and tool calls are recorded; `None` = they are not.
         headers: which servers get ours.
+        receivers: the sinks, with all that a sink may have.
         names_provider: whether the environment names OpenTelemetry's global provider.
     """
 
     service: str
-    sinks: Sequence[Sink] = ()
+    sinks: Sequence[RowSink] = ()
     labels: Mapping[str, Any] = field(default_factory=dict)
     sample: float = 1.0
     tracer_provider: TracerProvider | None = None
@@ -93,6 +94,10 @@ class Runtime:
     names_provider: bool = field(default_factory=lambda: OTEL_PYTHON_TRACER_PROVIDER in os.environ)
     clock: Clock = time.perf_counter_ns
     wall: Clock = time.time_ns
+    receivers: tuple[Receiver, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "receivers", tuple(map(receiver, self.sinks)))
 
     def start(self, info: Mapping[str, Any], *, generation: Span | None = None) -> Recording:
         """Start the recording of one request with the row fields known so far.
@@ -223,14 +228,14 @@ class Runtime:
         if self.sample < 1 and identity.span is None:  # else the application's sampler decided
             row = replace(row, weight=1 / max(self.sample, trace_context.MIN_SHARE))
         own = None if identity.span is None else self._provider
-        for sink in self.sinks:
+        for sink in self.receivers:
             try:
-                if own is not None and _left_to(own, sink):
+                if own is not None and sink.spans and sink.left_to(own):
                     continue
-                if identity.sampled or getattr(sink, "every_row", False):
+                if identity.sampled or sink.every_row:
                     sink.write(row)
             except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
-                internal_error(f"export.{type(sink).__name__}", error)
+                internal_error(f"export.{sink.name}", error)
         if identity.span is not None:
             try:
                 provider.finish(identity.span, row, identity.context)
@@ -265,14 +270,13 @@ class Runtime:
     def _write_span(
         self, span: FinishedSpan, own: TracerProvider | None, *, sampled: bool = True
     ) -> None:
-        for sink in self.sinks:
+        for sink in self.receivers:
             try:
-                sent = sampled and getattr(sink, "spans", False)
-                sent = sent and not (own is not None and _left_to(own, sink))
-                if sent or getattr(sink, "every_span", False):
-                    cast("SpanSink", sink).write(span)
+                sent = sampled and sink.spans and not (own is not None and sink.left_to(own))
+                if sent or sink.every_span:
+                    sink.write(span)
             except Exception as error:  # noqa: BLE001 - one bad sink must not cost the others
-                internal_error(f"export.{type(sink).__name__}", error)
+                internal_error(f"export.{sink.name}", error)
 
     def samples_root(
         self, trace_id: str, name: str, attributes: Mapping[str, AttributeValue]
@@ -321,14 +325,6 @@ class Runtime:
             except Exception as error:  # noqa: BLE001 - the application must not notice
                 internal_error("export.provider", error)
         self._write_span(span, own)
-
-
-def _left_to(own: TracerProvider, sink: Any) -> bool:
-    """Say whether a sink has nothing to do, as the application's own provider does it."""
-    if not getattr(sink, "spans", False):
-        return False
-    left_to = getattr(sink, "left_to", None)
-    return left_to is None or bool(left_to(own))
 
 
 class Open(Protocol):

@@ -50,7 +50,7 @@ _DIVIDED_PAUSE_S: Final = 0.05
 _IDLE: Final = 10
 
 
-class Sink(Protocol):
+class SpanStore(Protocol):
     """What the receiver needs of a `Store`."""
 
     def insert_otlp(self, body: bytes, token: str) -> None:
@@ -109,7 +109,7 @@ class Ingest:
     def __init__(
         self,
         spool: Spool,
-        store: Sink,
+        store: SpanStore,
         settings: IngestSettings | None = None,
         *,
         wall: Callable[[], int] = time.time_ns,

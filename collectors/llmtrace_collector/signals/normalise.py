@@ -111,7 +111,7 @@ class _Group:
     pick: Callable[[list[float | None]], tuple[Any, ...]] | None = None
 
     def finish(self) -> None:
-        """Fix the order of the buckets."""
+        """Fix the order of the buckets, by their upper bounds."""
         self.bounds = tuple(sorted(self.buckets))
         slots = [self.buckets[bound] for bound in self.bounds]
         if self.less:

@@ -439,7 +439,7 @@ def _began(e: Evidence, signal: str) -> bool:
     if counted is None:
         return False
     usual = counted[0] * e.after.window.seconds / max(e.before.window.seconds, 1e-9)
-    return counted[1] - usual >= _SURE * np.sqrt(counted[1] + usual + 1)
+    return bool(counted[1] - usual >= _SURE * np.sqrt(counted[1] + usual + 1))
 
 
 def _broken(side: Side) -> Mask:
