@@ -8,12 +8,13 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
 from llmtrace.triage.evidence.changes import Shift
-from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.evidence import Evidence, Ratio
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.result import Finding
 
 _DROP = 0.08
 _FALLS_TO = 0.8
+_PART = 0.03  # of all prompt tokens
 _SURE = 3.5  # standard errors
 _OTHER_WORK = 0.1  # as a share of the mean prompt
 
@@ -54,8 +55,8 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     if rows is not None:
         usual = rows.before_mean if usual is None else min(usual, rows.before_mean)
         by_rows = rows.after_mean <= _FALLS_TO * usual and rows.mean_z <= -_SURE
-    by_signals = None if ratio is None else ratio.after <= _FALLS_TO * ratio.before
-    if by_signals is False and worst is not None and worst.after <= _FALLS_TO * worst.before:
+    by_signals = None if ratio is None else _sank(ratio)
+    if by_signals is False and worst is not None and _sank(worst):
         by_signals, ratio = True, worst
     if by_signals and by_rows is None and _other_kinds(e):
         by_signals = None
@@ -271,6 +272,11 @@ def _slots_full(e: Evidence) -> bool | None:
     pairs = [(used.after[name], slots.after[name]) for name in used.after if name in slots.after]
     known = [(u.value, s.value) for u, s in pairs if len(u.value) and len(s.value)]
     return any(u.mean() >= 0.95 * s.mean() > 0 for u, s in known) if known else None
+
+
+def _sank(ratio: Ratio) -> bool:
+    """Return whether so much less is served by the cache that the prompts' work shows it."""
+    return ratio.after <= _FALLS_TO * ratio.before and ratio.before - ratio.after >= _PART
 
 
 def _fell(before: float, after: float, drop: float = _DROP, to: float = _FALLS_TO) -> bool:

@@ -29,6 +29,7 @@ from llmtrace.triage.result import Finding
 # NVML: idle, clocks set by an operator, sync boost and display clocks are no throttling.
 _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
 _FEW_STEPS = 8
+_STREAMS = 4  # responses in progress that stood still together
 _FAR = 2.5  # times the longest gap before
 _BEYOND_CHANCE = 1.15  # times the longest gap that chance makes of the same requests
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
@@ -184,7 +185,8 @@ def engine_paused(e: Evidence) -> Finding:
         required(any(reported) if reported and not open_ else None, _gap_text(quiet, usual),
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(slept, "the engine said that it was asleep"),
-        support(long, _gap_text(quiet, usual)),
+        proof(None if long is None or quiet is None else long and quiet.streams >= _STREAMS,
+              f"{quiet.streams if quiet else 0} responses in progress stood still in it"),
         support(stopped, "no tokens came out while requests were running"),
         support(gaps, say.durations("longest gap", gap)),
         against(bool(again), f"{', '.join(again)} was restarted", strongly=True),

@@ -210,7 +210,8 @@ def replica_imbalance(e: Evidence) -> Finding:
     several = len(e.instances) > 1
     apart = [one for one in (running, waiting) if one is not None]
     known = share is not None or bool(apart)
-    uneven = (share is not None and share[1]) or any(one[1] for one in apart)
+    # What waits on one replica may be its own slowness: where shares are known, they decide.
+    uneven = share[1] if share is not None else any(one[1] for one in apart)
     by_replica = "; ".join(
         text
         for text in (share and share[0], running and running[0], waiting and waiting[0])
@@ -224,7 +225,6 @@ def replica_imbalance(e: Evidence) -> Finding:
         proof(None if share is None else share[1] and bool(share[2]), share[0] if share else ""),
         support(None if local is None else True, f"slow on {local}"),
         support(not e.more_requests, say.rates("requests overall", *e.request_rate)),
-        support(None if waiting is None else waiting[1], waiting[0] if waiting else ""),
         against(None if clock is None else clock.fell(0.0, 0.05),
                 say.gauge("SM clock, MHz", clock), strongly=True),
         against(bool(e.events("scale")), "the number of engines was changed"),

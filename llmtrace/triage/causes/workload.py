@@ -41,7 +41,8 @@ def long_prompts(e: Evidence) -> Finding:
     mix = e.mix_share("ttft_s", "computed_tokens")
     slow = _slow_are_long(e)
     long = _longer_than_usual(e)
-    few = long is not None and long < _MANY_LONG
+    few = _are_few(e, long)
+    cached = _computed_for_lack_of_cache(e)
     blocked = _is_proved(e, overlap(e))
     tenant = e.local("tenant", "prompt_tokens") or e.local("route", "prompt_tokens")
     lines = [
@@ -56,6 +57,7 @@ def long_prompts(e: Evidence) -> Finding:
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
                 f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
         support(None if tenant is None else True, f"longer prompts come from {tenant}"),
+        against(cached, "more tokens are computed because fewer are cached"),
         against(blocked and few, f"only {say.percent(long or 0)} of the prompts are longer than "
                 "90 % were, and short ones wait for them"),
         against(None if slow is None else slow < 0.2,
@@ -144,6 +146,7 @@ def head_of_line(e: Evidence) -> Finding:
     slow = _slow_are_long(e, few=True)
     blocks = _big_steps(e)
     long = _longer_than_usual(e)
+    few = _are_few(e, long)
     waits = e.gate("queue", "prefill", "first_chunk", "decode", "unattributed")
     lines = [
         gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
@@ -160,7 +163,7 @@ def head_of_line(e: Evidence) -> Finding:
                 "time per token of short requests that were decoded then is up too"),
         against(_by_other_kinds(e, found), "another mix of routes, models or tenants has brought "
                 "them", strongly=True),
-        against(None if long is None else long >= _MANY_LONG,
+        against(None if few is None else not few,
                 f"{say.percent(long or 0)} of the prompts are longer than 90 % were: it is not a "
                 "few"),
         against(found is not None and e.more_load and not blocks[0]
@@ -216,7 +219,9 @@ def _is_proved(e: Evidence, found: Overlap | None) -> bool | None:
     if found is None:
         return None
     more = found.long_n > 1.5 * _scaled(e, found.long_before) + 2
-    return found.slow_during >= 0.6 and found.lift >= 1.5 and (more or bool(_big_steps(e)[0]))
+    met = (found.slow_during >= 0.6 and found.lift >= 1.5) or (
+        found.slow_during >= 0.4 and found.lift >= 2.5)  # fmt: skip
+    return met and (more or bool(_big_steps(e)[0]))
 
 
 def _by_other_kinds(e: Evidence, found: Overlap | None) -> bool | None:
@@ -239,6 +244,29 @@ def _longer_than_usual(e: Evidence) -> float | None:
     if not len(before) or not len(after):
         return None
     return float((after > np.percentile(before, 90)).mean())
+
+
+def _are_few(e: Evidence, long: float | None) -> bool | None:
+    """Return whether the prompts that are longer than usual are but a few, far longer ones."""
+    limit = long_from(e)
+    if long is None or limit is None:
+        return None
+    giants = [
+        float((one.number("computed_tokens") >= limit).mean()) for one in (e.before, e.after)
+    ]
+    ordinary = long - 0.1 - max(giants[1] - giants[0], 0.0)
+    return long < _MANY_LONG or (ordinary < 0.03 and giants[1] < _MANY_LONG)
+
+
+def _computed_for_lack_of_cache(e: Evidence) -> bool | None:
+    """Return whether most of the tokens that are computed more are not more tokens of prompts."""
+    prompts, computed, cached = (
+        e.row(name) for name in ("prompt_tokens", "computed_tokens", "cached_tokens")
+    )
+    if prompts is None or computed is None or cached is None:
+        return None
+    grown = computed.after_mean - computed.before_mean
+    return cached.sank(0.15) and prompts.after_mean - prompts.before_mean < 0.5 * grown
 
 
 def _more_times(e: Evidence) -> float:

@@ -234,6 +234,8 @@ class Evidence:
         `None` where none of them is reported.
         """
         known = [stage for stage in stages if self.row(f"{stage}_s") is not None]
+        if len(known) < len(stages) and self.row("unattributed_s") is not None:
+            known.append("unattributed")  # that is where an unknown stage's time is
         if not known:
             return None
         return any(self._felt(stage) for stage in known)
@@ -483,6 +485,8 @@ class Evidence:
                 chosen = [
                     one for origin, one in self.rates(name).items() if instance in (None, origin)
                 ]
+                if not chosen:
+                    return None  # what is not counted has not stayed at 0
                 sums.append(self._grown(chosen, window))
             if sums[1] < least:
                 return None

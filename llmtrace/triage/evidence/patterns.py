@@ -40,6 +40,8 @@ _ROOM: Final = 0.8
 _STALLED: Final = 0.7
 _BUNCHED: Final = 0.8
 _MIN_STREAMS: Final = 2
+_NEAR: Final = 0.2  # of the mean distance of three ends: 2 % of chance ones are as near
+_PART: Final = 0.25  # of a typical response
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +325,7 @@ class Cuts:
         floor: the gap that next to none of them is below, over their median: a timer cannot
             be early, only late. 0 = too few known, or too short for a timer.
         e2e_alike: the share whose whole length is as uniform.
-        together: the share that ended within half a second of two others.
+        together: the share that ended at once with two others, nearer than chance has it.
     """
 
     n: int
@@ -363,7 +365,8 @@ def cuts(side: Side) -> Cuts:
     gap = gap[np.isfinite(gap)]
     idle, alike = _common(gap)
     ends = np.sort(side.ends[ended])
-    together = (ends[2:] - ends[:-2] <= 0.5) if len(ends) > 2 else np.zeros(0, bool)  # noqa: PLR2004
+    near_s = _at_once(side, len(ends))
+    together = (ends[2:] - ends[:-2] <= near_s) if len(ends) > 2 else np.zeros(0, bool)  # noqa: PLR2004
     near = np.zeros(len(ends), bool)
     for i in range(3):
         near[i : i + len(together)] |= together
@@ -375,6 +378,16 @@ def cuts(side: Side) -> Cuts:
         e2e_alike=_common(side.number("e2e_s")[ended])[1],
         together=float(near.mean()) if len(near) else 0.0,
     )
+
+
+def _at_once(side: Side, n: int) -> float:
+    """Return how near three ends must be to be at once: far nearer than chance puts them.
+
+    And within a small part of a response, of those that were in progress together.
+    """
+    e2e = side.number("e2e_s")
+    typical = float(np.median(e2e[np.isfinite(e2e)])) if np.isfinite(e2e).any() else 0.0
+    return min(_NEAR * side.window.seconds / max(n, 1), _PART * typical)
 
 
 def _floor(values: Floats) -> float:
