@@ -1,9 +1,10 @@
 """How often does triage name the right cause of what really went wrong on a real vLLM?
 
-    python -m tests.bench.bench_recordings [--json FILE]
+    python -m tests.bench.bench_recordings [--searched] [--json FILE]
 
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
-same simpler ways to guess as in `bench_triage`. Exits with 1 where a bar is missed.
+same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
+taken away first. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
 BARS: Final = {"top-1 on faults": 0.9, "top-3 on faults": 0.95}
 
 
-def answer(folder: Path, seed: int) -> Answer:
+def answer(folder: Path, seed: int, *, searched: bool = False) -> Answer:
     """Triage one recording, and ask everybody else.
 
     Args:
         folder: of the case, with its `truth.json`.
         seed: of the ways that guess.
+        searched: whether triage has to find the windows, and the metric.
     """
     causes, _ = _truth(folder)
     kind = "quiet" if not causes else "pair" if len(causes) > 1 else "fault"
-    said = said_of(read_case(folder), seed)
+    case = read_case(folder)
+    said = said_of(case, seed, searched=searched)
     severity = SEVERITY.get(folder.name.rpartition("-")[2], 2.0)
     return Answer(kind=kind, name=folder.name, truth=causes, severity=severity, **said)
 
@@ -58,10 +61,13 @@ def _truth(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def main() -> int:
     """Print what was named for each, the tables, and compare with the bars."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--searched", action="store_true", help="take the windows away")
     parser.add_argument("--json", type=Path, help="write every answer here")
     given = parser.parse_args()
     folders = sorted(path.parent for path in RECORDED.glob("*/truth.json"))
-    answers = [answer(folder, seed) for seed, folder in enumerate(folders)]
+    answers = [
+        answer(folder, seed, searched=given.searched) for seed, folder in enumerate(folders)
+    ]
     for one in answers:
         named = ", ".join(f"{cause} ({status})" for cause, status in one.named[:TOP])
         print(f"{one.name:30}{one.verdict:16}{named or 'nothing named'}")

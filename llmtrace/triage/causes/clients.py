@@ -125,6 +125,7 @@ def client_gate(e: Evidence) -> Finding:
     if wait is not None and whole is not None:
         grown = max(whole.after_mean - whole.before_mean, 1e-9)
         part = (wait.after_mean - wait.before_mean) / grown
+    share = e.part_of_metric("client_delay_s")
     lines = [
         gate(e.gate("network", "unattributed"), say.durations("network and client", whole),
              "network hooks of the client"),
@@ -139,6 +140,8 @@ def client_gate(e: Evidence) -> Finding:
         support(None if local is None else True, f"only {local}"),
         against(None if part is None else part < 0.2,
                 f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
+        against(None if share is None else share < 0.25,
+                f"it is only {say.percent(max(share or 0, 0))} of what the metric grew by"),
         against(e.carried("network") < 0.4,
                 "everything else got slower too: connections are in use for longer",
                 strongly=True),

@@ -506,7 +506,7 @@ def _vanished(e: Evidence) -> list[str]:
         if len(before) < 5:
             continue
         examined += 1
-        usual = float(np.diff(before).max())
+        usual = float(np.percentile(np.diff(before), 90))
         marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
         if np.diff(marks).max() > 3 * usual:
             found.append(name)

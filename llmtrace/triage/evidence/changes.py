@@ -264,7 +264,10 @@ def _mean_z(before: list[Floats], after: list[Floats], least_spread: float) -> f
     variance = sum(float(one.var(ddof=1)) / len(one) for one in means)
     more = float(means[1].mean() - means[0].mean())
     least = max(0.01 * abs(float(means[0].mean())), least_spread, 1e-9)
-    return more / max(math.sqrt(variance), least)
+    t = more / max(math.sqrt(variance), least)
+    # A few blocks know their own spread badly: t of so many degrees of freedom, as a z.
+    free = len(before) + len(after) - 2
+    return t * (1 - 1 / (4 * free)) / math.sqrt(1 + t * t / (2 * free)) if free > 0 else 0.0
 
 
 def _over_z(over: float, before_n: int, after_n: int, blocks: list[Mask]) -> float:

@@ -38,6 +38,7 @@ TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "
 # The smallest change that matters, of the wait that it is part of: there is no other yardstick
 # that fits a model on a laptop and one on eight GPUs alike.
 _FLOOR: Final = 0.04
+_PART: Final = 0.1  # of what the metric grew by: less is not its cause
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
 _AFTER_FIRST: Final = ("decode", "render", "tool", "max_gap", "e2e", "held")
 
@@ -248,6 +249,10 @@ class Evidence:
         found = self.row(f"{stage}_s")
         if found is None:
             return False
+        if stage in TTFT_STAGES or self.metric == "e2e_s":
+            part = self.part_of_metric(f"{stage}_s")
+            if part is not None and part < _PART:
+                return False
         carried, alone = self.carried(stage), self._alone(stage)
         floor = self.floor(f"{stage}_s")
         return (found.rose(floor) and (carried >= 0.1 or alone >= 0.1)) or (  # noqa: PLR2004

@@ -419,7 +419,8 @@ def starts(e: Evidence) -> Mapping[str, float]:
 
 
 def _starts(e: Evidence) -> Mapping[str, float]:
-    since = e.after.window.start - _FRESH * e.after.window.seconds
+    recent = _FRESH * max(e.after.window.seconds, 0.5 * e.before.window.seconds)
+    since = e.after.window.start - recent
     until = e.after.window.end
     found: dict[str, float] = {}
     for name, series in e.series("started").items():
@@ -454,13 +455,16 @@ def _first_seen(e: Evidence) -> Mapping[str, float]:
 
 def restarted(e: Evidence) -> Mapping[str, float]:
     """Return when engines started again that were running before."""
-    known_before = set()
+    first: dict[str, float] = {}
     for name, series in e.series("started").items():
-        if len(series.within(e.before.window).t):
-            known_before.add(name)
+        seen = series.within(e.before.window).t
+        if len(seen):
+            first[name] = float(seen[0])
     words = e.before.rows.words["replica"]
-    known_before.update(words.names[c] for c in np.unique(words.codes[words.codes >= 0]))
-    return {name: t for name, t in starts(e).items() if name in known_before}
+    for code in np.unique(words.codes[words.codes >= 0]):
+        name, at = words.names[code], float(e.before.t[words.codes == code].min())
+        first[name] = min(first.get(name, at), at)
+    return {name: t for name, t in starts(e).items() if t > first.get(name, np.inf)}
 
 
 @dataclass(frozen=True, slots=True)
