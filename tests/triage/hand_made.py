@@ -881,10 +881,10 @@ def response_cache_misses_missing() -> Incident:
     return made
 
 
-# --- not_streamed
+# --- streaming_off
 
 
-def not_streamed() -> Incident:
+def streaming_off() -> Incident:
     made = quiet()
     for row in made.rows:
         row["stream"] = row["start"] < AFTER.start * 1e9
@@ -892,7 +892,7 @@ def not_streamed() -> Incident:
     return made
 
 
-def not_streamed_near() -> Incident:
+def streaming_off_near() -> Incident:
     """All are streamed, and their first token takes longer."""
     made = quiet()
     for row in made.rows:
@@ -901,7 +901,7 @@ def not_streamed_near() -> Incident:
     return made
 
 
-def not_streamed_missing() -> Incident:
-    made = not_streamed()
+def streaming_off_missing() -> Incident:
+    made = streaming_off()
     made.forget_rows("stream")
     return made

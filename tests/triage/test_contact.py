@@ -112,7 +112,7 @@ def test_answers_that_are_no_longer_streamed_are_named():
     )
 
     assert (result.verdict, result.metric) == ("regression", "ttft")
-    assert named(result)[0] == "not_streamed"
+    assert named(result)[0] == "streaming_off"
     assert any("100 % → 0 %" in point.text for point in result.causes[0].evidence)
 
 

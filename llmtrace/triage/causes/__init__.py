@@ -30,7 +30,7 @@ RULES: Final[Mapping[str, Rule]] = {
         clients.slow_renderer,
         network.proxy_buffering,
         answers.response_cache_misses,
-        answers.not_streamed,
+        answers.streaming_off,
         workload.long_prompts,
         workload.longer_outputs,
         hosts.gpu_throttle,
@@ -87,7 +87,7 @@ OUTSIDE: Final[Mapping[str, frozenset[str]]] = {
     "tpot_s": frozenset(
         {
             "network_path", "client_gate", "gateway_overhead", "response_cache_misses",
-            "not_streamed",
+            "streaming_off",
         }
     ),
 }  # fmt: skip

@@ -55,7 +55,7 @@ def response_cache_misses(e: Evidence) -> Finding:
     return judge("response_cache_misses", lines, action)
 
 
-def not_streamed(e: Evidence) -> Finding:
+def streaming_off(e: Evidence) -> Finding:
     """Responses that used to be streamed are unary, so nothing is seen before the end.
 
     Looks like:
@@ -72,7 +72,7 @@ def not_streamed(e: Evidence) -> Finding:
     Later:
         Alert on the share of streamed requests of each route.
     """
-    whole = e.share("not_streamed", _whole)
+    whole = e.share("not streamed", _whole)
     e2e = e.row("e2e_s")
     known = e.before.known("stream") and e.after.known("stream")
     lines = [
@@ -85,7 +85,7 @@ def not_streamed(e: Evidence) -> Finding:
               say.durations("the whole response", e2e)),
     ]  # fmt: skip
     action = "Fix: roll back the client or gateway that stopped requesting a stream."
-    return judge("not_streamed", lines, action)
+    return judge("streaming_off", lines, action)
 
 
 def _missed(side: Side) -> Mask:

@@ -13,10 +13,10 @@ from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import (
     Fresh,
     Gap,
+    beyond_chance,
     broken,
     engine_gaps,
     fresh,
-    gap_by_chance,
     overlap,
     refused_connections,
     restarted,
@@ -31,7 +31,7 @@ _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
 _FEW_STEPS = 8
 _STREAMS = 4  # responses in progress that stood still together
 _FAR = 2.5  # times the longest gap before
-_BEYOND_CHANCE = 1.15  # times the longest gap that chance makes of the same requests
+_BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
 
@@ -456,8 +456,7 @@ def _stood_still(e: Evidence) -> bool | None:
     if quiet is None:
         return False
     usual = before.seconds if before is not None and before.whole is not False else 0.0
-    by_chance = gap_by_chance(e)
-    far = quiet.seconds >= max(_FAR * usual, _BEYOND_CHANCE * by_chance)
+    far = quiet.seconds >= _FAR * usual and beyond_chance(e) >= _BEYOND_CHANCE
     return quiet.whole if far else False
 
 
