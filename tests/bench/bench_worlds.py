@@ -30,7 +30,7 @@ from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.simulator.fleet.worlds import draw_world, traits
 from llmtrace.stats.significance import more_than
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.result import CAUSES, NAMED
+from llmtrace.triage.result import CAUSES, NAMED, OF_THE_WORK
 from tests.bench.bench_triage import (
     PAIRS,
     SEVERITIES,
@@ -215,7 +215,7 @@ def report(answers: Sequence[Answer], *, details: bool) -> dict[str, tuple[float
     both("< quiet days with a likely or confirmed cause", quiet,
          lambda _, said: any(status in SURE for _, status, _ in said.named))  # fmt: skip
     for status in SURE:
-        right = [[named in day.truth for day in kept for named, called, _ in day.said[way].named
+        right = [[_is_true(day, named) for day in kept for named, called, _ in day.said[way].named
                   if called == status] for way in range(2)]  # fmt: skip
         if all(right):
             figures[f"{status} causes that are true"] = tuple(float(np.mean(r)) for r in right)
@@ -228,6 +228,11 @@ def report(answers: Sequence[Answer], *, details: bool) -> dict[str, tuple[float
         _confusions(faults)
         _odd(shifts, quiet, pairs)
     return figures
+
+
+def _is_true(day: Answer, cause: str) -> bool:
+    """Return whether a cause is true of a day: injected, or what its shift of the work is."""
+    return cause in day.truth or (day.kind == "shift" and cause in OF_THE_WORK)
 
 
 def _share(days: Sequence[Answer], way: int, top: int = 1) -> float:

@@ -235,11 +235,12 @@ class Evidence:
         `None` where none of them is reported.
         """
         known = [stage for stage in stages if self.row(f"{stage}_s") is not None]
-        if len(known) < len(stages) and self.row("unattributed_s") is not None:
-            known.append("unattributed")  # that is where an unknown stage's time is
-        if not known:
-            return None
-        return any(self._felt(stage) for stage in known)
+        if any(self._felt(stage) for stage in known):
+            return True
+        # The time of a stage that is not reported is in what is not attributed.
+        if len(known) < len(stages) and self._felt("unattributed"):
+            return True
+        return False if known else None
 
     def _felt(self, stage: str) -> bool:
         """Return whether a stage rose for many, or by so much for some that the mean shows it.
