@@ -22,7 +22,8 @@ from llmtrace.simulator.fleet.plan import Day
 from llmtrace.simulator.fleet.run_fleet import run_day
 from llmtrace.simulator.fleet.telemetry import observe
 from llmtrace.simulator.fleet.traffic_shifts import SHIFTS
-from llmtrace.simulator.fleet.worlds import World, for_trace, lengths, prepare, seen, settle
+from llmtrace.simulator.fleet.world_records import seen
+from llmtrace.simulator.fleet.worlds import World, for_trace, lengths, prepare, settle
 from llmtrace.stats.arrays import Floats
 
 EPOCH_S: Final = 1_790_000_000
