@@ -28,6 +28,7 @@ from llmtrace.cli.rows import add_rows, add_semconv, add_waterfall
 from llmtrace.cli.simulate import add_simulate
 from llmtrace.cli.slo import add_slo
 from llmtrace.cli.store import add_migrate, add_schema
+from llmtrace.cli.tail import add_tail
 from llmtrace.cli.triage import add_triage
 from llmtrace.errors import ConfigError, LlmtraceError
 
@@ -142,7 +143,7 @@ def _version(options: argparse.Namespace) -> None:
 # As `llmtrace --help` lists them.
 _GROUPS: Final[Mapping[str, Sequence[Callable[[Commands], None]]]] = {
     "Start": (add_demo, _add_help),
-    "Look": (add_waterfall, add_rows, add_top),
+    "Look": (add_waterfall, add_rows, add_tail, add_top),
     "Investigate": (add_triage, add_explain, add_budget, add_doctor),
     "Measure a change": (add_bench, add_compare, add_kv),
     "Operate": (add_collect, add_dashboards, add_slo, add_schema, add_migrate, add_quarantine),
