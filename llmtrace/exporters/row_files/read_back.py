@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.core.row import Row, from_dict
 from llmtrace.core.row_html import many_rows
-from llmtrace.errors import DataError, SourceError, explain_error, missing_extra
+from llmtrace.errors import ConfigError, DataError, SourceError, explain_error
 from llmtrace.exporters.row_files.arrow_table import arrow, from_arrow, to_arrow
 
 if TYPE_CHECKING:
@@ -49,8 +49,12 @@ class Rows(tuple[Row, ...]):
         try:
             import pandas as pd  # noqa: F401 - `to_pandas` needs it
         except ImportError:
-            raise missing_extra("rows as a DataFrame", "triage", "pandas") from None
-        return self.to_arrow().to_pandas()
+            raise ConfigError(
+                "rows as a DataFrame need the package 'pandas', which is not installed; run: "
+                "python -m pip install pandas"
+            ) from None
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def _repr_html_(self) -> str:
         return many_rows(self)
