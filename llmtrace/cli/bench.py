@@ -34,12 +34,23 @@ def add_bench(commands: Commands) -> None:
         ),
         docs="bench.md",
     )
+    _add_endpoint(bench)
+    _add_workload(bench)
+    _add_load(bench)
+    bench.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
+    add_budget_option(bench)
+
+
+def _add_endpoint(bench: argparse.ArgumentParser) -> None:
     endpoint = bench.add_argument_group("endpoint")
     endpoint.add_argument("--endpoint", metavar="URL", help="base URL (default: simulated engine)")
     endpoint.add_argument("--model", metavar="NAME", help="model to request, needed by --endpoint")
     endpoint.add_argument(
         "--api-key-env", metavar="NAME", help="environment variable that holds the API key"
     )
+
+
+def _add_workload(bench: argparse.ArgumentParser) -> None:
     work = bench.add_argument_group("workload")
     source = work.add_mutually_exclusive_group()
     source.add_argument(
@@ -65,6 +76,9 @@ def add_bench(commands: Commands) -> None:
         help=f"requests to send (default: all of the file, else {_COUNT})",
     )  # fmt: skip
     work.add_argument("--seed", type=int, default=0, metavar="N", help="seed of what is drawn")
+
+
+def _add_load(bench: argparse.ArgumentParser) -> None:
     load = bench.add_argument_group("load")
     loop = load.add_mutually_exclusive_group()
     loop.add_argument(
@@ -86,8 +100,6 @@ def add_bench(commands: Commands) -> None:
         "--ignore-eos", action="store_true",
         help="request all output tokens, an option of vLLM and SGLang",
     )  # fmt: skip
-    bench.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
-    add_budget_option(bench)
 
 
 def _bench(options: argparse.Namespace) -> int:

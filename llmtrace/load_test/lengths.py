@@ -31,7 +31,7 @@ class Lengths:
     second: float
 
     def draw(self, draws: random.Random) -> int:
-        """Return a length, 1 or more."""
+        """Return a length in tokens, 1 or more."""
         if self.kind == "uniform":
             length = draws.uniform(self.first, self.second)
         else:

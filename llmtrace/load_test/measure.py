@@ -78,17 +78,17 @@ class _Rows:
         self.rows: list[Row] = []
 
     def write(self, row: Row) -> None:
-        """Keep a row."""
+        """Keep a row, unless it is of the warm-up."""
         if row.route != WARM_UP:
             self.rows.append(row)
 
     def flush(self, timeout_s: float) -> bool:
-        """Do nothing: no row waits."""
+        """Return at once: no row waits to be sent."""
         del timeout_s
         return True
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Return at once: there is nothing to close."""
 
 
 def measure(

@@ -43,7 +43,7 @@ _MIN_S: Final = 1e-5
 
 
 def page(comparison: Comparison) -> str:
-    """Return the page."""
+    """Return a comparison as one HTML page."""
     names = f"{escape(comparison.before)} → {escape(comparison.after)}"
     said = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences(comparison))
     drawn = "".join(_figure(effect) for effect in comparison.effects)

@@ -54,7 +54,7 @@ class Sample:
 
     @property
     def mean(self) -> float:
-        """The mean in seconds."""
+        """The weighted mean, in seconds."""
         return float(np.average(self.values, weights=self.weights))
 
 
