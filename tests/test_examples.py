@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from llmtrace.cli import make_parser
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # One is a module of the others; one needs a browser (tests/real/test_browser.py).
@@ -48,3 +53,21 @@ def test_an_example_runs_as_it_is(program: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert SAYS[program.name] in done.stdout + done.stderr
     assert "failed" not in done.stderr
+
+
+def test_the_workflow_of_the_latency_guard_is_one():
+    """GitHub's published schema takes it, and its commands are parsed."""
+    path = EXAMPLES / "ci" / "latency-guard.yml"
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema",
+         "vendor.github-workflows", path],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    [job] = workflow["jobs"].values()
+    runs = "\n".join(step.get("run", "") for step in job["steps"])
+    lines = [job["env"]["BENCH"], *re.findall(r"(?m)^ *(llmtrace .*)$", runs)]
+    assert len(lines) == 3
+    for line in lines:
+        assert make_parser().parse_args(shlex.split(line)[1:]).command in {"bench", "compare"}
