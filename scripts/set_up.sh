@@ -25,5 +25,6 @@ if ! "$python" -m venv "$venv" 2>/dev/null; then
 fi
 echo "Installing llmtrace and what its tests and demo use into $venv (about a minute) ..."
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    --editable '.[dev]' --group lint
 touch "$venv/.ready"
