@@ -40,6 +40,7 @@ from llmtrace_collector.config.fields import (
     whole,
 )
 from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
+from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
 from llmtrace_collector.scrape.fetch import checked, shown
 from llmtrace_collector.scrape.scraper import ScrapeSettings
 from llmtrace_collector.scrape.target_tls import TlsFiles
@@ -192,6 +193,39 @@ def target(value: Any, where: Where) -> tuple[Target, ...]:
     token = None if named is None else token_file(named, where.at(".token_file"))
     group = {"targets": value.get("targets"), "labels": value.get("labels")}
     return parse_groups([group], where.text, token, _tls_files(value, where))
+
+
+def dns_name(value: Any, where: Where) -> DnsTargets:
+    """Read a name and a port whose addresses are targets: `host:port`."""
+    host, _, port = text(value, where).rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
+        raise where.wrong(f"{value!r} is not a name and a port such as engines.llm.svc:8000")
+    return DnsTargets(host, int(port))
+
+
+def pods(value: Any, where: Where) -> KubernetesPods:
+    """Read which pods are targets: `{selector, port, namespace, path, api, account}`."""
+    if not isinstance(value, Mapping):
+        raise where.wrong(f"{value!r} is not {{selector: app=vllm, port: 8000}}")
+    known = {one.name for one in fields(KubernetesPods)}
+    if unknown := set(value) - known:
+        raise where.wrong(f"no such setting: {', '.join(map(str, sorted(unknown)))}")
+    port = value.get("port")
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port <= _MAX_PORT:
+        raise where.at(".port").wrong(f"{port!r} is not a port such as 8000")
+    given: dict[str, Any] = {
+        name: text(value[name], where.at(f".{name}"))
+        for name in known - {"port", "account"}
+        if value.get(name)
+    }
+    if "selector" not in given:
+        raise where.wrong("selector is missing: the labels of the pods, such as app=vllm")
+    if "api" in given:
+        checked(given["api"], where.at(".api").text)
+    if value.get("account") is not None:
+        given["account"] = path(value["account"], where.at(".account"))
+    return KubernetesPods(port=port, **given)
 
 
 def _tls_files(value: Mapping[str, Any], where: Where) -> TlsFiles | None:
@@ -356,6 +390,12 @@ class Scrape:
     )
     files: tuple[Path, ...] = setting((), each(path), "lists of targets, as Prometheus's file_sd")
     http: tuple[str, ...] = setting((), each(url), "servers of such lists, as its http_sd")
+    dns: tuple[DnsTargets, ...] = setting(
+        (), each(dns_name), "`host:port` of headless Services: each address is a target"
+    )
+    kubernetes: tuple[KubernetesPods, ...] = setting(
+        (), each(pods), "pods by label: `{selector: app=vllm, port: 8000, namespace: llm}`"
+    )
     interval: float = setting(15.0, span, "between two readings of one target")
     timeout: float = setting(10.0, span, "for one reading")
     profiles: Path | None = setting(
@@ -372,7 +412,8 @@ class Scrape:
         listed = tuple(one for group in self.targets for one in group)
         static = (StaticTargets(listed),) if listed else ()
         files = tuple(FileTargets(one) for one in self.files)
-        return (*static, *files, *(HttpTargets(one) for one in self.http))
+        http = tuple(HttpTargets(one) for one in self.http)
+        return (*static, *files, *http, *self.dns, *self.kubernetes)
 
     def settings(self) -> ScrapeSettings:
         """Return the timing and the limits of a scrape."""
@@ -574,6 +615,11 @@ def _plain(value: Any) -> Any:
         plain = {"targets": [shown(value.url)], "labels": dict(value.labels)}
         named = {"token_file": value.token_file} | (value.tls.named() if value.tls else {})
         return plain | {name: str(path) for name, path in named.items() if path}
+    if isinstance(value, DnsTargets):
+        return value.name.removeprefix("dns ")
+    if isinstance(value, KubernetesPods):
+        named = {one.name: getattr(value, one.name) for one in fields(value)}
+        return {name: str(one) if name == "account" else one for name, one in named.items() if one}
     if isinstance(value, Budgets):
         return {"budgets": [as_plain(one) for one in value]}
     if isinstance(value, StoreSettings):

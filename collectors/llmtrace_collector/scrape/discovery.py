@@ -1,0 +1,158 @@
+"""Find targets by name or by label: the addresses of a DNS name, and the pods of a Kubernetes.
+
+Both are looked up again and again, so that what is gone stops being read and what is new begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import aiohttp
+
+from llmtrace.api_clients.http_client import read_token
+from llmtrace.errors import ConfigError
+from llmtrace_collector.scrape.fetch import FetchError, fetch, read_json
+from llmtrace_collector.scrape.target_tls import TlsFiles
+from llmtrace_collector.scrape.targets import Target
+
+# Where Kubernetes puts a pod's credentials: its token is renewed there.
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_MAX_BYTES: Final = 32 << 20
+_PODS_AT_ONCE: Final = 500
+_MAX_PAGES: Final = 100
+_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class DnsTargets:
+    """The addresses of a DNS name, as of a headless Service: one target each.
+
+    Attributes:
+        host: the name; port and path are the same at each of its addresses.
+    """
+
+    host: str
+    port: int
+    path: str = "/metrics"
+
+    @property
+    def name(self) -> str:
+        """The name that is resolved, for the log and the metrics."""
+        return f"dns {_bracketed(self.host)}:{self.port}"
+
+    async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
+        """Resolve the name again, and return a target for each of its addresses.
+
+        Raises:
+            FetchError: it cannot be resolved now.
+        """
+        del session
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise FetchError("connect", f"{self.name}: {error.strerror or error}") from error
+        addresses = sorted({str(one[4][0]) for one in found})
+        return [Target(_url(address, self.port, self.path)) for address in addresses]
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesPods:
+    """Running pods by label, as Kubernetes' API lists them.
+
+    Attributes:
+        selector: of labels, as `app=vllm`.
+        port: where each pod has its page.
+        namespace: theirs; "" = the one this pod runs in.
+        path: of the page.
+        api: address of the API; "" = that of the cluster this runs in.
+        account: the folder with `token`, `ca.crt` and `namespace`.
+    """
+
+    selector: str
+    port: int
+    namespace: str = ""
+    path: str = "/metrics"
+    api: str = ""
+    account: Path = ACCOUNT
+
+    @property
+    def name(self) -> str:
+        """What is looked for, for the log and the metrics."""
+        return f"kubernetes {self.namespace or 'own namespace'} {self.selector}"
+
+    async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
+        """List the pods again, and return a target for each that runs and is not being removed.
+
+        Raises:
+            FetchError: the API cannot be reached, or does not let us list pods.
+        """
+        namespace = self.namespace or self._read("namespace")
+        base = f"{self._server()}/api/v1/namespaces/{quote(namespace, safe='')}/pods?"
+        found: list[Target] = []
+        query = {"labelSelector": self.selector, "limit": str(_PODS_AT_ONCE)}
+        for _ in range(_MAX_PAGES):
+            page = await self._page(session, base + urlencode(query))
+            found += [one for pod in page.get("items") or () if (one := self._target(pod))]
+            following = (page.get("metadata") or {}).get("continue")
+            if not following:
+                break
+            query["continue"] = str(following)
+        return found
+
+    def _server(self) -> str:
+        if self.api:
+            return self.api.rstrip("/")
+        host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+        if not host:
+            raise FetchError("connect", f"{self.name}: this runs in no cluster, and has no `api`")
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        return f"https://{_bracketed(host)}:{port}"
+
+    def _read(self, file: str) -> str:
+        try:
+            return read_token(self.account / file, "account")
+        except ConfigError as error:
+            raise FetchError("token", f"{self.name}: {error}") from error
+
+    async def _page(self, session: aiohttp.ClientSession, url: str) -> Mapping[str, Any]:
+        authority = self.account / "ca.crt"
+        try:
+            tls = TlsFiles(ca=authority).context() if authority.exists() else None
+        except ConfigError as error:
+            raise FetchError("tls", f"{self.name}: {error}") from error
+        token = self._read("token") if (self.account / "token").exists() else None
+        text = await fetch(
+            session, url, timeout_s=_TIMEOUT_S, size=_MAX_BYTES, token=token, tls=tls
+        )
+        page = read_json(text, url)
+        if not isinstance(page, Mapping) or not isinstance(page.get("items") or [], list):
+            raise FetchError("page", f"{self.name}: the API did not answer a list")
+        return page
+
+    def _target(self, pod: Any) -> Target | None:
+        """Make a pod's target; `None` = it does not run, or is being removed."""
+        try:
+            about, status = pod["metadata"], pod["status"]
+            address = status.get("podIP")
+            if status.get("phase") != "Running" or about.get("deletionTimestamp") or not address:
+                return None
+            labels = (("namespace", str(about["namespace"])), ("pod", str(about["name"])))
+            return Target(_url(str(address), self.port, self.path), labels)
+        except (KeyError, TypeError, AttributeError):
+            return None
+
+
+def _url(address: str, port: int, path: str) -> str:
+    return f"http://{_bracketed(address)}:{port}{path}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
