@@ -1,4 +1,4 @@
-"""What runs when one runs `llmtrace collect`?
+"""Run `llmtrace collect`: start its parts, and stop them in order.
 
 One process: receivers into a spool, the spool into the store, engines' and GPUs' pages read, all
 of it served. What is acknowledged is on disk by then, so that ending at any moment loses none of

@@ -1,4 +1,4 @@
-"""What does an engine or gateway report, what not, and which settings would fix that?
+"""Say what an engine or gateway reports, what it does not, and which settings would fix that.
 
 One look at a server from outside: its page, its version, and (only on request) one request of one
 token. `examine` returns what was found; `show` makes a table of it.

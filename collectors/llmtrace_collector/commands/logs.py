@@ -1,4 +1,4 @@
-"""How does the collector say what happens: one line an event, for people or for programs?
+"""Format the collector's log: one line an event, for people or for programs.
 
 On stderr, as systemd and containers want it. What is logged are our own words, counts and
 addresses without user or query: no header, no body, no token.

@@ -1,4 +1,4 @@
-"""How do stages, budget and engines look right now, on a terminal?
+"""Show stages, budget and engines as they are now, on a terminal.
 
 `llmtrace top` asks a running collector for what its live page shows, and lays it out. Every
 meaning is in words and symbols; colour repeats it.

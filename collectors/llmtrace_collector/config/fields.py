@@ -1,4 +1,4 @@
-"""How are settings read from a file, the environment and the command line, and checked?
+"""Read settings from a file, the environment and the command line, and check them.
 
 Settings are dataclasses whose fields say how their value is read. What is wrong is named with its
 file and line, its key, and what would do.

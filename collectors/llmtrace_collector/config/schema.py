@@ -1,4 +1,4 @@
-"""What can be set of `llmtrace collect`, and what holds if nothing is?
+"""The settings of `llmtrace collect`, and their defaults.
 
 One YAML file, variables `LLMTRACE_COLLECT_*` over it, flags over those. All is checked here,
 before anything listens. Tokens and passwords come from files or the environment alone.

@@ -1,4 +1,4 @@
-"""How does everything the collector knows come out as one metrics page?
+"""Expose everything the collector knows as one metrics page.
 
 In Prometheus's text format, or OpenMetrics with exemplars where the scraper asks for it.
 """

@@ -1,4 +1,4 @@
-"""What do stored rows add up to, for applications that send spans and no metrics?
+"""Count stored rows, for applications that send spans and no metrics.
 
 The metrics are those an application would expose itself, counted into the same histograms. A
 counter may only rise, and a row may change while late parts of its request come. So a row is

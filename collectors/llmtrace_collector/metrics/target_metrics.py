@@ -1,4 +1,4 @@
-"""How do the targets' unified signals, and the targets' own health, come out as metrics?
+"""Expose the targets' normalised signals, and the targets' own health.
 
 A collector for prometheus_client's registry: whatever serves that registry serves these.
 """

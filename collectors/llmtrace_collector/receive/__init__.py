@@ -1,4 +1,4 @@
-"""How do spans and beacons get from their senders into the store, each of them once?
+"""Take spans and beacons from their senders to the store, each of them once.
 
 Checked and appended to a spool, acknowledged, and stored from there: `Intake` takes what `routes`
 (HTTP) and `start_grpc` bring into a `Spool`, and `Ingest` empties that into a store.

@@ -1,4 +1,4 @@
-"""What happens to a request, whichever way it came? Weighed, checked, kept, counted.
+"""Admit a request, whichever transport it came by: weigh it, check it, keep it, count it.
 
 One intake for all ways in, so that one bound holds for all of them together. It belongs to one
 event loop.

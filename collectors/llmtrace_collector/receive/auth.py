@@ -1,4 +1,4 @@
-"""Who may send?"""
+"""Authenticate senders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does what a browser tells get among the spans?
+"""Turn a browser's beacon into a span.
 
 A beacon becomes the span that `llmtrace.browser.Middleware` would have made of it, the root of the
 page's trace, so that the join finds the same thing whichever way it came.

@@ -1,4 +1,4 @@
-"""What came, what was refused, what is waiting? Counted where it happens, read by `/metrics`.
+"""Count what came, was rejected and is waiting, where it happens; `/metrics` reads it.
 
 Each counter is written by one thread alone: those of requests by the event loop's, those of the
 spool by its writer's or its reader's.

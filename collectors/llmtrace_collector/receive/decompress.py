@@ -1,4 +1,4 @@
-"""What was a body before it was compressed, if it is not a bomb?
+"""Decompress a body, unless it is a bomb.
 
 Never more is decompressed than is taken, whatever the body claims.
 """

@@ -1,4 +1,4 @@
-"""How does an HTTP server outlive senders that connect and say nothing, or too little?
+"""Serve HTTP to senders that connect and say nothing, or too little.
 
 uvicorn with what it leaves to a proxy in front: a bound on open connections, and a time in which a
 request's headers have to be there. Bodies are timed where they are read (`otlp_http`).

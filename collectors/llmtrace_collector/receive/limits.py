@@ -1,4 +1,4 @@
-"""How much is taken from a sender without a token, and how much is kept at a time?
+"""Limits of the receiver: what it takes from a sender without a token, and keeps at a time.
 
 Every bound has a default that an ordinary application never meets. What is over one is refused
 with an answer that says so, and counted.

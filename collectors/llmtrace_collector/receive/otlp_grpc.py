@@ -1,4 +1,4 @@
-"""How are OTLP requests taken over gRPC?
+"""Receive OTLP over gRPC.
 
 `TraceService/Export` with the bytes as they come: they are checked, and kept as they are.
 """

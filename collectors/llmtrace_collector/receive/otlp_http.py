@@ -1,4 +1,4 @@
-"""How are OTLP requests and beacons taken over HTTP?
+"""Receive OTLP and beacons over HTTP.
 
 Routes for any Starlette application: `POST /v1/traces` in protobuf or JSON, compressed or not, and
 `POST /v1/beacons`. Every answer is one that an OTLP exporter knows what to do with.

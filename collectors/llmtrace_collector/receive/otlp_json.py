@@ -1,4 +1,4 @@
-"""What is an OTLP request in JSON, as protobuf?
+"""Convert an OTLP request in JSON to protobuf.
 
 Protobuf's own JSON, except that ids are hex; see
 https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding. Pure.

@@ -1,4 +1,4 @@
-"""How is the receiver itself? Its counters, as metrics."""
+"""Expose the receiver's own counters as metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why is a request not taken, and how is that said in HTTP and in gRPC?
+"""The reasons for which a request is rejected, and their HTTP and gRPC status.
 
 After some answers a sender tries again, after the others it drops its data; see
 https://opentelemetry.io/docs/specs/otlp/#failures. Each refusal has one word, which also counts

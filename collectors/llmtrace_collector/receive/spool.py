@@ -1,4 +1,4 @@
-"""Where is what was acknowledged until the store has it?
+"""Keep what was acknowledged on disk until the store has it.
 
 In files of one folder, appended to by one thread and read by another. Requests that come together
 are written, and synced, together; each is answered when the files have it (`SpoolLimits.sync`).

@@ -1,4 +1,4 @@
-"""How far has the spool been stored, and what was about to be?
+"""Remember how far the spool has been stored, and what was about to be.
 
 One small file, written in place and in two halves by turns: it needs no room on a full disk, and
 of the two at least one is whole whenever the machine dies.

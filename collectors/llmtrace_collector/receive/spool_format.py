@@ -1,4 +1,4 @@
-"""How is one request written to a spool file, and found again after whatever happened to it?
+"""Write one request to a spool file, and find it again after whatever happened to it.
 
 A record is a mark, the payload's length, its spans, the bytes of these once they are stored, a
 checksum of all that, and the payload. An older kind, with another mark, lacks the third. Pure.

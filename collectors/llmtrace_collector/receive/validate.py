@@ -1,4 +1,4 @@
-"""Are these bytes an OTLP trace request, and which of its spans can be stored?
+"""Check that bytes are an OTLP trace request, and which of its spans can be stored.
 
 Parsed by the generated messages, which are thrown away: what is stored are the sender's own bytes,
 unless a span has to be left out. Pure.

@@ -1,4 +1,4 @@
-"""How is a page fetched from a server that may be slow, huge, hostile or gone?
+"""Fetch a page from a server that may be slow, huge, hostile or gone.
 
 Within a time and a size, without following it elsewhere, and with a word for each way to fail.
 """

@@ -1,4 +1,4 @@
-"""What did engines, gateways and GPUs say in a stretch of time, if a Prometheus has kept it?
+"""Read the signals of engines, gateways and GPUs in a stretch of time from a Prometheus.
 
 The collector's own metrics where they are there, sample by sample as they were scraped. Where a
 Prometheus scrapes the engines themselves, their names are read by the same profiles the collector

@@ -1,4 +1,4 @@
-"""What are the GPUs of this machine doing, and what holds them back?
+"""Read what this machine's GPUs do, and why their clocks are throttled.
 
 Read from NVIDIA's driver through nvidia-ml-py, in the unified signals a page of dcgm-exporter
 gives too. Every call may be refused on its own (MIG, virtual or consumer GPUs): what is refused is

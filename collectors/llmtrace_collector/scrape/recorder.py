@@ -1,4 +1,4 @@
-"""How do readings of engines and GPUs get into the store, once an interval?
+"""Write readings of engines and GPUs to the store, once an interval.
 
 What the store does not take is dropped and counted: new readings are worth more than old.
 """

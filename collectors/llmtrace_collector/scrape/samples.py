@@ -1,4 +1,4 @@
-"""How do signals that were read get into the store, so that triage works without a Prometheus?
+"""Turn signals that were read into samples of the store, so that triage needs no Prometheus.
 
 Pure: what targets said last to samples. Gauges as they are, counters raw; of a histogram its sum
 and its count, from which the mean of any stretch of time can be had. Percentiles are of rows.

@@ -1,4 +1,4 @@
-"""Whose metrics pages are read?
+"""Find the targets: the servers whose metrics pages are read.
 
 Listed, in files, or requested from a server: the last two in Prometheus's own formats (`file_sd`,
 `http_sd`), so that what feeds Prometheus feeds this too.

@@ -1,4 +1,4 @@
-"""What can be read of the store over HTTP, and in which form?
+"""Serve what is in the store over HTTP: the read API.
 
 Everything a program needs that would otherwise open the store: this process alone may. Results are
 bounded, and streamed where they are large. docs/collector.md describes each address.

@@ -1,4 +1,4 @@
-"""What answers at which address?
+"""Put the web application together: which part answers at which address.
 
 /                  the live page; tells nothing by itself
 /metrics           for Prometheus

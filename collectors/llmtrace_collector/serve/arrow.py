@@ -1,4 +1,4 @@
-"""How do rows and signals come as Arrow, for programs that want columns and not text?
+"""Write rows and signals as Arrow, for programs that want columns and not text.
 
 A stream of record batches whose columns are fixed, so that every answer can be put below another.
 What has no column of its own (an application's attributes) is left out: NDJSON has it.

@@ -1,4 +1,4 @@
-"""Who may ask? Those who show the token, if one is set, at a name this machine is known by.
+"""Authenticate readers: by the token, if one is set, and by the names this machine is known by.
 
 The name is checked because a page of another site, open in a browser here, could otherwise have
 its own name resolve to this machine and read along.

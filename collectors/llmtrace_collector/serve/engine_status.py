@@ -1,4 +1,4 @@
-"""How is each engine and each GPU now, in one line?
+"""The state of each engine and each GPU now, in one line.
 
 Pure: targets' states in, a line for each engine replica out. What is not reported is `None`.
 """

@@ -1,4 +1,4 @@
-"""How is the live view put together, however many look at it?
+"""Put the live view together, once for all who look at it.
 
 Once every two seconds at most: who asks in between gets what the last one got.
 """

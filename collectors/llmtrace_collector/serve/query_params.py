@@ -1,4 +1,4 @@
-"""What does a request to the read API ask for: which time, which requests, how many?"""
+"""Read the parameters of a request to the read API: which time, which requests, how many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses does the read API have? For its own index, and for the documents."""
+"""The addresses of the read API, for its own index and for the documents."""
 
 from __future__ import annotations
 

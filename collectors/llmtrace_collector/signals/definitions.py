@@ -1,4 +1,4 @@
-"""Which signals do all engines, gateways and GPUs come to, and how may each be added up?
+"""The signals of all engines, gateways and GPUs, and how each may be added up.
 
 One table. Profiles say where an engine keeps a signal; everything downstream knows these alone.
 """

@@ -1,4 +1,4 @@
-"""What values does a metrics page hold, read fast enough for thousands of engines?
+"""Parse a metrics page, fast enough for thousands of engines.
 
 A page is nearly the same text each time: only the numbers after the last space move. So a series
 is parsed once, by prometheus_client, and after that known by its text, first at the line where it

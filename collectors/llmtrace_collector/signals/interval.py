@@ -1,4 +1,4 @@
-"""What did an engine do between two readings: its stages' averages, rates and ratios?
+"""Work out what an engine did between two readings: its stages' averages, rates and ratios.
 
 Pure: two readings in, one `Window` for each engine replica out. What was counted before a restart
 is not there after it; then the window begins at the restart. Averages are of the engine's own sums

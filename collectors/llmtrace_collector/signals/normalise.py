@@ -1,4 +1,4 @@
-"""What does an engine's page say in the words every engine shares?
+"""Map an engine's metrics to the signals that every engine shares.
 
 A page and the profiles that know it give a `Reading`: unified signals in base units (seconds,
 ratios of 1, tokens), one series an engine replica, and what is missing with the reason why.

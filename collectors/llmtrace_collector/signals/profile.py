@@ -1,4 +1,4 @@
-"""Where does each engine, gateway and GPU exporter keep which signal?
+"""Read the profiles: where each engine, gateway and GPU exporter keeps which signal.
 
 One YAML file each, in `profiles/`; read here, and checked to the last key when it is loaded.
 """

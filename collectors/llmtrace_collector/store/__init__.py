@@ -1,4 +1,4 @@
-"""Where do spans, rows and signals stay?"""
+"""Store spans, rows and signals."""
 
 from llmtrace_collector.store.open_store import open_store
 from llmtrace_collector.store.protocol import (

@@ -1,4 +1,4 @@
-"""How does the ClickHouse engine run inside this process?
+"""Run the ClickHouse engine inside this process.
 
 By chdb: one folder a process, and one process a folder. A connection is for one thread, and none
 survives a fork, so that each thread that asks gets its own, and a forked child gets an error.

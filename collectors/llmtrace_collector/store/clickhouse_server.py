@@ -1,4 +1,4 @@
-"""How does a ClickHouse server, or a cluster, do what the embedded engine does?
+"""Run the store's SQL on a ClickHouse server or cluster, as on the embedded engine.
 
 Over HTTP, by clickhouse-connect. Others may write into the same tables: an OpenTelemetry Collector,
 another of ours. So what has only just arrived is left for the next run of the join.

@@ -1,4 +1,4 @@
-"""How does a store do what it promises, on any engine that speaks ClickHouse's SQL?"""
+"""Implement a store on any engine that runs ClickHouse's SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does everything in one store get into another, such as from one machine to a server?
+"""Copy everything in one store to another, such as from one machine to a server.
 
 In slices of time, each with a token of its own: a slice that is sent again stores nothing, so that
 a migration which was interrupted is simply started again. What is read meanwhile must not be

@@ -1,4 +1,4 @@
-"""How do the bytes of OTLP become rows of `otel_traces`, without Python looking at a single span?
+"""Turn the bytes of OTLP into rows of `otel_traces` in SQL: Python looks at no span.
 
 ClickHouse reads Protobuf itself: into a table that keeps nothing, whose columns are nested as the
 messages are, and from which a materialised view fills `otel_traces`. That table is as OpenTelemetry's

@@ -1,4 +1,4 @@
-"""What does a store of spans and rows do, whichever engine is behind it?
+"""The protocol of a store of spans and rows, whichever engine is behind it.
 
 Two implementations, one contract: `embedded` runs the ClickHouse engine inside this process,
 `server` speaks to a ClickHouse server. Same tables, same SQL, same tests.

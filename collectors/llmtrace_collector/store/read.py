@@ -1,4 +1,4 @@
-"""What is in the store, as rows and figures that programs outside it understand?
+"""Read the store: rows and figures that programs outside it understand.
 
 Each function asks for a bounded stretch of time, and hands out large answers a page at a time, so
 that reading a day takes no more memory than reading a minute. Rows are as `Row.as_dict` has them.

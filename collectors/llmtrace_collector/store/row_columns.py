@@ -1,4 +1,4 @@
-"""Which columns does a row have in the store, and where in a span is each of them?
+"""The columns of a row in the store, and where in a span each of them is.
 
 One table for all of it: `request_parts` (what one span says of a request) and `requests` (the
 request) have the same columns, and both are made from the names in `llmtrace.semconv.attributes`.

@@ -1,4 +1,4 @@
-"""What does one span tell of a request, and which spans tell anything?
+"""Read off one span what it reports of a request.
 
 A materialised view reads it off every span as it is stored, by any process: a row of llmtrace's
 SDK, an engine's own span, a record of our plugin in vLLM, a gateway's span, a page's beacon, or a

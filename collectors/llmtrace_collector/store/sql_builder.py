@@ -1,4 +1,4 @@
-"""How is a long query written as steps, each of which sees the columns of the one before?"""
+"""Write a long query as steps, each of which sees the columns of the one before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must something be able to do that runs our SQL, and what do its errors mean?
+"""The protocol of what runs our SQL, and the meaning of its errors.
 
 The one seam between a ClickHouse engine in this process and a server: everything above it is the
 same text for both.

@@ -1,4 +1,4 @@
-"""Which tables are there, and which statements make them?
+"""The tables of the store, and the statements that make them.
 
 The same on every engine. On a cluster each table is a replicated one on every node (`…_local`) with
 a distributed one above it; what reads and writes uses the latter by the same names.

@@ -1,4 +1,4 @@
-"""What does the client's side add: the network, retries, and a slow consumer?"""
+"""The board for the client's side: the network, retries, and a slow consumer."""
 
 from __future__ import annotations
 
