@@ -43,6 +43,9 @@ except ImportError as error:
 
 TAG: Final = "llmtrace"
 DATASOURCE: Final = shared.DataSourceRef("prometheus", "${datasource}")
+# Of a graph, however wide the screen: each costs Prometheus as much as the panel that shows one
+# number, and a line does not look different with more.
+MAX_POINTS: Final = 400
 _GRID: Final = 24
 _CAUSE: Final = re.compile(r"(?<!\$)\{(\w+)\}")
 _GREY: Final = "#7B8A9E"
@@ -148,6 +151,10 @@ def _variable(variable: Variable) -> Any:
         .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(model.VariableSort.ALPHABETICAL_ASC)
     )
+    if variable.regex:
+        made.regex(variable.regex)
+    if variable.hidden:
+        made.hide(model.VariableHide.HIDE_VARIABLE)
     if variable.several:
         made.multi(True).include_all(True).all_value(".*")
         made.current(model.VariableOption(selected=True, text="All", value="$__all"))
@@ -213,6 +220,8 @@ def _panel(panel: Panel, runbooks: str | None) -> Any:
     made = _MAKERS[panel.kind](panel)
     made.title(panel.title).description(panel.description).datasource(DATASOURCE)
     made.unit(panel.unit).no_value(panel.empty)
+    if panel.kind in {"timeseries", "heatmap"}:
+        made.max_data_points(MAX_POINTS)
     if panel.decimals is not None:
         made.decimals(panel.decimals)
     if panel.least is not None:

@@ -105,6 +105,8 @@ class Variable:
         query: of Prometheus, as `label_values(...)`.
         choices: values to choose from, where they are not queried; the first is the default.
         several: whether more than one may be chosen, and all of them.
+        regex: of a result of `query_result`, the part that is the value.
+        hidden: it is computed, and not chosen.
     """
 
     name: str
@@ -113,6 +115,8 @@ class Variable:
     query: str = ""
     choices: tuple[str, ...] = ()
     several: bool = True
+    regex: str = ""
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,11 @@ that succeeded (an error after 2 ms is no fast response); outcomes are shown nex
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from llmtrace_dashboards.rules.recording_series import bad_rate, valid_rate
+from llmtrace_dashboards.rules.recording_series import DIMENSIONS, bad_rate, valid_rate
+from llmtrace_dashboards.rules.totals import INTERVAL, TOTALS, Total
 
 RATE: Final = "$__rate_interval"
 RANGE: Final = "$__range"
@@ -29,21 +31,66 @@ ENGINES: Final = 'instance=~"$instance", model=~"$model"'
 INSTANCES: Final = 'instance=~"$instance"'
 
 
-def change(series: str, window: str = RATE, *, before: str = "") -> str:
-    """Ask how much a counter grew: a second, or over a whole window.
+# A label that no series has: it matches a regular expression as the empty text does. All choices
+# put together do match that as long as nothing is chosen, which is `.*`, and as the last variable
+# is `*`: sums over all label sets have been recorded for the whole time shown.
+_NOTHING_CHOSEN: Final = {
+    REQUESTS: 'selection=~"$service$model$route$region-$recorded"',
+    TURNS: 'selection=~"$service$region$agent-$recorded"',
+    TOOLS: 'selection=~"$service$region$tool-$recorded"',
+}
 
-    Args:
-        series: a selector.
-        window: a graph's `RATE`, or `RANGE`.
-        before: as `1d`: a window that lies so far back.
-    """
-    function = "rate" if window == RATE else "increase"
-    return f"{function}({series}[{window}]{_offset(before)})"
+
+_GROWTH: Final = {RATE: "rate", RANGE: "increase"}
 
 
 def total(series: str, *by: str, window: str = RATE, before: str = "") -> str:
-    """Add up how much counters grew, by labels."""
-    return f"sum{_by(by)} ({change(series, window, before=before)})"
+    """Add up how much counters, or recorded rates, grew, by labels: a second, or over a window.
+
+    Reads the sums that are recorded if nothing is chosen at the top of the dashboard, and the
+    series themselves if something is.
+
+    Args:
+        series: a selector.
+        by: labels to keep.
+        window: a graph's `RATE`, or `RANGE`.
+        before: as `1d`: a window that lies so far back.
+    """
+    past = f" offset {before}" if before else ""
+
+    def added(one: str, function: str) -> str:
+        return f"sum{_by(by)} ({function}({one}[{window}]{past}))"
+
+    def recorded(one: str) -> str:
+        if window == RANGE:
+            return added(one, "sum_over_time")
+        return f"sum{_by(by)} ({one}{past})"
+
+    metric, _, where = series.partition("{")
+    is_rate = ":" in metric
+    live = recorded if is_rate else partial(added, function=_GROWTH[window])
+    chosen = next((one for one in _NOTHING_CHOSEN if one in where), None)
+    kept = _recorded(TOTALS.get(metric), where, by)
+    if chosen is None or kept is None:
+        return live(series)
+    unchosen = _NOTHING_CHOSEN[chosen]
+    sums = recorded(f"{kept}{{{where.replace(chosen, unchosen)}")
+    if window == RANGE and not is_rate:
+        sums += f" * scalar(max({INTERVAL}))"
+    something = f"{chosen}, {unchosen.replace('=~', '!~', 1)}"
+    return f"({sums} or {live(series.replace(chosen, something))})"
+
+
+def _recorded(kept: Total | None, where: str, by: tuple[str, ...]) -> str | None:
+    """Name the recorded sum that has all labels of a query; `None` = there is none."""
+    if kept is None or kept.only not in where:
+        return None
+    more = [label for label in by if label not in kept.own]
+    if not more:
+        return kept.name()
+    if more == ["$by"] and set(DIMENSIONS) <= set(kept.by):
+        return kept.name("${by}")
+    return kept.name(more[0]) if len(more) == 1 and more[0] in kept.by else None
 
 
 def quantile(
@@ -133,12 +180,10 @@ def least_within(*by: str, window: str = RATE) -> str:
 
 def _bad_share(slo: str, by: tuple[str, ...], window: str) -> str:
     where = f'{{budget="$budget", {slo}, {REQUESTS}}}'
-
-    def added(series: str) -> str:
-        one = f"{series}{where}"
-        return f"sum{_by(by)} ({one if window == RATE else f'sum_over_time({one}[{window}])'})"
-
-    return f"{added(bad_rate())} / ({added(valid_rate())} > 0)"
+    bad, valid = (
+        total(f"{series}{where}", *by, window=window) for series in (bad_rate(), valid_rate())
+    )
+    return share(bad, valid)
 
 
 def stage_within(window: str = RATE) -> str:
@@ -173,10 +218,6 @@ def or_zero(part: str, whole: str) -> str:
 
 def _by(labels: tuple[str, ...]) -> str:
     return f" by ({', '.join(labels)})" if labels else ""
-
-
-def _offset(before: str) -> str:
-    return f" offset {before}" if before else ""
 
 
 def named(expression: str, name: str, label: str = "stage") -> str:

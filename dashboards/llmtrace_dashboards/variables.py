@@ -9,6 +9,7 @@ from typing import Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, WITHIN
 from llmtrace_dashboards.panels import Annotation, Step, Variable
+from llmtrace_dashboards.rules.totals import INTERVAL
 
 _REQUESTS: Final = "llmtrace_requests_total"
 
@@ -56,6 +57,26 @@ BEFORE: Final = Variable(
     label="Before",
     description="How far back the time lies that the time shown is compared with.",
     choices=("1d", "1h", "3h", "6h", "2d", "1w"),
+)
+
+
+def _recorded(then: str) -> Variable:
+    there = f'label_replace({then}, "recorded", "*", "", "")'
+    return Variable(
+        name="recorded",
+        label="Recorded",
+        description="Whether the recording rules were loaded when the time shown began: then "
+        "panels read recorded sums as long as nothing is chosen.",
+        query=f"query_result({there})",
+        regex='/recorded="(.*?)"/',
+        several=False,
+        hidden=True,
+    )
+
+
+RECORDED: Final = _recorded(f"{INTERVAL} offset $__range")
+RECORDED_BEFORE: Final = _recorded(
+    f"max_over_time(({INTERVAL} offset $before)[2m:1m] offset $__range)"
 )
 ENGINE_MODEL: Final = Variable(
     name="model",

@@ -56,4 +56,5 @@ def _slo(options: argparse.Namespace) -> None:
         collector=options.collector,
         collector_job=options.collector_job,
         out=sys.stdout,
+        warnings=sys.stderr,
     )

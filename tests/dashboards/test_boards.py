@@ -31,6 +31,7 @@ from llmtrace_dashboards.lint.queries import (
     variables,
 )
 from llmtrace_dashboards.rules import recording_series
+from llmtrace_dashboards.rules.totals import INTERVAL, TOTALS
 
 ROOT = Path(__file__).parents[2]
 MADE = dashboards()
@@ -61,7 +62,9 @@ def recorded_names() -> set[str]:
     """Every series a dashboard may take from recording rules."""
     ratios = {recording_series.bad_ratio(window) for window in ("5m", "1h", "6h")}
     rates = {recording_series.bad_rate(), recording_series.valid_rate()}
-    return {*ratios, *rates, recording_series.ALLOWED, recording_series.REMAINING}
+    sums = {total.name(dimension) for total in TOTALS.values() for dimension in ("", *total.by)}
+    others = {recording_series.ALLOWED, recording_series.REMAINING, INTERVAL}
+    return {*ratios, *rates, *sums, *others}
 
 
 @every
@@ -100,6 +103,29 @@ def test_every_name_exists(name: str):
 
     assert asked
     assert asked - known == set()
+
+
+def test_every_sum_that_is_recorded_is_read_by_a_panel():
+    """And each label that a panel matches in it, or keeps of it, is one that it has."""
+    read = set()
+    for made in MADE.values():
+        for values in ({**chosen(made), "by": by} for by in recording_series.DIMENSIONS):
+            for panel in panels(made):
+                for target in targets(panel):
+                    for selected in selectors(parse(expand(target["expr"], values))):
+                        if any(label == "selection" for label, _, _ in selected.matchers):
+                            read.add((selected.metric, selected.matchers))
+    names = {name for name, matchers in read if ("selection", "=~") in {m[:2] for m in matchers}}
+    sums = {
+        total.name(dimension): {*total.own, dimension}
+        for total in TOTALS.values()
+        for dimension in ("", *total.by)
+    }
+
+    assert names == set(sums)
+    for name, matchers in read:
+        if name in sums:
+            assert {label for label, _, _ in matchers} - {"selection"} <= sums[name], name
 
 
 @every

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from llmtrace.budget import Budget
 from llmtrace_dashboards import promql
+from llmtrace_dashboards.lint.queries import expand
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
 from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
 
@@ -34,36 +37,42 @@ def traffic() -> list[dict[str, str]]:
     ]
 
 
-def asked(expression: str) -> str:
-    """Put in what Grafana would: everything chosen, half an hour shown."""
-    for name, value in (("$budget", BUDGET.name), ("$__range", "30m"), ("$__rate_interval", "4m")):
-        expression = expression.replace(name, value)
-    for name in ("service", "model", "route", "region"):
-        expression = expression.replace(f"${name}", ".*")
-    return expression
+def asked(expression: str, **chosen: str) -> str:
+    """Put in what Grafana would: half an hour shown, and nothing chosen but what is given."""
+    values = {
+        "budget": BUDGET.name, "__range": "30m", "__rate_interval": "4m", "recorded": "*",
+        **dict.fromkeys(("service", "model", "route", "region", "agent", "tool"), ".*"),
+        **chosen,
+    }  # fmt: skip
+    return expand(expression, values)
 
 
-def test_shares_within_budget_are_those_of_the_alerts(tmp_path):
+@pytest.mark.parametrize("recorded", ["*", ""])
+def test_shares_within_budget_are_those_of_the_alerts(tmp_path, recorded):
     """A request without a figure is in no share of it; another route's in none of this budget.
 
     Where everything fails the share is 0, and not missing.
     """
+
+    def share(expression: str) -> str:
+        return asked(expression, recorded=recorded)
+
     rules = as_yaml(rule_files([BUDGET], RuleSettings(interval="1m"))["recording.yaml"])
     by_model = {f'{{model="{name}"}}': 1.0 for name in ("chat", "nousage", "embed")}
 
     outcome_of(
         tmp_path, {"recording.yaml": rules}, traffic(), "59m", every="1m",
         expected=[
-            (asked(promql.within("tpot", "model", window=promql.RANGE)), {'{model="chat"}': 1.0}),
+            (share(promql.within("tpot", "model", window=promql.RANGE)), {'{model="chat"}': 1.0}),
             (
-                asked(promql.within("ttft", "model", window=promql.RANGE)),
+                share(promql.within("ttft", "model", window=promql.RANGE)),
                 {'{model="chat"}': 1.0, '{model="nousage"}': 1.0},
             ),
-            (asked(promql.within("total", window=promql.RANGE)), {"{}": 1.0}),
-            (asked(promql.within("total")), {"{}": 1.0}),
-            (asked(f'{promql.within("availability", window=promql.RANGE)} < 0.8'), {"{}": 0.75}),
+            (share(promql.within("total", window=promql.RANGE)), {"{}": 1.0}),
+            (share(promql.within("total")), {"{}": 1.0}),
+            (share(f'{promql.within("availability", window=promql.RANGE)} < 0.8'), {"{}": 0.75}),
             (
-                asked(promql.least_within("model", window=promql.RANGE)),
+                share(promql.least_within("model", window=promql.RANGE)),
                 {**by_model, '{model="dead"}': 0.0},
             ),
         ],
@@ -92,5 +101,67 @@ def test_a_stage_is_held_against_the_bound_its_limit_became(tmp_path):
 
     outcome_of(
         tmp_path, {}, [*limits, *counted], "59m", every="1m",
-        expected=[(asked(promql.stage_within(promql.RANGE)), {'{stage="render"}': 0.8})],
+        expected=[
+            (asked(promql.stage_within(promql.RANGE), recorded=""), {'{stage="render"}': 0.8}),
+        ],
+    )  # fmt: skip
+
+
+def test_sums_that_are_recorded_come_to_what_is_added_up(tmp_path):
+    """A percentile, a count, a mean and a rate: over a window, now and before, and by label."""
+    made = [
+        *requests({0.3: HOUR, 1.7: [(60, 20.0)]}, model="one", edges=(0.5, 1.0, 2.5)),
+        *requests({0.3: HOUR}, model="two", edges=(0.5, 1.0, 2.5)),
+        *requests([(60, 6.0)], outcome="error", first_content=False, edges=(0.5,)),
+    ]
+    rules = as_yaml(rule_files([BUDGET], RuleSettings(interval="1m"))["recording.yaml"])
+    counted = f"llmtrace_requests_total{{{promql.REQUESTS}}}"
+    window = promql.RANGE
+    e2e = "llmtrace_e2e_seconds"
+
+    def both(expression: str, value: float, labels: str = "{}") -> tuple[str, dict[str, float]]:
+        """Round, and hold what was recorded against what is added up."""
+        recorded, live = (asked(expression, recorded=one) for one in ("*", ""))
+        assert recorded != live
+        either = f"round({recorded}, 0.001) == round({live}, 0.001)"
+        return either, {labels: value}
+
+    outcome_of(
+        tmp_path, {"recording.yaml": rules}, made, "59m", every="1m",
+        expected=[
+            both(promql.quantile(0.95, e2e, window=window), 1.975),
+            both(promql.quantile(0.95, e2e, window=window, before="10m"), 1.975),
+            both(promql.quantile(0.5, e2e), 0.292),
+            # A window holds one sample more than its length, where it begins with one.
+            (
+                " / ".join(
+                    asked(promql.total(counted, window=window), recorded=one) for one in ("*", "")
+                ),
+                {"{}": 31 / 30},
+            ),
+            both(promql.total(counted), 2.433),
+            both(promql.mean(e2e), 0.5),
+            both(
+                f'{promql.quantile(0.95, e2e, "model", window=window)} > 1', 2.2, '{model="one"}'
+            ),
+        ],
+    )  # fmt: skip
+
+
+def test_what_is_chosen_is_added_up_from_its_own_series(tmp_path):
+    """A sum over all models says nothing of one of them."""
+    made = [
+        *requests(HOUR, model="one", edges=(0.5, 1.0)),
+        *requests({0.9: HOUR}, model="two", edges=(0.5, 1.0)),
+    ]
+    rules = as_yaml(rule_files([BUDGET], RuleSettings(interval="1m"))["recording.yaml"])
+    p95 = promql.quantile(0.95, "llmtrace_e2e_seconds", window=promql.RANGE)
+
+    outcome_of(
+        tmp_path, {"recording.yaml": rules}, made, "59m", every="1m",
+        expected=[
+            (asked(p95, model="one"), {"{}": 0.475}),
+            (asked(p95, model="(one|three)"), {"{}": 0.475}),
+            (asked(f"{p95} < 1 > 0.9"), {"{}": 0.95}),
+        ],
     )  # fmt: skip

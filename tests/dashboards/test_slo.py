@@ -19,6 +19,7 @@ from llmtrace.cli import main
 from llmtrace.errors import ConfigError
 from llmtrace_dashboards.rules.burn_rate import LADDER, RuleSettings, Window, seconds
 from llmtrace_dashboards.rules.command import made_from
+from llmtrace_dashboards.rules.recording_series import ALLOWED
 from llmtrace_dashboards.rules.slo import bound, matcher, plain, slos
 from llmtrace_dashboards.rules.sloth import dns_name, openslo, sloth
 
@@ -327,6 +328,51 @@ def test_files_are_written_or_printed(tmp_path, capsys):
     assert main([*arguments, *links]) == 0
     printed = list(yaml.safe_load_all(io.StringIO(capsys.readouterr().out)))
     assert printed[1] == yaml.safe_load(written)
+
+
+def test_a_median_is_counted_and_does_not_keep_the_others_from_alerts(tmp_path, capsys):
+    """The rest of its file has its rules; what has no alert is named."""
+    file = tmp_path / "budgets.yaml"
+    file.write_text(
+        "budgets:\n"
+        "- {name: chat, ttft: 1s, availability: 99%, route: chat}\n"
+        "- {name: half, total: 2s, ttft: 1s, objective: p50, availability: 99%, route: batch}\n"
+        "- {name: quick, total: 1s, route: quick}\n"
+    )
+
+    assert main(["slo", "rules", "--budget", str(file), "--out", str(tmp_path)]) == 0
+    warnings = capsys.readouterr().err.splitlines()
+    rules = {
+        name: [
+            rule
+            for group in yaml.safe_load((tmp_path / f"{name}.yaml").read_text())["groups"]
+            for rule in group["rules"]
+        ]
+        for name in ("recording", "alerts")
+    }
+    burning = {
+        (rule["labels"]["budget"], rule["labels"]["slo"])
+        for rule in rules["alerts"]
+        if rule["alert"].endswith("BudgetBurn")
+    }
+    promised = {
+        (rule["labels"]["budget"], rule["labels"]["slo"]): float(rule["expr"][7:-1])
+        for rule in rules["recording"]
+        if rule["record"] == ALLOWED
+    }
+
+    assert burning == {
+        ("chat", "ttft"), ("chat", "availability"), ("half", "availability"), ("quick", "e2e"),
+    }  # fmt: skip
+    assert promised == {
+        ("chat", "ttft"): 0.05, ("chat", "availability"): 0.01, ("half", "e2e"): 0.5,
+        ("half", "ttft"): 0.5, ("half", "availability"): 0.01, ("quick", "e2e"): 0.05,
+    }  # fmt: skip
+    assert len(warnings) == 2
+    assert "warning: budget half: with an objective of 50 % for e2e, ttft" in warnings[0]
+    assert "warning: budget quick: sets no availability" in warnings[1]
+    assert main(["slo", "sloth", "--budget", str(file)]) == 0
+    assert "objective: 50" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,35 @@ def _lines(start: int, *, bad: bool) -> Iterator[str]:
     sink.close()
 
 
+def pages(seconds: int = 3600) -> Iterator[tuple[str, str, Mapping[str, str], float]]:
+    """Yield the samples of two pages after one kind of request was made for a while.
+
+    Yields:
+        The job (`app` or `collector`), the series' name and labels, and its value.
+    """
+    draws = random.Random(20261122)
+    registry, collector = CollectorRegistry(), CollectorRegistry()
+    sink = PrometheusSink(
+        registry=registry,
+        thresholds_s=DEFAULT.thresholds_s(),
+        budget_seconds=DEFAULT.allocations_s(),
+    )
+    fleet = Fleet(draws)
+    collector.register(TargetMetrics(fleet.states))
+    for at in range(0, seconds, STEP):
+        for _ in range(int(KINDS[0].per_s * STEP)):
+            sink.write(_request(draws, KINDS[0], END + at, 0.1))
+        sink.write(_turn(draws, END + at))
+        for span in _tools(draws, END + at, 0.1):
+            sink.write(span)
+        fleet.step(0.1, failing=False)
+    for job, where in (("app", registry), ("collector", collector)):
+        for metric in where.collect():
+            for sample in metric.samples:
+                yield job, sample.name, sample.labels, sample.value
+    sink.close()
+
+
 def _illness(at: int) -> float:
     """How bad things are, 0 to 1: it comes in ten minutes and goes in five."""
     if not _FROM <= at <= _TO:

@@ -20,7 +20,16 @@ from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, either, limit, named, quantile, within
 from llmtrace_dashboards.rules.burn_rate import LADDER
 from llmtrace_dashboards.rules.recording_series import ALLOWED, REMAINING, bad_ratio
-from llmtrace_dashboards.variables import BAD, COMPARED, GOOD, LEFT, MARKS, REQUESTS, USED
+from llmtrace_dashboards.variables import (
+    BAD,
+    COMPARED,
+    GOOD,
+    LEFT,
+    MARKS,
+    RECORDED,
+    REQUESTS,
+    USED,
+)
 from llmtrace_dashboards.variables import BUDGET as BUDGET_CHOICE
 
 _METRICS: Final = (
@@ -328,6 +337,6 @@ BUDGET: Final = Board(
     title="llmtrace / Latency budget",
     description="Are we within the latency budget, and which stage eats it?",
     rows=(_QUESTION, _EATEN, _LIMITS, _BURN, _COMPARED),
-    variables=(BUDGET_CHOICE, *REQUESTS, COMPARED),
+    variables=(BUDGET_CHOICE, *REQUESTS, COMPARED, RECORDED),
     annotations=MARKS,
 )

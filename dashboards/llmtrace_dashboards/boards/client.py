@@ -15,8 +15,8 @@ from llmtrace_dashboards.boards.shared_panels import (
     heat,
 )
 from llmtrace_dashboards.panels import Board, Panel, Query, Row
-from llmtrace_dashboards.promql import SUCCEEDED, change, quantile, total
-from llmtrace_dashboards.variables import MARKS, REQUESTS
+from llmtrace_dashboards.promql import SUCCEEDED, quantile, total
+from llmtrace_dashboards.variables import MARKS, RECORDED, REQUESTS
 
 _STAGE: Final = "llmtrace_stage_duration_seconds"
 _GAP: Final = "llmtrace_inter_chunk_gap_seconds"
@@ -191,7 +191,7 @@ _ENDS: Final = Row(
             "the application; they may make these pages incomplete.",
             queries=(
                 Query(
-                    expr=f"sum by (kind) ({change('llmtrace_internal_errors_total')}) > 0",
+                    expr=f"{total('llmtrace_internal_errors_total', 'kind')} > 0",
                     legend="{{kind}}",
                 ),
             ),
@@ -209,6 +209,6 @@ CLIENT: Final = Board(
     title="llmtrace / Client and render",
     description="What does the client's side add: network, retries, a slow consumer?",
     rows=(_READER, _NETWORK, _ENDS),
-    variables=REQUESTS,
+    variables=(*REQUESTS, RECORDED),
     annotations=MARKS,
 )

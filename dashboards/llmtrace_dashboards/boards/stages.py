@@ -20,7 +20,7 @@ from llmtrace_dashboards.boards.shared_panels import (
 )
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row, Step, Variable
 from llmtrace_dashboards.promql import RANGE, SUCCEEDED, mean, quantile, total
-from llmtrace_dashboards.variables import MARKS, REQUESTS
+from llmtrace_dashboards.variables import MARKS, RECORDED, REQUESTS
 
 _STAGE: Final = "llmtrace_stage_duration_seconds"
 _FRACTION: Final = "percentunit"
@@ -83,12 +83,48 @@ _TIME: Final = Row(
     ),
 )
 
+
+def _share_of(metric: str) -> str:
+    requests = total(f"llmtrace_requests_total{{{SUCCEEDED}}}")
+    return promql.share(total(f"{metric}{{{SUCCEEDED}}}"), requests)
+
+
 _OUTCOMES: Final = Row(
     "How did requests end?",
     (
         replace(RATE, width=9, height=7),
         replace(OUTCOMES, width=9, height=7),
         replace(NOT_SUCCEEDED, width=6, height=7),
+        Panel(
+            kind="timeseries",
+            title="Answered by a response cache",
+            description="Share of the requests that succeeded whose response came from a cache, "
+            "where a gateway or server reports that. A fall makes every percentile worse while "
+            "each request that misses is as fast as before: ask why it misses.",
+            queries=(Query(expr=_share_of("llmtrace_cache_hits_total"), legend="hits"),),
+            unit=_FRACTION,
+            decimals=1,
+            empty=NO_REQUESTS,
+            least=0,
+            most=1,
+            height=6,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Streamed",
+            description="Share of the requests that succeeded whose response came as a stream. A "
+            "response that is not streamed shows nothing before its end: a fall is a longer wait "
+            "for the first content, which no histogram of TTFT has.",
+            queries=(
+                Query(expr=_share_of("llmtrace_streamed_requests_total"), legend="streamed"),
+            ),
+            unit=_FRACTION,
+            decimals=1,
+            empty=NO_REQUESTS,
+            least=0,
+            most=1,
+            height=6,
+        ),
     ),
 )
 
@@ -173,8 +209,13 @@ _SOURCES: Final = Row(
             "scrape and `client_bound` a bound: both are approximate.",
             queries=(
                 Query(
-                    expr=f"sum by (stage, source) "
-                    f"(increase(llmtrace_stage_source_total{{{SUCCEEDED}}}[{RANGE}])) > 0",
+                    expr=total(
+                        f"llmtrace_stage_source_total{{{SUCCEEDED}}}",
+                        "stage",
+                        "source",
+                        window=RANGE,
+                    )
+                    + " > 0",
                     instant=True,
                     form="table",
                 ),
@@ -233,6 +274,7 @@ STAGES: Final = Board(
             description="Whose spread is shown.",
             choices=("queue", *(stage for stage in STAGE_COLOURS if stage != "queue")),
         ),
+        RECORDED,
     ),
     annotations=MARKS,
 )

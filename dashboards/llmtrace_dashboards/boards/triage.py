@@ -20,12 +20,11 @@ from llmtrace_dashboards.promql import (
     RANGE,
     SUCCEEDED,
     anatomy,
-    change,
     named,
     quantile,
     total,
 )
-from llmtrace_dashboards.variables import BEFORE, FULL, INSTANCE, MARKS, REQUESTS
+from llmtrace_dashboards.variables import BEFORE, FULL, INSTANCE, MARKS, RECORDED_BEFORE, REQUESTS
 
 _E2E: Final = "llmtrace_e2e_seconds"
 _TTFT: Final = "llmtrace_ttft_seconds"
@@ -352,7 +351,7 @@ _WHO: Final = Row(
             "the cause; those that follow are its consequences.",
             queries=(
                 Query(
-                    expr=f"sum by (stage) ({change(_WAITS)}) / on () group_left () "
+                    expr=f"{total(_WAITS, 'stage')} / on () group_left () "
                     f"{total(f'llmtrace_requests_total{{{SUCCEEDED}}}')}",
                     legend="{{stage}}",
                 ),
@@ -392,6 +391,6 @@ TRIAGE: Final = Board(
     title="llmtrace / Triage",
     description="A p95 moved: which stage, where, and what next?",
     rows=(_WHAT_MOVED, _WHO, _NEXT),
-    variables=(*REQUESTS, INSTANCE, BEFORE),
+    variables=(*REQUESTS, INSTANCE, BEFORE, RECORDED_BEFORE),
     annotations=MARKS,
 )

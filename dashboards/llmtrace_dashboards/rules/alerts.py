@@ -72,10 +72,11 @@ class Alert:
 
 
 def burning(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
-    """Yield the burn-rate alerts of every promised SLO: a rule for each rung of the ladder."""
+    """Yield the burn-rate alerts of the SLOs that have any: a rule for each rung of the ladder."""
     for slo in slos:
-        for window in settings.ladder:
-            yield _burn(slo, window, settings)
+        if slo.alerts:
+            for window in settings.ladder:
+                yield _burn(slo, window, settings)
 
 
 def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:

@@ -11,7 +11,7 @@ from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.errors import ConfigError, SourceError, explain_error
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
 from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
-from llmtrace_dashboards.rules.slo import slos
+from llmtrace_dashboards.rules.slo import promised, slos, unalerted
 from llmtrace_dashboards.rules.sloth import openslo, sloth
 
 What = Literal["rules", "sloth", "openslo"]
@@ -21,6 +21,7 @@ def run(
     what: What,
     *,
     out: TextIO,
+    warnings: TextIO,
     budget: Path | None = None,
     folder: Path | None = None,
     grafana: str | None = None,
@@ -29,6 +30,8 @@ def run(
     collector_job: str | None = None,
 ) -> None:
     """Print the files made from a budget, or write them into a folder.
+
+    What a budget leaves without an alert is written to `warnings`.
 
     Raises:
         ConfigError: the budget or an option is wrong.
@@ -46,6 +49,8 @@ def run(
     )
     named = "" if budget is None else f" --budget {budget.name}"
     made = made_from(what, budgets, settings, f"Made by `llmtrace slo {what}{named}`.")
+    for sentence in unalerted(budgets):
+        print(f"llmtrace: warning: {sentence}", file=warnings)
     if folder is None:
         print("---\n".join(made.values()), end="", file=out)
         return
@@ -63,11 +68,11 @@ def made_from(what: What, budgets: Budgets, settings: RuleSettings, remark: str)
     if what == "rules":
         files: dict[str, Any] = dict(rule_files(budgets, settings))
     else:
-        promised = slos(budgets)
+        alerting = slos(budgets)
         files = (
-            dict(sloth(promised, settings))
+            dict(sloth(alerting, settings))
             if what == "sloth"
-            else {"openslo.yaml": openslo(promised, settings)}
+            else {"openslo.yaml": openslo(promised(budgets), settings)}
         )
     return {name: as_yaml(content, remark) for name, content in files.items()}
 

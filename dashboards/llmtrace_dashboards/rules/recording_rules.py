@@ -27,7 +27,8 @@ from llmtrace_dashboards.rules.recording_series import (
     valid_rate,
     valid_total,
 )
-from llmtrace_dashboards.rules.slo import Slo, counted, quoted, slos
+from llmtrace_dashboards.rules.slo import Slo, counted, promised, quoted, slos
+from llmtrace_dashboards.rules.totals import totals
 
 _SUM: Final = "sum by (budget, slo)"
 
@@ -42,7 +43,7 @@ def rule_files(
     """
     settings = settings or RuleSettings()
     budgets = tuple(budgets)
-    promised = slos(budgets)
+    slos(budgets)
     return {
         "recording.yaml": {"groups": list(_recording(counted(budgets), settings))},
         "alerts.yaml": {
@@ -50,7 +51,7 @@ def rule_files(
                 {
                     "name": "llmtrace-alerts",
                     "interval": settings.interval,
-                    "rules": [alert.as_rule() for alert in alerts(promised, settings)],
+                    "rules": [alert.as_rule() for alert in alerts(promised(budgets), settings)],
                 }
             ]
         },
@@ -61,6 +62,8 @@ def _recording(of: Sequence[Slo], settings: RuleSettings) -> Iterator[dict[str, 
     # The long windows are sums over what was recorded before them.
     yield _group("llmtrace-slo", settings.interval, (*_of_each(of, settings), *_of_all(settings)))
     yield _group("llmtrace-slo-period", settings.period_interval, _over_the_period(settings))
+    sums = totals(settings.base, seconds(settings.interval))
+    yield _group("llmtrace-totals", settings.interval, sums)
 
 
 def _group(name: str, interval: str, rules: Iterable[Recorded]) -> dict[str, Any]:

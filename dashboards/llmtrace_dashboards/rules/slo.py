@@ -10,7 +10,7 @@ the availability's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -57,6 +57,11 @@ class Slo:
     def allowed(self) -> float:
         """The share of the valid requests that may be bad; all of them if nothing is promised."""
         return 1.0 if self.objective is None else round(1 - self.objective, 9)
+
+    @property
+    def alerts(self) -> bool:
+        """Whether an alert can be made of it: with a p50 half of the requests may be bad."""
+        return self.objective is not None and self.objective >= MIN_OBJECTIVE
 
     @property
     def promise(self) -> str:
@@ -132,33 +137,44 @@ def _sum(rates: str, by: Sequence[str]) -> str:
     return f"sum{kept}({rates})"
 
 
-def slos(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
-    """Return the SLOs that budgets come to.
+def promised(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
+    """Return what budgets promise, also what leaves too much room for an alert.
 
     Raises:
-        ConfigError: there is none; or an objective leaves too much room for an alert to mean
+        ConfigError: a name cannot stand in the texts of alerts.
+    """
+    return tuple(slo for budget in budgets for slo in _of(budget))
+
+
+def slos(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
+    """Return the SLOs that budgets come to and that alerts can be made of.
+
+    Raises:
+        ConfigError: there is none; or each objective leaves too much room for an alert to mean
             anything.
     """
-    found = tuple(slo for budget in budgets for slo in _of(budget))
+    found = promised(budgets)
     if not found:
         raise ConfigError(
             "no budget sets total, ttft, tpot or availability: there is nothing to alert on"
         )
-    return found
+    alerting = tuple(slo for slo in found if slo.alerts)
+    if not alerting:
+        raise ConfigError("; ".join(map(_too_much_room, found)))
+    return alerting
 
 
 def counted(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
-    """Return the SLOs of budgets, and the availability of those that do not promise one.
+    """Return what budgets promise, and the availability of those that do not promise one.
 
     Dashboards show how many requests failed whatever a budget promises.
 
     Raises:
-        ConfigError: as `slos`.
+        ConfigError: as `promised`.
     """
     budgets = tuple(budgets)
-    promised = slos(budgets)
     return (
-        *promised,
+        *promised(budgets),
         *(
             Slo(budget.name, "availability", None, None, budget.model, budget.route)
             for budget in budgets
@@ -167,7 +183,35 @@ def counted(budgets: Iterable[Budget]) -> tuple[Slo, ...]:
     )
 
 
-def _of(budget: Budget) -> Iterable[Slo]:
+def unalerted(budgets: Iterable[Budget]) -> Iterator[str]:
+    """Yield a sentence for each thing that a budget leaves without an alert.
+
+    Raises:
+        ConfigError: as `promised`.
+    """
+    for budget in budgets:
+        silent = [slo for slo in _of(budget) if not slo.alerts]
+        for allowed in dict.fromkeys(slo.allowed for slo in silent):
+            same = [slo for slo in silent if slo.allowed == allowed]
+            yield f"{_too_much_room(*same)}; without an alert, it is counted all the same"
+        if budget.availability is None:
+            yield (
+                f"budget {budget.name}: sets no availability: no alert fires on failures that are "
+                "quick (docs/alerts.md)"
+            )
+
+
+def _too_much_room(*slos: Slo) -> str:
+    allowed = f"{100 * slos[0].allowed:g} %"
+    names = ", ".join(slo.name for slo in slos)
+    return (
+        f"budget {slos[0].budget}: with an objective of {100 - 100 * slos[0].allowed:g} % for "
+        f"{names} {allowed} of the requests may miss it, and no alert means anything; write p90 "
+        "or more (docs/alerts.md)"
+    )
+
+
+def _of(budget: Budget) -> Iterator[Slo]:
     for text in (budget.name, *budget.model, *budget.route):
         if "{{" in text:
             raise ConfigError(
@@ -180,19 +224,13 @@ def _of(budget: Budget) -> Iterable[Slo]:
         "tpot": budget.tpot_s,
         "turn_ttft": budget.turn_ttft_s,
     }
-    wanted = [(name, budget.objective, limit) for name, limit in limits.items() if limit]
-    promised: list[tuple[SloName, float, float | None]] = [*wanted]
+    for name, limit in limits.items():
+        if limit:
+            models = () if name == "turn_ttft" else budget.model  # a turn may call several
+            yield Slo(budget.name, name, budget.objective, limit, models, budget.route)
     if budget.availability is not None:
-        promised.append(("availability", budget.availability, None))
-    for name, objective, limit in promised:
-        if objective < MIN_OBJECTIVE:
-            raise ConfigError(
-                f"budget {budget.name}: with an objective of {100 * objective:g} % for {name} "
-                f"{100 - 100 * objective:g} % of the requests may miss it, and no alert means "
-                "anything; write p90 or more (docs/alerts.md)"
-            )
-        models = () if name == "turn_ttft" else budget.model  # a turn may call several
-        yield Slo(budget.name, name, objective, limit, models, budget.route)
+        objective = budget.availability
+        yield Slo(budget.name, "availability", objective, None, budget.model, budget.route)
 
 
 def bound(seconds: float) -> str:

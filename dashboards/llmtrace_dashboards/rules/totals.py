@@ -1,0 +1,135 @@
+"""Record the sums that panels read as long as nothing is chosen at the top of a dashboard.
+
+With hundreds of label sets, a histogram's buckets are tens of thousands of series, and a graph
+that adds them up at each of its points takes Prometheus many seconds. The sums over all label
+sets are a few hundred series. What is chosen by model, route, service or region is still added up
+from the metrics themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from llmtrace_dashboards.rules.recording_series import (
+    BASE,
+    DIMENSIONS,
+    Recorded,
+    bad_rate,
+    valid_rate,
+)
+
+# How often recorded series get a sample, in seconds: exists as long as the rules are loaded.
+INTERVAL: Final = "llmtrace_recording_interval_seconds"
+_SUCCEEDED: Final = 'outcome="success"'
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """A metric whose sum over all label sets is recorded.
+
+    Attributes:
+        metric: a counter, a series of a histogram, or a recorded rate.
+        own: the labels that are kept.
+        by: labels by each of which, one at a time, it is recorded as well.
+        only: matchers of what is recorded; empty = everything.
+    """
+
+    metric: str
+    own: tuple[str, ...]
+    by: tuple[str, ...] = ()
+    only: str = ""
+
+    def name(self, dimension: str = "", base: str = BASE) -> str:
+        """Name the recorded series, by one more label or by none.
+
+        Example:
+            >>> TOTALS["llmtrace_requests_total"].name("model")
+            'model_outcome:llmtrace_requests:rate5m'
+        """
+        level = "_".join(filter(None, (dimension, *self.own)))
+        _, _, plain = self.metric.removesuffix(f":rate{BASE}").rpartition(":")
+        return f"{level}:{plain.removesuffix('_total')}:rate{base}"
+
+    def rules(self, base: str) -> Iterator[Recorded]:
+        """Yield the rules that record it, over windows of `base`."""
+        rate = self.metric.removesuffix(BASE) + base
+        # The sum of a recorded rate is recorded with it: longer windows are made of that.
+        for dimension in self.by if self.recorded else ("", *self.by):
+            named = 'tenant!=""' if dimension == "tenant" else ""
+            where = ", ".join(filter(None, (self.only, named)))
+            matchers = f"{{{where}}}" if where else ""
+            each = (
+                f"{rate}{matchers}" if self.recorded else f"rate({self.metric}{matchers}[{base}])"
+            )
+            labels = ", ".join(filter(None, (dimension, *self.own)))
+            words = f"Of all label sets, by {labels}."
+            yield Recorded(self.name(dimension, base), f"sum by ({labels}) ({each})", words)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it is a recorded rate, and not a counter."""
+        return ":" in self.metric
+
+
+def _counters(own: Sequence[str], *metrics: str, only: str = "") -> Iterator[Total]:
+    for metric in metrics:
+        yield Total(metric, ("outcome", *own), only=only)
+
+
+_ALL: Final = (
+    Total("llmtrace_requests_total", ("outcome",), (*DIMENSIONS, "tenant")),
+    Total("llmtrace_e2e_seconds_bucket", ("outcome", "le"), (*DIMENSIONS, "tenant"), _SUCCEEDED),
+    Total("llmtrace_ttft_seconds_bucket", ("outcome", "le"), DIMENSIONS, _SUCCEEDED),
+    Total("llmtrace_tpot_seconds_bucket", ("outcome", "le"), DIMENSIONS, _SUCCEEDED),
+    *_counters(
+        (),
+        "llmtrace_e2e_seconds_sum",
+        "llmtrace_e2e_seconds_count",
+        "llmtrace_inter_chunk_gap_seconds_count",
+        "llmtrace_retries_total",
+        "llmtrace_cache_hits_total",
+        "llmtrace_streamed_requests_total",
+    ),
+    *_counters(("le",), "llmtrace_inter_chunk_gap_seconds_bucket", only=_SUCCEEDED),
+    *_counters(("phase",), "llmtrace_network_phase_seconds_total"),
+    *_counters(("type",), "llmtrace_tokens_total"),
+    *_counters(
+        ("stage",),
+        "llmtrace_stage_duration_seconds_sum",
+        "llmtrace_stage_duration_seconds_count",
+        "llmtrace_stage_unknown_total",
+        only=_SUCCEEDED,
+    ),
+    *_counters(("stage", "source"), "llmtrace_stage_source_total", only=_SUCCEEDED),
+    *_counters(("stage", "le"), "llmtrace_stage_duration_seconds_bucket", only=_SUCCEEDED),
+    *_counters(("stage", "over", "le"), "llmtrace_anatomy_seconds_total", only=_SUCCEEDED),
+    *_counters(("agent",), "llmtrace_turn_duration_seconds_count"),
+    *_counters(("agent", "le"), "llmtrace_turn_duration_seconds_bucket", only=_SUCCEEDED),
+    *_counters(
+        ("agent",),
+        "llmtrace_turn_tool_serial_loss_seconds_sum",
+        "llmtrace_turn_tool_serial_loss_seconds_count",
+        only=_SUCCEEDED,
+    ),
+    *_counters(
+        ("tool",), "llmtrace_tool_duration_seconds_sum", "llmtrace_tool_duration_seconds_count"
+    ),
+    *_counters(("tool", "le"), "llmtrace_tool_duration_seconds_bucket", only=_SUCCEEDED),
+    Total(bad_rate(), ("budget", "slo"), DIMENSIONS),
+    Total(valid_rate(), ("budget", "slo"), DIMENSIONS),
+)
+TOTALS: Final = {total.metric: total for total in _ALL}
+
+
+def totals(base: str, interval_s: float) -> Iterator[Recorded]:
+    """Yield all rules that record sums over label sets.
+
+    Args:
+        base: what the rates are over.
+        interval_s: how often the rules are evaluated.
+    """
+    for total in _ALL:
+        yield from total.rules(base)
+    yield Recorded(INTERVAL, f"vector({interval_s:g})", "How often all of these are recorded.")
