@@ -23,7 +23,7 @@ from starlette.routing import Mount, Route
 from llmtrace_collector.receive import HttpServer, ReceiveLimits
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.serve.app import make_app
-from llmtrace_collector.serve.live_model import SlowRow
+from llmtrace_collector.serve.live_model import SlowRow, Window
 from tests.collector.serve.views import NOW, empty, view
 
 from . import chromium
@@ -173,6 +173,25 @@ def test_nothing_yet(browser: chromium.Chromium) -> None:
             "['now', 'hour', 'slowest', 'engines'].every(id => document.getElementById(id).hidden)"
         )
         assert tab.evaluate(hidden)
+        assert tab.said == []
+        tab.close()
+
+
+def test_five_minutes_without_a_request(browser: chromium.Chromium) -> None:
+    """The section stays and says so; its table, and the stages of before, do not."""
+    shown = Shown()
+    with serving(shown) as url:
+        tab = open_tab(browser, url)
+        assert "over 150" in text(tab, "#now")
+        shown.live = view(window=Window(300, 0, 0, {}), stages=(), metrics=()).as_json()
+        tab.evaluate("refresh()")
+        wait_for(tab, "document.querySelector('#now table').hidden")
+        keep(tab, "quiet")
+
+        assert not tab.evaluate("document.querySelector('#now').hidden")
+        assert text(tab, "#now").split("\n")[0] == "Stages now no request in the last 5 minutes"
+        assert "over 150" not in text(tab, "#now")
+        assert text(tab, "#hour").startswith("The last hour")
         assert tab.said == []
         tab.close()
 
