@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from llmtrace_dashboards.rules.recording_series import DIMENSIONS, bad_rate, valid_rate
-from llmtrace_dashboards.rules.totals import INTERVAL, TOTALS, Total
+from llmtrace_dashboards.rules.totals import INTERVAL, P95S, TOTALS, Total, p95_of
 
 RATE: Final = "$__rate_interval"
 RANGE: Final = "$__range"
@@ -38,9 +38,11 @@ _NOTHING_CHOSEN: Final = {
     REQUESTS: 'selection=~"$service$model$route$region-$recorded"',
     TURNS: 'selection=~"$service$region$agent-$recorded"',
     TOOLS: 'selection=~"$service$region$tool-$recorded"',
+    ENGINES: 'selection=~"$instance$model-$recorded"',
 }
 
 
+_RECORDED_Q: Final = 0.95
 _GROWTH: Final = {RATE: "rate", RANGE: "increase"}
 
 
@@ -96,7 +98,14 @@ def _recorded(kept: Total | None, where: str, by: tuple[str, ...]) -> str | None
 def quantile(
     q: float, metric: str, *by: str, where: str = SUCCEEDED, window: str = RATE, before: str = ""
 ) -> str:
-    """Ask for a quantile of a histogram, by labels."""
+    """Ask for a quantile of a histogram, by labels: the one that is recorded, if there is one."""
+    of_graph = (q, window, before) == (_RECORDED_Q, RATE, "")
+    chosen = next((one for one in _NOTHING_CHOSEN if one in where), None)
+    if of_graph and chosen is not None and metric in P95S and by == P95S[metric][:1]:
+        unchosen = _NOTHING_CHOSEN[chosen]
+        rest = where.replace(chosen, f"{chosen}, {unchosen.replace('=~', '!~', 1)}")
+        buckets = f"sum by (le, {', '.join(by)}) (rate({metric}_bucket{{{rest}}}[{window}]))"
+        return f"({p95_of(metric)}{{{unchosen}}} or histogram_quantile({q:g}, {buckets}))"
     buckets = total(f"{metric}_bucket{{{where}}}", "le", *by, window=window, before=before)
     return f"histogram_quantile({q:g}, {buckets})"
 

@@ -21,7 +21,7 @@ from llmtrace_dashboards.rules.recording_series import (
     bad_ratio,
     valid_rate,
 )
-from llmtrace_dashboards.rules.totals import INTERVAL, TOTALS, Total
+from llmtrace_dashboards.rules.totals import INTERVAL, P95S, TOTALS, Total, p95_of
 from tests.real import history
 
 END: Final = 1_760_000_400  # a whole hour, long ago
@@ -143,7 +143,20 @@ def _series(fleet: Fleet) -> _Series:
         for window in ("5m", "1h", "6h"):
             made.record(bad_ratio(window), labels, 0.02)
     made.record(INTERVAL, {}, RECORDED_S)
+    _percentiles(made, fleet)
     return made
+
+
+def _percentiles(made: _Series, fleet: Fleet) -> None:
+    """Add the percentiles that the rules would record, as if all were alike."""
+    names = {
+        "instance": [f"engine-{number}:8000" for number in range(fleet.engines)],
+        "agent": [f"a{number}" for number in range(25)],
+        "tool": [f"t{number}" for number in range(25)],
+    }
+    for metric, (label, _) in P95S.items():
+        for name in names[label]:
+            made.record(p95_of(metric), {label: name}, 0.5)
 
 
 def _is_kept(name: str, labels: Mapping[str, str]) -> bool:

@@ -31,7 +31,7 @@ from llmtrace_dashboards.lint.queries import (
     variables,
 )
 from llmtrace_dashboards.rules import recording_series
-from llmtrace_dashboards.rules.totals import INTERVAL, TOTALS
+from llmtrace_dashboards.rules.totals import INTERVAL, P95S, TOTALS, p95_of
 
 ROOT = Path(__file__).parents[2]
 MADE = dashboards()
@@ -63,6 +63,7 @@ def recorded_names() -> set[str]:
     ratios = {recording_series.bad_ratio(window) for window in ("5m", "1h", "6h")}
     rates = {recording_series.bad_rate(), recording_series.valid_rate()}
     sums = {total.name(dimension) for total in TOTALS.values() for dimension in ("", *total.by)}
+    sums |= set(map(p95_of, P95S))
     others = {recording_series.ALLOWED, recording_series.REMAINING, INTERVAL}
     return {*ratios, *rates, *sums, *others}
 
@@ -120,7 +121,7 @@ def test_every_sum_that_is_recorded_is_read_by_a_panel():
         total.name(dimension): {*total.own, dimension}
         for total in TOTALS.values()
         for dimension in ("", *total.by)
-    }
+    } | {p95_of(metric): set() for metric in P95S}
 
     assert names == set(sums)
     for name, matchers in read:

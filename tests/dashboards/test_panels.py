@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmtrace.budget import Budget
+from llmtrace.exporters.prometheus.buckets import LATENCY_S
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.lint.queries import expand
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
@@ -163,5 +164,37 @@ def test_what_is_chosen_is_added_up_from_its_own_series(tmp_path):
             (asked(p95, model="one"), {"{}": 0.475}),
             (asked(p95, model="(one|three)"), {"{}": 0.475}),
             (asked(f"{p95} < 1 > 0.9"), {"{}": 0.95}),
+        ],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("recorded", ["*", ""])
+def test_requests_of_minutes_have_a_percentile_and_an_anatomy(tmp_path, recorded):
+    """Of 300 s each: neither is frozen at the two minutes where the bounds once ended."""
+    stages = [
+        series("llmtrace_anatomy_seconds_total", [(60, 60 * took)], outcome="success",
+               stage=stage, over="20.48", le="+Inf")
+        for stage, took in (("queue", 60.0), ("decode", 240.0))
+    ]  # fmt: skip
+    rules = as_yaml(rule_files([BUDGET], RuleSettings(interval="1m"))["recording.yaml"])
+    p95, anatomy, mean = (
+        asked(expression, recorded=recorded)
+        for expression in (
+            promql.quantile(0.95, "llmtrace_e2e_seconds", window=promql.RANGE),
+            promql.anatomy(window=promql.RANGE),
+            promql.mean("llmtrace_e2e_seconds", window=promql.RANGE),
+        )
+    )
+
+    outcome_of(
+        tmp_path, {"recording.yaml": rules},
+        [*requests({300.0: HOUR}, edges=LATENCY_S), *stages], "59m", every="1m",
+        expected=[
+            (f"round({p95}, 0.001)", {"{}": 291.0}),
+            (f"round({mean}, 0.001)", {"{}": 300.0}),
+            (
+                f"round({anatomy}, 0.001)",
+                {'{stage="queue"}': 58.2, '{stage="decode"}': 232.8},
+            ),
         ],
     )  # fmt: skip

@@ -171,7 +171,7 @@ def _config(pages: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _rules() -> str:
-    settings = RuleSettings(interval="1s", base=f"{4 * EVERY_S}s")
+    settings = RuleSettings(interval="1s", totals_interval="1s", base=f"{4 * EVERY_S}s")
     rules = rule_files([DEFAULT], settings)["recording.yaml"]
     for group in rules["groups"]:
         group["interval"] = "1s"  # the slow ones too

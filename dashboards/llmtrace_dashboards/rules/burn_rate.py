@@ -73,6 +73,7 @@ class RuleSettings:
         base: what recorded rates are over; four scrapes at least.
         interval: how often the rules are evaluated.
         period_interval: the same of those over the whole period.
+        totals_interval: the same of the sums that panels read.
         least_requests: in the short window; below them a share says nothing. 72 is what it takes
             for the p95 of a sample to have an upper bound at all.
         collector_job: the `job` Prometheus scrapes the collector as.
@@ -89,6 +90,7 @@ class RuleSettings:
     base: str = "5m"
     interval: str = "30s"
     period_interval: str = "5m"
+    totals_interval: str = "1m"
     least_requests: int = least_values(0.95)
     collector_job: str = "llmtrace-collector"
     collector: str | None = None

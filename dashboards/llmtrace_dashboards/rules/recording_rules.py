@@ -28,7 +28,7 @@ from llmtrace_dashboards.rules.recording_series import (
     valid_total,
 )
 from llmtrace_dashboards.rules.slo import Slo, counted, promised, quoted, slos
-from llmtrace_dashboards.rules.totals import totals
+from llmtrace_dashboards.rules.totals import totals, totals_by
 
 _SUM: Final = "sum by (budget, slo)"
 
@@ -62,8 +62,9 @@ def _recording(of: Sequence[Slo], settings: RuleSettings) -> Iterator[dict[str, 
     # The long windows are sums over what was recorded before them.
     yield _group("llmtrace-slo", settings.interval, (*_of_each(of, settings), *_of_all(settings)))
     yield _group("llmtrace-slo-period", settings.period_interval, _over_the_period(settings))
-    sums = totals(settings.base, seconds(settings.interval))
-    yield _group("llmtrace-totals", settings.interval, sums)
+    sums = totals(settings.base, seconds(settings.totals_interval))
+    yield _group("llmtrace-totals", settings.totals_interval, sums)
+    yield _group("llmtrace-totals-by", settings.base, totals_by(settings.base))
 
 
 def _group(name: str, interval: str, rules: Iterable[Recorded]) -> dict[str, Any]:

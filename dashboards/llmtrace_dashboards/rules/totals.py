@@ -52,17 +52,15 @@ class Total:
         _, _, plain = self.metric.removesuffix(f":rate{BASE}").rpartition(":")
         return f"{level}:{plain.removesuffix('_total')}:rate{base}"
 
-    def rules(self, base: str) -> Iterator[Recorded]:
-        """Yield the rules that record it, over windows of `base`."""
-        rate = self.metric.removesuffix(BASE) + base
-        # The sum of a recorded rate is recorded with it: longer windows are made of that.
-        for dimension in self.by if self.recorded else ("", *self.by):
+    def rules(self, base: str, dimensions: Sequence[str]) -> Iterator[Recorded]:
+        """Yield the rules that record it by each of some labels, over windows of `base`."""
+        metric = self.metric.removesuffix(BASE) + base if self.recorded else self.metric
+        for dimension in dimensions:
             named = 'tenant!=""' if dimension == "tenant" else ""
             where = ", ".join(filter(None, (self.only, named)))
-            matchers = f"{{{where}}}" if where else ""
-            each = (
-                f"{rate}{matchers}" if self.recorded else f"rate({self.metric}{matchers}[{base}])"
-            )
+            each = f"{metric}{{{where}}}" if where else metric
+            if not self.recorded:
+                each = f"rate({each}[{base}])"
             labels = ", ".join(filter(None, (dimension, *self.own)))
             words = f"Of all label sets, by {labels}."
             yield Recorded(self.name(dimension, base), f"sum by ({labels}) ({each})", words)
@@ -123,13 +121,58 @@ _ALL: Final = (
 TOTALS: Final = {total.metric: total for total in _ALL}
 
 
+# Percentiles of which a graph has a line for each of something: computed when they are recorded,
+# and not at each point of the graph from dozens of buckets for each line.
+P95S: Final = {
+    **{
+        f"llmtrace_engine_{what}_seconds": ("instance", "")
+        for what in ("ttft", "queue", "prefill", "itl")
+    },
+    "llmtrace_turn_duration_seconds": ("agent", _SUCCEEDED),
+    "llmtrace_tool_duration_seconds": ("tool", _SUCCEEDED),
+}
+
+
+def p95_of(metric: str, base: str = BASE) -> str:
+    """Name the recorded 95th percentile of a histogram, by the label of `P95S`.
+
+    Example:
+        >>> p95_of("llmtrace_tool_duration_seconds")
+        'tool:llmtrace_tool_duration_seconds:p95_rate5m'
+    """
+    return f"{P95S[metric][0]}:{metric}:p95_rate{base}"
+
+
+def _p95s(base: str) -> Iterator[Recorded]:
+    for metric, (label, only) in P95S.items():
+        buckets = f"{metric}_bucket{f'{{{only}}}' if only else ''}"
+        expression = f"histogram_quantile(0.95, sum by ({label}, le) (rate({buckets}[{base}])))"
+        yield Recorded(p95_of(metric, base), expression, f"The 95th percentile by {label}.")
+
+
 def totals(base: str, interval_s: float) -> Iterator[Recorded]:
-    """Yield all rules that record sums over label sets.
+    """Yield all rules that record sums over label sets, and percentiles; `totals_by` has the rest.
 
     Args:
         base: what the rates are over.
         interval_s: how often the rules are evaluated.
     """
     for total in _ALL:
-        yield from total.rules(base)
+        if total.recorded:
+            # The sum over everything is recorded with it: longer windows are made of that.
+            yield from total.rules(base, total.by)
+        else:
+            yield from total.rules(base, ("",) if "le" in total.own else ("", *total.by))
+    yield from _p95s(base)
     yield Recorded(INTERVAL, f"vector({interval_s:g})", "How often all of these are recorded.")
+
+
+def totals_by(base: str) -> Iterator[Recorded]:
+    """Yield the rules that record histograms by model, route and so on.
+
+    They read each bucket of each label set once more for each label, and are read by tables over
+    the whole time shown alone: once in `base` is enough.
+    """
+    for total in _ALL:
+        if "le" in total.own:
+            yield from total.rules(base, total.by)
