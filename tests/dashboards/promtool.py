@@ -14,6 +14,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from llmtrace.budget import Budget
+from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
 from llmtrace_dashboards.rules.slo import bound
 from tests.real.conftest import do_without
 from tests.real.prometheus import PROMTOOL, missing
@@ -35,6 +38,15 @@ def run(*arguments: str | Path) -> str:
     if done.returncode:
         pytest.fail(f"{done.stdout}\n{done.stderr}", pytrace=False)
     return done.stdout
+
+
+def alerting(budgets: Iterable[Budget], settings: RuleSettings | None = None) -> dict[str, str]:
+    """Return the text of the rule files, without the sums that panels alone read."""
+    files = rule_files(budgets, settings)
+    recording = files["recording.yaml"]["groups"]
+    sums = {"llmtrace-totals", "llmtrace-totals-by"}
+    recording[:] = [group for group in recording if group["name"] not in sums]
+    return {name: as_yaml(content) for name, content in files.items()}
 
 
 def counter(phases: Iterable[Phase]) -> str:

@@ -13,9 +13,9 @@ import pytest
 
 from llmtrace.budget import Budget
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
-from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
+from llmtrace_dashboards.rules.recording_rules import rule_files
 
-from .promtool import LABELS, Phase, outcome_of, requests
+from .promtool import LABELS, Phase, alerting, outcome_of, requests
 
 CHAT: Final = Budget(name="chat", total_s=20.0, ttft_s=1.0, availability=0.99, route=("chat",))
 BEFORE: Final = 25
@@ -224,10 +224,7 @@ def _rows(kind: str, table: list[tuple[str, Series, tuple[str, ...]]]) -> list[A
 )
 def test_which_alerts_fire(tmp_path, inputs, fire):
     """Those of the row, and no others."""
-    rules = {
-        name: as_yaml(content)
-        for name, content in rule_files([CHAT], RuleSettings(interval="1m")).items()
-    }
+    rules = alerting([CHAT], RuleSettings(interval="1m"))
     firing = (
         'sum by (alert) (label_join(count by (alertname, slo) (ALERTS{alertstate="firing"}), '
         '"alert", " ", "alertname", "slo")) > bool 0'
@@ -248,7 +245,7 @@ def test_a_burst_of_errors_between_two_scrapes_is_seen(tmp_path):
         {"series": f"llmtrace_{name}{{{labels}}}", "values": values}
         for name in ("requests_total", "e2e_seconds_count", "ttft_seconds_count")
     ]
-    rules = {name: as_yaml(content) for name, content in rule_files([CHAT]).items()}
+    rules = alerting([CHAT])
     seen = "max_over_time(budget_slo:llmtrace_slo_bad:ratio_rate5m{slo='availability'}[30m]) > 0.5"
 
     outcome_of(
