@@ -501,7 +501,7 @@ def exposed(folder: Path) -> dict[str, set[str]]:
     registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
     sink = PrometheusSink(
         registry=registry, thresholds_s=DEFAULT.thresholds_s(),
-        budget_seconds=DEFAULT.allocations_s(),
+        budget_seconds=DEFAULT.allocations_s(), tenants=True,
     )  # fmt: skip
     sink.write(make_row(model="tiny", route="chat", region="eu", outcome="success"))
     engine = state("http://a:8000/metrics", pages.scrape("vllm-0.32-metrics.txt"))
