@@ -32,6 +32,7 @@ from llmtrace_dashboards.rules.recording_series import ALLOWED, REMAINING, bad_r
 from tests.collector import pages
 from tests.collector.receive.parts import MemoryStore
 from tests.collector.test_expose import state
+from tests.real import history
 
 from .promtool import alerting, counter, outcome_of, requests, run
 
@@ -512,6 +513,9 @@ def exposed(folder: Path) -> dict[str, set[str]]:
             found.setdefault(sample.name, set()).update(sample.labels)
     sink.close()
     spool.close()
+    # A minute of requests that know each of their parts, of turns and of tool calls.
+    for _, name, labels, _ in history.pages(60):
+        found.setdefault(name, set()).update(labels)
     return found
 
 
