@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo test test-fast real vllm litellm contact render programs lint types docs site house dashboards \
-	bench bench-streams bench-collector bench-boards bench-triage bench-demo crash extras matrix fuzz clean
+	bench bench-streams bench-collector bench-boards bench-triage bench-demo crash extras matrix soak \
+	fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
@@ -64,6 +65,8 @@ bench-collector: $(VENV)/.ready ## pages read, spans received and stored, rows q
 	$(BIN)/python -m tests.bench.bench_pages
 	$(BIN)/python -m tests.bench.bench_receive
 	$(BIN)/python -m tests.bench.bench_store
+	$(BIN)/python -m tests.bench.bench_join
+	$(BIN)/python -m tests.bench.few_requests
 	$(BIN)/python -m tests.bench.connections
 	$(BIN)/python -m tests.bench.serve_cost
 	$(BIN)/python -m tests.bench.scrape_hour
@@ -83,6 +86,9 @@ bench-triage: $(VENV)/.ready    ## is the cause found? some 2,200 simulated inci
 
 crash: $(VENV)/.ready           ## kill -9 the collector a hundred times: is an acknowledged row lost?
 	$(BIN)/python -m tests.bench.crash --rounds 100
+
+soak: $(VENV)/.ready            ## restarts, clock steps, repeats and a full disk: is a row lost or doubled?
+	$(BIN)/python -m tests.bench.soak
 
 fuzz: $(VENV)/.ready            ## the parsers, for as long as it takes
 	$(BIN)/python -m pytest tests/fuzz tests/browser/test_beacon.py --hypothesis-profile=fuzz

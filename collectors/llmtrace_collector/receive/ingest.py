@@ -36,8 +36,8 @@ logger = logging.getLogger("llmtrace.collector")
 # live page still waits for, and after which a row is not yet counted (`metrics.settle`). Where
 # there is much to do they come sooner.
 _REST: Final = 39
-_MAX_REST_S: Final = 3.0  # between two inserts
-_MAX_JOIN_REST_S: Final = 7.0
+_MAX_REST_S: Final = 4.0  # between two inserts
+_MAX_JOIN_REST_S: Final = 9.0
 # What is stored while a join runs may only be seen by the next.
 _JOINS: Final = 2
 # How often a batch is tried before it is divided, a part of it before that is divided further, and
