@@ -164,6 +164,7 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
         for name in names
         if found[name].status in ("confirmed", "likely")
         and not _came_first(evidence, finding, name)
+        and not _rather_behind_it(finding, found[name])
     ]
     if not behind:
         return finding
@@ -171,6 +172,11 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
     points = _GIVES_UP_FOR if finding.id == "client_give_ups" else _IS_BEHIND
     points = min(points, LIKELY - 1 - finding.score)  # an effect is at most possible
     return with_points(finding, [Point(f"would follow from {first.id} by itself", points)])
+
+
+def _rather_behind_it(finding: Finding, other: Finding) -> bool:
+    """Return whether each could follow from the other, and this one is better supported."""
+    return finding.id in BEHIND.get(other.id, ()) and finding.score > other.score
 
 
 def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:

@@ -1,8 +1,8 @@
 """Add up the points of the lines of evidence for one cause.
 
-Each line holds, does not hold, or is unknown. Points are 10 log10 of a likelihood ratio, so they
-add up; every weight is in one table, and every line keeps its points, so that an engineer can
-check them.
+Each line holds, does not hold, or is unknown. A fact counts once, in however many lines it stands.
+Every weight is in one table, and every line keeps its points, so that an engineer can check them;
+how often a status is right is measured (docs/benchmarks.md).
 """
 
 from __future__ import annotations

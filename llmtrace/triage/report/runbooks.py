@@ -32,15 +32,16 @@ to do now and later.
 
 ## How a cause is weighed
 
-Every line of evidence counts points (10 log10 of a likelihood ratio), printed before it. A line
-that is unknown counts nothing; a gate or a requirement that is unknown leaves the cause
+Every line of evidence counts points, printed before it; lines that state the same fact count once.
+A line that is unknown counts nothing; a gate or a requirement that is unknown leaves the cause
 `unknown`, with the data that would settle it.
 
 {table}
 
 From {confirmed} on a cause is `confirmed`, from {likely} `likely`, from {possible} `possible`; at
 {ruled_out} or below, or if a gate or requirement fails, it is `ruled_out`. A cause that would
-follow from another, well supported one loses 6.
+follow from another, well supported one is at most `possible`; of causes of the same change all but
+the first lose 6. How often each status is right: [benchmarks](../benchmarks.md).
 
 ```{{toctree}}
 :hidden:
