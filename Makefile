@@ -82,6 +82,7 @@ bench-triage: $(VENV)/.ready    ## is the cause found? some 2,200 simulated inci
 	$(BIN)/python -m tests.bench.bench_worlds --jobs 2
 	$(BIN)/python -m tests.bench.bench_search
 	$(BIN)/python -m tests.bench.bench_recordings
+	$(BIN)/python -m tests.bench.bench_recordings --searched
 	$(BIN)/python -m tests.bench.bench_analysis
 
 crash: $(VENV)/.ready           ## kill -9 the collector a hundred times: is an acknowledged row lost?
