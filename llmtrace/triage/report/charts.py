@@ -25,7 +25,8 @@ svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg.narrow { display: none; }
 svg text { fill: var(--soft); font: 11px system-ui, sans-serif;
   font-variant-numeric: tabular-nums; }
-svg .ink { fill: var(--ink); } svg .line { stroke: var(--line); }
+svg .ink { fill: var(--ink); paint-order: stroke; stroke: var(--card); stroke-width: 3px; }
+svg .line { stroke: var(--line); }
 .legend { display: flex; flex-wrap: wrap; gap: .1rem 1.4rem; font-variant-numeric: tabular-nums; }
 .split { display: flex; height: 1.9rem; margin: .3rem 0 .8rem; background: var(--track); }
 .split span { overflow: hidden; border-right: 1.5px solid var(--card); color: #10141a;
@@ -159,7 +160,8 @@ def _marks(
     for number, (t, text, colour) in enumerate(marks):
         if not span[0] <= t <= span[1]:
             continue
-        late = x(t) > _LATE * size.width  # no room to the right
+        began = result.onset.best if result.onset is not None else t
+        late = t < began or x(t) > _LATE * size.width  # beside the incident, or no room
         drawn.append(
             f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{between_y[0]}" y2="{between_y[1]}" '
             f'stroke="{colour}" stroke-dasharray="4 3"/><text class="ink" '

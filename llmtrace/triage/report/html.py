@@ -66,7 +66,7 @@ summary { cursor: pointer; color: var(--soft); overflow-wrap: anywhere; }
 h1, dd, p { overflow-wrap: anywhere; } td.whose { white-space: normal; overflow-wrap: anywhere;
   min-width: 9rem; max-width: 24rem; }
 @media (max-width: 40rem) { body { padding: 1.2rem .8rem 2rem; } section { padding: 1rem; }
-  .verdict { font-size: 1.4rem; } .pill { white-space: normal; }
+  .verdict { font-size: 1.4rem; } .pill { white-space: normal; display: inline-block; }
   dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } dt:empty { display: none; } }
 @media print { details > * { display: block; }
   details::details-content { content-visibility: visible; } }

@@ -37,7 +37,7 @@ def _course(result: Result) -> Iterator[str]:
     elif onset is not None:
         off = ""
         if onset.latest - onset.earliest >= 1:
-            off = f" (between {time_span(onset.earliest, onset.latest, dated=True)})"
+            off = f" (95 %: {time_span(onset.earliest, onset.latest, dated=True)})"
         yield f"began {date_and_zone(onset.best)}{off}"
         if result.recovered_at is not None:
             lasted = duration(result.recovered_at - onset.best)
@@ -48,7 +48,8 @@ def _course(result: Result) -> Iterator[str]:
     impact = result.impact
     if impact is not None and impact.worst_s is not None and impact.worst_at is not None:
         last = f"p95 of the last requests {ms(impact.now_s)} {unit(result)}"
-        yield f"{last}, of the worst {ms(impact.worst_s)} at {date_and_zone(impact.worst_at)}"
+        worst = f"{ms(impact.worst_s)} {unit(result)} at {date_and_zone(impact.worst_at)}"
+        yield f"{last}; at its worst {worst}"
 
 
 def _side(name: str, side: Side) -> str:

@@ -248,7 +248,10 @@ def _traces(result: Result, links: Links) -> Iterator[RenderableType]:
         addresses = [address for one in ids if (address := links.trace(one)) is not None]
         lines.append(Text(f"traces nearest the p95, {name}:", "dim"))
         if addresses:
-            lines += [Text(f"  {one}", "dim", overflow="fold") for one in addresses]
+            # Whole, however narrow the terminal: a link that is cut does not open.
+            lines += [
+                Text(f"  {one}", "dim", no_wrap=True, overflow="ignore") for one in addresses
+            ]
         else:
             lines[-1].append(f" {' '.join(ids)}")
     if lines:
