@@ -191,7 +191,8 @@ def show(result: Result, wanted: TriageOptions, out: TextIO) -> None:
         out.write("\n")
         return
     console = Console(file=out)
-    console.print(screen(result, explain=wanted.explain, links=wanted.links))
+    # Not cropped: a link that is cut does not open.
+    console.print(screen(result, explain=wanted.explain, links=wanted.links), crop=False)
     for what, path in (("page", wanted.html), ("case", wanted.save)):
         if path is not None:
             console.print(f"{what}: {path}", soft_wrap=True, highlight=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,9 +25,10 @@ from llmtrace.dataset.case import (
     read_case,
     signals_from,
 )
-from llmtrace.dataset.columns import Builder, Columns, Words, from_rows
+from llmtrace.dataset.columns import Builder, Columns, Words, concatenate, from_rows
 from llmtrace.dataset.files import read_columns
-from llmtrace.errors import DataError
+from llmtrace.errors import DataError, LlmtraceError
+from llmtrace.triage.windows.choose import EARLIER_DAYS, earlier
 
 Progress = Callable[[str, float], None]
 Filters = Mapping[str, tuple[str, ...]]
@@ -62,7 +64,10 @@ def reader(options: argparse.Namespace, bring: Bring) -> Read:
 
     def both(window: Window, progress: Progress, filters: Filters) -> Case:
         case = rows(window, progress, filters)
-        t = case.rows.start / 1e9
+        searched = case.searched or window
+        t = case.rows.within(searched.start, searched.end).start / 1e9
+        if not len(t):
+            t = case.rows.start / 1e9
         around = Window(float(np.min(t)) - _AROUND_S, float(np.max(t)) + _AROUND_S)
         signals, odd = prometheus.read_signals(
             options.prometheus, options.prometheus_token_file, around, progress
@@ -114,9 +119,33 @@ def _rows(options: argparse.Namespace, bring: Bring) -> Read:
             case: Case = store.read_case(options.store, window, progress, filters)
             return case
 
-        return stored
+        return with_earlier_days(stored)
     collector = Collector(options.url, options.token_file)
-    return lambda window, progress, filters: from_collector(collector, window, progress, filters)
+    return with_earlier_days(
+        lambda window, progress, filters: from_collector(collector, window, progress, filters)
+    )
+
+
+def with_earlier_days(read: Read) -> Read:
+    """Return what reads the rows of the same hours of the day and the week before as well.
+
+    They are what a daily pattern is known by. Where they cannot be read, there are none.
+    """
+
+    def more(window: Window, progress: Progress, filters: Filters) -> Case:
+        case = read(window, progress, filters)
+        parts = [case.rows]
+        for days in EARLIER_DAYS:
+            back = earlier(window, days)
+            if back.end > window.start:
+                continue  # a part of what is read already
+            with suppress(LlmtraceError):
+                parts.insert(0, read(back, progress, filters).rows)
+        if len(parts) == 1:
+            return case
+        return replace(case, rows=concatenate(parts), searched=window)
+
+    return more
 
 
 def from_file(path: Path, progress: Progress) -> Case:

@@ -11,13 +11,15 @@ import pytest
 from rich.console import Console
 
 from llmtrace.dataset.case import Case, Event, Facts
-from llmtrace.errors import SourceError
+from llmtrace.dataset.columns import concatenate
+from llmtrace.errors import ConfigError, SourceError
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page, write_page
+from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.naming import signed
 from llmtrace.triage.report.terminal import screen
 from llmtrace.triage.result import VERDICTS, Finding, Point, Result
-from tests.triage.days import START, Kind, day
+from tests.triage.days import START, Kind, day, requests
 
 HOSTILE = '<script>alert("x")</script>[bold]&amp;'
 SETTINGS = Settings(bootstrap=40)
@@ -195,3 +197,81 @@ def test_a_page_that_cannot_be_written_is_said(result, slow, tmp_path):
     """The error says which file, and why."""
     with pytest.raises(SourceError, match=r"gone.*no such file"):
         write_page(tmp_path / "gone" / "page.html", result, slow)
+
+
+# --- what the person on call gets ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def past() -> tuple[Case, Result]:
+    """Return a day with an incident that is over, and a triage of it."""
+    slow = day(after=Kind(queued_share=0.5), windows=False)
+    quiet = requests(2000, Kind(), 77, slow.rows.start[-1] / 1e9 + 1)
+    case = replace(slow, rows=concatenate([slow.rows, quiet]))
+    return case, triage(case, SETTINGS)
+
+
+def test_what_is_over_is_not_called_now(past):
+    """Neither on the screen nor on the page; it is said since when it is over, with its zone."""
+    case, result = past
+    text, written = shown(result, explain=True), page(result, case)
+
+    assert result.state == "over"
+    assert "it is over" in text.splitlines()[0]
+    assert re.search(r"over since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
+    assert re.search(r"at its worst [\d,]+ ms at \d{4}-", text)
+    assert not re.search(r"\bnow\b", text)
+    assert ">now<" not in written
+    assert "p95 now" not in written
+
+
+def test_impact_and_changes_are_on_the_screen(past):
+    """How many requests and tenants, of the error budget how much, and what was deployed."""
+    case, result = past
+    began = result.onset.best
+    event = Event(began - 60, "deploy", "gateway 2.31")
+    result = triage(replace(case, facts=Facts({}, (event,))), SETTINGS)
+    text = " ".join(shown(result, width=200).split())
+
+    assert f"{result.impact.requests:,} of {result.impact.of:,} requests took over" in text
+    assert "6 tenants" in text
+    assert "error budget" in text
+    assert re.search(r"deploy: gateway 2\.31, \d+ s before it began", text)
+
+
+def test_links_open(past):
+    """Traces and runbooks by the addresses that were given; whole, on a narrow terminal too."""
+    case, result = past
+    links = Links("https://t.example/{trace_id}?x=1", "https://d.example/{cause}.html")
+    finding = Finding(id="gpu_throttle", status="likely", score=20, action="Drain the node.")
+    result = replace(result, causes=(finding,))
+    out = StringIO()
+    Console(file=out, width=40).print(screen(result, links=links), crop=False)
+    trace = result.exemplars["slow"][0]
+    written = page(result, case, links)
+
+    assert f"https://t.example/{trace}?x=1" in out.getvalue()
+    assert f'href="https://t.example/{trace}?x=1"' in written
+    assert 'href="https://d.example/gpu_throttle.html"' in written
+    assert Links(runbooks="https://d.example/r/").runbook("x") == "https://d.example/r/x.md"
+
+
+@pytest.mark.parametrize(
+    "given", [{"traces": "https://t.example"}, {"traces": "x{trace_id}"}, {"runbooks": "docs"}]
+)
+def test_a_link_that_cannot_be_is_said(given):
+    """An address, and a place for the trace's id."""
+    with pytest.raises(ConfigError, match=r"--trace-url|--runbooks"):
+        Links(**given)
+
+
+def test_the_incident_is_in_view_on_a_narrow_page(past):
+    """Its picture is drawn for the width, and shows the incident and what is around it."""
+    case, result = past
+    written = page(result, case)
+    narrow = re.search(r'<svg class="narrow".*?</svg>', written, re.DOTALL)[0]
+    shade = re.search(r'width="([\d.]+)" height="[\d.]+" fill="[^"]+" opacity="0.10"/>'
+                      r'<text [^>]*>then', narrow)  # fmt: skip
+
+    assert "min-width: 40rem" not in written
+    assert float(shade[1]) > 340 / 8

@@ -13,13 +13,20 @@ import pytest
 
 from llmtrace.cli import main, make_parser
 from llmtrace.cli.extras import collector_module
-from llmtrace.dataset.case import Case, Window, read_case, signals_from, write_case
+from llmtrace.dataset.case import (
+    Case,
+    Window,
+    no_signals,
+    read_case,
+    signals_from,
+    write_case,
+)
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.errors import DataError
 from llmtrace.triage.command import MOVED
-from llmtrace.triage.sources import reader, with_replicas
+from llmtrace.triage.sources import reader, with_earlier_days, with_replicas
 from tests.dataset.test_langfuse_import import FROM, KEYS, TO, langfuse, observation
-from tests.triage.days import START, Kind, day
+from tests.triage.days import START, Kind, day, requests
 
 QUICK = ("--bootstrap", "0")
 
@@ -175,3 +182,25 @@ def test_what_is_wrong_with_a_source_is_said(folder, arguments, words, capsys):
     source = ("--case", str(folder)) if arguments[0] == "--prometheus" else ()
     assert main(["triage", *source, *arguments]) in {1, 2}
     assert re.search(words, capsys.readouterr().err)
+
+
+def test_the_same_hours_of_earlier_days_are_read_too():
+    """Those there are; a day without rows, or one that is part of the window, is none."""
+    hour, day_s = Window(1e9, 1e9 + 3600), 86_400.0
+    back: list[float] = []
+
+    def read(window, _progress, _filters):
+        back.append(hour.start - window.start)
+        if window.start < hour.start - 5 * day_s:
+            raise DataError("no rows")
+        return Case(requests(50, Kind(), 1, window.start), no_signals())
+
+    both = with_earlier_days(read)
+    case = both(hour, lambda *_: None, {})
+    long = both(Window(hour.start - 3 * day_s, hour.end), lambda *_: None, {})
+
+    assert back[:3] == [0.0, day_s, 7 * day_s]
+    assert (case.searched, len(case.rows)) == (hour, 100)
+    assert case.rows.start[0] / 1e9 < hour.start - day_s + 60
+    assert len(back) == 5  # of three days only the week before
+    assert long.searched is None
