@@ -34,11 +34,13 @@ def named_causes(
     divided: Mapping[Metric, Divided],
     lacks: str | None,
     blind: bool,
+    few: bool,
 ) -> tuple[Finding, ...]:
     """Apply the rules; they see the first token's stages and the pace's, each of its own metric.
 
     Where too little is known for a verdict, or nothing moved, no cause is named. Where the search
-    found nothing, the windows are any, and what they show rules no cause out.
+    found nothing, the windows are any, and what they show rules no cause out. A cause with proof
+    is named all the same, unless there are too few requests for a p95 (`few`).
     """
     seconds: dict[str, float] = {}
     for one, stages in ((divided["ttft"], PARTS[:5]), (divided["tpot"], PARTS[5:7])):
@@ -58,9 +60,15 @@ def named_causes(
     )
 
 
-def with_proof(judged: Judged, found: Sequence[Finding]) -> Judged:
-    """Return a verdict that goes with a cause that has proof: then something did happen."""
-    if judged.verdict not in ("no_change", "not_enough_data"):
+def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged:
+    """Return a verdict that goes with a cause that has proof: then something did happen.
+
+    Args:
+        judged: by the windows.
+        found: what the rules say.
+        few: the windows have too few requests for a p95: what looks like proof may be chance.
+    """
+    if few or judged.verdict not in ("no_change", "not_enough_data"):
         return judged
     cause = next((one for one in found if _has_proof(one)), None)
     if cause is None:

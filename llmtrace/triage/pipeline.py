@@ -173,6 +173,7 @@ def triage(
             design=compared[about].design[0],
         )
     report("weighing causes", 0.9)
+    few = not change.significant and min(change.before.n, change.after.n) < least_values(Q)
     named = named_causes(
         concatenate(sides),
         case,
@@ -181,8 +182,9 @@ def triage(
         divided=divided,
         lacks=lacks_what(judged.verdict, blind=look.blind),
         blind=look.blind and judged.verdict in NOTHING_FOUND,
+        few=few,
     )
-    judged = with_proof(judged, named)
+    judged = with_proof(judged, named, few=few)
     result = Result(
         verdict=judged.verdict,
         reason=judged.reason,

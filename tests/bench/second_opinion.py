@@ -31,14 +31,13 @@ from tests.triage.test_recordings import truth_of
 
 PACKAGES: Final = ("fse-baro==0.2.2", "pandas", "scikit-learn")
 TOP: Final = 3
-COUNTERS: Final = frozenset(
-    {"preemptions", "prefix_hits", "prefix_queries", "tokens_in", "tokens_out", "finished",
-     "rejected", "spec_drafted", "spec_accepted"}
-)  # fmt: skip
 # Which causes a metric is the symptom of: generous, so that no method is made to look worse.
 SYMPTOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "queue_s": ("queue_saturation", "kv_exhaustion", "head_of_line", "cold_start", "lora_slots",
                 "kv_transfer", "replica_imbalance", "engine_paused"),
+    "queue_sum": ("queue_saturation", "kv_exhaustion", "head_of_line", "cold_start",
+                  "engine_paused"),
+    "step_tokens_sum": ("batch_size", "queue_saturation", "long_prompts", "head_of_line"),
     "waiting": ("queue_saturation", "kv_exhaustion", "head_of_line", "cold_start",
                 "engine_paused"),
     "running": ("queue_saturation", "batch_size", "replica_imbalance"),
@@ -71,6 +70,8 @@ SYMPTOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "sleep": ("engine_paused",),
     "rejected": ("rate_limit_retries",),
 }  # fmt: skip
+_LEVELS: Final = 3  # values of a counter, at least
+_RISES: Final = 0.98  # of its samples are not below the one before
 _NUMBERS: Final = (
     *(f"{stage}_s" for stage in STAGES), "tpot_s", "max_gap_s", "prompt_tokens", "output_tokens",
     "attempts", "retry_s", "client_s",
@@ -110,11 +111,8 @@ def series(case: Case) -> dict[str, Any]:
             found[name] = _by_second(grid, t[known], column[known])
     for name in case.signals.signal.names:
         mine = case.signals.take(case.signals.signal.where(name))
-        at, value = mine.t, mine.value
-        if name in COUNTERS:
-            value = np.append(0.0, np.maximum(np.diff(value), 0.0))
-        if len(at):
-            found[name] = _by_second(grid, at, value)
+        if len(mine):
+            found[name] = _by_second(grid, mine.t, _risen(mine))
     for share, part, whole in (
         ("prefix_hit_share", "prefix_hits", "prefix_queries"),
         ("accepted_share", "spec_accepted", "spec_drafted"),
@@ -123,6 +121,21 @@ def series(case: Case) -> dict[str, Any]:
             # They look for what rose: a share that falls is given as what is missing of it.
             found[share] = 1 - found[part] / np.maximum(found[whole], 1e-9)
     return {name: np.nan_to_num(column) for name, column in found.items()}
+
+
+def _risen(samples: Any) -> Any:
+    """Return what a counter grew by since the sample before, and a gauge as it is.
+
+    A counter given as it is would rise in every incident, whatever that was.
+    """
+    value = samples.value.copy()
+    key = samples.instance.codes.astype(np.int64) * 100_000 + samples.labels
+    for one in np.unique(key):
+        mine = key == one
+        steps = np.diff(samples.value[mine])
+        if len(np.unique(samples.value[mine])) > _LEVELS and (steps >= 0).mean() > _RISES:
+            value[mine] = np.append(0.0, np.maximum(steps, 0.0))
+    return value
 
 
 def _by_second(grid: Any, t: Any, value: Any) -> Any:
