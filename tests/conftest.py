@@ -22,7 +22,7 @@ settings.register_profile("fuzz", deadline=None, max_examples=5_000)  # `make fu
 settings.load_profile("llmtrace")
 
 # A program that patches SDKs for good: it runs in a process of its own, and is never imported.
-collect_ignore = ["langfuse_program.py"]
+collect_ignore = ["exporters/langfuse_program.py"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REAL: Final = ROOT / "tests" / "real"

@@ -11,7 +11,7 @@ import pytest
 from llmtrace.api_clients.http_client import unreachable
 from llmtrace.cli import main
 from llmtrace.errors import SourceError
-from tests.test_one_row_format import FLAT
+from tests.dataset.test_one_row_format import FLAT
 
 
 @pytest.fixture

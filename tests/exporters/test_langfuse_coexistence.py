@@ -56,7 +56,7 @@ def program():
             if not name.startswith(("OTEL_", "LANGFUSE_", "LLMTRACE_"))
         }
         done = subprocess.run(
-            [sys.executable, "-m", "tests.langfuse_program"],
+            [sys.executable, "-m", "tests.exporters.langfuse_program"],
             cwd=ROOT,
             env={
                 **environment,
