@@ -23,7 +23,7 @@ from llmtrace.display.summary_tables import (
 from llmtrace.load_test.measure import Measured, bottleneck
 from llmtrace.run_comparison.durations import durations
 from llmtrace.run_comparison.effects import QUANTILES, Sample
-from llmtrace.run_comparison.totals import Totals, succeeded, sum_up
+from llmtrace.run_comparison.run_totals import Totals, succeeded, sum_up
 from llmtrace.run_comparison.wording import LABELS, QUANTILE_NAMES
 
 _METRICS: Final = ("first_content", "ttft", "tpot", "itl", "e2e")

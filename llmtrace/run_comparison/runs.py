@@ -16,7 +16,7 @@ from llmtrace.errors import DataError
 from llmtrace.run_comparison.durations import DURATIONS, durations
 from llmtrace.run_comparison.effects import ALPHA, Effect, Sample, effects
 from llmtrace.run_comparison.equal_workload import Workload, matched, unweighted
-from llmtrace.run_comparison.totals import Totals, costs, succeeded, sum_up
+from llmtrace.run_comparison.run_totals import Totals, costs, succeeded, sum_up
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import clustered, more_than, share_bounds
 

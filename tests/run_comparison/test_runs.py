@@ -12,8 +12,8 @@ from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace.run_comparison import comparison_page, wording
 from llmtrace.run_comparison.conditions import read_condition
 from llmtrace.run_comparison.read_run import read_run
+from llmtrace.run_comparison.run_totals import cost_of
 from llmtrace.run_comparison.runs import compare
-from llmtrace.run_comparison.totals import cost_of
 
 from .made_runs import make_rows, write_run
 
