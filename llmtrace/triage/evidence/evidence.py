@@ -39,6 +39,7 @@ TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "
 # that fits a model on a laptop and one on eight GPUs alike.
 _FLOOR: Final = 0.04
 _PART: Final = 0.1  # of what the metric grew by: less is not its cause
+_ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else happened
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
 _AFTER_FIRST: Final = ("decode", "render", "tool", "max_gap", "e2e", "held")
 
@@ -252,7 +253,7 @@ class Evidence:
             return False
         if stage in TTFT_STAGES or self.metric == "e2e_s":
             part = self.part_of_metric(f"{stage}_s")
-            if part is not None and part < _PART:
+            if part is not None and part < _PART and self._alone(stage) < _ALONE:
                 return False
         carried, alone = self.carried(stage), self._alone(stage)
         floor = self.floor(f"{stage}_s")
