@@ -52,10 +52,10 @@ def named_causes(
     )
     if lacks is None:
         return tuple(causes(evidence))
-    open_ones = NAMED if few else NAMED - {"confirmed"}
     return tuple(
         replace(one, status="unknown", missing=(*one.missing, lacks))
-        if one.status in open_ones or (blind and one.status == "ruled_out")
+        if (one.status in NAMED and (few or not _has_proof(one)))
+        or (blind and one.status == "ruled_out")
         else one
         for one in causes(evidence)
     )
