@@ -134,7 +134,10 @@ def test_a_burn_pages_through_prometheus_and_alertmanager():
     files = rule_files([CHAT], SHORT)
     rules = [as_yaml(content) for content in files.values()]
     recorded = {
-        rule["record"] for group in files["recording.yaml"]["groups"] for rule in group["rules"]
+        rule["record"]
+        for group in files["recording.yaml"]["groups"]
+        if group["name"].startswith("llmtrace-slo")  # the others sum up what this app has none of
+        for rule in group["rules"]
     }
     with contextlib.ExitStack() as open_:
         hook, notifications = open_.enter_context(webhook())
