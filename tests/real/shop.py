@@ -176,7 +176,7 @@ def _rules() -> str:
     for group in rules["groups"]:
         group["interval"] = "1s"  # the slow ones too
     # Under the names that dashboards ask for.
-    return as_yaml(rules).replace(f":rate{settings.base}", ":rate5m")
+    return as_yaml(rules).replace(f"rate{settings.base}", "rate5m")
 
 
 # --- what runs ----------------------------------------------------------------------------------

@@ -234,15 +234,19 @@ def test_every_dashboard_is_drawn_without_a_problem(drawn: dict[str, drawing.Rep
 
 
 def test_panels_read_recorded_sums_where_there_are_any(drawn: dict[str, drawing.Report]):
-    """A variable that is not shown says so: the rules had been loaded when the rush began."""
-    values = {
-        name: {one["name"]: one["value"] for one in report.found["variables"]}
+    """A variable that is not shown says so: the rules had been loaded when the rush began.
+
+    The triage board compares the rush with what was before, and looks a minute or two further back:
+    the rules may be younger than that. Its later drawing, "slow", has no such doubt.
+    """
+    recorded = {
+        name: {one["name"]: one["value"] for one in report.found["variables"]}["recorded"]
         for name, report in drawn.items()
+        if name != "llmtrace-triage"
     }
 
-    assert {name: found["recorded"] for name, found in values.items()} == dict.fromkeys(
-        values, "*"
-    )
+    assert recorded == dict.fromkeys(recorded, "*")
+    assert "slow" in recorded
 
 
 def test_what_grafana_would_draw_and_the_harness_does_not(drawn: dict[str, drawing.Report]):
