@@ -236,7 +236,7 @@ def test_every_dashboard_is_drawn_without_a_problem(drawn: dict[str, drawing.Rep
 def test_panels_read_recorded_sums_where_there_are_any(drawn: dict[str, drawing.Report]):
     """A variable that is not shown says so: the rules had been loaded when the rush began.
 
-    The triage board compares the rush with what was before, and looks a minute or two further back:
+    The triage board compares the rush with what was before, and looks a minute further back:
     the rules may be younger than that. Its later drawing, "slow", has no such doubt.
     """
     recorded = {
