@@ -59,7 +59,7 @@ HOOKS: tuple[tuple[Any, str], ...] = (
     (Recording, "attempt"),
     (chunks, "_usage"),
     (chunks, "_identity"),
-    (chunks, "inband"),
+    (chunks, "_reports"),
     (calls, "_known"),
     (join_call, "join"),
     (calls, "_prepare"),

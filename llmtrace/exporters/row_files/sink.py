@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Sequence
 from itertools import count
@@ -52,7 +53,8 @@ def parquet_sink(
 ) -> QueuedSink[Row]:
     """Make the sink that writes a Parquet file a minute, or for each ten thousand rows.
 
-    A file is complete once it has its name, which contains the time, the process and a number.
+    A file is complete once it has its name: the time, the process, the sink and a number, so that
+    no other file ever has the same.
 
     Args:
         folder: of the files; it is made where it is not there.
@@ -71,11 +73,11 @@ def parquet_sink(
         raise ConfigError(f"exporters: cannot make {folder}: {explain_error(error)}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"exporters: cannot write to {folder}")
-    numbers = count(1)
+    numbers, sink = count(1), secrets.token_hex(4)
 
     def write(rows: Sequence[Row]) -> None:
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        path = folder / f"rows-{now}-{os.getpid()}-{next(numbers)}.parquet"
+        path = folder / f"rows-{now}-{os.getpid()}-{sink}-{next(numbers)}.parquet"
         unfinished = path.with_suffix(".unfinished")
         try:
             parquet.write_table(to_arrow(rows), unfinished, compression="zstd")
