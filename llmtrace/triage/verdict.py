@@ -21,6 +21,7 @@ _LONGER: Final = 1.25  # times as many tokens a response, where a token's time s
 _SHARED: Final = 0.45  # of the growth of all tokens, seen at best in work that went well
 _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
+_MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
@@ -150,7 +151,10 @@ def in_time(
     if judged.verdict in ("no_change", "not_enough_data") and traffic is not None:
         low, high = (load[name].requests_per_s or 0.0 for name in ("before", "after"))
         ratio = high / low if traffic.direction == "up" and low else low / max(high, 1e-9)
-        if ratio >= _CROWD:
+        # In less time crowds and gaps come by themselves; where requests stopped there is no
+        # window after that could be long.
+        seen_s = after.seconds if high else span_s
+        if ratio >= _CROWD and seen_s >= _MIN_TRAFFIC_S:
             words = "More requests" if traffic.direction == "up" else "Fewer requests"
             words = words if high else "Requests stopped"
             return Judged("traffic", f"{words}: {low:.3g} → {high:.3g} a second.")

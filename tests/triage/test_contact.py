@@ -16,6 +16,7 @@ from llmtrace.cli import main
 from llmtrace.dataset.case import Case, Window, no_signals, write_case
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.links import Links
 from llmtrace.triage.result import NAMED, Result
 from tests.triage.days import Kind, day
 
@@ -283,7 +284,8 @@ def drawn_page(zone) -> str:
         if row["cache_hit"]:
             row.update(ttft_s=0.02, e2e_s=0.05)
     made = case(before, after)
-    return page(triage(made, QUICK), made, "http://127.0.0.1:4319/api/v1/traces/")
+    links = Links(traces="http://127.0.0.1:4319/api/v1/traces/{trace_id}")
+    return page(triage(made, QUICK), made, links)
 
 
 def test_the_axis_of_a_page_says_each_time_once(drawn_page):
