@@ -292,7 +292,7 @@ def test_the_axis_of_a_page_says_each_time_once(drawn_page):
     """With seconds where minutes are alike; the day and the zone are said beside it."""
     labels = re.findall(r">(\d\d:\d\d(?::\d\d)?)</text>", drawn_page)
 
-    assert len(labels) == len(set(labels)) == 5
+    assert len(labels) == len(set(labels)) >= 5
     assert re.search(r"2026-09-21 14:13:2\d to 14:16:\d\d UTC", drawn_page)
 
 
