@@ -20,10 +20,10 @@ from rich.console import Console
 
 from llmtrace.budget import DEFAULT
 from llmtrace.core.row import Row
-from llmtrace.dataset.jsonl import read_rows
 from llmtrace.demo import target as targets
 from llmtrace.demo.final_report import print_report
 from llmtrace.demo.options import DemoOptions, plan
+from llmtrace.exporters.row_files.read_back import read_rows
 
 PICTURE: Final = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "demo.svg"
 _WIDTH: Final = 100

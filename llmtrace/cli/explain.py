@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -49,7 +50,7 @@ def _explain(options: argparse.Namespace) -> None:
     from llmtrace.dataset.explanation import ENGINE_SIGNALS, HOUR_NS, as_json, as_lines, explain
 
     if options.rows is not None:
-        from llmtrace.dataset.jsonl import read_rows
+        from llmtrace.exporters.row_files.read_back import read_rows
 
         rows = read_rows(options.rows)
         explanation = explain(choose(rows, options.id, str(options.rows)), rows)
@@ -95,7 +96,7 @@ def find(collector: Collector, name: str) -> Row:
     return choose([from_dict(flat) for flat in found], name, collector.url)
 
 
-def choose(rows: list[Row], name: str, source: str) -> Row:
+def choose(rows: Sequence[Row], name: str, source: str) -> Row:
     """Return the request with this request, response or trace id.
 
     Raises:

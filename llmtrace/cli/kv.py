@@ -173,7 +173,7 @@ def _lengths(options: argparse.Namespace, shape: ModelShape) -> Sequence[int]:
     if options.rows is None:
         length = options.tokens or shape.max_tokens
         return () if length is None else (length,)
-    from llmtrace.dataset.jsonl import read_rows
+    from llmtrace.exporters.row_files.read_back import read_rows
 
     lengths = [
         row.prompt_tokens + (row.output_tokens or 0)

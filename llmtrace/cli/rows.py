@@ -82,7 +82,7 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
         SourceError: the file cannot be read.
         DataError: it holds no rows, or not this request.
     """
-    from llmtrace.dataset.jsonl import read_rows
+    from llmtrace.exporters.row_files.read_back import read_rows
 
     rows = read_rows(path)
     if not rows:
@@ -146,8 +146,8 @@ def add_rows(commands: Commands) -> None:
 
 
 def _rows(options: argparse.Namespace) -> None:
-    from llmtrace.dataset.jsonl import write_rows
     from llmtrace.dataset.langfuse_import import read_rows
+    from llmtrace.exporters.row_files.sink import write_rows
 
     end = options.end or datetime.now().astimezone()
     start = options.start or end - timedelta(hours=1)

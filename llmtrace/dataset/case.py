@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from llmtrace.budget import Budget, read_budget
 from llmtrace.dataset.columns import Columns, Words, short
 from llmtrace.dataset.files import Progress, blocks, objects, read_columns, write_columns
-from llmtrace.dataset.jsonl import CASE_ROWS, case_rows
+from llmtrace.dataset.json_object import read_object
 from llmtrace.errors import DataError, SourceError, explain_error
+from llmtrace.exporters.row_files.read_back import CASE_ROWS, case_rows
 from llmtrace.stats.arrays import Floats, Mask
 
 METRICS: Final = ("ttft", "tpot", "e2e", "render")
 
 _SIGNALS: Final = ("signals.jsonl", "signals.jsonl.gz")
-_MAX_JSON: Final = 4 << 20
 _MAX_SIGNALS: Final = 20_000_000
 _MAX_LABELS: Final = 32
 _LATEST_S: Final = 9e9  # the year 2255: what is later is no unix time in seconds
@@ -194,6 +194,8 @@ def read_case(folder: str | Path, progress: Progress | None = None) -> Case:
     if not folder.is_dir():
         raise SourceError(f"{folder}: no such folder; a case is a folder with rows.jsonl in it")
     path = case_rows(folder)
+    if path is None:
+        raise SourceError(f"{folder}: contains none of {', '.join(CASE_ROWS)}; a case needs one")
     about = _read_json(folder / "case.json")
     facts, odd_facts = facts_from(_read_json(folder / "facts.json"))
     rows = read_columns(path, progress)
@@ -316,19 +318,7 @@ def facts_from(given: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        if path.stat().st_size > _MAX_JSON:
-            raise DataError(f"{path}: larger than {_MAX_JSON >> 20} MiB")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: not a JSON object")
-    return value
+    return read_object(path) if path.exists() else {}
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
 from llmtrace.core.row import Row
 from llmtrace.core.stages import STAGES
+from llmtrace.stats.quantiles import quantile
 
 HOUR_NS: Final = 3600 * 1_000_000_000
 # Fewer requests do not show what is usual.
@@ -164,7 +165,7 @@ def _compare(row: Row, peers: Sequence[Row], name: str) -> Compared | None:
         name.removesuffix("_s"),
         took,
         median(known),
-        known[min(len(known) - 1, int(0.95 * len(known)))],
+        quantile(known, 0.95),
         (bisect_left(known, took) + bisect_right(known, took)) / 2 / len(known),
         len(known),
     )
@@ -286,10 +287,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
     """Flatten an explanation to JSON-ready keys; durations in seconds."""
 
     def flat(one: Compared) -> dict[str, Any]:
-        return {
-            "name": one.name, "took_s": one.took_s, "median_s": one.median_s, "p95_s": one.p95_s,
-            "rank": one.rank, "peers": one.peers, "excess_s": one.excess_s,
-        }  # fmt: skip
+        return {**asdict(one), "excess_s": one.excess_s}
 
     return {
         "row": explanation.row.as_dict(),
@@ -297,9 +295,5 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "alike": explanation.alike,
         "unusual": None if explanation.unusual is None else flat(explanation.unusual),
         "compared": [flat(one) for one in explanation.compared],
-        "engines": [
-            {"instance": one.instance, "signal": one.signal, "highest": one.highest,
-             "usual": one.usual}
-            for one in explanation.engines
-        ],
-    }  # fmt: skip
+        "engines": [asdict(one) for one in explanation.engines],
+    }

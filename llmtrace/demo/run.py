@@ -14,12 +14,12 @@ import llmtrace
 from llmtrace.budget import DEFAULT, Budget, read_budget
 from llmtrace.configure import read_environment
 from llmtrace.core.row import Row
-from llmtrace.dataset.jsonl import write_rows
 from llmtrace.demo import target as targets
 from llmtrace.demo.injected_faults import named
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.target import Target
 from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.exporters.row_files.sink import write_rows
 
 try:
     from rich.console import Console

@@ -6,13 +6,13 @@ grouped-query attention (arXiv:2305.13245) and multi-head latent attention (arXi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.errors import ConfigError, SourceError, explain_error
+from llmtrace.dataset.json_object import read_object
+from llmtrace.errors import ConfigError
 
 # Bytes of one element.
 DTYPE_BYTES: Final[Mapping[str, float]] = {
@@ -22,7 +22,6 @@ DTYPE_BYTES: Final[Mapping[str, float]] = {
     "int4": 0.5, "fp4": 0.5,
 }  # fmt: skip
 _DEFAULT_DTYPE: Final = "bfloat16"
-_MAX_CONFIG: Final = 4 << 20
 _MAX_FIELD: Final = 1 << 40
 _LINEAR: Final = ("linear_attention", "mamba", "recurrent", "conv")
 _SLIDING: Final = ("sliding_attention", "chunked_attention")
@@ -68,16 +67,17 @@ def read_shape(path: Path) -> ModelShape:
 
     Raises:
         SourceError: the file cannot be read.
-        ConfigError: it is not JSON, or lacks what the cache depends on.
+        DataError: it is not a JSON object.
+        ConfigError: it lacks what the cache depends on.
     """
     if path.is_dir():
         path = path / "config.json"
-    config = _read(path)
+    config = read_object(path)
     shape = shape_from(config, name=path.parent.name or "model", where=str(path))
     index = path.parent / "model.safetensors.index.json"
     if not index.is_file():
         return shape
-    total = _read(index).get("metadata", {}).get("total_size")
+    total = read_object(index).get("metadata", {}).get("total_size")
     if not isinstance(total, int) or total <= 0:
         return shape
     stored = DTYPE_BYTES.get(shape.dtype, DTYPE_BYTES[_DEFAULT_DTYPE])
@@ -212,17 +212,3 @@ def _count_parameters(
 
 def _with_parameters(shape: ModelShape, count: int, where: str) -> ModelShape:
     return replace(shape, parameters=count, parameters_from=where)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MAX_CONFIG:
-            raise ConfigError(f"{path}: larger than {_MAX_CONFIG >> 20} MiB")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: not a JSON object")
-    return value

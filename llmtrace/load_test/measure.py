@@ -16,10 +16,10 @@ import llmtrace
 from llmtrace import __version__
 from llmtrace.budget import Budget
 from llmtrace.core.row import Row
-from llmtrace.dataset.jsonl import write_rows
 from llmtrace.demo.preflight import probe
 from llmtrace.demo.sample_app import make_client
 from llmtrace.errors import ConfigError, SourceError, explain_error
+from llmtrace.exporters.row_files.sink import write_rows
 from llmtrace.load_test.drive import WARM_UP, Answered, Sending, drive
 from llmtrace.load_test.requests import Request, hash_of
 from llmtrace.run_comparison.read_run import ABOUT, ANSWERS

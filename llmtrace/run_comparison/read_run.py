@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from llmtrace.core.sanitize import printable
 from llmtrace.dataset.case import Case, no_signals, read_case
 from llmtrace.dataset.files import blocks, objects, read_columns
-from llmtrace.errors import DataError, SourceError, explain_error
+from llmtrace.dataset.json_object import read_object
+from llmtrace.errors import SourceError
 from llmtrace.run_comparison.runs import Run
 
 ABOUT: Final = "bench.json"
 ANSWERS: Final = "answers.jsonl"
-_MAX_ABOUT: Final = 4 << 20
 _MAX_NAME: Final = 60
 _MAX_ANSWERS: Final = 10_000_000
 
@@ -37,7 +35,7 @@ def read_run(path: Path) -> Run:
         if not path.exists():
             raise SourceError(f"{path}: no such file or folder")
         return Run(name=name, case=Case(rows=read_columns(path), signals=no_signals()))
-    about = _about(path / ABOUT)
+    about = read_object(path / ABOUT) if (path / ABOUT).is_file() else {}
     workload, gpus = about.get("workload"), about.get("gpus")
     return Run(
         name=name,
@@ -46,22 +44,6 @@ def read_run(path: Path) -> Run:
         answers=_answers(path / ANSWERS),
         gpus=gpus if isinstance(gpus, int) and not isinstance(gpus, bool) and gpus > 0 else None,
     )
-
-
-def _about(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        if path.stat().st_size > _MAX_ABOUT:
-            raise DataError(f"{path}: larger than {_MAX_ABOUT >> 20} MiB")
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot read it: {explain_error(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from error
-    if not isinstance(about, dict):
-        raise DataError(f"{path}: not a JSON object")
-    return about
 
 
 def _answers(path: Path) -> dict[int, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmtrace.cli import main
-from llmtrace.dataset.jsonl import write_rows
+from llmtrace.exporters.row_files.sink import write_rows
 from tests.budget_analysis.test_report import QUEUED
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from llmtrace.cli import main
-from llmtrace.dataset.jsonl import write_rows
 from llmtrace.exporters.console.sink import waterfall
+from llmtrace.exporters.row_files.sink import write_rows
 from tests.collector.web import serving
 from tests.dataset.test_explain import peers, request, sample
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmtrace.cli import main
 from llmtrace.cli.kv import size_of
-from llmtrace.dataset.jsonl import write_rows
+from llmtrace.exporters.row_files.sink import write_rows
 from llmtrace.testing import make_row
 
 FIGURES = ["--layers", "32", "--kv-heads", "32", "--head-dim", "128", "--dtype", "fp16"]

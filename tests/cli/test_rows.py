@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from llmtrace.cli import main
-from llmtrace.dataset.jsonl import write_rows
 from llmtrace.exporters.console.sink import waterfall
+from llmtrace.exporters.row_files.sink import write_rows
 from llmtrace.semconv import docs
 from llmtrace.testing import make_row
 from tests.dataset.test_summary import request

@@ -58,6 +58,7 @@ def test_the_unusual_stage_is_named(late):
 
     assert unusual is not None
     assert (unusual.name, unusual.took_s, unusual.median_s) == ("queue", 0.3, 0.0505)
+    assert unusual.p95_s == 0.095  # of 1 ms to 100 ms: by nearest rank, as everywhere
     assert (unusual.rank, unusual.peers) == (1.0, 100)
     assert "Unusual: queue, 300.0 ms where 50.5 ms is usual: 249.5 ms more" in as_lines(
         explanation

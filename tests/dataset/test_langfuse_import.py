@@ -18,11 +18,11 @@ from langfuse.api.observations.types.observations_v2response import Observations
 
 from llmtrace import cli
 from llmtrace.core.row import from_dict
-from llmtrace.dataset.jsonl import read_rows as read_file
 from llmtrace.dataset.langfuse_import import read_rows, row_of
 from llmtrace.errors import ConfigError, SourceError
 from llmtrace.exporters.langfuse.settings import Project
 from llmtrace.exporters.langfuse.sink import langfuse_sink
+from llmtrace.exporters.row_files.read_back import read_rows as read_file
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.exporters.receivers import http_receiver
 from tests.exporters.samples import MS, SPAN, START, TRACE, typical, unsplit

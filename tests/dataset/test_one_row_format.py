@@ -15,8 +15,8 @@ from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import Case, signals_from, write_case
 from llmtrace.dataset.columns import Columns, from_rows
 from llmtrace.dataset.files import read_columns, write_columns
-from llmtrace.dataset.jsonl import read_rows
 from llmtrace.errors import DataError, SourceError
+from llmtrace.exporters.row_files.read_back import read_rows
 from tests.strategies import rows
 
 # Columns take what has a start and a name; what else a row is made of is anything at all.
@@ -109,7 +109,7 @@ def test_a_waterfall_is_drawn_of_a_saved_case(tmp_path, capsys):
 
 def test_a_folder_without_rows_is_named(tmp_path):
     """A folder that is no case is an error of the source."""
-    with pytest.raises(SourceError, match=r"contains none of rows\.parquet"):
+    with pytest.raises(SourceError, match="contains no file of rows"):
         read_rows(tmp_path)
 
 

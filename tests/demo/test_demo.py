@@ -22,7 +22,6 @@ import llmtrace
 from llmtrace.cli import main
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import read_case
-from llmtrace.dataset.jsonl import read_rows
 from llmtrace.demo.incident import linger, room_for_page
 from llmtrace.demo.injected_faults import FAULTS, calm, named
 from llmtrace.demo.options import DemoOptions, Phase, plan
@@ -32,6 +31,7 @@ from llmtrace.demo.simulated_users import MAX_PROMPT, jobs
 from llmtrace.demo.target import Target
 from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
+from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.runtime import runtime
 from llmtrace.simulator.api.fault_header import Faults
 from llmtrace.simulator.engine.scheduler import EngineConfig

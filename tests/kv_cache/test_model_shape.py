@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace.kv_cache.capacity import bytes_per_token
 from llmtrace.kv_cache.model_shape import read_shape, shape_from
 
@@ -119,7 +119,7 @@ def test_what_is_no_model_is_an_error(config, problem):
 def test_a_file_that_is_no_object_is_an_error(tmp_path, text):
     """Whatever the file holds, the error is ours."""
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"config\.json"):
+    with pytest.raises(DataError, match=r"config\.json"):
         read_shape(tmp_path)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from llmtrace.dataset.json_object import read_object
 from llmtrace.errors import ConfigError, DataError
 from llmtrace_dashboards.lint.finding import Finding
 from llmtrace_dashboards.lint.rules import OPTIONAL, RULES
@@ -46,20 +46,12 @@ def read(path: Path) -> dict[str, Any]:
     """Read a dashboard from a file: as exported, or as Grafana's API returns it.
 
     Raises:
-        DataError: it cannot be read, or is no dashboard in the classic format.
+        SourceError: it cannot be read.
+        DataError: it is no dashboard in the classic format.
     """
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise DataError(f"{path}: larger than 16 MiB, which no dashboard is")
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from error
-    if isinstance(content, dict) and isinstance(content.get("dashboard"), dict):
+    content = read_object(path, _MAX_BYTES)
+    if isinstance(content.get("dashboard"), dict):
         content = content["dashboard"]
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: a dashboard is a JSON object")
     if "elements" in content or "spec" in content:
         raise DataError(f"{path}: a dashboard in the v2 format; export it in the classic one")
     if not isinstance(content.get("panels", content.get("rows")), list):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _HOUR_S: Final = 3600.0
 _MAX_ROWS: Final = 5_000_000
 _FORMS: Final = (".jsonl", ".jsonl.gz", ".parquet")
+# The rows of a saved case; the other files of its folder hold none.
+CASE_ROWS: Final = ("rows.parquet", "rows.jsonl", "rows.jsonl.gz")
 
 
 class Rows(tuple[Row, ...]):
@@ -70,8 +72,9 @@ def read_rows(
     """Read rows from a file, a folder, the address of a collector, or any flat rows.
 
     Args:
-        source: a file (`.jsonl`, `.jsonl.gz`, `.parquet`), a folder with such files, the address
-            of a running collector (`http://127.0.0.1:4319`), or mappings as `Row.as_dict` makes.
+        source: a file (`.jsonl`, `.jsonl.gz`, `.parquet`), the folder of a saved case, another
+            folder with such files, the address of a running collector (`http://127.0.0.1:4319`),
+            or mappings as `Row.as_dict` makes. Empty lines do not count.
         start: rows that began at or after it; default: all, of a collector those of the last hour.
         end: rows that began before it; default: all.
         token_file: a file with the collector's token.
@@ -109,7 +112,16 @@ def _row(place: str, flat: Mapping[str, Any]) -> Row:
     try:
         return from_dict(flat)
     except (DataError, RecursionError) as error:
-        raise DataError(f"{place}: {error}") from error
+        raise _no_row(place, error) from error
+
+
+def _no_row(place: str, why: object) -> DataError:
+    return DataError(f"{place}: {why}; rows are what `llmtrace demo --rows-out` writes")
+
+
+def case_rows(folder: Path) -> Path | None:
+    """Return the file with the rows in the folder of a saved case; `None` = there is none."""
+    return next((folder / name for name in CASE_ROWS if (folder / name).is_file()), None)
 
 
 def _from_collector(
@@ -125,7 +137,12 @@ def _from_path(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not path.is_dir():
         yield from _from_file(path)
         return
-    files = sorted(file for file in path.iterdir() if file.name.endswith(_FORMS))
+    saved = case_rows(path)
+    files = (
+        sorted(file for file in path.iterdir() if file.name.endswith(_FORMS))
+        if saved is None
+        else [saved]
+    )
     if not files:
         raise SourceError(f"{path}: contains no file of rows ({', '.join(_FORMS)})")
     for file in files:
@@ -157,7 +174,7 @@ def _flat(place: str, line: bytes) -> Mapping[str, Any]:
     try:
         flat = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not a row: {error}") from error
+        raise _no_row(place, f"not a row: {error}") from error
     if not isinstance(flat, dict):
-        raise DataError(f"{place}: not a row: no JSON object")
+        raise _no_row(place, "not a row: no JSON object")
     return flat

@@ -6,10 +6,10 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError, explain_error
@@ -18,6 +18,15 @@ from llmtrace.exporters.row_files.arrow_table import arrow, to_arrow
 
 _PARQUET_INTERVAL_S: Final = 60.0
 _PARQUET_ROWS: Final = 10_000
+
+
+def write_rows(file: TextIO, rows: Iterable[Row]) -> None:
+    """Write each row's `as_dict` as one line."""
+    file.writelines(_lines(rows))
+
+
+def _lines(rows: Iterable[Row]) -> Iterator[str]:
+    return (json.dumps(row.as_dict(), ensure_ascii=False) + "\n" for row in rows)
 
 
 def jsonl_sink(path: Path, *, interval_s: float = 1.0) -> QueuedSink[Row]:
@@ -39,9 +48,8 @@ def jsonl_sink(path: Path, *, interval_s: float = 1.0) -> QueuedSink[Row]:
         raise ConfigError(f"exporters: cannot write {path}: {explain_error(error)}") from error
 
     def append(rows: Sequence[Row]) -> None:
-        lines = "".join(json.dumps(row.as_dict(), ensure_ascii=False) + "\n" for row in rows)
         with path.open("ab", buffering=0) as file:
-            rest = memoryview(lines.encode())
+            rest = memoryview("".join(_lines(rows)).encode())
             while rest:
                 rest = rest[file.write(rest) or 0 :]
 

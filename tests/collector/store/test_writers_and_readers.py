@@ -18,7 +18,8 @@ from llmtrace.core.stages import STAGES, Reported, Timeline
 from llmtrace.dataset.case import Case, Window, signals_from, write_case
 from llmtrace.dataset.columns import Builder, from_rows
 from llmtrace.dataset.files import read_columns
-from llmtrace.dataset.jsonl import read_rows, write_rows
+from llmtrace.exporters.row_files.read_back import read_rows
+from llmtrace.exporters.row_files.sink import write_rows
 from llmtrace.testing import make_row
 from llmtrace_collector.store import read
 from llmtrace_collector.store.export_case import add_rows
