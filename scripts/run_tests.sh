@@ -34,7 +34,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])'
 rm -f .pytest_cache/*/failed_for_good
 mkdir -p .pytest_cache/real .pytest_cache/others
 "$python" -c "$heard" -m pytest -o cache_dir=.pytest_cache/others -m "not real" \
-    >.pytest_cache/others.log 2>&1 &
+    --durations=40 --durations-min=2 >.pytest_cache/others.log 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null' INT TERM
 status=0
@@ -43,7 +43,8 @@ ended() {
     [ "$2" = 0 ] || status=1
     [ "$2" -le 1 ] || echo "pytest ended with status $2" >>".pytest_cache/$1/failed_for_good"
 }
-"$python" -m pytest -o cache_dir=.pytest_cache/real tests/real
+"$python" -m pytest -o cache_dir=.pytest_cache/real tests/real \
+    --durations=20 --durations-min=10
 ended real $?
 wait "$beside"
 ended others $?
