@@ -8,8 +8,8 @@ bound no stage is listed here, so that it is not taken for a stage's time, and l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from llmtrace.core.stages import EngineFigures, Reported, Source, reported
@@ -37,6 +37,7 @@ STAGE_OF: Final[Mapping[tuple[Event, Event], str]] = {
 _SECOND: Final = 1_000_000_000
 _MS: Final = 1_000_000
 _MAX_COUNT: Final = 1 << 53
+_MAPPINGS: Final = (dict, Mapping)  # most are dictionaries, and the other check is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,9 @@ class Figure:
         since: the event it begins with.
         until: the event it ends with.
         unit_ns: nanoseconds in the unit it is given in.
-        upto: the path of the later of two points in time, by one clock; "" = `path` is a duration.
+        upto: the key of the later of two points in time, by one clock; "" = `path` is a duration.
+        stage: what lies between its events; `None` = no stage.
+        keys: those that lead to it, in an answer.
     """
 
     path: str
@@ -56,11 +59,12 @@ class Figure:
     until: Event
     unit_ns: int = _MS
     upto: str = ""
+    stage: str | None = field(init=False)
+    keys: tuple[str, ...] = field(init=False)
 
-    @property
-    def stage(self) -> str | None:
-        """The stage between its events; `None` = it is no stage's."""
-        return STAGE_OF.get((self.since, self.until))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stage", STAGE_OF.get((self.since, self.until)))
+        object.__setattr__(self, "keys", tuple(self.path.split(".")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +226,13 @@ def read_answer(report: Report, value: Any) -> Reading | None:
         report: which one is looked for.
         value: what the answer has at `report.key`.
     """
-    if not isinstance(value, Mapping) or (report.type and value.get("type") != report.type):
+    if not isinstance(value, _MAPPINGS) or (report.type and value.get("type") != report.type):
         return None
     times: dict[str, Any] = dict(_times(report, value))
     counts = {
         field: count
         for field, path in report.counts
-        if (count := _count(_at(value, path))) is not None
+        if (count := _count(_at(value, path.split(".")))) is not None
     }
     gateway = times.pop("gateway", None)
     return Reading(EngineFigures(**times), gateway, counts) if times or gateway or counts else None
@@ -256,18 +260,18 @@ def _times(report: Report, value: Mapping[str, Any]) -> Iterator[tuple[str, Repo
     for figure in report.figures:
         if figure.stage is None:
             continue
-        at = _at(value, figure.path)
+        at = _at(value, figure.keys)
         if figure.upto:
-            end = _at(value, figure.upto)
+            end = value.get(figure.upto)
             at = end - at if _is_number(at) and _is_number(end) else None
         time = reported(at, figure.unit_ns, "engine_inband")
         if time is not None:
             yield figure.stage, time
 
 
-def _at(value: Any, path: str) -> Any:
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+def _at(value: Any, keys: Iterable[str]) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, _MAPPINGS) else None
     return value
 
 

@@ -660,6 +660,6 @@ def random_id(size: int) -> str:
         return "".join([_words.pop() for _ in range(size // 8)])
     except IndexError:
         drawn = os.urandom(8 * _WORDS_AT_ONCE).hex()
-        words = (drawn[at : at + 16] for at in range(0, len(drawn), 16))
-        _words.extend(word for word in words if word != _NO_WORD)  # which would be no id
+        words = [drawn[at : at + 16] for at in range(0, len(drawn), 16)]
+        _words.extend([word for word in words if word != _NO_WORD])  # which would be no id
         return random_id(size)

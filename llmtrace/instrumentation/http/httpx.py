@@ -101,7 +101,7 @@ def _add_headers(recording: Recording, request: Any, added: Mapping[str, str]) -
         ours = [(*_name(name), text.encode("latin-1")) for name, text in added.items()]
         names = {lowered for _, lowered, _ in ours}
         listed = request.headers._list  # noqa: SLF001
-        listed[:] = [*(one for one in listed if one[1] not in names), *ours]
+        listed[:] = [one for one in listed if one[1] not in names] + ours
     except AttributeError:
         request.headers.update(added)
 

@@ -202,16 +202,18 @@ def _reports(recording: Recording, answer: Any) -> None:
     extra = getattr(answer, "model_extra", None)
     if extra:
         for report in engine_figures.IN_ANSWERS:
-            _noted(recording, report, extra.get(report.key))
+            if (value := extra.get(report.key)) is not None:
+                _noted(recording, report, value)
     # SGLang's report is in its choice.
     choices = getattr(answer, "choices", None)
     if choices and (extra := getattr(choices[0], "model_extra", None)):
         report = engine_figures.SGLANG_ANSWER
-        _noted(recording, report, extra.get(report.key))
+        if (value := extra.get(report.key)) is not None:
+            _noted(recording, report, value)
 
 
 def _noted(recording: Recording, report: engine_figures.Report, value: Any) -> None:
-    reading = None if value is None else engine_figures.read_answer(report, value)
+    reading = engine_figures.read_answer(report, value)
     if reading is None:
         return
     recording.add_engine_figures(reading.figures)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from llmtrace.core.recording import Recording
+from llmtrace.instrumentation.llm_sdks.usage import is_mapping
 
 # One setting has several names: of chat, of newer chat, and of the Responses API.
 _MAX_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")
@@ -45,14 +46,15 @@ def note(recording: Recording, body: Mapping[str, Any] | bytes | None) -> None:
             numbers alone are read.
     """
     fields = _numbers_in(body) if isinstance(body, bytes) else body
-    if not isinstance(fields, Mapping):
+    if not is_mapping(fields):
         return
     for name in _MAX_TOKENS:
         if type(number := fields.get(name)) is int and 0 <= number < _MAX:
             recording.info["max_tokens"] = number
             break
-    for name, (attribute, kind) in _NUMBERS.items():
-        number = fields.get(name)
+    for name in _NUMBERS.keys() & fields.keys():
+        attribute, kind = _NUMBERS[name]
+        number = fields[name]
         wanted = (int, float) if kind is float else int
         if isinstance(number, wanted) and not isinstance(number, bool) and abs(number) < _MAX:
             recording.attributes[attribute] = kind(number)
@@ -63,12 +65,11 @@ def note(recording: Recording, body: Mapping[str, Any] | bytes | None) -> None:
 
 def _output(fields: Mapping[str, Any]) -> str | None:
     """Return the kind of output that was requested, by OpenTelemetry's words."""
-    text = fields.get("text")  # as the Responses API has it
-    nested = text.get("format") if isinstance(text, Mapping) else None
-    for wanted in (fields.get("response_format"), nested):
-        if isinstance(wanted, Mapping) and isinstance(kind := wanted.get("type"), str):
-            return _OUTPUTS.get(kind)
-    return None
+    wanted = fields.get("response_format")
+    if wanted is None and is_mapping(text := fields.get("text")):  # as the Responses API has it
+        wanted = text.get("format")
+    kind = wanted.get("type") if is_mapping(wanted) else None
+    return _OUTPUTS.get(kind) if isinstance(kind, str) else None
 
 
 def _numbers_in(body: bytes) -> dict[str, int | float]:
