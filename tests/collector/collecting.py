@@ -199,9 +199,9 @@ def process(
                 running.kill()
 
 
-def post(otlp: str, body: bytes) -> None:
+def post(otlp: str, body: bytes, *, kind: str = "application/x-protobuf") -> None:
     """Send OTLP."""
-    headers = {"Content-Type": "application/x-protobuf"}
+    headers = {"Content-Type": kind}
     asked = urllib.request.Request(f"{otlp}/v1/traces", data=body, headers=headers)
     with urllib.request.urlopen(asked, timeout=60) as answer:
         assert answer.status == 200

@@ -27,7 +27,8 @@ from llmtrace.engines.spans import (
     TTFT,
 )
 from llmtrace.engines.spans import E2E as ENGINE_E2E
-from llmtrace.semconv.attributes import E2E, EXECUTE_TOOL, GATEWAY
+from llmtrace.semconv.attributes import E2E, GATEWAY
+from llmtrace_collector.store import conventions
 from llmtrace_collector.store.row_columns import FIELDS, all_ns, all_sources, attribute, ns
 from llmtrace_collector.store.sql_builder import Column, quoted, step
 
@@ -52,13 +53,6 @@ _FIGURES: Final = {
 }
 # What an engine reports is believed up to a day, as in `stages.reported`.
 _DAY_NS: Final = 86_400_000_000_000
-# Operations of OpenTelemetry's GenAI conventions that are no request for an answer.
-_NO_REQUEST: Final = (
-    EXECUTE_TOOL, "invoke_agent", "invoke_workflow", "create_agent", "embeddings", "rerank",
-)  # fmt: skip
-_CLIENT: Final = "('Client', 'SPAN_KIND_CLIENT')"
-_FAILED: Final = "('Error', 'STATUS_CODE_ERROR')"
-
 IDS: Final = ("trace_id", "span_id", "parent_span_id")
 
 
@@ -67,8 +61,7 @@ def _has(name: str) -> str:
 
 
 _TELLING: Final = (
-    E2E, ENGINE_SOURCE, *_LATENCIES, _CALLS, _SELF, _SIDECAR, _PAGE, "gen_ai.operation.name",
-    "gen_ai.system",
+    E2E, ENGINE_SOURCE, *_LATENCIES, _CALLS, _SELF, _SIDECAR, _PAGE, *conventions.MARKS,
 )  # fmt: skip
 _SLICE: Final = f"ScopeName = '{SGLANG_SCOPE}' AND SpanName IN ({', '.join(map(repr, SLICES))})"
 
@@ -80,7 +73,7 @@ multiIf(
         {_SLICE}, 'slice',
         {_has(_CALLS)} OR {_has(_SELF)} OR {_has(_SIDECAR)}, 'gateway',
         {_has(_PAGE)}, 'page',
-        SpanKind IN {_CLIENT} AND SpanAttributes['gen_ai.operation.name'] NOT IN {_NO_REQUEST}, 'genai',
+        {conventions.IS_REQUEST}, 'genai',
         '')"""
 
 _ENGINE: Final = "tells IN ('engine', 'plugin', 'slice')"
@@ -127,12 +120,6 @@ if(tells = 'engine', engine_ttft - engine_queue - engine_prefill,
        engine_e2e - engine_queue - engine_inference)"""
 
 
-def _either(value: str, *names: str) -> str:
-    """A text, or else the first of other attributes that says something."""
-    others = ", ".join(f"{attribute(name)} != '', left({attribute(name)}, 256)" for name in names)
-    return f"if({value} = '', multiIf({others}, ''), {value})"
-
-
 def _count(value: str) -> str:
     return f"if({value} BETWEEN 0 AND {1 << 53}, {value}, NULL)"
 
@@ -159,30 +146,18 @@ def _reads() -> dict[str, str]:
     reads["reported_gateway_ns"] = f"if(tells = 'gateway', {own}, {reads['reported_gateway_ns']})"
     sidecar = f"{reads['gateway']} = '' AND {attribute(_SIDECAR)} != ''"
     reads["gateway"] = f"if({sidecar}, '{LLM_D_SPAN.name}', {reads['gateway']})"
-    for field, older in (
-        ("prompt_tokens", "gen_ai.usage.prompt_tokens"),
-        ("output_tokens", "gen_ai.usage.completion_tokens"),
-        ("cache_write_tokens", "gen_ai.usage.cache_creation.input_tokens"),
-    ):
-        plain = f"toInt64OrNull({attribute(older)})"
-        reads[field] = _count(
-            f"if(tells = 'genai', ifNull({reads[field]}, {plain}), {reads[field]})"
-        )
-    for field in ("cached_tokens", "reasoning_tokens", "max_tokens"):
+    for field in (
+        "prompt_tokens", "output_tokens", "cached_tokens", "cache_write_tokens",
+        "reasoning_tokens", "max_tokens", "preemptions",
+    ):  # fmt: skip
         reads[field] = _count(reads[field])
-    reads["preemptions"] = _count(reads["preemptions"])
-    reads["provider"] = _either(reads["provider"], "gen_ai.system")
-    answered = _either(reads["model"], "gen_ai.response.model")
-    reads["model"] = f"if(tells = 'genai', {answered}, {reads['model']})"
     reads["request_id"] = (
         f"if(tells = 'genai' AND {attribute('llmtrace.request_id')} = '', '', {reads['request_id']})"
     )
     reads["e2e_ns"] = (
-        f"if(tells = 'genai', toInt64(least(Duration, 1000000000000000000)), {reads['e2e_ns']})"
+        f"if(tells = 'genai', toInt64(least(took_ns, 1000000000000000000)), {reads['e2e_ns']})"
     )
-    reads["outcome"] = (
-        f"if(tells = 'genai' AND StatusCode IN {_FAILED}, 'error', {reads['outcome']})"
-    )
+    reads["outcome"] = f"if(tells = 'genai' AND {conventions.FAILED}, 'error', {reads['outcome']})"
     reads["stream"] = (
         f"if(tells = 'genai' AND {reads['ttft_ns']} IS NOT NULL, true, {reads['stream']})"
     )
@@ -200,7 +175,9 @@ def parts_select(traces: str) -> str:
     SELECT
         TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,
         StatusCode, SpanName, {_KIND_OF} AS tells,
-        CAST(SpanAttributes, 'Map(String, String)') AS a
+        if(tells = 'genai', {conventions.attributes()},
+            CAST(SpanAttributes, 'Map(String, String)')) AS a,
+        {conventions.TOOK_NS} AS took_ns
     FROM {traces}
     WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes)) OR {_SLICE}"""
     read = step(read, ("ns", all_ns()), ("source_of", all_sources()))
@@ -213,7 +190,8 @@ SELECT
     TraceId AS trace_id,
     SpanId AS span_id,
     ParentSpanId AS parent_span_id,
-    Timestamp AS start,
+    if(tells = 'genai' AND Duration = 0, addNanoseconds(Timestamp, -toInt64(least(took_ns, {_DAY_NS}))),
+        Timestamp) AS start,
     if(ServiceName = '', 'unknown_service', toString(ServiceName)) AS service,
     {columns}
 FROM (
