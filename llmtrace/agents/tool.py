@@ -21,6 +21,7 @@ from llmtrace.core.content import ARGUMENTS, RESULT, tool_content
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import outcome_of
 from llmtrace.core.row import Outcome
+from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span, Value
 from llmtrace.errors import ConfigError
 from llmtrace.instrumentation.streams import finalize
@@ -30,7 +31,6 @@ from llmtrace.runtime.scope import KEY, live
 from llmtrace.runtime.trace_context import inside as context_of
 from llmtrace.semconv.attributes import (
     EXECUTE_TOOL,
-    PLAIN,
     TOOL_CALL_ID,
     TOOL_NAME,
     TOOL_NEEDS,

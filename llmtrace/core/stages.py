@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from llmtrace.core.wire_names import wired, wired_fields
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as checked_dataclass
@@ -82,7 +85,7 @@ def reported(value: object, unit_ns: int, source: Source) -> Reported | None:
     return Reported(round(value * unit_ns), source)
 
 
-@checked_dataclass(frozen=True, slots=True)
+@checked_dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     """Sub-phases of the network stage, in nanoseconds; `None` = not observed.
 
@@ -90,34 +93,32 @@ class Network:
     that was seen. `handshake` is a WebSocket's own, the request that opens it and its answer.
     """
 
-    client_wait: int | None = None
-    dns: int | None = None
-    connect: int | None = None
-    tls: int | None = None
-    send: int | None = None
-    rtt: int | None = None
+    client_wait: int | None = wired(
+        "llmtrace.network.client_wait", "waiting for a connection", key="network_client_wait"
+    )
+    dns: int | None = wired("llmtrace.network.dns", "name resolution", key="network_dns")
+    connect: int | None = wired("llmtrace.network.connect", "TCP handshake", key="network_connect")
+    tls: int | None = wired("llmtrace.network.tls", "TLS handshake", key="network_tls")
+    handshake: int | None = wired(
+        "llmtrace.network.handshake", "WebSocket handshake", key="network_handshake"
+    )
+    send: int | None = wired("llmtrace.network.send", "sending the request", key="network_send")
+    rtt: int | None = wired("llmtrace.network.rtt", "one round trip", key="network_rtt")
     rtt_source: Source | None = None
-    handshake: int | None = None
 
     @property
     def known(self) -> int | None:
         """Sum of the known sub-phases, or `None` if none was observed."""
-        parts = (
-            self.client_wait, self.dns, self.connect, self.tls, self.handshake, self.send,
-            self.rtt,
-        )  # fmt: skip
-        known = [part for part in parts if part is not None]
+        known = [ns for ns in _phases(self) if ns is not None]
         return sum(known) if known else None
 
     def parts(self) -> Iterator[tuple[str, int | None]]:
         """Yield each sub-phase's name and nanoseconds, in the order they happen."""
-        yield "client_wait", self.client_wait
-        yield "dns", self.dns
-        yield "connect", self.connect
-        yield "tls", self.tls
-        yield "handshake", self.handshake
-        yield "send", self.send
-        yield "rtt", self.rtt
+        return zip(_PHASES, _phases(self), strict=True)
+
+
+_PHASES: Final = tuple(line.field for line in wired_fields(Network, seconds=True))
+_phases: Final = attrgetter(*_PHASES)
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,21 +155,58 @@ class Timeline:
 
     e2e: int
     ttft: int | None = None
-    client: int | None = None
-    held_before: int = 0
-    held_after: int = 0
+    client: int | None = wired(
+        "llmtrace.unattributed.client",
+        "the application's own time before the request was handed to its HTTP client",
+    )
+    held_before: int = wired(
+        "llmtrace.consumer_time.before", "the consumer's own time before content", 0
+    )
+    held_after: int = wired("llmtrace.consumer_time.after", "the consumer's own time after it", 0)
     network: Network = field(default_factory=Network)
-    retry_network: int = 0
-    retry_gateway: int = 0
-    gateway: Reported | None = None
-    queue: Reported | None = None
-    prefill: Reported | None = None
-    engine_decode: Reported | None = None
-    frontend: Reported | None = None
-    kv_transfer: Reported | None = None
+    retry_network: int = wired(
+        "llmtrace.retry.network", "failed attempts without a status", 0, in_columns=False
+    )
+    retry_gateway: int = wired(
+        "llmtrace.retry.gateway", "failed attempts with a status", 0, in_columns=False
+    )
+    gateway: Reported | None = wired(
+        "llmtrace.reported.gateway",
+        "self time of gateways",
+        key="reported_gateway",
+        in_columns=False,
+    )
+    queue: Reported | None = wired(
+        "llmtrace.reported.queue",
+        "in the engine's scheduler",
+        key="reported_queue",
+        in_columns=False,
+    )
+    prefill: Reported | None = wired(
+        "llmtrace.reported.prefill",
+        "scheduled to first token",
+        key="reported_prefill",
+        in_columns=False,
+    )
+    engine_decode: Reported | None = wired(
+        "llmtrace.reported.decode", "first to last token", key="reported_decode", in_columns=False
+    )
+    frontend: Reported | None = wired(
+        "llmtrace.reported.frontend", "the engine's front end", key="first_chunk_frontend"
+    )
+    kv_transfer: Reported | None = wired(
+        "llmtrace.reported.kv_transfer",
+        "wait of the engine that decodes for the KV cache of the one that did the prefill",
+        key="first_chunk_kv_transfer",
+    )
     marked_before: Mapping[StageName, int] = field(default_factory=dict)
     marked_after: Mapping[StageName, int] = field(default_factory=dict)
-    unsplit: int = 0
+    unsplit: int = wired(
+        "llmtrace.unsplit",
+        "of a turn: its requests' time that cannot be split",
+        0,
+        in_columns=False,
+    )
     stream: bool = True
     watched: bool = True
     written: Stages | None = None

@@ -16,37 +16,38 @@ from numpy.typing import NDArray
 
 from llmtrace.core.attempts import MAX_S
 from llmtrace.core.row import Row
+from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNATTRIBUTED
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import STAGES
 from llmtrace.stats.arrays import Floats, Mask
 
+# Different in every row: contiguous bytes, not a dictionary of names.
+IDS: Final = ("request_id", "trace_id", "span_id")
+
+
+def _plain(*kinds: str) -> tuple[str, ...]:
+    return tuple(line.key for line in PLAIN if line.in_columns and line.kind in kinds)
+
+
 # Durations in seconds, as `Row.as_dict` names them.
 SECONDS: Final = (
     "ttft_s", "tpot_s", "e2e_s",
-    *(f"{stage}_s" for stage in STAGES), "unattributed_s", "client_s",
-    "ttft_arrival_s", "held_before_s", "held_after_s", "retry_s", "max_gap_s",
-    "answered_s", "first_byte_s", "last_content_s", "first_chunk_frontend_s",
-    "arrived_by_s", "client_lag_s",
-    "first_chunk_kv_transfer_s",
-    "network_client_wait_s", "network_dns_s", "network_connect_s", "network_tls_s",
-    "network_handshake_s", "network_send_s", "network_rtt_s",
-    "tool_wall_s", "tool_serial_s", "tool_critical_path_s", "tool_serial_loss_s",
+    *(f"{stage}_s" for stage in STAGES), "unattributed_s", "ttft_arrival_s", "retry_s",
+    *(
+        f"{line.key}_s"
+        for line in (*UNATTRIBUTED, *RAW, *MARKS, *REPORTED, *NETWORK)
+        if line.in_columns
+    ),
+    *(name for name in _plain("double") if name.endswith("_s")),
 )  # fmt: skip
-COUNTS: Final = (
-    "prompt_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens",
-    "max_tokens", "chunks", "burst_chunks", "attempts", "http_status", "preemptions",
-    "spec_drafted", "spec_accepted", "inference_calls", "tool_calls",
-)  # fmt: skip
-FLAGS: Final = ("stream", "cache_hit", "nested")
+COUNTS: Final = _plain("int")
+FLAGS: Final = ("stream", "nested", *_plain("boolean"))
 NUMBERS: Final = (*SECONDS, *COUNTS, *FLAGS, "weight")
 WORDS: Final = (
-    "service", "operation", "model", "provider", "server", "route", "tenant", "region", "replica",
-    "version", "gateway", "client", "outcome", "finish_reason", "error_type", "response_model",
-    "kv_connector",
+    "service", "server", "finish_reason",
+    *(name for name in _plain("string") if name not in IDS),
     *(f"{stage}_source" for stage in STAGES),
 )  # fmt: skip
-# Different in every row: contiguous bytes, not a dictionary of names.
-IDS: Final = ("request_id", "trace_id", "span_id")
 
 _MAX_COUNT: Final = 2.0**53
 _MAX_WEIGHT: Final = 1e9
@@ -135,7 +136,7 @@ class Columns:
             for name, column in self.numbers.items():
                 value = float(column[i])
                 if value == value:  # noqa: PLR0124 - not NaN
-                    flat[name] = _plain(name, value)
+                    flat[name] = _as_plain(name, value)
             for name, words in self.words.items():
                 if (word := words.word(i)) is not None:
                     flat[name] = word
@@ -372,7 +373,7 @@ def _to_ns(seconds: float) -> int:
     return int(min(max(seconds, -9e9), 9e9) * 1e9)
 
 
-def _plain(name: str, value: float) -> float | bool:
+def _as_plain(name: str, value: float) -> float | bool:
     if name in FLAGS:
         return bool(value)
     return int(value) if name in COUNTS and value.is_integer() else value

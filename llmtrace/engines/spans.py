@@ -17,8 +17,8 @@ from llmtrace.core.engine_figures import (
     VLLM_SPAN,
     read_attributes,
 )
+from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.stages import EngineFigures, Reported, Source, reported
-from llmtrace.semconv.attributes import PLAIN
 
 # The engine's own id of a request: as vLLM writes it, too.
 ENGINE_ID: Final = "gen_ai.request.id"

@@ -14,6 +14,7 @@ from opentelemetry import context as otel_context
 
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import outcome_of, outcome_of_status
+from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span
 from llmtrace.gateway import parent_trace
 from llmtrace.gateway.timing_header import cached, spent, timing_entries
@@ -22,7 +23,7 @@ from llmtrace.runtime import proxied_request
 from llmtrace.runtime.proxied_request import ProxiedRequest
 from llmtrace.runtime.runtime import Runtime, current
 from llmtrace.runtime.trace_context import TraceContext
-from llmtrace.semconv.attributes import GATEWAY, PLAIN
+from llmtrace.semconv.attributes import GATEWAY
 
 # What the application may report of a request (`llmtrace.annotate`), as in a row.
 _FIELDS: Final = {line.field: line.name for line in PLAIN}

@@ -25,13 +25,13 @@ from llmtrace.core.content import Content, ContentPolicy
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Clock, Defer, Recording, random_id
 from llmtrace.core.row import TURN
+from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span as FinishedSpan
 from llmtrace.exporters import tracer_provider as provider
 from llmtrace.exporters.sink import Receiver, RowSink, receiver
 from llmtrace.exporters.span_layout import failure_text
 from llmtrace.runtime import foreign_tracer, proxied_request, scope, trace_context
 from llmtrace.runtime.trace_context import TO_ALL, HeaderPolicy, TraceContext
-from llmtrace.semconv.attributes import PLAIN
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -1,7 +1,7 @@
-"""The wire name of each field of a row, and of each metric.
+"""The wire names that are not a plain field's of a row (`core/row_fields.py`), and of each metric.
 
-The one table: OpenTelemetry's GenAI names where one exists, `llmtrace.*` for the rest. Only data;
-`semconv.py` reads and writes by it, and docs/semconv.md is printed from it.
+OpenTelemetry's GenAI names where one exists, `llmtrace.*` for the rest. Only data: `convert.py`
+reads and writes by it, and the page of semantic conventions is printed from it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from llmtrace.core.browser_timing import ON_WIRE, name_of
 from llmtrace.core.content import ARGUMENTS, INPUT, OUTPUT, RESULT, SYSTEM
-from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import STAGES
-
-Kind = Literal["string", "string[]", "int", "double", "boolean", "seconds"]
+from llmtrace.core.wire_names import Attribute, Kind
 
 SCOPE: Final = "llmtrace"  # the instrumentation scope's name
 STAGE: Final = "llmtrace.stage.name"  # on a child span: which stage it is
@@ -40,16 +38,6 @@ ORDER: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One line of the table: a field of the row, its name on the wire, and what it means."""
-
-    field: str
-    name: str
-    kind: Kind
-    meaning: str
-
-
 def current_name(name: str) -> str:
     """Return the present name of an attribute, whichever version wrote it.
 
@@ -61,169 +49,6 @@ def current_name(name: str) -> str:
         return RESPONSE_HEADER + name.removeprefix(_FORMER_HEADER)
     return FORMER.get(name, name)
 
-
-# Row fields that are written as they are. Absent when unknown.
-PLAIN: Final = (
-    Attribute("operation", "gen_ai.operation.name", "string", "`chat`, `text_completion`, …"),
-    Attribute("agent", "gen_ai.agent.name", "string", "of a turn: its name"),
-    Attribute("provider", "gen_ai.provider.name", "string", "who serves the model"),
-    Attribute("model", "gen_ai.request.model", "string", "the requested model"),
-    Attribute("response_model", "gen_ai.response.model", "string", "the model that answered"),
-    Attribute("max_tokens", "gen_ai.request.max_tokens", "int", "most tokens of the answer"),
-    Attribute("response_id", "gen_ai.response.id", "string", "the id in the answer"),
-    Attribute("prompt_tokens", "gen_ai.usage.input_tokens", "int", "tokens of the prompt"),
-    Attribute(
-        "cached_tokens", "gen_ai.usage.cache_read.input_tokens", "int", "of them, from a cache"
-    ),
-    Attribute(
-        "cache_write_tokens",
-        "gen_ai.usage.cache_write.input_tokens",
-        "int",
-        "of them, written to the provider's cache",
-    ),
-    Attribute("output_tokens", "gen_ai.usage.output_tokens", "int", "tokens of the answer"),
-    Attribute(
-        "reasoning_tokens", "gen_ai.usage.reasoning.output_tokens", "int", "of them, of reasoning"
-    ),
-    Attribute(
-        "error_type", "error.type", "string", "the provider's code, else class of what was raised"
-    ),
-    Attribute("http_status", "http.response.status_code", "int", "status of the last attempt"),
-    Attribute("version", "service.version", "string", "version of the application"),
-    Attribute("outcome", "llmtrace.outcome", "string", f"one of {', '.join(OUTCOMES)}"),
-    Attribute("request_id", "llmtrace.request_id", "string", "the `x-request-id` sent"),
-    Attribute(
-        "route", "llmtrace.route", "string", "the feature of the application that made the request"
-    ),
-    Attribute("tenant", "llmtrace.tenant", "string", "on whose behalf"),
-    Attribute("region", "llmtrace.region", "string", "where the application runs"),
-    Attribute("replica", "llmtrace.replica", "string", "the engine instance that answered"),
-    Attribute("gateway", "llmtrace.gateway", "string", "name of the gateway in between"),
-    Attribute("client", "llmtrace.client", "string", "client library"),
-    Attribute("cache_hit", CACHE_HIT, "boolean", "whether a cache answered and no engine"),
-    Attribute("attempts", "llmtrace.attempts", "int", "HTTP attempts, retries included"),
-    Attribute("chunks", "llmtrace.chunks", "int", "chunks with content"),
-    Attribute("burst_chunks", "llmtrace.burst_chunks", "int", "of them, there at once"),
-    Attribute("preemptions", "llmtrace.preemptions", "int", "times the engine preempted it"),
-    Attribute("spec_drafted", "llmtrace.spec_drafted", "int", "speculative tokens drafted"),
-    Attribute("spec_accepted", "llmtrace.spec_accepted", "int", "of them, accepted"),
-    Attribute(
-        "kv_connector",
-        "llmtrace.kv_connector",
-        "string",
-        "the engine's connector for KV blocks: `queue` may hold their transfer",
-    ),
-    Attribute(
-        "inference_calls", "llmtrace.inference_calls", "int", "of a turn: requests to a model"
-    ),
-    Attribute("tool_calls", "llmtrace.tool_calls", "int", "tool calls run"),
-    Attribute("tool_wall_s", "llmtrace.tool_wall", "double", "s, first tool's start to last end"),
-    Attribute("tool_serial_s", "llmtrace.tool_serial", "double", "s of all tool calls added up"),
-    Attribute(
-        "tool_critical_path_s",
-        "llmtrace.tool_critical_path",
-        "double",
-        "s of the longest chain of dependent tool calls",
-    ),
-    Attribute(
-        "tool_serial_loss_s",
-        "llmtrace.tool_serial_loss",
-        "double",
-        "s that independent tool calls lost by taking turns",
-    ),
-    Attribute("weight", "llmtrace.weight", "double", "requests this row stands for"),
-)
-
-# Points in time and gaps that the row keeps in nanoseconds (`<field>_ns`). Absent when unknown.
-MARKS: Final = (
-    Attribute("max_gap", "llmtrace.max_gap", "seconds", "longest wait for a later chunk"),
-    Attribute("answered", "llmtrace.answered", "seconds", "start to the headers of the answer"),
-    Attribute("first_byte", "llmtrace.first_byte", "seconds", "start to first byte of the body"),
-    Attribute("first_event", "llmtrace.first_event", "seconds", "start to first event, any kind"),
-    Attribute(
-        "first_reasoning", "llmtrace.first_reasoning", "seconds", "start to first reasoning"
-    ),
-    Attribute("first_text", "llmtrace.first_text", "seconds", "start to first visible text"),
-    Attribute(
-        "first_tool_call", "llmtrace.first_tool_call", "seconds", "start to first tool-call chunk"
-    ),
-    Attribute("last_content", "llmtrace.last_content", "seconds", "start to last content"),
-    Attribute(
-        "arrived_by",
-        "llmtrace.arrived_by",
-        "seconds",
-        "start to the first content on this machine, at most; absent if not known to be earlier",
-    ),
-    Attribute(
-        "client_lag",
-        "llmtrace.client_lag",
-        "seconds",
-        "of the waits, at least: the data was on this machine and the client did not notice",
-    ),
-)
-
-# Fields of the timeline that are 0 unless something happened. Absent when 0.
-RAW: Final = (
-    Attribute(
-        "held_before",
-        "llmtrace.consumer_time.before",
-        "seconds",
-        "the consumer's own time before content",
-    ),
-    Attribute(
-        "held_after", "llmtrace.consumer_time.after", "seconds", "the consumer's own time after it"
-    ),
-    Attribute(
-        "retry_network", "llmtrace.retry.network", "seconds", "failed attempts without a status"
-    ),
-    Attribute(
-        "retry_gateway", "llmtrace.retry.gateway", "seconds", "failed attempts with a status"
-    ),
-    Attribute(
-        "unsplit",
-        "llmtrace.unsplit",
-        "seconds",
-        "of a turn: its requests' time that cannot be split",
-    ),
-)
-
-# Durations as reported, uncut, each with a `.source`. Absent when not reported.
-REPORTED: Final = (
-    Attribute("gateway", "llmtrace.reported.gateway", "seconds", "self time of gateways"),
-    Attribute("queue", "llmtrace.reported.queue", "seconds", "in the engine's scheduler"),
-    Attribute("prefill", "llmtrace.reported.prefill", "seconds", "scheduled to first token"),
-    Attribute("engine_decode", "llmtrace.reported.decode", "seconds", "first to last token"),
-    Attribute("frontend", "llmtrace.reported.frontend", "seconds", "the engine's front end"),
-    Attribute(
-        "kv_transfer",
-        "llmtrace.reported.kv_transfer",
-        "seconds",
-        "wait of the engine that decodes for the KV cache of the one that did the prefill",
-    ),
-)
-
-# Named parts of what is unattributed. Absent when no HTTP hook saw the request.
-UNATTRIBUTED: Final = (
-    Attribute(
-        "client",
-        "llmtrace.unattributed.client",
-        "seconds",
-        "the application's own time before the request was handed to its HTTP client",
-    ),
-)
-
-# Sub-phases of the network stage. Absent when not observed.
-NETWORK: Final = (
-    Attribute(
-        "client_wait", "llmtrace.network.client_wait", "seconds", "waiting for a connection"
-    ),
-    Attribute("dns", "llmtrace.network.dns", "seconds", "name resolution"),
-    Attribute("connect", "llmtrace.network.connect", "seconds", "TCP handshake"),
-    Attribute("tls", "llmtrace.network.tls", "seconds", "TLS handshake"),
-    Attribute("handshake", "llmtrace.network.handshake", "seconds", "WebSocket handshake"),
-    Attribute("send", "llmtrace.network.send", "seconds", "sending the request"),
-    Attribute("rtt", "llmtrace.network.rtt", "seconds", "one round trip"),
-)
 
 _BROWSER: Final[tuple[tuple[str, Kind, str], ...]] = (
     ("kind", "string", "`fetch` or `eventsource`; `whole` if the page read the answer in one go"),

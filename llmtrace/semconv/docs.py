@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNATTRIBUTED
 from llmtrace.core.stages import SOURCES
+from llmtrace.core.wire_names import Attribute
 from llmtrace.semconv.attributes import (
     AGENT_DURATION,
     ATTEMPT,
@@ -14,13 +16,8 @@ from llmtrace.semconv.attributes import (
     DERIVED,
     GATEWAY,
     LATEST,
-    MARKS,
-    NETWORK,
     ORDER,
-    PLAIN,
-    RAW,
     RELEASED,
-    REPORTED,
     RESPONSE_HEADER,
     SCOPE,
     SPECIAL,
@@ -29,8 +26,6 @@ from llmtrace.semconv.attributes import (
     STAGE_TIMES,
     TOOL,
     TOOL_DURATION,
-    UNATTRIBUTED,
-    Attribute,
     ClientMetrics,
 )
 

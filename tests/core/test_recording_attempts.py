@@ -46,8 +46,9 @@ def test_the_phases_of_the_attempt_that_answered(request_):
     recording.exhausted()
 
     assert request_.row.timeline.network == Network(
-        *(n * MS for n in (2, 1, 4, 6, 2, 5)), "kernel"
-    )
+        client_wait=2 * MS, dns=MS, connect=4 * MS, tls=6 * MS, send=2 * MS, rtt=5 * MS,
+        rtt_source="kernel",
+    )  # fmt: skip
     assert request_.row.timeline.client == request_.row.stages.client == 3 * MS
     assert (request_.row.http_status, request_.row.attempts) == (200, 1)
 

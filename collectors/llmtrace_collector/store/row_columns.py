@@ -14,20 +14,9 @@ from typing import Final
 from llmtrace.core.browser_timing import IN_JSON, ON_WIRE, name_of
 from llmtrace.core.content import NAMES as CONTENT
 from llmtrace.core.row import OUTCOMES
+from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNATTRIBUTED
 from llmtrace.core.stages import SOURCES, STAGES
-from llmtrace.semconv.attributes import (
-    BROWSER,
-    DERIVED,
-    E2E,
-    FORMER,
-    MARKS,
-    NETWORK,
-    PLAIN,
-    RAW,
-    REPORTED,
-    SPECIAL,
-    UNATTRIBUTED,
-)
+from llmtrace.semconv.attributes import BROWSER, DERIVED, E2E, FORMER, SPECIAL
 from llmtrace_collector.store.sql_builder import quoted
 
 WORD: Final = "LowCardinality(String)"
@@ -232,16 +221,14 @@ def _fields() -> Iterator[Field]:
         yield Field(f"{line.field}_ns", "Int64", zero, "0", line.meaning)
     for line in REPORTED:
         source = source_of(f"{line.name}.source")
-        name = reported(line.field)
         # A duration without a source is none.
         both = f"if({source} = '', NULL, {ns(line.name)})"
-        yield Field(f"{name}_ns", NS, both, "NULL", f"{line.meaning}, as reported")
-        yield Field(f"{name}_source", SOURCE, source, "''", "source")
+        yield Field(f"{line.key}_ns", NS, both, "NULL", f"{line.meaning}, as reported")
+        yield Field(f"{line.key}_source", SOURCE, source, "''", "source")
     for line in UNATTRIBUTED:
         yield Field(f"{line.field}_ns", NS, ns(line.name), "NULL", line.meaning)
     for line in NETWORK:
-        name = f"network_{line.field}_ns"
-        yield Field(name, NS, ns(line.name), "NULL", line.meaning)
+        yield Field(f"{line.key}_ns", NS, ns(line.name), "NULL", line.meaning)
     source = source_of("llmtrace.network.rtt.source")
     yield Field("network_rtt_source", SOURCE, source, "''", "source of the round trip")
     for when in ("before", "after"):
@@ -249,17 +236,6 @@ def _fields() -> Iterator[Field]:
         yield Field(f"marked_{when}", MARKED, _marked(when), "map()", meaning)
     yield Field("browser", TEXTS, _browser(), "map()", "what the page reported, in seconds")
     yield Field("attributes", TEXTS, _own(), "map()", "what the application says itself")
-
-
-def reported(field: str) -> str:
-    """Return the name of a reported duration, as a row's JSON has it.
-
-    Example:
-        >>> reported("engine_decode"), reported("frontend")
-        ('reported_decode', 'first_chunk_frontend')
-    """
-    parts = {"frontend": "first_chunk_frontend", "kv_transfer": "first_chunk_kv_transfer"}
-    return {"engine_decode": "reported_decode", **parts}.get(field, f"reported_{field}")
 
 
 # In the order of the tables' columns. After the ids, which are the span's own.

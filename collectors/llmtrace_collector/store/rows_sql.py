@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from llmtrace.core.browser_timing import IN_JSON, name_of
+from llmtrace.core.row_fields import MARKS
 from llmtrace.core.stages import STAGES
 from llmtrace_collector.store.gather import REQUESTS
 from llmtrace_collector.store.row_columns import FIELDS, SOURCE, TEXTS
@@ -257,8 +258,7 @@ def _with_page(inner: str) -> str:
         paged("max_gap_ns", "page_max_gap"),
         paged("last_content_ns", "page_last_content"),
         paged("first_byte_ns", "page_first_byte"),
-        *((f"{mark}_ns", f"if(paged, NULL, {mark}_ns)") for mark in (
-            "answered", "first_event", "first_reasoning", "first_text", "first_tool_call",
-            "arrived_by", "client_lag")),
+        *((f"{mark.field}_ns", f"if(paged, NULL, {mark.field}_ns)") for mark in MARKS
+          if mark.field not in figures),
         ("browser", f"if(paged, {extra}, browser)"),
     )  # fmt: skip

@@ -20,20 +20,12 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMes
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.row import TURN
+from llmtrace.core.row_fields import PLAIN, REPORTED
 from llmtrace.core.span import Span
 from llmtrace.exporters.otlp.dialect import OTEL, Dialect
 from llmtrace.exporters.otlp.resource import resource
 from llmtrace.exporters.span_layout import attempt_spans, failure_text, name_of, waterfall
-from llmtrace.semconv.attributes import (
-    ATTEMPT_LOG,
-    DERIVED,
-    ORDER,
-    PLAIN,
-    REPORTED,
-    SCOPE,
-    SPECIAL,
-    STAGE_TIMES,
-)
+from llmtrace.semconv.attributes import ATTEMPT_LOG, DERIVED, ORDER, SCOPE, SPECIAL, STAGE_TIMES
 from llmtrace.semconv.convert import Value, kind_of
 
 if TYPE_CHECKING:

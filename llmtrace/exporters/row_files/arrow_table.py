@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from llmtrace.core.row import Row, flat_kinds
+from llmtrace.core.flat_row import flat_kinds
+from llmtrace.core.row import Row
 from llmtrace.errors import missing_extra
 
 if TYPE_CHECKING:

@@ -1,0 +1,292 @@
+"""Flatten a row to plain JSON, and read it back, by the table of its fields (`row_fields.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from sys import float_info
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from llmtrace.core import browser_timing
+from llmtrace.core.attempts import MAX_S, as_plain, from_plain
+from llmtrace.core.browser_timing import IN_JSON, browser_kinds
+from llmtrace.core.row_fields import MARKS, NETWORK, OUTCOMES, RAW, REPORTED, RowFields
+from llmtrace.core.stages import (
+    SOURCES,
+    STAGES,
+    Network,
+    Reported,
+    Source,
+    Stages,
+    Timeline,
+    split,
+)
+from llmtrace.core.tool_calls import flat_part, read_part
+from llmtrace.errors import DataError
+
+if TYPE_CHECKING:
+    from llmtrace.core.row import Row
+
+_NS: Final = 1_000_000_000
+_ROUNDING_NS: Final = 1_000  # files keep decimal seconds: less than this is no time
+
+# The keys of JSON, and the fields in nanoseconds that they are of.
+_MARKS: Final = {f"{line.field}_ns": f"{line.key}_s" for line in MARKS}
+_RAW: Final = {f"{line.key}_s": line.field for line in RAW}
+_NETWORK: Final = {f"{line.key}_s": line.field for line in NETWORK}
+_REPORTS: Final = {line.key: line.field for line in REPORTED}
+_DERIVED: Final = ("stream", "e2e_s", "ttft_s", "ttft_arrival_s", "tpot_s", "retry_s")
+# What files of before the first release call these keys.
+_FORMER: Final = {"tries": "attempt_log", "evidence": "response_headers"}
+_KINDS: Final = {
+    "str": str, "Outcome": str, "bool": bool, "int": int, "float": int | float,
+}  # fmt: skip
+_PLAIN: Final = {
+    f.name: _KINDS[str(f.type).removesuffix(" | None")]
+    for f in fields(RowFields)
+    if f.name not in _MARKS
+}
+_WANTED: Final[Mapping[Any, str]] = {str: "text", bool: "true or false", int: "a whole number"}
+_MAX: Final = float_info.max
+
+
+def flat_kinds() -> dict[str, type]:
+    """Return the type of each key that `flatten` may write; `object`: a mapping or a list."""
+    kinds: dict[str, type] = {"start": int}
+    for name, kind in _PLAIN.items():
+        kinds[name] = kind if isinstance(kind, type) else float
+    kinds |= {"stream": bool, "unwatched": bool, "network_rtt_source": str}
+    durations = (
+        *STAGES, "unattributed", "client", *_REPORTS,
+        *(f"marked_{when}_{stage}" for when in ("before", "after") for stage in STAGES),
+    )  # fmt: skip
+    kinds |= dict.fromkeys((f"{name}_s" for name in durations), float)
+    kinds |= dict.fromkeys((*_MARKS.values(), *_RAW, *_NETWORK), float)
+    kinds |= dict.fromkeys((name for name in _DERIVED if name != "stream"), float)
+    kinds |= dict.fromkeys((f"{name}_source" for name in (*STAGES, *_REPORTS)), str)
+    kinds |= browser_kinds(IN_JSON)
+    nested = ("inconsistent", "attempt_log", "attributes", "response_headers", "parts")
+    return kinds | dict.fromkeys(nested, object)
+
+
+def flatten(row: Row) -> dict[str, Any]:
+    """Return a row's JSON-ready keys: durations in seconds, unknown ones left out."""
+    timeline, stages = row.timeline, row.stages
+    flat: dict[str, Any] = {
+        name: value for name in _PLAIN if (value := getattr(row, name)) is not None
+    }
+    for field, key in _MARKS.items():
+        if (ns := getattr(row, field)) is not None:
+            flat[key] = ns / _NS
+    for name in _DERIVED:
+        if (value := getattr(row, name)) is not None:
+            flat[name] = value
+    for stage, ns in stages:
+        if ns is not None:
+            flat[f"{stage}_s"] = ns / _NS
+            if (source := stages.sources.get(stage)) is not None:
+                flat[f"{stage}_source"] = source
+    flat["unattributed_s"] = stages.unattributed / _NS
+    if timeline.client is not None:
+        flat["client_s"] = timeline.client / _NS
+    network = timeline.network
+    for key, name in _NETWORK.items():
+        if (ns := getattr(network, name)) is not None:
+            flat[key] = ns / _NS
+    if network.rtt_source is not None:
+        flat["network_rtt_source"] = network.rtt_source
+    for key, ns in _RAW.items():
+        if value := getattr(timeline, ns):
+            flat[key] = value / _NS
+    for key, name in _REPORTS.items():
+        if (reported := getattr(timeline, name)) is not None:
+            flat[f"{key}_s"] = reported.ns / _NS
+            flat[f"{key}_source"] = reported.source
+    for when in ("before", "after"):
+        for stage, ns in getattr(timeline, f"marked_{when}").items():
+            flat[f"marked_{when}_{stage}_s"] = ns / _NS
+    if not timeline.watched:
+        flat["unwatched"] = True
+    if stages.inconsistent:
+        flat["inconsistent"] = list(stages.inconsistent)
+    if row.attempt_log:
+        flat["attempt_log"] = as_plain(row.attempt_log)
+    if row.attributes:
+        flat["attributes"] = dict(row.attributes)
+    if row.response_headers:
+        flat["response_headers"] = dict(row.response_headers)
+    if row.parts:
+        flat["parts"] = [flat_part(part) for part in row.parts]
+    if row.browser is not None:
+        flat |= browser_timing.flatten(row.browser, IN_JSON)
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the row that `flatten` wrote; unknown keys are ignored.
+
+    Raises:
+        DataError: the outcome is unknown.
+        AttributeError, KeyError, OverflowError, TypeError, ValueError: a key is missing or holds a
+            value of the wrong kind, or the stages come to more than the whole wait.
+    """
+    if not _FORMER.keys().isdisjoint(flat):
+        flat = {_FORMER.get(key, key): value for key, value in flat.items()}
+    plain = {name: value for name in _PLAIN if (value := _plain(flat, name)) is not None}
+    marks: dict[str, Any] = {name: _ns(flat, key) for name, key in _MARKS.items()}
+    timeline = _timeline(flat)
+    if plain.get("outcome", "success") not in OUTCOMES:
+        msg = f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}"
+        raise DataError(msg)
+    attributes = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in dict(flat.get("attributes") or {}).items()
+    }
+    return {
+        "timeline": timeline,
+        "attributes": attributes,
+        "response_headers": _response_headers(flat),
+        "browser": browser_timing.unflatten(flat, IN_JSON),
+        "attempt_log": from_plain(flat.get("attempt_log")),
+        "parts": tuple(read_part(part) for part in flat.get("parts", ())),
+        **plain,
+        **marks,
+    }
+
+
+def _timeline(flat: Mapping[str, Any]) -> Timeline:
+    """Read the measured times, and the written stages where they do not follow from those."""
+    raw: dict[str, Any] = {name: _ns(flat, key) or 0 for key, name in _RAW.items()}
+    raw |= {name: _reported(flat, key) for key, name in _REPORTS.items()}
+    timeline = Timeline(
+        e2e=_ns_required(flat, "e2e_s"),
+        ttft=_ns(flat, "ttft_s"),
+        client=_ns(flat, "client_s"),
+        network=Network(
+            **{part: _ns(flat, key) for key, part in _NETWORK.items()},
+            rtt_source=_source(flat, "network_rtt_source"),
+        ),
+        marked_before=_marked(flat, "before"),
+        marked_after=_marked(flat, "after"),
+        stream=_flag(flat, "stream", default=True),
+        watched=not _flag(flat, "unwatched", default=False),
+        **raw,
+    )
+    written, made = _written(flat, timeline.e2e), split(timeline)
+    if written is None or replace(written, client=made.client) != made:
+        timeline = replace(timeline, written=written)
+    return timeline
+
+
+def _written(flat: Mapping[str, Any], e2e: int) -> Stages | None:
+    """Read the partition of `e2e` nanoseconds that a flat row holds; `None` = it holds none."""
+    ns = {stage: _ns(flat, f"{stage}_s") for stage in STAGES}
+    if flat.get("unattributed_s") is None and all(value is None for value in ns.values()):
+        return None
+    for stage, value in ns.items():
+        if value is not None and value < 0:
+            msg = f"{stage}_s is {flat[f'{stage}_s']!r}, and time does not run backwards"
+            raise ValueError(msg)
+    rest = e2e - sum(value for value in ns.values() if value is not None)
+    if rest < 0:
+        if rest < -_ROUNDING_NS:
+            msg = f"the stages come to {(e2e - rest) / _NS:g} s, more than e2e_s of {e2e / _NS:g}"
+            raise ValueError(msg)
+        largest = max(STAGES, key=lambda stage: ns[stage] or 0)
+        ns[largest] = (ns[largest] or 0) + rest
+    sources = {
+        stage: source
+        for stage in STAGES
+        if (source := _source(flat, f"{stage}_source")) and ns[stage] is not None
+    }
+    inconsistent = tuple(stage for stage in flat.get("inconsistent") or () if stage in STAGES)
+    unattributed, client = max(0, rest), _ns(flat, "client_s")
+    return Stages(
+        **ns,
+        unattributed=unattributed,
+        client=None if client is None else min(max(0, client), unattributed),
+        sources=sources,
+        inconsistent=inconsistent,
+    )
+
+
+def _plain(flat: Mapping[str, Any], key: str) -> Any:
+    value, kind = flat.get(key), _PLAIN[key]
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # a column of whole numbers with gaps is often kept as floats
+    odd = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+    if value is not None and odd:
+        wanted = _WANTED.get(kind, "a number")
+        msg = f"{key} is {value!r}, not {wanted}"
+        raise TypeError(msg)
+    if isinstance(value, int | float) and not -_MAX <= value <= _MAX:
+        msg = f"{key} is {value!r}, not a finite number"
+        raise ValueError(msg)
+    return bounded(key, value) if value is not None and key.endswith("_s") else value
+
+
+def _flag(flat: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    value = flat.get(key)
+    if value is not None and not isinstance(value, bool):
+        msg = f"{key} is {value!r}, not true or false"
+        raise TypeError(msg)
+    return default if value is None else value
+
+
+def _ns(flat: Mapping[str, Any], key: str) -> int | None:
+    value = flat.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        msg = f"{key} is {value!r}, not a number of seconds"
+        raise TypeError(msg)
+    return round(bounded(key, value) * _NS)
+
+
+def bounded(name: str, seconds: float) -> float:
+    """Return a duration as it is, if a request can have it.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not -MAX_S < seconds < MAX_S:
+        msg = f"{name} is {seconds!r}, longer than any request"
+        raise ValueError(msg)
+    return seconds
+
+
+def _ns_required(flat: Mapping[str, Any], key: str) -> int:
+    value = _ns(flat, key)
+    if value is None:
+        raise KeyError(key)
+    if value < 0:
+        msg = f"{key} is {flat[key]!r}, and time does not run backwards"
+        raise ValueError(msg)
+    return value
+
+
+def _source(flat: Mapping[str, Any], key: str) -> Source | None:
+    value = flat.get(key)
+    if value is not None and value not in SOURCES:
+        msg = f"{key} is {value!r}, not one of {', '.join(SOURCES)}"
+        raise ValueError(msg)
+    return cast("Source | None", value)
+
+
+def _response_headers(flat: Mapping[str, Any]) -> dict[str, str]:
+    headers = dict(flat.get("response_headers") or {})
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            msg = f"response_headers holds {name!r}: {value!r}, and not text"
+            raise TypeError(msg)
+    return headers
+
+
+def _reported(flat: Mapping[str, Any], key: str) -> Reported | None:
+    ns, source = _ns(flat, f"{key}_s"), _source(flat, f"{key}_source")
+    return None if ns is None or source is None else Reported(ns, source)
+
+
+def _marked(flat: Mapping[str, Any], when: str) -> dict[Any, int]:
+    marked = {stage: _ns(flat, f"marked_{when}_{stage}_s") for stage in STAGES}
+    return {stage: ns for stage, ns in marked.items() if ns is not None}
