@@ -20,25 +20,26 @@ RANGE: Final = "$__range"
 
 # Which requests are shown: the variables at the top. An unknown label is an empty one, which `.*`
 # matches.
+PLACES: Final = 'cluster=~"$cluster", namespace=~"$namespace", job=~"$job"'
 REQUESTS: Final = (
-    'service=~"$service", model=~"$model", route=~"$route", region=~"$region"'
-)  # fmt: skip
+    f'{PLACES}, service=~"$service", model=~"$model", route=~"$route", region=~"$region"'
+)
 SUCCEEDED: Final = f'{REQUESTS}, outcome="success"'
-TURNS: Final = 'service=~"$service", region=~"$region", agent=~"$agent"'
-TOOLS: Final = 'service=~"$service", region=~"$region", tool=~"$tool"'
-ENGINES: Final = 'instance=~"$instance", model=~"$model"'
+TURNS: Final = f'{PLACES}, service=~"$service", region=~"$region", agent=~"$agent"'
+TOOLS: Final = f'{PLACES}, service=~"$service", region=~"$region", tool=~"$tool"'
+ENGINES: Final = f'{PLACES}, instance=~"$instance", model=~"$model"'
 # GPUs and targets do not say which model they serve.
-INSTANCES: Final = 'instance=~"$instance"'
+INSTANCES: Final = f'{PLACES}, instance=~"$instance"'
 
 
 # A label that no series has: it matches a regular expression as the empty text does. All choices
 # put together do match that as long as nothing is chosen, which is `.*`, and as the last variable
 # is `*`: sums over all label sets have been recorded for the whole time shown.
 _NOTHING_CHOSEN: Final = {
-    REQUESTS: 'selection=~"$service$model$route$region-$recorded"',
-    TURNS: 'selection=~"$service$region$agent-$recorded"',
-    TOOLS: 'selection=~"$service$region$tool-$recorded"',
-    ENGINES: 'selection=~"$instance$model-$recorded"',
+    REQUESTS: 'selection=~"$cluster$namespace$job$service$model$route$region-$recorded"',
+    TURNS: 'selection=~"$cluster$namespace$job$service$region$agent-$recorded"',
+    TOOLS: 'selection=~"$cluster$namespace$job$service$region$tool-$recorded"',
+    ENGINES: 'selection=~"$cluster$namespace$job$instance$model-$recorded"',
 }
 
 

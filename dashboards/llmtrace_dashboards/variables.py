@@ -9,41 +9,71 @@ from typing import Final
 
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, WITHIN
 from llmtrace_dashboards.panels import Annotation, Step, Variable
+from llmtrace_dashboards.rules.engine_limits import METRIC as ENGINE_LIMITS
 from llmtrace_dashboards.rules.totals import INTERVAL
 
 _REQUESTS: Final = "llmtrace_requests_total"
+_PLACES: Final = {
+    "cluster": ("Cluster", "The cluster, where Prometheus labels its series with it."),
+    "namespace": ("Namespace", "The Kubernetes namespace of what is scraped, where there is one."),
+    "job": ("Job", "Prometheus's name for a group of targets that it scrapes."),
+}
+
+
+def _places(metric: str) -> tuple[Variable, ...]:
+    """Return the variables of where something runs, each narrowed by those before it."""
+    made: list[Variable] = []
+    for name, (label, description) in _PLACES.items():
+        narrowed = ", ".join(f'{one.name}=~"${one.name}"' for one in made)
+        chosen = f"{{{narrowed}}}" if narrowed else ""
+        query = f"label_values({metric}{chosen}, {name})"
+        made.append(Variable(name=name, label=label, description=description, query=query))
+    return tuple(made)
+
+
+REQUEST_PLACES: Final = _places(_REQUESTS)
+_CHOSEN: Final = ", ".join(f'{one.name}=~"${one.name}"' for one in REQUEST_PLACES)
+_OF_SERVICE: Final = f'{_REQUESTS}{{{_CHOSEN}, service=~"$service"}}'
+ENGINE_PLACES: Final = _places("llmtrace_target_up")
 
 SERVICE: Final = Variable(
     name="service",
     label="Service",
     description="The application that sends the requests, as named in `init`.",
-    query=f"label_values({_REQUESTS}, service)",
+    query=f"label_values({_REQUESTS}{{{_CHOSEN}}}, service)",
 )
 MODEL: Final = Variable(
     name="model",
     label="Model",
     description="The requested model.",
-    query=f'label_values({_REQUESTS}{{service=~"$service"}}, model)',
+    query=f"label_values({_OF_SERVICE}, model)",
 )
 ROUTE: Final = Variable(
     name="route",
     label="Route",
     description="Which feature of the application sends the requests.",
-    query=f'label_values({_REQUESTS}{{service=~"$service"}}, route)',
+    query=f"label_values({_OF_SERVICE}, route)",
 )
 REGION: Final = Variable(
     name="region",
     label="Region",
     description="Where the application runs.",
-    query=f'label_values({_REQUESTS}{{service=~"$service"}}, region)',
+    query=f"label_values({_OF_SERVICE}, region)",
 )
-REQUESTS: Final = (SERVICE, MODEL, ROUTE, REGION)
+REQUESTS: Final = (*REQUEST_PLACES, SERVICE, MODEL, ROUTE, REGION)
 
 BUDGET: Final = Variable(
     name="budget",
     label="Budget",
     description="Which latency budget requests are compared with.",
     query="label_values(llmtrace_budget_seconds, budget)",
+    several=False,
+)
+ENGINE_BUDGET_NAME: Final = Variable(
+    name="budget",
+    label="Budget",
+    description="Which latency budget's part of the engine is shown.",
+    query=f"label_values({ENGINE_LIMITS}, budget)",
     several=False,
 )
 COMPARED: Final = Variable(
@@ -77,6 +107,13 @@ def _recorded(then: str) -> Variable:
 RECORDED: Final = _recorded(f"{INTERVAL} offset $__range")
 RECORDED_BEFORE: Final = _recorded(
     f"max_over_time(({INTERVAL} offset $before)[2m:1m] offset $__range)"
+)
+ENGINE_KIND: Final = Variable(
+    name="engine",
+    label="Engine",
+    description="The kind of engine: vLLM, SGLang and so on, whose buckets differ.",
+    query="label_values(llmtrace_engine_requests_running, engine)",
+    several=False,
 )
 ENGINE_MODEL: Final = Variable(
     name="model",

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from llmtrace.cli.arguments import Commands, add_budget_option, add_command
-from llmtrace.cli.extras import dashboards_module
+from llmtrace.cli.extras import collector_module, dashboards_module
 
 
 def add_slo(commands: Commands) -> None:
@@ -21,13 +21,15 @@ def add_slo(commands: Commands) -> None:
         "or the files of Sloth or OpenSLO. Each alert is described in docs/alerts.md.",
         examples=(
             "llmtrace slo rules --budget budget.yaml --out rules",
+            "llmtrace slo engines --budget budget.yaml --out rules",
             "llmtrace slo openslo --budget budget.yaml",
         ),
         docs="alerts.md",
     )
     slo.add_argument(
-        "what", choices=("rules", "sloth", "openslo"),
-        help="Prometheus's own rules, or the files of a tool you have",
+        "what", choices=("rules", "engines", "sloth", "openslo"),
+        help="Prometheus's own rules; rules that unify the metrics of engines that Prometheus "
+        "scrapes without a collector; or the files of a tool you have",
     )  # fmt: skip
     add_budget_option(slo)
     slo.add_argument(
@@ -47,8 +49,14 @@ def add_slo(commands: Commands) -> None:
 
 
 def _slo(options: argparse.Namespace) -> None:
+    unified = []
+    if options.what == "engines":
+        profiles = collector_module("signals.profile", "llmtrace slo engines").builtin_profiles()
+        rules = collector_module("signals.engine_rules", "llmtrace slo engines")
+        unified = rules.rule_groups(profiles)
     dashboards_module("rules.command", "llmtrace slo").run(
         options.what,
+        unified=unified,
         budget=options.budget,
         folder=options.out,
         grafana=options.grafana,

@@ -39,7 +39,7 @@ DRAWN = {"timeseries", "stat", "bargauge", "table", "heatmap", "text"}
 HEALTH = {
     "llmtrace_target_up", "llmtrace_target_scrape_seconds", "llmtrace_target_missing_signals",
     "llmtrace_target_failures_total", "llmtrace_target_late_total",
-    "llmtrace_engine_frontend_mean_seconds", "ALERTS",
+    "llmtrace_engine_frontend_mean_seconds", "llmtrace_engine_budget_seconds", "ALERTS",
 }  # fmt: skip
 every = pytest.mark.parametrize("name", MADE)
 
@@ -195,7 +195,9 @@ def test_there_is_a_choice_for_everything():
     assert all("datasource" in chosen_ for chosen_ in names.values())
     for page in ("budget", "stages", "triage", "client"):
         assert {"service", "model", "route", "region"} <= names[f"llmtrace-{page}.json"]
-    assert {"model", "instance"} <= names["llmtrace-engine.json"]
+    for page in ("engine", "engine-budget"):
+        assert {"model", "instance"} <= names[f"llmtrace-{page}.json"]
+    assert all({"cluster", "namespace", "job"} <= chosen_ for chosen_ in names.values())
 
 
 def test_a_stage_has_one_colour_everywhere():
@@ -260,7 +262,7 @@ def test_exporting_twice_changes_nothing(tmp_path: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert main(["dashboards", "export", "--out", str(tmp_path / "out")]) == 0
 
-    assert capsys.readouterr().out.startswith("6 files in ")
+    assert capsys.readouterr().out.startswith("7 files in ")
     assert write(tmp_path / "out", files(MADE, "files")) == []
 
 

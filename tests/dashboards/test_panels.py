@@ -42,7 +42,10 @@ def asked(expression: str, **chosen: str) -> str:
     """Put in what Grafana would: half an hour shown, and nothing chosen but what is given."""
     values = {
         "budget": BUDGET.name, "__range": "30m", "__rate_interval": "4m", "recorded": "*",
-        **dict.fromkeys(("service", "model", "route", "region", "agent", "tool"), ".*"),
+        **dict.fromkeys(
+            ("cluster", "namespace", "job", "service", "model", "route", "region", "agent",
+             "tool"), ".*",
+        ),
         **chosen,
     }  # fmt: skip
     return expand(expression, values)

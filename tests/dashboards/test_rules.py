@@ -26,8 +26,10 @@ from llmtrace.triage.command import window
 from llmtrace_collector.metrics.endpoint import Own
 from llmtrace_collector.metrics.target_metrics import TargetMetrics
 from llmtrace_collector.receive import Ingest, Intake, Spool, own_metrics
+from llmtrace_collector.signals.engine_rules import rule_groups
+from llmtrace_collector.signals.profile import builtin_profiles
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
-from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
+from llmtrace_dashboards.rules.recording_rules import as_yaml, engine_file, rule_files
 from llmtrace_dashboards.rules.recording_series import ALLOWED, REMAINING, bad_ratio, valid_count
 from tests.collector import pages
 from tests.collector.receive.parts import MemoryStore
@@ -576,6 +578,13 @@ def test_the_committed_rules_are_those_of_the_default_budget(name):
 
     assert yaml.safe_load(text) == rule_files([DEFAULT])[name]
     assert "SUCCESS" in run("check", "rules", GENERATED / name)
+
+
+def test_the_committed_rules_of_engines_are_those_of_the_profiles():
+    """`llmtrace slo engines --out dashboards/rules` would change nothing."""
+    made = engine_file([DEFAULT], rule_groups(builtin_profiles()))["engines.yaml"]
+
+    assert yaml.safe_load((GENERATED / "engines.yaml").read_text(encoding="utf-8")) == made
 
 
 def test_the_command_of_an_alert_is_one_llmtrace_has():

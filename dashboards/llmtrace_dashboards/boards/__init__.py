@@ -10,12 +10,17 @@ from llmtrace_dashboards.boards.agents import AGENTS
 from llmtrace_dashboards.boards.budget import BUDGET
 from llmtrace_dashboards.boards.client import CLIENT
 from llmtrace_dashboards.boards.engine import ENGINE
+from llmtrace_dashboards.boards.engine_budget import ENGINE_BUDGET
 from llmtrace_dashboards.boards.stages import STAGES
 from llmtrace_dashboards.boards.triage import TRIAGE
 from llmtrace_dashboards.grafana_json import as_json
 from llmtrace_dashboards.panels import Board
 
-BOARDS: Final[tuple[Board, ...]] = (BUDGET, STAGES, ENGINE, TRIAGE, AGENTS, CLIENT)
+BOARDS: Final[tuple[Board, ...]] = (
+    BUDGET, STAGES, ENGINE, ENGINE_BUDGET, TRIAGE, AGENTS, CLIENT,
+)  # fmt: skip
+# Those that need engines' own metrics alone.
+OF_ENGINES: Final = (ENGINE, ENGINE_BUDGET)
 
 
 def dashboards(runbooks: str | None = None) -> dict[str, dict[str, Any]]:

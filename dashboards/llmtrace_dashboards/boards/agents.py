@@ -9,7 +9,16 @@ from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards.shared_panels import heat, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, TOOLS, TURNS, mean, quantile, total
-from llmtrace_dashboards.variables import AGENT, BAD, MARKS, RECORDED, REGION, SERVICE, TOOL
+from llmtrace_dashboards.variables import (
+    AGENT,
+    BAD,
+    MARKS,
+    RECORDED,
+    REGION,
+    REQUEST_PLACES,
+    SERVICE,
+    TOOL,
+)
 
 _TURN: Final = "llmtrace_turn_duration_seconds"
 _LOSS: Final = "llmtrace_turn_tool_serial_loss_seconds"
@@ -161,6 +170,6 @@ AGENTS: Final = Board(
     title="llmtrace / Agents and tools",
     description="How long do turns of agents take, and what do their tools cost?",
     rows=(_TURNS, _TOOLS_ROW),
-    variables=(SERVICE, REGION, AGENT, TOOL, RECORDED),
+    variables=(*REQUEST_PLACES, SERVICE, REGION, AGENT, TOOL, RECORDED),
     annotations=MARKS,
 )

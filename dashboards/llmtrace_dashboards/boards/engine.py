@@ -9,7 +9,14 @@ from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, heat, side_by_side
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, INSTANCES, mean, quantile, total
-from llmtrace_dashboards.variables import ENGINE_MODEL, FULL, INSTANCE, MARKS, RECORDED
+from llmtrace_dashboards.variables import (
+    ENGINE_MODEL,
+    ENGINE_PLACES,
+    FULL,
+    INSTANCE,
+    MARKS,
+    RECORDED,
+)
 
 _FRACTION: Final = "percentunit"
 _ENGINE: Final = "llmtrace_engine"
@@ -410,6 +417,6 @@ ENGINE: Final = Board(
     title="llmtrace / Engine",
     description="What are the engines, and the GPUs under them, doing?",
     rows=(_SCHEDULER, _REQUEST, _WORK, _GPUS, _TARGETS),
-    variables=(ENGINE_MODEL, INSTANCE, RECORDED),
+    variables=(*ENGINE_PLACES, ENGINE_MODEL, INSTANCE, RECORDED),
     annotations=MARKS,
 )

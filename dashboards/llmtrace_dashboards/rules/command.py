@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 from urllib.parse import urlsplit
 
-from llmtrace.budget import DEFAULT, Budgets, read_budgets
+from llmtrace.budget import DEFAULT, Budget, Budgets, read_budgets
 from llmtrace.errors import ConfigError, SourceError, explain_error
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
-from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
+from llmtrace_dashboards.rules.recording_rules import as_yaml, engine_file, rule_files
 from llmtrace_dashboards.rules.slo import promised, slos, unalerted
 from llmtrace_dashboards.rules.sloth import openslo, sloth
 
-What = Literal["rules", "sloth", "openslo"]
+What = Literal["rules", "engines", "sloth", "openslo"]
 
 
 def run(
@@ -28,10 +29,12 @@ def run(
     runbooks: str | None = None,
     collector: str | None = None,
     collector_job: str | None = None,
+    unified: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Print the files made from a budget, or write them into a folder.
 
-    What a budget leaves without an alert is written to `warnings`.
+    What a budget leaves without an alert is written to `warnings`. `engines` needs the groups of
+    rules that unify engines' metrics, as `unified`.
 
     Raises:
         ConfigError: the budget or an option is wrong.
@@ -48,9 +51,9 @@ def run(
         RuleSettings(), **{name: value for name, value in given.items() if value is not None}
     )
     named = "" if budget is None else f" --budget {budget.name}"
-    made = made_from(what, budgets, settings, f"Made by `llmtrace slo {what}{named}`.")
-    for sentence in unalerted(budgets):
-        print(f"llmtrace: warning: {sentence}", file=warnings)
+    made = made_from(what, budgets, settings, f"Made by `llmtrace slo {what}{named}`.", unified)
+    if what != "engines":  # it has no alert in any case
+        warn_unalerted(budgets, warnings)
     if folder is None:
         print("---\n".join(made.values()), end="", file=out)
         return
@@ -63,10 +66,24 @@ def run(
         raise SourceError(f"{folder}: cannot write there: {explain_error(error)}") from error
 
 
-def made_from(what: What, budgets: Budgets, settings: RuleSettings, remark: str) -> dict[str, str]:
+def warn_unalerted(budgets: Iterable[Budget], warnings: TextIO) -> None:
+    """Say which limits of budgets no alert can be made of."""
+    for sentence in unalerted(budgets):
+        print(f"llmtrace: warning: {sentence}", file=warnings)
+
+
+def made_from(
+    what: What,
+    budgets: Budgets,
+    settings: RuleSettings,
+    remark: str,
+    unified: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, str]:
     """Return the text of each file, by its name."""
     if what == "rules":
         files: dict[str, Any] = dict(rule_files(budgets, settings))
+    elif what == "engines":
+        files = dict(engine_file(budgets, unified, settings))
     else:
         alerting = slos(budgets)
         files = (

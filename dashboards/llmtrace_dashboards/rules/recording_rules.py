@@ -15,9 +15,11 @@ import yaml
 from llmtrace.budget import Budget
 from llmtrace_dashboards.rules.alerts import alerts
 from llmtrace_dashboards.rules.burn_rate import RuleSettings, seconds
+from llmtrace_dashboards.rules.engine_limits import engine_limits
 from llmtrace_dashboards.rules.recording_series import (
     ALLOWED,
     DIMENSIONS,
+    PLACES,
     REMAINING,
     Recorded,
     bad_rate,
@@ -30,6 +32,7 @@ from llmtrace_dashboards.rules.recording_series import (
 from llmtrace_dashboards.rules.slo import Slo, counted, promised, quoted, slos
 from llmtrace_dashboards.rules.totals import totals, totals_by
 
+_KEPT: Final = (*DIMENSIONS, *PLACES)
 _SUM: Final = "sum by (budget, slo)"
 
 
@@ -45,7 +48,9 @@ def rule_files(
     budgets = tuple(budgets)
     slos(budgets)
     return {
-        "recording.yaml": {"groups": list(_recording(counted(budgets), settings))},
+        "recording.yaml": {
+            "groups": [*_recording(counted(budgets), settings), _limits(budgets, settings)]
+        },
         "alerts.yaml": {
             "groups": [
                 {
@@ -56,6 +61,25 @@ def rule_files(
             ]
         },
     }
+
+
+def engine_file(
+    budgets: Iterable[Budget],
+    unified: Sequence[Mapping[str, Any]],
+    settings: RuleSettings | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Return the rule file for a Prometheus that scrapes engines itself, by its name.
+
+    Args:
+        budgets: whose share of the engine is recorded.
+        unified: groups that unify engines' metrics, as the collector's profiles make them.
+        settings: how often limits are recorded.
+    """
+    return {"engines.yaml": {"groups": [*unified, _limits(budgets, settings or RuleSettings())]}}
+
+
+def _limits(budgets: Iterable[Budget], settings: RuleSettings) -> dict[str, Any]:
+    return _group("llmtrace-engine-budget", settings.interval, engine_limits(budgets))
 
 
 def _recording(of: Sequence[Slo], settings: RuleSettings) -> Iterator[dict[str, Any]]:
@@ -86,17 +110,15 @@ def _of_each(of: Sequence[Slo], settings: RuleSettings) -> Iterator[Recorded]:
     base = settings.base
     for slo in of:
         labels = (("budget", slo.budget), ("slo", slo.name))
-        yield Recorded(
-            bad_rate(base), slo.bad(base, DIMENSIONS), f"Not so: {slo.promise}.", labels
-        )
-        valid = slo.valid(base, DIMENSIONS)
+        yield Recorded(bad_rate(base), slo.bad(base, _KEPT), f"Not so: {slo.promise}.", labels)
+        valid = slo.valid(base, _KEPT)
         if slo.threshold_s is not None:
             # What the rule above has just recorded need not be computed again.
             bad = (
-                f"sum by ({', '.join(DIMENSIONS)}) "
+                f"sum by ({', '.join(_KEPT)}) "
                 f"({bad_rate(base)}{{budget={quoted(slo.budget)}, slo={quoted(slo.name)}}})"
             )
-            valid = f"{bad}\n + ({slo.fast(base, DIMENSIONS)}\n or 0 * {bad})"
+            valid = f"{bad}\n + ({slo.fast(base, _KEPT)}\n or 0 * {bad})"
         yield Recorded(valid_rate(base), valid, "Requests that count.", labels)
         if slo.objective is not None:
             help_ = "The share that may be bad."

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 DIMENSIONS: Final = ("model", "route", "service", "region")
+# Where something runs, kept where Prometheus labels its series with it: names leave them out.
+PLACES: Final = ("cluster", "namespace", "job")
 _LEVEL: Final = "_".join(DIMENSIONS)
 BASE: Final = "5m"  # what every rate that is recorded is over
 

@@ -1,0 +1,214 @@
+"""The board about the engine's part of a latency budget, as engines count their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from llmtrace.display.colours import NEUTRAL, STAGE_COLOURS
+from llmtrace_dashboards import promql
+from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, side_by_side
+from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
+from llmtrace_dashboards.promql import ENGINES, RANGE, RATE
+from llmtrace_dashboards.rules.engine_limits import METRIC
+from llmtrace_dashboards.variables import (
+    ENGINE_BUDGET_NAME,
+    ENGINE_KIND,
+    ENGINE_MODEL,
+    ENGINE_PLACES,
+    INSTANCE,
+    MARKS,
+    RECORDED,
+    USED,
+)
+
+_Q: Final = 0.95
+_JUST_WITHIN: Final = 0.999999999  # a product of floats may come to more than its share
+_LIMITED: Final = {
+    "ttft": "TTFT",
+    "queue": "Queue",
+    "prefill": "Prefill",
+    "tpot": "Time per token",
+    "e2e": "Whole request",
+}
+_STAGES: Final = ("queue", "prefill", "decode")
+_NO_LIMITS: Final = "No limit: load the rules of `llmtrace slo engines`, made from your budget"
+_SILENT: Final = "Not reported by these engines, or no request ended"
+_BOUNDED: Final = (
+    "Between two bounds of the engine's own buckets a percentile is interpolated: it lies in that "
+    "bucket, and nowhere more exactly."
+)
+
+
+# Buckets of engines of one kind alone have the same bounds, and may be added up.
+_WHERE: Final = f'{ENGINES}, engine="$engine"'
+
+
+def _limit(which: str) -> str:
+    return f'max by (limit) ({METRIC}{{budget="$budget", limit=~"{which}"}})'
+
+
+def _metric(which: str) -> str:
+    return f"llmtrace_engine_{which}_seconds"
+
+
+def _quantile(which: str, q: float, *by: str, window: str = RATE) -> str:
+    return promql.quantile(q, _metric(which), *by, where=_WHERE, window=window)
+
+
+def _mean(which: str, window: str = RATE) -> str:
+    return promql.mean(_metric(which), where=_WHERE, window=window)
+
+
+def _highest(which: str) -> str:
+    """Ask for the upper bound of the bucket that the p95 lies in.
+
+    It is the quantile of exactly the share of requests that are within that bound.
+    """
+    bucket = f"{_metric(which)}_bucket{{{_WHERE}"
+    within = promql.total(f"{bucket}}}", "le", window=RANGE)
+    counted = promql.total(f'{bucket}, le="+Inf"}}', window=RANGE)
+    reached = f"min({within} >= {_Q:g} * scalar({counted})) / {counted}"
+    return f"histogram_quantile(scalar({reached}) * {_JUST_WITHIN}, {within})"
+
+
+def _each(of: Callable[[str], str]) -> str:
+    """Put an expression for each limited duration next to each other, labelled `limit`."""
+    return promql.either(*(promql.named(of(which), which, "limit") for which in _LIMITED))
+
+
+_MEANS: Final = _each(partial(_mean, window=RANGE))
+_P95S: Final = _each(partial(_quantile, q=_Q, window=RANGE))
+
+_USED: Final = Row(
+    "Are the engines within their part of the budget?",
+    (
+        Panel(
+            kind="bargauge",
+            title="Share of its limit that each p95 uses",
+            description="The p95 of what engines count themselves over what the budget leaves "
+            "them: 100 % is the limit. TTFT and the whole request are left what the stages "
+            f"outside the engine do not take. {_BOUNDED}",
+            queries=(
+                Query(
+                    expr=f"sort_desc(({_P95S}) / on (limit) group_left () {_limit('.+')})",
+                    legend="{{limit}}",
+                    instant=True,
+                ),
+            ),
+            unit="percentunit",
+            empty=_NO_LIMITS,
+            width=10,
+            least=0,
+            steps=USED,
+        ),
+        Panel(
+            kind="table",
+            title="Means, percentiles and limits",
+            description="Means are exact: sums over counts. A p95 is interpolated between bounds "
+            "of the engine's buckets; `p95 is at most` is the upper bound of the bucket it lies "
+            "in, which is certain. Where that is far above the p95, finer buckets say more (vLLM "
+            "0.32: --custom-histogram-buckets).",
+            queries=tuple(
+                Query(expr=expression, instant=True, form="table")
+                for expression in (_MEANS, _P95S, _each(_highest), _limit(".+"))
+            ),
+            unit="s",
+            empty=_SILENT,
+            width=14,
+            transformations=side_by_side("mean", "p95", "p95 is at most", "the engine's limit"),
+        ),
+    ),
+)
+
+
+def _over_time(which: str, description: str) -> Panel:
+    return Panel(
+        kind="timeseries",
+        title=f"{_LIMITED[which]} against its limit",
+        description=f"{description} {_BOUNDED}",
+        queries=(
+            *(Query(expr=_quantile(which, q), legend=f"p{100 * q:g}") for q in (0.5, 0.95, 0.99)),
+            Query(expr=_mean(which), legend="mean"),
+            Query(expr=_limit(which), legend="limit", bound=True),
+        ),
+        unit="s",
+        empty=_SILENT,
+        width=8,
+        least=0,
+        colours={"limit": NEUTRAL},
+    )
+
+
+_OVER_TIME: Final = Row(
+    "Since when?",
+    (
+        Panel(
+            kind="timeseries",
+            title="Queue, prefill and decode (means, which add up)",
+            description="Mean time of a request in each of the engine's stages, over all engines. "
+            "The stage that grows is where to "
+            "look; what users wait for outside of the engine is not on this page.",
+            queries=tuple(Query(expr=_mean(stage), legend=stage) for stage in _STAGES),
+            unit="s",
+            empty=_SILENT,
+            stacked="normal",
+            colours={stage: STAGE_COLOURS[stage] for stage in _STAGES},
+            width=8,
+            least=0,
+        ),
+        _over_time("ttft", "From arrival at the engine to its first token."),
+        _over_time("queue", "Wait before the first schedule: load, or a full KV cache."),
+        _over_time("prefill", "First schedule to first token: prompts, cache misses, load."),
+        _over_time("tpot", "A request's mean time per token after the first: batch size, clocks."),
+        _over_time("e2e", "Arrival to last token: also longer where responses are longer."),
+    ),
+)
+
+_WHICH: Final = Row(
+    "Which engine?",
+    (
+        Panel(
+            kind="table",
+            title="Engines, by the p95 of TTFT",
+            description="Every instance's own p95s over the time shown, and how many requests it "
+            "finished. One above the others is a replica to look at; all together is load. "
+            f"{_BOUNDED}",
+            queries=tuple(
+                Query(expr=expression, instant=True, form="table")
+                for expression in (
+                    _quantile("ttft", _Q, "instance", window=RANGE),
+                    _quantile("queue", _Q, "instance", window=RANGE),
+                    _quantile("prefill", _Q, "instance", window=RANGE),
+                    _quantile("e2e", _Q, "instance", window=RANGE),
+                    promql.total(f"{_metric('e2e')}_count{{{_WHERE}}}", "instance", window=RANGE),
+                )
+            ),
+            unit="s",
+            empty=NO_ENGINES,
+            width=24,
+            transformations=side_by_side(
+                "TTFT p95", "queue p95", "prefill p95", "e2e p95", "requests"
+            ),
+            columns=(Column(name="requests", unit="short", decimals=0),),
+            sort=("TTFT p95", True),
+        ),
+    ),
+)
+
+ENGINE_BUDGET: Final = Board(
+    uid="llmtrace-engine-budget",
+    title="llmtrace / Engine budget",
+    description="Are the engines within their part of the latency budget, by their own counts?",
+    rows=(_USED, _OVER_TIME, _WHICH),
+    variables=(
+        *ENGINE_PLACES,
+        ENGINE_KIND,
+        ENGINE_MODEL,
+        INSTANCE,
+        ENGINE_BUDGET_NAME,
+        RECORDED,
+    ),
+    annotations=MARKS,
+)
