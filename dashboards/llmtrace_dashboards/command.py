@@ -1,4 +1,4 @@
-"""Run the `llmtrace dashboards` commands: check, import and export."""
+"""Run the `llmtrace dashboards` commands: lint, check, import and export."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from llmtrace.api_clients.http_client import read_token
+from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace.budget import DEFAULT, Budget, read_budgets
 from llmtrace.errors import DataError
 from llmtrace_dashboards.boards import dashboards
@@ -17,11 +18,13 @@ from llmtrace_dashboards.export_files import Form, files, write
 from llmtrace_dashboards.grafana_import.grafana_api import Remote
 from llmtrace_dashboards.grafana_import.sync import Change, Wanted, carry_out, plan
 from llmtrace_dashboards.lint import Finding, lint, read
+from llmtrace_dashboards.panel_data import describe, empty_panels, panel_counts
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.command import warn_unalerted
 from llmtrace_dashboards.rules.recording_rules import rule_files
 
 
-def check(
+def lint_files(
     paths: Sequence[Path],
     out: TextIO,
     *,
@@ -68,11 +71,43 @@ def _many(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def check_data(
+    server: Prometheus,
+    out: TextIO,
+    *,
+    engines: Mapping[str, str],
+    why: Mapping[str, str],
+    engines_only: bool,
+    as_json: bool = False,
+) -> None:
+    """Print which panels a Prometheus has no data for, and why.
+
+    Args:
+        server: the Prometheus.
+        out: where to print.
+        engines: what it scrapes, by instance.
+        why: for metrics that it may not have, the reason.
+        engines_only: look at the dashboards that need engines' metrics alone.
+        as_json: print one object a panel that is empty.
+
+    Raises:
+        SourceError: it does not answer, or rejects a query.
+    """
+    made = list(dashboards(engines_only=engines_only).values())
+    empty = list(empty_panels(server, made, why))
+    if as_json:
+        listed = [dataclasses.asdict(one) for one in empty]
+        out.write(json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+        return
+    out.writelines(f"{line}\n" for line in describe(empty, panel_counts(made), engines))
+
+
 def bring(
     url: str,
     token_file: Path,
     out: TextIO,
     *,
+    warnings: TextIO,
     wanted: Mapping[str, Any],
     alerts: bool,
     budget: Path | None,
@@ -80,6 +115,7 @@ def bring(
     ca_file: Path | None,
     timeout_s: float,
     dry_run: bool,
+    engines_only: bool = False,
 ) -> None:
     """Import dashboards, and a data source and alerts if wanted, into a Grafana.
 
@@ -87,6 +123,7 @@ def bring(
         url: of the Grafana.
         token_file: holds a service account's token.
         out: where to say what is done.
+        warnings: where to say what a budget leaves without an alert.
         wanted: fields of `Wanted`, except dashboards and alerts.
         alerts: make the alerts of a budget Grafana-managed ones.
         budget: the budget they are of; default: the bundled one.
@@ -94,13 +131,15 @@ def bring(
         ca_file: certificates to trust.
         timeout_s: for each response.
         dry_run: say what would be done, and do nothing.
+        engines_only: only the dashboards that need engines' metrics alone.
 
     Raises:
         ConfigError: an option is wrong.
         SourceError: Grafana cannot be reached, or rejects a request.
     """
-    rules = _alert_rules(budget, url, runbooks) if alerts else []
-    target = Wanted(dashboards=list(dashboards(runbooks).values()), alerts=rules, **wanted)
+    rules = _alert_rules(budget, url, runbooks, warnings) if alerts else []
+    made = dashboards(runbooks, engines_only=engines_only)
+    target = Wanted(dashboards=list(made.values()), alerts=rules, **wanted)
     remote = Remote(url, read_token(token_file), ca_file=ca_file, timeout_s=timeout_s)
     try:
         changes = plan(remote, target)
@@ -133,8 +172,11 @@ _WORDS = {
 }
 
 
-def _alert_rules(budget: Path | None, url: str, runbooks: str | None) -> list[dict[str, Any]]:
+def _alert_rules(
+    budget: Path | None, url: str, runbooks: str | None, warnings: TextIO
+) -> list[dict[str, Any]]:
     budgets: Sequence[Budget] = [DEFAULT] if budget is None else read_budgets(budget).all
+    warn_unalerted(budgets, warnings)
     settings = RuleSettings(dashboards=url, managed=True)
     if runbooks is not None:
         settings = dataclasses.replace(settings, runbooks=runbooks)

@@ -1,11 +1,13 @@
-"""Declare `llmtrace dashboards`: import them into Grafana, export them to files, check them."""
+"""Declare `llmtrace dashboards`: import them into Grafana, export them, check what they show."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
+from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace.cli.arguments import (
     Commands,
     add_budget_option,
@@ -13,7 +15,9 @@ from llmtrace.cli.arguments import (
     add_json,
     add_timeout,
 )
-from llmtrace.cli.extras import dashboards_module
+from llmtrace.cli.extras import collector_module, dashboards_module
+from llmtrace.cli.slo import write_engine_rules
+from llmtrace.errors import ConfigError
 
 _DOCS = "dashboards.md"
 
@@ -25,16 +29,19 @@ def add_dashboards(commands: Commands) -> None:
         "dashboards",
         _dashboards,
         "import llmtrace's Grafana dashboards, export them to files, or check dashboards",
-        "Import llmtrace's dashboards into a Grafana, export them to files, or check your own.",
+        "Import llmtrace's dashboards into a Grafana, export them to files, ask a Prometheus "
+        "which of their panels it has no data for, or lint your own.",
         examples=(
             "llmtrace dashboards import --url https://grafana.example.org --token-file token",
             "llmtrace dashboards export --out dashboards",
+            "llmtrace dashboards check --prometheus http://127.0.0.1:9090 --engines-only",
             "llmtrace dashboards lint my-dashboard.json",
         ),
         docs=_DOCS,
     )
     kinds = dashboards.add_subparsers(dest="what", metavar="WHAT", required=True)
     _add_lint(kinds)
+    _add_check(kinds)
     _add_import(kinds)
     _add_export(kinds)
 
@@ -65,6 +72,37 @@ def _add_lint(kinds: Commands) -> None:
     add_json(lint, "lines")
 
 
+def _add_check(kinds: Commands) -> None:
+    check = add_command(
+        kinds,
+        "check",
+        _dashboards,
+        "ask a Prometheus which panels it has no data for, and say why",
+        "Run the queries of llmtrace's dashboards in a Prometheus and say which panels stay "
+        "empty, and why: no such engine, a version, a flag, or rules that are not loaded.",
+        examples=("llmtrace dashboards check --prometheus http://127.0.0.1:9090 --engines-only",),
+        docs=_DOCS,
+    )
+    _add_prometheus(check, required=True)
+    add_json(check, "text")
+
+
+def _add_prometheus(command: argparse.ArgumentParser, *, required: bool = False) -> None:
+    command.add_argument(
+        "--prometheus", required=required, metavar="URL",
+        help="address of the Prometheus to ask which panels stay empty"
+        + ("" if required else " (default: --datasource-url)"),
+    )  # fmt: skip
+    command.add_argument(
+        "--prometheus-token-file", type=Path, metavar="FILE", help="file with its token"
+    )
+    command.add_argument(
+        "--engines-only", action="store_true",
+        help="only the dashboards that need engines' own metrics alone: no collector, no "
+        "instrumented application",
+    )  # fmt: skip
+
+
 def _add_import(kinds: Commands) -> None:
     bring = add_command(
         kinds,
@@ -76,6 +114,7 @@ def _add_import(kinds: Commands) -> None:
         examples=(
             "llmtrace dashboards import --url https://grafana.example.org --token-file token",
             "llmtrace dashboards import --url https://grafana --token-file token --dry-run",
+            "llmtrace dashboards import --url https://grafana --token-file token --engines-only",
         ),
         docs=_DOCS,
     )
@@ -120,6 +159,12 @@ def _add_import(kinds: Commands) -> None:
         "--alerts", action="store_true", help="add the budget's alerts as Grafana-managed ones"
     )
     add_budget_option(bring)
+    _add_prometheus(bring)
+    bring.add_argument(
+        "--rules", type=Path, metavar="DIR",
+        help="folder of that Prometheus's rules to write those of `llmtrace slo engines` to; it "
+        "is then told to reload them",
+    )  # fmt: skip
     bring.add_argument(
         "--ca-file", type=Path, metavar="FILE", help="certificates to trust, as PEM"
     )
@@ -162,7 +207,7 @@ def _add_runbooks(command: argparse.ArgumentParser) -> None:
 def _dashboards(options: argparse.Namespace) -> None:
     commands = dashboards_module("command", "llmtrace dashboards")
     if options.what == "lint":
-        commands.check(
+        commands.lint_files(
             options.file,
             sys.stdout,
             exclude=options.exclude,
@@ -178,23 +223,71 @@ def _dashboards(options: argparse.Namespace) -> None:
             namespace=options.namespace,
             runbooks=options.runbooks,
         )
+    elif options.what == "check":
+        _check(options, options.prometheus, as_json=options.json)
     else:
-        commands.bring(
-            options.url,
-            options.token_file,
-            sys.stdout,
-            wanted={
-                "folder": options.folder_uid,
-                "folder_title": options.folder,
-                "datasource_url": options.datasource_url,
-                "datasource_uid": options.datasource_uid,
-                "scrape": options.scrape,
-                "trace_url": options.trace_url,
-            },
-            alerts=options.alerts,
-            budget=options.budget,
-            runbooks=options.runbooks,
-            ca_file=options.ca_file,
-            timeout_s=options.timeout,
-            dry_run=options.dry_run,
+        _import(options, commands)
+
+
+def _import(options: argparse.Namespace, commands: Any) -> None:
+    prometheus = options.prometheus or options.datasource_url
+    if options.rules is not None and not options.dry_run:
+        _load_rules(options, prometheus)
+    if prometheus is not None and (options.engines_only or options.prometheus):
+        _check(options, prometheus)
+    elif options.engines_only:
+        sys.stdout.write("which panels stay empty is not known: --prometheus URL asks it\n")
+    commands.bring(
+        options.url,
+        options.token_file,
+        sys.stdout,
+        warnings=sys.stderr,
+        wanted={
+            "folder": options.folder_uid,
+            "folder_title": options.folder,
+            "datasource_url": options.datasource_url,
+            "datasource_uid": options.datasource_uid,
+            "scrape": options.scrape,
+            "trace_url": options.trace_url,
+        },
+        alerts=options.alerts,
+        budget=options.budget,
+        runbooks=options.runbooks,
+        ca_file=options.ca_file,
+        timeout_s=options.timeout,
+        dry_run=options.dry_run,
+        engines_only=options.engines_only,
+    )
+
+
+def _check(options: argparse.Namespace, prometheus: str, *, as_json: bool = False) -> None:
+    """Print which panels of the dashboards stay empty with a Prometheus, and why."""
+    server = Prometheus(prometheus, options.prometheus_token_file)
+    gaps = collector_module("scrape.prometheus_gaps", "--prometheus").engine_gaps(server)
+    commands = dashboards_module("command", "llmtrace dashboards check")
+    commands.check_data(
+        server,
+        sys.stdout,
+        engines=gaps.engines,
+        why=gaps.why,
+        engines_only=options.engines_only,
+        as_json=as_json,
+    )
+
+
+def _load_rules(options: argparse.Namespace, prometheus: str | None) -> None:
+    """Write the rules that unify engines' metrics, and have Prometheus load them."""
+    if prometheus is None:
+        raise ConfigError("--rules: name the Prometheus that reads that folder by --prometheus")
+    write_engine_rules(options.budget, options.rules)
+    server = Prometheus(prometheus, options.prometheus_token_file)
+    if not server.reload():
+        sys.stdout.write(
+            f"{server.url} does not reload when it is asked to (--web.enable-lifecycle): send it "
+            "SIGHUP, and see `llmtrace dashboards check`\n"
+        )
+    elif not collector_module("scrape.prometheus_gaps", "--rules").recorded(server):
+        sys.stdout.write(
+            f"{server.url} was reloaded and records nothing: are the files of {options.rules} "
+            "under its `rule_files`, and an engine among its targets?\n"
         )

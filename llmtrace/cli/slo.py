@@ -49,20 +49,37 @@ def add_slo(commands: Commands) -> None:
 
 
 def _slo(options: argparse.Namespace) -> None:
-    unified = []
     if options.what == "engines":
-        profiles = collector_module("signals.profile", "llmtrace slo engines").builtin_profiles()
-        rules = collector_module("signals.engine_rules", "llmtrace slo engines")
-        unified = rules.rule_groups(profiles)
+        write_engine_rules(options.budget, options.out)
+        return
     dashboards_module("rules.command", "llmtrace slo").run(
         options.what,
-        unified=unified,
         budget=options.budget,
         folder=options.out,
         grafana=options.grafana,
         runbooks=options.runbooks,
         collector=options.collector,
         collector_job=options.collector_job,
+        out=sys.stdout,
+        warnings=sys.stderr,
+    )
+
+
+def write_engine_rules(budget: Path | None, folder: Path | None) -> None:
+    """Write the rules that unify engines' metrics into a folder, or print them.
+
+    Raises:
+        ConfigError: the budget is wrong.
+        SourceError: the folder cannot be written to.
+    """
+    feature = "llmtrace slo engines"
+    profiles = collector_module("signals.profile", feature).builtin_profiles()
+    unified = collector_module("signals.engine_rules", feature).rule_groups(profiles)
+    dashboards_module("rules.command", feature).run(
+        "engines",
+        budget=budget,
+        folder=folder,
+        unified=unified,
         out=sys.stdout,
         warnings=sys.stderr,
     )

@@ -20,7 +20,7 @@ from tests.dashboards.grafana import TOKEN, Grafana, serving
 
 UIDS = {
     "llmtrace-budget", "llmtrace-stages", "llmtrace-engine", "llmtrace-triage",
-    "llmtrace-agents", "llmtrace-client",
+    "llmtrace-agents", "llmtrace-client", "llmtrace-engine-budget",
 }  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def test_a_folder_and_dashboards(grafana: Grafana, run):
     assert set(grafana.dashboards) == UIDS
     assert {one["folder"] for one in grafana.dashboards.values()} == {"llmtrace"}
     assert grafana.folders["llmtrace"]["title"] == "llmtrace"
-    assert "7 changes made, 0 as wanted" in said
+    assert "8 changes made, 0 as wanted" in said
     assert grafana.sources == grafana.groups == {}
 
 
@@ -80,9 +80,9 @@ def test_a_second_time_changes_nothing(grafana: Grafana, run):
     status, said = run(grafana.url, *everything(grafana))
 
     assert status == 0, said
-    assert len(first) == 10
+    assert len(first) == 11
     assert grafana.changes == first
-    assert "0 changes made, 10 as wanted" in said
+    assert "0 changes made, 11 as wanted" in said
 
 
 def test_a_dry_run_changes_nothing_and_shows_what_would(grafana: Grafana, run):
@@ -94,7 +94,7 @@ def test_a_dry_run_changes_nothing_and_shows_what_would(grafana: Grafana, run):
     assert "would create dashboard 'llmtrace / Latency budget'" in said
     assert "+++ llmtrace-budget (here)" in said
     assert '+  "title": "llmtrace / ' in said or "lines more" in said
-    assert "7 changes would be made" in said
+    assert "8 changes would be made" in said
 
 
 def test_a_change_by_hand_is_shown_and_undone(grafana: Grafana, run):
@@ -279,12 +279,12 @@ def test_what_is_provisioned_is_skipped_and_said(grafana: Grafana, run):
 
     assert (status, grafana.changes) == (0, before)
     assert "would skip   dashboard 'llmtrace / Latency budget': it is provisioned" in said
-    assert "5 changes would be made, 3 as wanted, 2 skipped" in said
+    assert "6 changes would be made, 3 as wanted, 2 skipped" in said
     status, said = run(grafana.url, *options)
     assert status == 0
     assert "skipped  data source 'llmtrace Prometheus': it is provisioned" in said
-    assert "5 changes made, 3 as wanted, 2 skipped" in said
-    assert len(grafana.changes) == len(before) + 5
+    assert "6 changes made, 3 as wanted, 2 skipped" in said
+    assert len(grafana.changes) == len(before) + 6
 
 
 def test_alerts_need_a_data_source(grafana: Grafana, run):
@@ -301,6 +301,31 @@ def test_below_a_path(token: Path, run):
     with serving(Grafana(), prefix="/grafana") as grafana:
         assert run(f"{grafana.url}/")[0] == 0
         assert set(grafana.dashboards) == UIDS
+
+
+def test_those_of_engines_alone(grafana: Grafana, run):
+    """They link to each other, and to nothing that is not there."""
+    status, said = run(grafana.url, "--engines-only")
+    links = {
+        link["url"].removeprefix("/d/")
+        for one in grafana.dashboards.values()
+        for link in one["dashboard"]["links"]
+    }
+
+    assert status == 0, said
+    assert set(grafana.dashboards) == {"llmtrace-engine", "llmtrace-engine-budget"} == links
+    assert "which panels stay empty is not known" in said
+
+
+def test_a_budget_that_no_alert_can_be_made_of_is_reported(grafana: Grafana, run, tmp_path: Path):
+    """As `llmtrace slo rules` reports it: half of the requests may be slow with a p50."""
+    budget = tmp_path / "budget.yaml"
+    budget.write_text("{name: b, objective: p50, ttft: 1s, availability: 99%}")
+    options = ("--alerts", "--datasource-uid", "u", "--budget", str(budget))
+    status, said = run(grafana.url, *options)
+
+    assert status == 0, said
+    assert "llmtrace: warning: budget b: with an objective of 50 %" in said
 
 
 # --- what goes wrong ----------------------------------------------------------------------------

@@ -12,11 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from llmtrace.api_clients.collector_client import Collector
+from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace.dataset.case import Signals, Window, signals_from
-from llmtrace.errors import ConfigError, DataError, SourceError
+from llmtrace.errors import DataError
 from llmtrace_collector.scrape.samples import of_reading
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import CPU_USED, STARTED, Unifier
@@ -41,28 +40,6 @@ _MORE: Final = {
 }
 
 
-class Prometheus(Collector):
-    """A Prometheus, queried by its HTTP API."""
-
-    server_kind = "Prometheus"
-    usual = "http://127.0.0.1:9090"
-    fix = "say where it is by --prometheus"
-    token_option = "--prometheus-token-file"  # noqa: S105 - the name of an option
-
-    def ask(self, path: str, **parameters: object) -> list[Any]:
-        """Return the result of a query, or the values of a label.
-
-        Raises:
-            SourceError: it does not answer, or answers what no Prometheus does.
-        """
-        response = self.get(path, **parameters)
-        data = response.get("data") if isinstance(response, dict) else None
-        found = data.get("result") if isinstance(data, dict) else data
-        if not isinstance(found, list):
-            raise SourceError(f"{self.url} does not answer as a Prometheus does")
-        return found
-
-
 def read_signals(
     url: str, token_file: Path | None, window: Window, progress: Progress
 ) -> tuple[Signals, tuple[str, ...]]:
@@ -82,8 +59,6 @@ def read_signals(
         SourceError: it does not answer.
         DataError: it has none of these metrics.
     """
-    if urlsplit(url).query or urlsplit(url).fragment:
-        raise ConfigError(f"--prometheus {url!r}: write its address alone")
     server = Prometheus(url, token_file)
     span = {"start": f"{window.start:.3f}", "end": f"{window.end:.3f}"}
     label = "label/__name__/values"
@@ -133,7 +108,7 @@ def _ours(
 ) -> Iterator[dict[str, Any]]:
     """Yield the samples of our metrics as they were scraped."""
     chunks = max(1, math.ceil(window.seconds / _CHUNK_S))
-    batches = [*_batches(sorted(names))]
+    batches = [*name_batches(sorted(names))]
     for number in range(chunks):
         since = window.start + number * _CHUNK_S
         until = min(window.end, since + _CHUNK_S)
@@ -142,7 +117,7 @@ def _ours(
             range_ms = max(1, round(1000 * (until - since)))
             expression = f'{{__name__=~"{"|".join(batch)}"}}[{range_ms}ms]'
             for series in server.ask("query", query=expression, time=f"{until:.3f}"):
-                labels = _labels(series)
+                labels = labels_of(series)
                 name = names.get(labels.get("__name__", ""))
                 if name is None:
                     continue
@@ -150,7 +125,7 @@ def _ours(
                 for t, value in _values(series):
                     if since <= t < until:  # both ends of a range may be in an answer
                         yield {
-                            "t": t, "instance": _instance(labels), "signal": name,
+                            "t": t, "instance": instance_of(labels), "signal": name,
                             "value": value, "labels": own,
                         }  # fmt: skip
 
@@ -170,7 +145,7 @@ def _engines_own(
     if step < _USUAL_STEP_S < window.seconds / 40:
         step = _USUAL_STEP_S
     pages: dict[str, dict[float, list[str]]] = defaultdict(lambda: defaultdict(list))
-    batches = [*_batches(names)]
+    batches = [*name_batches(names)]
     for place, batch in enumerate(batches):
         progress("asking Prometheus", place / (len(batches) + 1))
         found = server.ask(
@@ -181,11 +156,11 @@ def _engines_own(
             step=f"{step:.3f}",
         )
         for series in found:
-            labels = _labels(series)
+            labels = labels_of(series)
             own = {k: v for k, v in labels.items() if k not in _OF_PROMETHEUS}
-            line = f"{labels.get('__name__', '')}{{{','.join(_written(own))}}}"
+            line = f"{labels.get('__name__', '')}{{{','.join(written_labels(own))}}}"
             for t, value in _values(series):
-                pages[_instance(labels)][t].append(f"{line} {value!r}\n")
+                pages[instance_of(labels)][t].append(f"{line} {value!r}\n")
     for instance, by_time in pages.items():
         unifier = Unifier(profiles)
         for t in sorted(by_time):
@@ -197,7 +172,8 @@ def _engines_own(
                 }  # fmt: skip
 
 
-def _written(labels: Mapping[str, str]) -> Iterator[str]:
+def written_labels(labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield labels as a metrics page has them."""
     for name, value in labels.items():
         text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         yield f'{name}="{text}"'
@@ -206,12 +182,14 @@ def _written(labels: Mapping[str, str]) -> Iterator[str]:
 # --- answers -------------------------------------------------------------------------------------
 
 
-def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+def name_batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield names in parts that fit into one query each."""
     for place in range(0, len(names), _NAMES_A_QUERY):
         yield names[place : place + _NAMES_A_QUERY]
 
 
-def _labels(series: Any) -> dict[str, str]:
+def labels_of(series: Any) -> dict[str, str]:
+    """Return the labels of one series of an answer."""
     labels = series.get("metric") if isinstance(series, dict) else None
     return {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
 
@@ -226,6 +204,7 @@ def _values(series: Series) -> Iterator[tuple[float, float]]:
             yield t, value
 
 
-def _instance(labels: Mapping[str, str]) -> str:
+def instance_of(labels: Mapping[str, str]) -> str:
+    """Return which target a series is of."""
     # Without honor_labels Prometheus keeps the engine's name under the other label.
     return labels.get("exported_instance") or labels.get("instance", "")

@@ -23,13 +23,17 @@ BOARDS: Final[tuple[Board, ...]] = (
 OF_ENGINES: Final = (ENGINE, ENGINE_BUDGET)
 
 
-def dashboards(runbooks: str | None = None) -> dict[str, dict[str, Any]]:
+def dashboards(
+    runbooks: str | None = None, *, engines_only: bool = False
+) -> dict[str, dict[str, Any]]:
     """Return each dashboard in Grafana's format, by the name of its file.
 
     Args:
         runbooks: the address of docs/runbooks, where causes then link to.
+        engines_only: only those that need engines' metrics alone; they link to each other.
     """
-    return {f"{board.uid}.json": as_json(board, BOARDS, runbooks=runbooks) for board in BOARDS}
+    boards = OF_ENGINES if engines_only else BOARDS
+    return {f"{board.uid}.json": as_json(board, boards, runbooks=runbooks) for board in boards}
 
 
 def text(dashboard: Mapping[str, Any]) -> str:

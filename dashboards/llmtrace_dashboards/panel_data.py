@@ -1,0 +1,127 @@
+"""Find the panels that a Prometheus has no data for, and say why."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llmtrace.api_clients.prometheus_client import Prometheus
+from llmtrace_dashboards.lint.queries import (
+    chosen,
+    expand,
+    panels,
+    parse,
+    selectors,
+    targets,
+    variables,
+)
+
+_VALUES: Final = re.compile(r"label_values\((.+),\s*(\w+)\)", re.DOTALL)
+# An hour for everything: a panel with a value in it is not empty.
+_AN_HOUR: Final = {"__rate_interval": "1h", "__range": "1h", "__range_s": "3600"}
+_NOT_RECORDED: Final = {"recorded": ""}
+_NO_REQUESTS: Final = "no requests: neither an application's metrics nor the collector's are there"
+_NO_RULES: Final = "nothing was recorded by the rules of `llmtrace slo rules`"
+_NOTHING_COUNTED: Final = "its metrics are there, and none says anything of the last hour"
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """One panel that stays empty.
+
+    Attributes:
+        why: the reason, for people.
+    """
+
+    dashboard: str
+    panel: str
+    why: str
+
+
+def empty_panels(
+    server: Prometheus, dashboards: Sequence[Mapping[str, Any]], why: Mapping[str, str]
+) -> Iterator[Empty]:
+    """Yield the panels that have no value of the last hour, with everything chosen.
+
+    Args:
+        server: to query.
+        dashboards: in Grafana's format.
+        why: for metrics that may be missing, the reason.
+
+    Raises:
+        SourceError: it does not answer, or rejects a query.
+    """
+    names = set(map(str, server.ask("label/__name__/values")))
+    for dashboard in dashboards:
+        values = {**_choices(server, dashboard), **_AN_HOUR}
+        for panel in panels(dashboard):
+            asked = [expand(one["expr"], values) for one in targets(panel)]
+            if asked and not any(_has_value(server, names, one) for one in asked):
+                yield Empty(dashboard["title"], panel["title"], _reason(asked, names, why))
+
+
+def _choices(server: Prometheus, dashboard: Mapping[str, Any]) -> dict[str, str]:
+    """Return what Grafana would choose: everything, or the first value there is."""
+    values = {**chosen(dashboard), **_NOT_RECORDED}
+    for variable in variables(dashboard):
+        name, query = str(variable["name"]), variable.get("query")
+        text = query.get("query") if isinstance(query, Mapping) else query
+        found = _VALUES.fullmatch(text) if isinstance(text, str) else None
+        if name not in values and found is not None:
+            path = f"label/{found[2]}/values"
+            there = server.ask(path, **{"match[]": expand(found[1], values)})
+            values[name] = str(there[0]) if there else ""
+    return values
+
+
+def _has_value(server: Prometheus, names: set[str], expression: str) -> bool:
+    if names.isdisjoint(_metrics(expression)):
+        return False  # most of the queries of a board whose rules are not loaded
+    found = server.ask("query", query=expression)
+    return any(math.isfinite(float(one["value"][1])) for one in found)
+
+
+def _metrics(expression: str) -> list[str]:
+    return [one.metric for one in selectors(parse(expression)) if one.metric]
+
+
+def _reason(asked: Sequence[str], names: set[str], why: Mapping[str, str]) -> str:
+    """Say why: of the metrics that are missing, the reason of the one that is queried first."""
+    queried = [metric for one in asked for metric in _metrics(one)]
+    own = [metric for metric in queried if ":" not in metric]  # a recorded sum is of others
+    if not own:
+        return _NO_RULES
+    missing = [metric for metric in own if metric not in names]
+    if not missing:
+        return _NOTHING_COUNTED
+    return next((why[one] for one in missing if one in why), _NO_REQUESTS)
+
+
+def describe(
+    empty: Sequence[Empty], total: Mapping[str, int], engines: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield lines that say what stays empty, dashboard by dashboard, together where the reason is.
+
+    Args:
+        empty: the panels.
+        total: how many panels each dashboard has, by its title.
+        engines: what is scraped, by instance.
+    """
+    for instance, title in sorted(engines.items()):
+        yield f"{title} at {instance}"
+    for dashboard, panels_ in total.items():
+        mine = [one for one in empty if one.dashboard == dashboard]
+        yield f"{dashboard}: {panels_ - len(mine)} of {panels_} panels have data"
+        for why in dict.fromkeys(one.why for one in mine):
+            titles = ", ".join(one.panel for one in mine if one.why == why)
+            yield f"  empty, because {why}: {titles}"
+
+
+def panel_counts(dashboards: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many panels with queries each dashboard has, by its title."""
+    return {
+        one["title"]: sum(bool([*targets(panel)]) for panel in panels(one)) for one in dashboards
+    }
