@@ -18,7 +18,7 @@ from llmtrace_dashboards.export_files import Form, files, write
 from llmtrace_dashboards.grafana_import.grafana_api import Remote
 from llmtrace_dashboards.grafana_import.sync import Change, Wanted, carry_out, plan
 from llmtrace_dashboards.lint import Finding, lint, read
-from llmtrace_dashboards.panel_data import describe, empty_panels, panel_counts
+from llmtrace_dashboards.lint.panel_data import describe, empty_panels, panel_counts
 from llmtrace_dashboards.rules.burn_rate import RuleSettings
 from llmtrace_dashboards.rules.command import warn_unalerted
 from llmtrace_dashboards.rules.recording_rules import rule_files

@@ -163,7 +163,7 @@ def _add_import(kinds: Commands) -> None:
     bring.add_argument(
         "--rules", type=Path, metavar="DIR",
         help="folder of that Prometheus's rules to write those of `llmtrace slo engines` to; it "
-        "is then told to reload them",
+        "then reloads them",
     )  # fmt: skip
     bring.add_argument(
         "--ca-file", type=Path, metavar="FILE", help="certificates to trust, as PEM"
@@ -283,7 +283,7 @@ def _load_rules(options: argparse.Namespace, prometheus: str | None) -> None:
     server = Prometheus(prometheus, options.prometheus_token_file)
     if not server.reload():
         sys.stdout.write(
-            f"{server.url} does not reload when it is asked to (--web.enable-lifecycle): send it "
+            f"{server.url} does not reload by its API (without --web.enable-lifecycle): send it "
             "SIGHUP, and see `llmtrace dashboards check`\n"
         )
     elif not collector_module("scrape.prometheus_gaps", "--rules").recorded(server):

@@ -15,7 +15,7 @@ from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace_collector.scrape.prometheus_gaps import NOT_RECORDED, engine_gaps
 from llmtrace_collector.signals.exposition_parser import ExpositionParser
 from llmtrace_dashboards.boards import dashboards
-from llmtrace_dashboards.panel_data import describe, empty_panels, panel_counts
+from llmtrace_dashboards.lint.panel_data import describe, empty_panels, panel_counts
 from tests.collector import pages
 
 
@@ -99,4 +99,4 @@ def test_reasons_are_said_once():
     assert lines[:2] == ["TGI at tgi-0:80", "vLLM at vllm-0:8000"]
     assert "llmtrace / Engine budget: 0 of 9 panels have data" in lines
     budget = lines[lines.index("llmtrace / Engine budget: 0 of 9 panels have data") + 1 :]
-    assert len(budget) == 2  # of rules, and of what neither of the two reports
+    assert len(budget) == 3  # of rules, and of what neither of the two reports

@@ -58,9 +58,9 @@ def empty_panels(
     for dashboard in dashboards:
         values = {**_choices(server, dashboard), **_AN_HOUR}
         for panel in panels(dashboard):
-            asked = [expand(one["expr"], values) for one in targets(panel)]
-            if asked and not any(_has_value(server, names, one) for one in asked):
-                yield Empty(dashboard["title"], panel["title"], _reason(asked, names, why))
+            queries = [expand(one["expr"], values) for one in targets(panel)]
+            if queries and not any(_has_value(server, names, one) for one in queries):
+                yield Empty(dashboard["title"], panel["title"], _reason(queries, names, why))
 
 
 def _choices(server: Prometheus, dashboard: Mapping[str, Any]) -> dict[str, str]:
@@ -88,9 +88,9 @@ def _metrics(expression: str) -> list[str]:
     return [one.metric for one in selectors(parse(expression)) if one.metric]
 
 
-def _reason(asked: Sequence[str], names: set[str], why: Mapping[str, str]) -> str:
+def _reason(queries: Sequence[str], names: set[str], why: Mapping[str, str]) -> str:
     """Say why: of the metrics that are missing, the reason of the one that is queried first."""
-    queried = [metric for one in asked for metric in _metrics(one)]
+    queried = [metric for query in queries for metric in _metrics(query)]
     own = [metric for metric in queried if ":" not in metric]  # a recorded sum is of others
     if not own:
         return _NO_RULES
