@@ -43,7 +43,9 @@ def named_causes(
     is named all the same, unless there are too few requests for a p95 (`few`).
     """
     seconds: dict[str, float] = {}
-    for one, stages in ((divided["ttft"], PARTS[:5]), (divided["tpot"], PARTS[5:7])):
+    # What is not attributed counts too: without it a small stage would be all that is known.
+    of_ttft = (*PARTS[:5], "unattributed")
+    for one, stages in ((divided["ttft"], of_ttft), (divided["tpot"], PARTS[5:7])):
         if one.found is not None:
             for stage in stages:
                 seconds[stage] = float(one.found.seconds[NAMES.index(stage)])

@@ -40,12 +40,14 @@ CAUSES: Final = (
     "slow_renderer", "serial_tools", "idle_timeout", "midstream_errors", "client_gate",
     "frontend_cpu", "kv_transfer", "lora_slots", "replica_imbalance", "engine_paused",
     "engine_down", "client_give_ups", "response_cache_misses", "streaming_off",
-    "grammar_compilation",
+    "grammar_compilation", "busy_client",
 )  # fmt: skip
 
 # Shown by rows that were made by hand alone; the simulator has no response cache, no clients that
-# stop streaming and no structured answers.
-NOT_SIMULATED: Final = frozenset({"response_cache_misses", "streaming_off", "grammar_compilation"})
+# stop streaming or are too busy to read, and no structured answers.
+NOT_SIMULATED: Final = frozenset(
+    {"response_cache_misses", "streaming_off", "grammar_compilation", "busy_client"}
+)
 
 OF_THE_WORK: Final = frozenset({"long_prompts", "longer_outputs"})  # causes that are no fault
 

@@ -577,6 +577,36 @@ def client_gate_missing() -> Incident:
     return made
 
 
+# --- busy_client
+
+
+def busy_client() -> Incident:
+    """One application's loop is blocked: its waits are longer, and data lay there meanwhile."""
+    made = quiet()
+    dice = rng()
+    for row in made.rows:
+        row["client_lag_s"] = 0.0
+    for row in made.after():
+        if row["client"] == "web":
+            row["client_lag_s"] = float(dice.exponential(0.8))
+            row["first_chunk_s"] += row["client_lag_s"]
+    return made
+
+
+def busy_client_near() -> Incident:
+    """The server is that much slower, and each chunk is read as it comes."""
+    made = busy_client()
+    for row in made.after():
+        row["client_lag_s"] = 0.0
+    return made
+
+
+def busy_client_missing() -> Incident:
+    made = busy_client()
+    made.forget_rows("client_lag_s")
+    return made
+
+
 # --- frontend_cpu
 
 

@@ -26,6 +26,7 @@ RULES: Final[Mapping[str, Rule]] = {
         network.rate_limit_retries,
         network.midstream_errors,
         clients.client_gate,
+        clients.busy_client,
         clients.serial_tools,
         clients.slow_renderer,
         network.proxy_buffering,
@@ -92,6 +93,12 @@ OUTSIDE: Final[Mapping[str, frozenset[str]]] = {
     ),
 }  # fmt: skip
 _OUTSIDE: Final = -4
+# The waits of which causes are made; one that is a small part of what was added is not its cause.
+WAITS: Final[Mapping[str, str]] = {
+    "network_path": "network_s", "gateway_overhead": "gateway_s", "busy_client": "client_lag_s",
+    "client_gate": "client_delay_s",
+}  # fmt: skip
+_SMALL_PART: Final = 0.25
 _BY_LOAD: Final = ("queue_saturation", "batch_size")
 _IS_BEHIND: Final = -6
 _GIVES_UP_FOR: Final = -10  # nearly every slowness makes clients cancel
@@ -105,6 +112,7 @@ def causes(evidence: Evidence) -> list[Finding]:
     found = {name: rule(evidence) for name, rule in RULES.items()}
     found = {name: _if_moved(evidence, one) for name, one in found.items()}
     found = {name: _of_the_metric(evidence, one) for name, one in found.items()}
+    found = {name: _of_its_wait(evidence, one) for name, one in found.items()}
     found = {name: _behind(evidence, one, found) for name, one in found.items()}
     ranked = _ranked(found.values())
     return _ranked(_after_the_first(ranked))
@@ -149,6 +157,16 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     if finding.status not in NAMED or finding.id not in outside:
         return finding
     return with_points(finding, [Point("it is not in the time in question", _OUTSIDE)])
+
+
+def _of_its_wait(evidence: Evidence, finding: Finding) -> Finding:
+    """Leave a cause at most possible if its wait is a small part of what the metric grew by."""
+    wait = WAITS.get(finding.id)
+    part = None if wait is None else evidence.part_of_metric(wait)
+    if finding.status not in NAMED or part is None or part >= _SMALL_PART:
+        return finding
+    text = f"it is only {max(part, 0):.0%} of what the metric grew by"
+    return with_points(finding, [Point(text, min(_IS_BEHIND, LIKELY - 1 - finding.score))])
 
 
 def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) -> Finding:

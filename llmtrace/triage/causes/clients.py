@@ -1,4 +1,4 @@
-"""Rules for causes in the client: connection pool, rendering, tool calls, cancellations."""
+"""Rules for causes in the client: pool, busy loop, rendering, tool calls, cancellations."""
 
 from __future__ import annotations
 
@@ -125,7 +125,6 @@ def client_gate(e: Evidence) -> Finding:
     if wait is not None and whole is not None:
         grown = max(whole.after_mean - whole.before_mean, 1e-9)
         part = (wait.after_mean - wait.before_mean) / grown
-    share = e.part_of_metric("client_delay_s")
     lines = [
         gate(e.gate("network", "unattributed"), say.durations("network and client", whole),
              "network hooks of the client"),
@@ -140,14 +139,55 @@ def client_gate(e: Evidence) -> Finding:
         support(None if local is None else True, f"only {local}"),
         against(None if part is None else part < 0.2,
                 f"it is only {say.percent(max(part or 0, 0))} of what network and client grew by"),
-        against(None if share is None else share < 0.25,
-                f"it is only {say.percent(max(share or 0, 0))} of what the metric grew by"),
         against(e.carried("network") < 0.4,
                 "everything else got slower too: connections are in use for longer",
                 strongly=True),
     ]  # fmt: skip
     action = "Fix the client: raise its pool or semaphore. It is not the server."
     return judge("client_gate", lines, action)
+
+
+def busy_client(e: Evidence) -> Finding:
+    """The client is too busy to read what has arrived: a starved event loop, a full machine.
+
+    Looks like:
+        Data had been on the client's machine for a while when it was read (`client_lag_s`). The
+        wait is charged to whatever stage it fell into; engines report nothing unusual.
+
+    Confirm:
+        Rows: `client_lag_s`, which the kernel's socket times bound from below, beside the wait.
+        In the client: an event loop's slow callbacks (asyncio's debug mode names them), CPU
+        throttling of its container, work of many milliseconds between two awaits.
+
+    Now:
+        Take the work off the event loop (a thread, a process), or give the client more CPU. It is
+        not the server.
+
+    Later:
+        Alert on the loop's own lag; keep parsing, templating and model code out of the loop.
+    """
+    lag, decode = e.row("client_lag_s"), e.row("decode_s")
+    local = (e.local("client", "client_lag_s") or e.local("service", "client_lag_s")
+             or e.local("version", "client_lag_s"))  # fmt: skip
+    part = e.part_of_metric("client_lag_s")
+    if part is None and lag is not None and decode is not None:
+        part = (lag.after_mean - lag.before_mean) / max(
+            decode.after_mean - decode.before_mean, 1e-9
+        )
+    text = f"it is {say.percent(min(max(part or 0, 0), 1))} of what the wait grew by"
+    running = e.gauge("running")
+    lines = [
+        gate(None if lag is None else bool(e.up("client_lag_s")),
+             say.durations("received data waited for the client", lag),
+             "`client_lag_s` of rows (Linux; HTTP libraries whose sockets can be seen)"),
+        proof(None if part is None else part >= 0.5, text),
+        support(None if local is None else True, f"only {local}"),
+        support(None if running is None else not running.rose(0.0, 0.2),
+                "the engines are not busier: " + say.gauge("running", running)),
+    ]  # fmt: skip
+    where = f" It is {local}." if local else ""
+    action = f"Free the client's event loop, or give it more CPU. It is not the server.{where}"
+    return judge("busy_client", lines, action)
 
 
 def client_give_ups(e: Evidence) -> Finding:

@@ -60,7 +60,6 @@ def network_path(e: Evidence) -> Finding:
         grown = whole.after_mean - whole.before_mean
         waits = wait.after_mean - wait.before_mean >= 0.5 * grown
     local = e.local("region", "network_s") or e.local("client", "network_s")
-    part = e.part_of_metric("network_s")
     lines = [
         gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
         required(None if path is None else path.rose(floor) or path.grew(floor),
@@ -73,8 +72,6 @@ def network_path(e: Evidence) -> Finding:
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
-        against(None if part is None else part < 0.25,
-                f"the network is only {say.percent(max(part or 0, 0))} of what was added"),
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
