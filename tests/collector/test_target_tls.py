@@ -10,6 +10,7 @@ import pytest
 
 from llmtrace.errors import ConfigError
 from llmtrace_collector.config.schema import as_yaml, load
+from llmtrace_collector.scrape.access import Access
 from llmtrace_collector.scrape.scraper import Scraper
 from llmtrace_collector.scrape.target_tls import TlsFiles
 from llmtrace_collector.scrape.targets import StaticTargets, Target
@@ -48,7 +49,7 @@ def read_once(made, tls):
     async def main():
         server = await asyncio.start_server(web.always(good()), "127.0.0.1", 0, ssl=there)
         port = server.sockets[0].getsockname()[1]
-        target = Target(f"https://127.0.0.1:{port}/metrics", tls=tls)
+        target = Target(f"https://127.0.0.1:{port}/metrics", access=Access(tls=tls))
         async with server, Scraper([StaticTargets((target,))], QUICK) as scraper:
             await until(lambda: any(s.up is not None for s in scraper.states()), "a reading")
             [state] = scraper.states()
@@ -111,7 +112,7 @@ def test_the_settings_give_a_target_its_files(made, tmp_path):
     config = settings(tmp_path, **{name: made / one for name, one in named.items()})
 
     [[target]] = config.scrape.targets
-    assert target.tls == TlsFiles(
+    assert target.access.tls == TlsFiles(
         ca=made / "ca.pem", cert=made / "collector.pem", key=made / "collector.key"
     )
     assert f"ca_file: {made / 'ca.pem'}" in as_yaml(config)

@@ -25,6 +25,7 @@ from rich.text import Text
 from llmtrace.core.sanitize import printable
 from llmtrace.display.summary_tables import console_for
 from llmtrace.errors import DataError, SourceError
+from llmtrace_collector.scrape.access import Access
 from llmtrace_collector.scrape.fetch import (
     FetchError,
     checked,
@@ -33,7 +34,6 @@ from llmtrace_collector.scrape.fetch import (
     read_json,
     shown,
 )
-from llmtrace_collector.scrape.targets import Target, token_of
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.exposition_parser import Limits
 from llmtrace_collector.signals.normalise import Distribution, Measured, Reading, Unifier
@@ -158,8 +158,9 @@ async def examine(
         SourceError: it cannot be read, or is none that is known.
         ConfigError: the address is none.
     """
-    target = Target(checked(url, "llmtrace doctor"), (), token_file)
-    server = _Server(target, token_of(target), timeout_s)
+    address = checked(url, "llmtrace doctor")
+    authorization = Access(token_file=token_file).authorization(shown(address))
+    server = _Server(address, authorization, timeout_s)
     async with make_session() as session:
         page, unifier, reading = await _page(session, server, profiles or builtin_profiles())
         found = unifier.profiles
@@ -217,18 +218,20 @@ def _tell_collector(url: str, found: Mapping[str, Any], *, as_json: bool) -> Non
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    target: Target
-    token: str | None
+    url: str
+    authorization: str | None
     timeout_s: float
 
     @property
     def base(self) -> str:
         """The address of the server, without a path."""
-        parts = urlsplit(self.target.url)
+        parts = urlsplit(self.url)
         return urlunsplit((parts.scheme, parts.netloc, "", "", ""))
 
     async def get(self, session: aiohttp.ClientSession, url: str, size: int) -> str:
-        return await fetch(session, url, timeout_s=self.timeout_s, size=size, token=self.token)
+        return await fetch(
+            session, url, timeout_s=self.timeout_s, size=size, authorization=self.authorization
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +245,7 @@ class _Answer:
 async def _page(
     session: aiohttp.ClientSession, server: _Server, profiles: Sequence[Profile]
 ) -> tuple[str, Unifier, Reading]:
-    url = server.target.url
+    url = server.url
     if urlsplit(url).path in _BASES:
         paths = dict.fromkeys(["/metrics", *(profile.path for profile in profiles)])
         pages = [server.base + path for path in paths]
@@ -308,8 +311,8 @@ async def _ask(session: aiohttp.ClientSession, server: _Server) -> _Answer:
         "stream_options": {"include_usage": True},
     }
     headers = {"X-Request-Id": sent}
-    if server.token:
-        headers["Authorization"] = f"Bearer {server.token}"
+    if server.authorization:
+        headers["Authorization"] = server.authorization
     url = f"{server.base}/v1/chat/completions"
     try:
         async with (

@@ -14,12 +14,14 @@ from typing import Any, Final, TypeVar, get_type_hints
 
 import yaml
 
+from llmtrace.api_clients.http_client import read_token
 from llmtrace.errors import ConfigError, explain_error
 
 T = TypeVar("T")
 Key = tuple[str, ...]
 
 _MAX_BYTES: Final = 1 << 20
+_MIN_TOKEN: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,25 @@ def path(value: Any, where: Where) -> Path:
     """Read a path; a relative one starts from the folder of the file it is in."""
     said = Path(text(value, where)).expanduser()
     return said if said.is_absolute() else where.base / said
+
+
+def token_file(value: Any, where: Where) -> Path:
+    """Read the path of a file with a token, and look whether there is one in it."""
+    found = path(value, where)
+    if len(read_token(found, where.text)) < _MIN_TOKEN:
+        raise where.wrong(
+            f"{found} must hold {_MIN_TOKEN} characters at least, such as "
+            "`openssl rand -hex 32` prints"
+        )
+    return found
+
+
+def file_there(value: Any, where: Where) -> Path:
+    """Read the path of a file that exists."""
+    found = path(value, where)
+    if not found.is_file():
+        raise where.wrong(f"there is no file {found}")
+    return found
 
 
 def each(read: Read[T]) -> Read[tuple[T, ...]]:

@@ -28,6 +28,7 @@ from llmtrace_collector.config.fields import (
     Where,
     build,
     each,
+    file_there,
     flag,
     from_environment,
     from_file,
@@ -36,21 +37,22 @@ from llmtrace_collector.config.fields import (
     path,
     setting,
     text,
+    token_file,
     variable,
     whole,
 )
+from llmtrace_collector.config.target_fields import discovery_server, dns_name, pods, target
 from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
+from llmtrace_collector.scrape.dns_srv import SrvTargets
 from llmtrace_collector.scrape.fetch import checked, shown
 from llmtrace_collector.scrape.scraper import ScrapeSettings
-from llmtrace_collector.scrape.target_tls import TlsFiles
 from llmtrace_collector.scrape.targets import (
     FileTargets,
     HttpTargets,
     StaticTargets,
     Target,
     TargetSource,
-    parse_groups,
 )
 from llmtrace_collector.store.tables import Keep
 
@@ -61,8 +63,6 @@ _DAY_S: Final = 86_400
 _SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": _DAY_S}
 _SPAN: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([smhd])\s*")
 _MAX_PORT: Final = 65_535
-_MIN_TOKEN: Final = 16
-_TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +123,6 @@ def span(value: Any, where: Where) -> float:
     return found
 
 
-def url(value: Any, where: Where) -> str:
-    """Read a web address, with its scheme."""
-    return checked(text(value, where), where.text)
-
-
 def store_url(value: Any, where: Where) -> str:
     """Read where the store is; a password in it is refused: addresses get into logs."""
     said = text(value, where)
@@ -154,94 +149,12 @@ def origin(value: Any, where: Where) -> str:
     return said
 
 
-def token_file(value: Any, where: Where) -> Path:
-    """Read the path of a file with a token, and look whether there is one in it."""
-    found = path(value, where)
-    if len(read_token(found, where.text)) < _MIN_TOKEN:
-        raise where.wrong(
-            f"{found} must hold {_MIN_TOKEN} characters at least, such as "
-            "`openssl rand -hex 32` prints"
-        )
-    return found
-
-
-def file_there(value: Any, where: Where) -> Path:
-    """Read the path of a file that exists."""
-    found = path(value, where)
-    if not found.is_file():
-        raise where.wrong(f"there is no file {found}")
-    return found
-
-
 def folder_there(value: Any, where: Where) -> Path:
     """Read the path of a folder that exists."""
     found = path(value, where)
     if not found.is_dir():
         raise where.wrong(f"there is no folder {found}")
     return found
-
-
-def target(value: Any, where: Where) -> tuple[Target, ...]:
-    """Read one target: its address, or `{targets, labels, token_file, ca_file, ...}`."""
-    if isinstance(value, str):
-        return parse_groups([{"targets": [value]}], where.text)
-    if not isinstance(value, Mapping):
-        raise where.wrong(f"{value!r} is neither an address nor {{targets: [...], labels: ...}}")
-    if unknown := set(value) - {"targets", "labels", "token_file", *_TLS_FILES}:
-        raise where.wrong(f"no such setting: {', '.join(map(str, sorted(unknown)))}")
-    named = value.get("token_file")
-    token = None if named is None else token_file(named, where.at(".token_file"))
-    group = {"targets": value.get("targets"), "labels": value.get("labels")}
-    return parse_groups([group], where.text, token, _tls_files(value, where))
-
-
-def dns_name(value: Any, where: Where) -> DnsTargets:
-    """Read a name and a port whose addresses are targets: `host:port`."""
-    host, _, port = text(value, where).rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
-        raise where.wrong(f"{value!r} is not a name and a port such as engines.llm.svc:8000")
-    return DnsTargets(host, int(port))
-
-
-def pods(value: Any, where: Where) -> KubernetesPods:
-    """Read which pods are targets: `{selector, port, namespace, path, api, account}`."""
-    if not isinstance(value, Mapping):
-        raise where.wrong(f"{value!r} is not {{selector: app=vllm, port: 8000}}")
-    known = {one.name for one in fields(KubernetesPods)}
-    if unknown := set(value) - known:
-        raise where.wrong(f"no such setting: {', '.join(map(str, sorted(unknown)))}")
-    port = value.get("port")
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port <= _MAX_PORT:
-        raise where.at(".port").wrong(f"{port!r} is not a port such as 8000")
-    given: dict[str, Any] = {
-        name: text(value[name], where.at(f".{name}"))
-        for name in known - {"port", "account"}
-        if value.get(name)
-    }
-    if "selector" not in given:
-        raise where.wrong("selector is missing: the labels of the pods, such as app=vllm")
-    if "api" in given:
-        checked(given["api"], where.at(".api").text)
-    if value.get("account") is not None:
-        given["account"] = path(value["account"], where.at(".account"))
-    return KubernetesPods(port=port, **given)
-
-
-def _tls_files(value: Mapping[str, Any], where: Where) -> TlsFiles | None:
-    """Read the files of a target's connections, and look whether they hold what they must."""
-    given = {name: value[name] for name in _TLS_FILES if value.get(name) is not None}
-    if not given:
-        return None
-    if ("cert_file" in given) != ("key_file" in given):
-        raise where.wrong("cert_file and key_file go together: give both, or neither")
-    there = {name: file_there(one, where.at(f".{name}")) for name, one in given.items()}
-    files = TlsFiles(**{name.removesuffix("_file"): one for name, one in there.items()})
-    try:
-        files.context()
-    except ConfigError as error:
-        raise where.wrong(str(error)) from error
-    return files
 
 
 def budgets(value: Any, where: Where) -> Budgets:
@@ -385,13 +298,20 @@ class Scrape:
     targets: tuple[tuple[Target, ...], ...] = setting(
         (),
         each(target),
-        "addresses of metrics pages, or `{targets: [...], labels: {...}, token_file: ...}`, with "
-        "`ca_file`, `cert_file` and `key_file` for their TLS",
+        "addresses of metrics pages, or `{targets: [...], labels: {...}, token_file: ...}`, or "
+        "`username` and `password_file`, with `ca_file`, `cert_file` and `key_file` for their TLS",
     )
     files: tuple[Path, ...] = setting((), each(path), "lists of targets, as Prometheus's file_sd")
-    http: tuple[str, ...] = setting((), each(url), "servers of such lists, as its http_sd")
-    dns: tuple[DnsTargets, ...] = setting(
-        (), each(dns_name), "`host:port` of headless Services: each address is a target"
+    http: tuple[HttpTargets, ...] = setting(
+        (),
+        each(discovery_server),
+        "servers of such lists, as its http_sd; or `{url: ..., token_file: ...}`, as of a target",
+    )
+    dns: tuple[DnsTargets | SrvTargets, ...] = setting(
+        (),
+        each(dns_name),
+        "`host:port` of headless Services: each address is a target; or a name of SRV records, as "
+        "`_metrics._tcp.engines.llm.svc.cluster.local`",
     )
     kubernetes: tuple[KubernetesPods, ...] = setting(
         (), each(pods), "pods by label: `{selector: app=vllm, port: 8000, namespace: llm}`"
@@ -412,8 +332,7 @@ class Scrape:
         listed = tuple(one for group in self.targets for one in group)
         static = (StaticTargets(listed),) if listed else ()
         files = tuple(FileTargets(one) for one in self.files)
-        http = tuple(HttpTargets(one) for one in self.http)
-        return (*static, *files, *http, *self.dns, *self.kubernetes)
+        return (*static, *files, *self.http, *self.dns, *self.kubernetes)
 
     def settings(self) -> ScrapeSettings:
         """Return the timing and the limits of a scrape."""
@@ -613,12 +532,13 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Target):
         plain = {"targets": [shown(value.url)], "labels": dict(value.labels)}
-        named = {"token_file": value.token_file} | (value.tls.named() if value.tls else {})
-        return plain | {name: str(path) for name, path in named.items() if path}
-    if isinstance(value, DnsTargets):
+        return plain | value.access.settings()
+    if isinstance(value, HttpTargets):
+        return {"url": shown(value.url)} | value.access.settings()
+    if isinstance(value, DnsTargets | SrvTargets):
         return value.name.removeprefix("dns ")
     if isinstance(value, KubernetesPods):
-        named = {one.name: getattr(value, one.name) for one in fields(value)}
+        named = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
         return {name: str(one) if name == "account" else one for name, one in named.items() if one}
     if isinstance(value, Budgets):
         return {"budgets": [as_plain(one) for one in value]}

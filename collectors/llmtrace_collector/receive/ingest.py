@@ -157,8 +157,10 @@ class Ingest:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            # From the last insert on: what a join took since is no reason to wait longer.
             rest_s = min(_REST * self._insert_took, _MAX_REST_S)
-            wait_s = max(self._settings.interval_s, rest_s)
+            wait_s = self._worked_at + rest_s - self._monotonic()
+            wait_s = max(self._settings.interval_s, wait_s)
             self._spool.wait(wait_s, self._settings.batch_bytes, self._stopping.is_set)
             self.drain(leave=self._settings.batch_bytes)
             self._join_if_due()
@@ -195,8 +197,9 @@ class Ingest:
             else:
                 pause = self._settings.backoff_s
                 self.counted.problem = None
-                if self._spool.backlog_bytes < leave:
-                    self._behind_since = taken  # what is left came after that
+                left = self._spool.backlog_bytes
+                if left < leave:
+                    self._behind_since = taken if left else None  # what is left came after that
                     return
                 self._join_if_due()
                 continue

@@ -1,6 +1,7 @@
 """Find targets by name or by label: the addresses of a DNS name, and the pods of a Kubernetes.
 
-Both are looked up again and again, so that what is gone stops being read and what is new begins.
+Both are looked up again and again, so that what is gone stops being read and what is new begins;
+pods also when Kubernetes says that one has come or gone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import asyncio
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -18,6 +20,7 @@ import aiohttp
 
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.errors import ConfigError
+from llmtrace_collector.scrape.access import Access
 from llmtrace_collector.scrape.fetch import FetchError, fetch, read_json
 from llmtrace_collector.scrape.target_tls import TlsFiles
 from llmtrace_collector.scrape.targets import Target
@@ -28,6 +31,7 @@ _MAX_BYTES: Final = 32 << 20
 _PODS_AT_ONCE: Final = 500
 _MAX_PAGES: Final = 100
 _TIMEOUT_S: Final = 10.0
+_WATCH_S: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class KubernetesPods:
         path: of the page.
         api: address of the API; "" = that of the cluster this runs in.
         account: the folder with `token`, `ca.crt` and `namespace`.
+        seen: the version of the list that was read last, from which on changes are watched.
     """
 
     selector: str
@@ -82,6 +87,7 @@ class KubernetesPods:
     path: str = "/metrics"
     api: str = ""
     account: Path = ACCOUNT
+    seen: list[str] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -94,15 +100,39 @@ class KubernetesPods:
         Raises:
             FetchError: the API cannot be reached, or does not let us list pods.
         """
-        namespace = self.namespace or self._read("namespace")
-        base = f"{self._server()}/api/v1/namespaces/{quote(namespace, safe='')}/pods?"
+        try:
+            return await self._list(session)
+        except FetchError as error:
+            if error.status != HTTPStatus.GONE:
+                raise
+            # The list changed so much while its pages were read that the next is not kept.
+            return await self._list(session)
+
+    async def changed(self, session: aiohttp.ClientSession) -> None:
+        """Return when a pod has come, changed or gone since `targets` was called last.
+
+        Also where that version of the list is too old to be watched: the list is read again. Where
+        the API lets us list and not watch, never: it is read again from time to time all the same.
+        """
+        query = {
+            "labelSelector": self.selector, "watch": "1", "resourceVersion": "".join(self.seen),
+            "timeoutSeconds": str(_WATCH_S),
+        }  # fmt: skip
+        try:
+            await self._get(session, query, timeout_s=_WATCH_S + _TIMEOUT_S, first_line=True)
+        except FetchError as error:
+            if error.status != HTTPStatus.GONE:
+                await asyncio.Event().wait()
+
+    async def _list(self, session: aiohttp.ClientSession) -> Sequence[Target]:
         found: list[Target] = []
         query = {"labelSelector": self.selector, "limit": str(_PODS_AT_ONCE)}
         for _ in range(_MAX_PAGES):
-            page = await self._page(session, base + urlencode(query))
+            page = await self._page(session, query)
             found += [one for pod in page.get("items") or () if (one := self._target(pod))]
-            following = (page.get("metadata") or {}).get("continue")
-            if not following:
+            about = page.get("metadata") or {}
+            self.seen[:] = [str(about.get("resourceVersion", ""))]
+            if not (following := about.get("continue")):
                 break
             query["continue"] = str(following)
         return found
@@ -122,17 +152,36 @@ class KubernetesPods:
         except ConfigError as error:
             raise FetchError("token", f"{self.name}: {error}") from error
 
-    async def _page(self, session: aiohttp.ClientSession, url: str) -> Mapping[str, Any]:
-        authority = self.account / "ca.crt"
-        try:
-            tls = TlsFiles(ca=authority).context() if authority.exists() else None
-        except ConfigError as error:
-            raise FetchError("tls", f"{self.name}: {error}") from error
-        token = self._read("token") if (self.account / "token").exists() else None
-        text = await fetch(
-            session, url, timeout_s=_TIMEOUT_S, size=_MAX_BYTES, token=token, tls=tls
+    async def _get(
+        self,
+        session: aiohttp.ClientSession,
+        query: Mapping[str, str],
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        first_line: bool = False,
+    ) -> str:
+        """Return what the API answers about the pods of the namespace."""
+        namespace = self.namespace or self._read("namespace")
+        url = f"{self._server()}/api/v1/namespaces/{quote(namespace, safe='')}/pods?"
+        authority, token = self.account / "ca.crt", self.account / "token"
+        access = Access(
+            token_file=token if token.exists() else None,
+            tls=TlsFiles(ca=authority) if authority.exists() else None,
         )
-        page = read_json(text, url)
+        return await fetch(
+            session,
+            url + urlencode(query),
+            timeout_s=timeout_s,
+            size=_MAX_BYTES,
+            authorization=access.authorization(self.name),
+            tls=access.context(self.name),
+            first_line=first_line,
+        )
+
+    async def _page(
+        self, session: aiohttp.ClientSession, query: Mapping[str, str]
+    ) -> Mapping[str, Any]:
+        page = read_json(await self._get(session, query), self.name)
         if not isinstance(page, Mapping) or not isinstance(page.get("items") or [], list):
             raise FetchError("page", f"{self.name}: the API did not answer a list")
         return page

@@ -45,11 +45,13 @@ class FetchError(SourceError):
 
     Attributes:
         reason: in one word, for a counter.
+        status: of the response, if it is the reason.
     """
 
-    def __init__(self, reason: Reason, words: str) -> None:
+    def __init__(self, reason: Reason, words: str, status: int | None = None) -> None:
         super().__init__(words)
         self.reason: Reason = reason
+        self.status = status
 
 
 def shown(url: str) -> str:
@@ -93,9 +95,10 @@ async def fetch(
     *,
     timeout_s: float,
     size: int,
-    token: str | None = None,
+    authorization: str | None = None,
     tls: ssl.SSLContext | None = None,
     large: asyncio.Semaphore | None = None,
+    first_line: bool = False,
 ) -> str:
     """Return a page's text.
 
@@ -104,14 +107,15 @@ async def fetch(
         url: checked already.
         timeout_s: for all of it.
         size: bytes at most.
-        token: sent as `Authorization: Bearer`.
+        authorization: the header of that name; `None` = none.
         tls: of `https://`; `None` = the system's authorities, and no certificate of ours.
         large: how many large bodies may be in memory at once. An ordinary page waits for no one.
+        first_line: whether what follows the first line is left unread.
 
     Raises:
-        FetchError: it could not be had; neither the message nor the log names the token.
+        FetchError: it could not be had; neither the message nor the log names a secret.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else None
+    headers = {"Authorization": authorization} if authorization else None
     try:
         async with (
             asyncio.timeout(timeout_s),
@@ -120,10 +124,11 @@ async def fetch(
             ) as answer,
         ):
             if answer.status != 200:  # noqa: PLR2004
-                raise FetchError("http", f"{shown(url)} answered {answer.status}")
+                words = f"{shown(url)} answered {answer.status}"
+                raise FetchError("http", words, answer.status)
             if answer.headers.get("Content-Encoding", "identity") != "identity":
                 raise FetchError("encoded", f"{shown(url)} answered compressed, unasked")
-            return await _body(answer, url, size, large)
+            return await _body(answer, url, size, large, first_line=first_line)
     except TimeoutError:
         raise FetchError("timeout", f"{shown(url)} took longer than {timeout_s:g} s") from None
     except (aiohttp.ClientSSLError, ssl.SSLError) as error:
@@ -142,13 +147,21 @@ def _why(error: OSError) -> str:
 
 
 async def _body(
-    answer: aiohttp.ClientResponse, url: str, size: int, large: asyncio.Semaphore | None
+    answer: aiohttp.ClientResponse,
+    url: str,
+    size: int,
+    large: asyncio.Semaphore | None,
+    *,
+    first_line: bool,
 ) -> str:
     body = bytearray()
     held: asyncio.Semaphore | None = None
     try:
         async for chunk in answer.content.iter_chunked(_CHUNK):
             body += chunk
+            if first_line and b"\n" in chunk:
+                answer.close()
+                break
             if len(body) > size:
                 answer.close()  # what is still to come is not read
                 raise FetchError("size", f"{shown(url)} sent more than {size} bytes")

@@ -22,7 +22,7 @@ import aiohttp
 from llmtrace.core.failopen import internal_error
 from llmtrace.errors import ConfigError, DataError, LlmtraceError
 from llmtrace_collector.scrape.fetch import FetchError, fetch, make_session, shown
-from llmtrace_collector.scrape.targets import Target, TargetSource, tls_of, token_of
+from llmtrace_collector.scrape.targets import Target, TargetSource, WatchedSource
 from llmtrace_collector.signals.exposition_parser import Limits
 from llmtrace_collector.signals.interval import Window, windows
 from llmtrace_collector.signals.normalise import Reading, Unifier
@@ -32,6 +32,8 @@ logger = logging.getLogger("llmtrace.collector")
 
 # Parsing a page of this many characters for the first time takes tens of milliseconds.
 _LONG_PAGE: Final = 1 << 20
+# How long targets that begin to change are left to change.
+_SETTLE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,26 @@ class Scraper:
                 await self._refresh()
             except Exception as error:  # noqa: BLE001 - one bad list must not end the reading
                 internal_error("collector.targets", error)
-            await asyncio.sleep(self._settings.refresh_s)
+            await self._until_changed()
+
+    async def _until_changed(self) -> None:
+        """Wait until it is time to look again, or a source says that there is something new."""
+        pause_s, session = self._settings.refresh_s, self._session
+        watched = [one for one in self._sources if isinstance(one, WatchedSource)]
+        if session is None or not watched:
+            await asyncio.sleep(pause_s)
+            return
+        tasks = [asyncio.create_task(one.changed(session)) for one in watched]
+        try:
+            done, _ = await asyncio.wait(
+                tasks, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if done:  # more will follow, as when all pods of a deployment are replaced
+            await asyncio.sleep(min(_SETTLE_S, pause_s))
 
     async def _refresh(self) -> None:
         session = self._session
@@ -240,14 +261,14 @@ class Scraper:
             return
         begun = time.monotonic()
         try:
-            token = token_of(state.target)
+            target, name = state.target, shown(state.target.url)
             text = await fetch(
                 self._session,
-                state.target.url,
+                target.url,
                 timeout_s=self._settings.timeout_s,
                 size=self._settings.limits.size,
-                token=token,
-                tls=tls_of(state.target),
+                authorization=target.access.authorization(name),
+                tls=target.access.context(name),
                 large=self._large,
             )
             if len(text) > _LONG_PAGE:

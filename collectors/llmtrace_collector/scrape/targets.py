@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import aiohttp
 import yaml
 
-from llmtrace.api_clients.http_client import read_token
 from llmtrace.errors import ConfigError, explain_error
-from llmtrace_collector.scrape.fetch import FetchError, checked, fetch, read_json, shown
-from llmtrace_collector.scrape.target_tls import TlsFiles
+from llmtrace_collector.scrape.access import Access
+from llmtrace_collector.scrape.fetch import checked, fetch, read_json, shown
 
+NONE_NEEDED: Final = Access()
 _MAX_BYTES: Final = 8 << 20
 _MAX_TEXT: Final = 500
 _HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
@@ -37,14 +36,12 @@ class Target:
     Attributes:
         url: of the page.
         labels: put on all that is read there, beside `instance`.
-        token_file: holds the token sent as `Authorization: Bearer`; read anew each time.
-        tls: whom an `https://` connection trusts, and what it shows; `None` = the system's.
+        access: the credentials for it.
     """
 
     url: str
     labels: tuple[tuple[str, str], ...] = ()
-    token_file: Path | None = None
-    tls: TlsFiles | None = None
+    access: Access = NONE_NEEDED
 
     @property
     def instance(self) -> str:
@@ -65,6 +62,14 @@ class TargetSource(Protocol):
         Raises:
             LlmtraceError: they cannot be had now.
         """
+
+
+@runtime_checkable
+class WatchedSource(Protocol):
+    """A source that says when its targets may have changed."""
+
+    async def changed(self, session: aiohttp.ClientSession) -> None:
+        """Return when they may have changed since `targets` was called last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,6 @@ class FileTargets:
     """Targets in a JSON or YAML file, as Prometheus's `file_sd_configs` reads it."""
 
     path: Path
-    token_file: Path | None = None
 
     @property
     def name(self) -> str:
@@ -115,16 +119,22 @@ class FileTargets:
             content = json.loads(text) if self.path.suffix == ".json" else yaml.safe_load(text)
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise ConfigError(f"{where}: cannot read targets: {explain_error(error)}") from error
-        return parse_groups(content, where, self.token_file)
+        return parse_groups(content, where)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpTargets:
-    """Targets that a server lists, as Prometheus's `http_sd_configs` asks for them."""
+    """Targets that a server lists, as Prometheus's `http_sd_configs` asks for them.
+
+    Attributes:
+        url: of the list.
+        access: the credentials for that server; its targets need none.
+        timeout_s: for one look.
+    """
 
     url: str
+    access: Access = NONE_NEEDED
     timeout_s: float = 10.0
-    token_file: Path | None = None
 
     @property
     def name(self) -> str:
@@ -133,13 +143,18 @@ class HttpTargets:
 
     async def targets(self, session: aiohttp.ClientSession) -> Sequence[Target]:
         """Request the list from the server, and return the targets in it."""
-        text = await fetch(session, self.url, timeout_s=self.timeout_s, size=_MAX_BYTES)
-        return parse_groups(read_json(text, self.url), shown(self.url), self.token_file)
+        text = await fetch(
+            session,
+            self.url,
+            timeout_s=self.timeout_s,
+            size=_MAX_BYTES,
+            authorization=self.access.authorization(self.name),
+            tls=self.access.context(self.name),
+        )
+        return parse_groups(read_json(text, self.url), self.name)
 
 
-def parse_groups(
-    content: Any, where: str, token_file: Path | None = None, tls: TlsFiles | None = None
-) -> tuple[Target, ...]:
+def parse_groups(content: Any, where: str, access: Access = NONE_NEEDED) -> tuple[Target, ...]:
     """Read targets from a list of `{"targets": [...], "labels": {...}}`.
 
     A target is `host:port` or a whole address. The labels `__scheme__` and `__metrics_path__` say
@@ -177,7 +192,7 @@ def parse_groups(
                         "http://engine:8000/metrics"
                     )
                 url = f"{named.get(_SCHEME, 'http')}://{host}{named.get(_PATH, '/metrics')}"
-            found.setdefault(url, Target(checked(url, at), kept, token_file, tls))
+            found.setdefault(url, Target(checked(url, at), kept, access))
     return tuple(found.values())
 
 
@@ -185,31 +200,3 @@ def _value(value: Any, where: str) -> str:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)[:_MAX_TEXT]
     raise ConfigError(f"{where}: must be a text, not {value!r}")
-
-
-def token_of(target: Target) -> str | None:
-    """Return the token for a target; `None` = it needs none.
-
-    Raises:
-        FetchError: its file cannot be read.
-    """
-    if target.token_file is None:
-        return None
-    try:
-        return read_token(target.token_file, "token_file")
-    except ConfigError as error:
-        raise FetchError("token", f"{shown(target.url)}: {error}") from error
-
-
-def tls_of(target: Target) -> ssl.SSLContext | None:
-    """Return the context of a target's connections; `None` = the system's.
-
-    Raises:
-        FetchError: one of its files cannot be read.
-    """
-    if target.tls is None:
-        return None
-    try:
-        return target.tls.context()
-    except ConfigError as error:
-        raise FetchError("files", f"{shown(target.url)}: {error}") from error

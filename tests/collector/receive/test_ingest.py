@@ -63,6 +63,27 @@ def test_what_is_acknowledged_is_stored_and_joined(tmp_path):
         assert ingest.lag_s == 0
 
 
+def test_a_long_join_after_everything_is_stored_is_no_lag(tmp_path):
+    """Nothing waits while it runs."""
+    store, joining, go_on = MemoryStore(), threading.Event(), threading.Event()
+
+    def join(_now_ns):
+        joining.set()
+        go_on.wait(30)
+        return JoinReport(0, 0, 0.0)
+
+    store.join = join
+    with opened(tmp_path) as spool:
+        append(spool, 1)
+        ingest = Ingest(spool, store, QUICK)
+        ingest.start()
+        assert joining.wait(30)
+        lag_s = ingest.lag_s
+        go_on.set()
+        assert ingest.stop()
+    assert (store.stored, lag_s) == ([1], 0.0)
+
+
 def test_stopping_stores_what_is_left(tmp_path):
     """An orderly end leaves an empty spool, and joined rows."""
     store = MemoryStore()

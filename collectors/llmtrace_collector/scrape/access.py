@@ -1,0 +1,73 @@
+"""Hold what a server wants to be shown: a token, or a user's name and password, and TLS files.
+
+The files are read anew each time, so that credentials that are renewed hold from then on.
+"""
+
+from __future__ import annotations
+
+import ssl
+from base64 import b64encode
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmtrace.api_clients.http_client import read_token
+from llmtrace.errors import ConfigError
+from llmtrace_collector.scrape.fetch import FetchError
+from llmtrace_collector.scrape.target_tls import TlsFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The credentials for one server; a default is none of that kind.
+
+    Attributes:
+        token_file: holds the token sent as `Authorization: Bearer`.
+        username: sent as `Authorization: Basic`, with the password in `password_file`.
+        password_file: holds that user's password.
+        tls: whom an `https://` connection trusts, and what it shows; `None` = the system's.
+    """
+
+    token_file: Path | None = None
+    username: str = ""
+    password_file: Path | None = None
+    tls: TlsFiles | None = None
+
+    def authorization(self, where: str) -> str | None:
+        """Return the header that says who we are; `None` = none is needed.
+
+        Args:
+            where: the server, for the error.
+
+        Raises:
+            FetchError: a file cannot be read.
+        """
+        try:
+            if self.token_file is not None:
+                return f"Bearer {read_token(self.token_file, 'token_file')}"
+            if self.password_file is not None:
+                password = self.password_file.read_text(encoding="utf-8").rstrip("\r\n")
+                return f"Basic {b64encode(f'{self.username}:{password}'.encode()).decode()}"
+        except (ConfigError, OSError, ValueError) as error:
+            raise FetchError("token", f"{where}: {error}") from error
+        return None
+
+    def context(self, where: str) -> ssl.SSLContext | None:
+        """Return the context of connections; `None` = the system's.
+
+        Args:
+            where: the server, for the error.
+
+        Raises:
+            FetchError: one of its files cannot be read.
+        """
+        try:
+            return None if self.tls is None else self.tls.context()
+        except ConfigError as error:
+            raise FetchError("files", f"{where}: {error}") from error
+
+    def settings(self) -> dict[str, str]:
+        """Return what is set, by the names that settings have for it."""
+        files = {"token_file": self.token_file, "password_file": self.password_file}
+        files |= self.tls.named() if self.tls else {}
+        named = {"username": self.username} if self.username else {}
+        return named | {name: str(path) for name, path in files.items() if path}
