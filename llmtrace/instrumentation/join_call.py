@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmtrace.core.failopen import fails_open
-from llmtrace.core.recording import Recording, outcome_of
+from llmtrace.core.outcomes import outcome_of
+from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import langfuse_sdk
 from llmtrace.instrumentation.streams.cancellation import cancelled
 from llmtrace.runtime.runtime import Runtime, current

@@ -13,9 +13,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.core.recording import Clock, Recording
+from llmtrace.core.recording import Recording
 from llmtrace.core.span import Value
 from llmtrace.core.stages import StageName
+from llmtrace.core.stream_clock import Clock
 
 current: ContextVar[ProxiedRequest | None] = ContextVar("llmtrace_relay", default=None)
 

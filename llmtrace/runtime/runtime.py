@@ -23,10 +23,12 @@ from opentelemetry.environment_variables import OTEL_PYTHON_TRACER_PROVIDER
 
 from llmtrace.core.content import Content, ContentPolicy
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import Clock, Defer, Recording, random_id
+from llmtrace.core.random_ids import random_id
+from llmtrace.core.recording import Defer, Recording
 from llmtrace.core.row import TURN
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span as FinishedSpan
+from llmtrace.core.stream_clock import Clock
 from llmtrace.exporters import tracer_provider as provider
 from llmtrace.exporters.sink import Receiver, RowSink, receiver
 from llmtrace.exporters.span_layout import failure_text

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from opentelemetry import trace as otel_trace
 
-from llmtrace.core.recording import Defer, Recording, random_id
+from llmtrace.core.random_ids import random_id
+from llmtrace.core.recording import Defer, Recording
 from llmtrace.exporters import tracer_provider
 from llmtrace.runtime import foreign_tracer, scope
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from llmtrace.core.recording import random_id
+from llmtrace.core.random_ids import random_id
 from llmtrace.core.span import Span
 from llmtrace.core.stages import STAGES
 from llmtrace.exporters.otlp.encode import Resources, encode

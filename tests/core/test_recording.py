@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import llmtrace
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
-from llmtrace.core.recording import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL, Recording
+from llmtrace.core.recording import Recording
 from llmtrace.core.row import OUTCOMES, Row, from_dict
 from llmtrace.core.stages import EngineFigures, Reported
+from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.timed_reads import atimed_reads, timed_reads
 from llmtrace.testing import capture

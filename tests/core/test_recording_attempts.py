@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmtrace.core.failopen import reset_internal_errors
-from llmtrace.core.recording import TEXT
 from llmtrace.core.stages import Network, Reported
+from llmtrace.core.stream_clock import TEXT
 from llmtrace.instrumentation.streams.timed_reads import timed_reads
 from tests.recordings import MS, Request
 

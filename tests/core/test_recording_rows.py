@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmtrace.core.failopen import reset_internal_errors
-from llmtrace.core.recording import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from llmtrace.core.stages import STAGES, EngineFigures, Reported
+from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
 from tests.recordings import MS, Request
 
 

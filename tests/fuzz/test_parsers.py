@@ -16,8 +16,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
-from llmtrace.core.recording import HIDDEN, OTHER, PIECE, Recording
+from llmtrace.core.recording import Recording
 from llmtrace.core.row import Row, from_dict
+from llmtrace.core.stream_clock import HIDDEN, OTHER, PIECE
 from llmtrace.gateway.first_content import FirstContent
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.headers.server_timing import entries

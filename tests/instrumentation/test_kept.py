@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import llmtrace
+from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.failopen import internal_errors
-from llmtrace.core.recording import LiveAttempt
 from llmtrace.instrumentation.http import phases
 from llmtrace.testing import capture
 from tests.sse_server import Server

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.core.recording import GAP_BOUNDS_NS, TEXT, Recording
+from llmtrace.core.recording import Recording
+from llmtrace.core.stream_clock import GAP_BOUNDS_NS, TEXT
 from llmtrace.instrumentation.streams.timed_reads import atimed_reads, timed_reads
 
 # Waits around one bound, one after the other, and those that are far from any.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.core.recording import LiveAttempt
+from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.stages import Reported
 from llmtrace.instrumentation.http import tcp_info
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.core.recording import random_id
+from llmtrace.core.random_ids import random_id
 from llmtrace.core.span import Span, Value
 from llmtrace.engines.join import client_ids
 from llmtrace.engines.spans import (

@@ -14,8 +14,8 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import GAP_BOUNDS_NS
 from llmtrace.core.stages import STAGES, Network
+from llmtrace.core.stream_clock import GAP_BOUNDS_NS
 from llmtrace.exporters.after_fork import restart_after_fork
 from llmtrace.exporters.prometheus.buckets import BANDS_NS, STAGE_LABELS, Thresholds, edges
 from llmtrace.semconv.attributes import TOKEN_BOUNDS

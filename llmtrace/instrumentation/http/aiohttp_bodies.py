@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar, cast
 from aiohttp import StreamReader
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import NOTHING, Recording
+from llmtrace.core.recording import Recording
+from llmtrace.core.stream_clock import NOTHING
 from llmtrace.instrumentation.headers.sse_comments import Comments
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.recording import Clock, LiveAttempt
+from llmtrace.core.stream_clock import Clock
 from llmtrace.runtime.runtime import current
 
 

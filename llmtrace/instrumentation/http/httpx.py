@@ -12,8 +12,11 @@ from functools import lru_cache, partial, wraps
 from operator import itemgetter
 from typing import Any, Final
 
+from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import Clock, LiveAttempt, Recording, type_name
+from llmtrace.core.outcomes import type_name
+from llmtrace.core.recording import Recording
+from llmtrace.core.stream_clock import Clock
 from llmtrace.instrumentation.headers import propagation, sse_comments
 from llmtrace.instrumentation.http import (
     dns,

@@ -13,7 +13,8 @@ from itertools import chain
 from typing import Any
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import NOTHING, Recording
+from llmtrace.core.recording import Recording
+from llmtrace.core.stream_clock import NOTHING
 from llmtrace.instrumentation.http import llm_requests
 from llmtrace.instrumentation.http.sse import Events
 from llmtrace.instrumentation.streams import finalize

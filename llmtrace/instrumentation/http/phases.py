@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import Clock, LiveAttempt
+from llmtrace.core.stream_clock import Clock
 from llmtrace.instrumentation.http import dns
 
 # What to note of an attempt when something happened at that time.

@@ -14,16 +14,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from llmtrace.core.error_codes import code_in, family_in
-from llmtrace.core.recording import (
-    HIDDEN,
-    NOTHING,
-    OTHER,
-    PIECE,
-    REASONING,
-    TEXT,
-    TOOL_CALL,
-    Recording,
-)
+from llmtrace.core.recording import Recording
+from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, PIECE, REASONING, TEXT, TOOL_CALL
 from llmtrace.instrumentation.headers import sse_comments as comments
 from llmtrace.instrumentation.llm_sdks import chunks, message_content
 from llmtrace.instrumentation.llm_sdks.attribute_view import View

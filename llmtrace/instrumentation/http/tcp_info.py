@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from llmtrace.core.arrival import Arrival
-from llmtrace.core.recording import LiveAttempt, Recording
+from llmtrace.core.attempt_clock import LiveAttempt
+from llmtrace.core.recording import Recording
 from llmtrace.core.stages import Reported
 
 # Three u32 of Linux's struct tcp_info: `tcpi_last_data_sent` and `tcpi_last_data_recv` (ms) exist

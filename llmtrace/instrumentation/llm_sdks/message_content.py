@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmtrace.core.content import Content, Message
-from llmtrace.core.recording import HIDDEN, Recording
+from llmtrace.core.recording import Recording
+from llmtrace.core.stream_clock import HIDDEN
 from llmtrace.instrumentation.llm_sdks import chunks
 from llmtrace.instrumentation.streams.timed_reads import Classify
 

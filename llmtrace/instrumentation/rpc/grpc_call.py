@@ -8,14 +8,14 @@ phases of such a row are unknown.
 from __future__ import annotations
 
 import inspect
-from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
 
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Recording, outcome_of_status
+from llmtrace.core.outcomes import outcome_of_status
+from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.llm_sdks.responses import copy_identity
@@ -186,26 +186,11 @@ def _timed(kind: Any) -> type[Any]:
 
 
 def _got(responses: Any, recording: Recording, message: Any) -> None:
-    # `Recording.switch_interval` and `add_content_chunk` inline, as in `timed_reads`: this runs
-    # for every message.
     try:
-        recording.mark = now = recording.clock()
-        if recording.wait_started:
-            recording.waited += now - recording.wait_started
-            recording.wait_started = 0
+        recording.switch_interval(reading=False)
         if recording.first_event is None:
             _note(recording, responses.initial_metadata(), ok=True)
-        kind = responses._llmtrace_classify(recording, message)  # noqa: SLF001 - our own
-        if kind > NOTHING and recording.firsts[kind] is not None:
-            waited = recording.waited
-            gap = waited - recording.waited_at_content
-            recording.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
-            if gap > recording.max_gap:  # noqa: PLR1730 - the faster way
-                recording.max_gap = gap
-            recording.waited_at_content = waited
-            recording.last_content = now
-        else:
-            recording.event(kind)
+        recording.event(responses._llmtrace_classify(recording, message))  # noqa: SLF001 - our own
     except Exception as error:  # noqa: BLE001
         internal_error("record", error)
 

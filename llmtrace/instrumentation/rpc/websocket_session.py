@@ -7,14 +7,16 @@ A read may time out or be cancelled: that ends the request only if no further re
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, LiveAttempt, Recording, outcome_of
+from llmtrace.core.outcomes import outcome_of
+from llmtrace.core.recording import Recording
 from llmtrace.core.row import Outcome
+from llmtrace.core.stream_clock import NOTHING
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.http import tcp_info
 from llmtrace.instrumentation.llm_sdks import chunks
@@ -263,13 +265,7 @@ class Conversation:
         if recording is None:
             return
         try:
-            # `Recording.switch_interval` and `add_content_chunk` inline, as in `timed_reads`: this
-            # runs for every message.
-            recording.mark = now = recording.clock()
-            if began := recording.wait_started:
-                recording.waited += now - began
-                recording.wait_started = 0
-                recording.read_began = began
+            now = recording.switch_interval(reading=False)
             self._note(connection, recording, message, now)
         except Exception as error:  # noqa: BLE001 - the message is passed on anyway
             internal_error("websocket", error)
@@ -280,16 +276,7 @@ class Conversation:
         if recording.first_event is None:
             self._look(connection, recording, now)
         kind = self._classify(recording, message)
-        if kind > NOTHING and recording.firsts[kind] is not None:
-            waited = recording.waited
-            gap = waited - recording.waited_at_content
-            recording.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
-            if gap > recording.max_gap:  # noqa: PLR1730 - the faster way
-                recording.max_gap = gap
-            recording.waited_at_content = waited
-            recording.last_content = now
-        else:
-            recording.event(kind)
+        recording.event(kind)
         if self._done is None:
             if (kind <= NOTHING or not self._apart) and _over(recording):
                 self._finished()

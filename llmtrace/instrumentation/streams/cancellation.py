@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from llmtrace.core.recording import Defer, Recording, outcome_of
+from llmtrace.core.outcomes import outcome_of
+from llmtrace.core.recording import Defer, Recording
 from llmtrace.core.row import Outcome, Row
 
 # How long the unwinding from our read to the application's `asyncio.timeout` may take.

@@ -7,7 +7,6 @@ the stream is exhausted, raises, is closed, is left or is garbage collected.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from contextvars import Token
 from functools import lru_cache
@@ -16,7 +15,7 @@ from typing import Any, Final
 from opentelemetry import context as otel_context
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.recording import GAP_BOUNDS_NS, NOTHING, Recording
+from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.cancellation import cancelled
 from llmtrace.instrumentation.streams.timed_reads import Classify
@@ -117,27 +116,12 @@ class StreamProxy:
                 internal_error("record", error)
 
     def _got(self, chunk: Any) -> None:
-        # `Recording.switch_interval` and `add_content_chunk` inline, as in `timed_reads`: this
-        # runs for every chunk.
         recording = self._llmtrace
         if recording.joined:
             return
         try:
-            recording.mark = now = recording.clock()
-            if recording.wait_started:
-                recording.waited += now - recording.wait_started
-                recording.wait_started = 0
-            kind = self._classify(recording, chunk)
-            if kind > NOTHING and recording.firsts[kind] is not None:
-                waited = recording.waited
-                gap = waited - recording.waited_at_content
-                recording.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
-                if gap > recording.max_gap:  # noqa: PLR1730 - the faster way
-                    recording.max_gap = gap
-                recording.waited_at_content = waited
-                recording.last_content = now
-            else:
-                recording.event(kind)
+            recording.switch_interval(reading=False)
+            recording.event(self._classify(recording, chunk))
         except Exception as error:  # noqa: BLE001
             internal_error("record", error)
 

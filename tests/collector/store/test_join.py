@@ -18,7 +18,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from llmtrace.browser.asgi import page_span
 from llmtrace.browser.beacon import Beacon
 from llmtrace.browser.join_beacon import with_beacon
-from llmtrace.core.recording import random_id
+from llmtrace.core.random_ids import random_id
 from llmtrace.core.row import with_figures
 from llmtrace.core.span import Span
 from llmtrace.core.stages import STAGES, Reported, Timeline
