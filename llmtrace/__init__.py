@@ -1,7 +1,7 @@
 """Seven stages of a streaming LLM request that add up exactly to what the user waited.
 
 Three lines to start: `llmtrace.init("my-app")` once, `@llmtrace.trace` on the function around a
-request, and each call becomes one row. See README.md and docs/first-trace.md.
+request, and each call becomes one row. See README.md and docs/start/first-trace.md.
 """
 
 from llmtrace.agents.tool import tool

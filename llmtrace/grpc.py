@@ -8,7 +8,7 @@
 
     server = grpc.server(threads, interceptors=[server_interceptor()])
 
-See docs/protocols.md. Needs the `grpc` extra.
+See docs/instrument/protocols.md. Needs the `grpc` extra.
 """
 
 from __future__ import annotations

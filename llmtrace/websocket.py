@@ -6,7 +6,7 @@
         await connection.send(question)
         async for message in connection: ...
 
-For the clients of the `websockets` library, sync and asyncio. See docs/protocols.md.
+For the clients of the `websockets` library, sync and asyncio. See docs/instrument/protocols.md.
 """
 
 from __future__ import annotations

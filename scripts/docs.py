@@ -34,19 +34,22 @@ _NOT_IN_ANCHOR: Final = re.compile(r"[^\w\- ]")
 
 def pages(root: Path) -> list[Path]:
     """Return every page, in reading order."""
-    folders = (root / "docs", root / "docs" / "quickstarts", root / "docs" / "runbooks")
-    below = [page for folder in folders for page in sorted(folder.glob("*.md"))]
-    return [*sorted(root.glob("*.md"), reverse=True), *below]
+    below = (page for page in (root / "docs").rglob("*.md") if "_build" not in page.parts)
+    return [*sorted(root.glob("*.md"), reverse=True), *sorted(below)]
 
 
-def generated(page: Path, text: str) -> str:
+def generated(page: Path, text: str, whole: str = "") -> str:
     """Return a page with all that is generated in it made anew.
+
+    Args:
+        page: its file.
+        text: what it says now.
+        whole: its path below docs/, by which a page is known that is generated as a whole.
 
     Raises:
         ExampleError: it asks for something that nothing generates, a part has no end, or there is
             nothing in it.
     """
-    whole = page.name if page.parent.name == "docs" else f"{page.parent.name}/{page.name}"
     if whole in WHOLE_PAGES:
         return WHOLE_PAGES[whole]()
 
@@ -117,7 +120,8 @@ def refresh(root: Path, *, check: bool, only: Sequence[str] = ()) -> list[str]:
             continue
         before = page.read_text(encoding="utf-8")
         try:
-            after = with_outputs(page.name, generated(page, before))
+            below = page.relative_to(root).as_posix().removeprefix("docs/")
+            after = with_outputs(page.name, generated(page, before, below))
         except ExampleError as error:
             wrong.append(str(error))
             continue

@@ -74,11 +74,15 @@ def api() -> str:
     for group, names in _GROUPS.items():
         parts.append(f"## {group}")
         parts += [_entry("llmtrace", name, getattr(llmtrace, name)) for name in names]
-    parts.append("## Gateways\n\nIn `llmtrace.gateway`; see [gateways](gateways.md).")
+    parts.append(
+        "## Gateways\n\nIn `llmtrace.gateway`; see [gateways](../instrument/gateways.md)."
+    )
     parts += [_entry("llmtrace.gateway", n, getattr(gateway, n)) for n in gateway.__all__]
-    parts.append("## The browser\n\nIn `llmtrace.browser`; see [the browser](browser.md).")
+    parts.append(
+        "## The browser\n\nIn `llmtrace.browser`; see [the browser](../instrument/browser.md)."
+    )
     parts += [_entry("llmtrace.browser", n, getattr(browser, n)) for n in browser.__all__]
-    parts.append("## Protocols\n\nBeside HTTP; see [protocols](protocols.md).")
+    parts.append("## Protocols\n\nBeside HTTP; see [protocols](../instrument/protocols.md).")
     for module in (websocket, grpc, propagate):
         parts += [_entry(module.__name__, n, getattr(module, n)) for n in module.__all__]
     parts.append("## Testing\n\nIn `llmtrace.testing`.")
@@ -399,6 +403,6 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
     "recorded-series": recorded_series,
 }
 WHOLE_PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "semconv.md": docs.page,
-    **{f"runbooks/{name}": make for name, make in runbooks.PAGES.items()},
+    "reference/semconv.md": docs.page,
+    **{f"on-call/runbooks/{name}": make for name, make in runbooks.PAGES.items()},
 }

@@ -19,7 +19,9 @@ from llmtrace import exporters
 from llmtrace.core.stages import STAGES, Source
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*/*.md")]
+)
 CODE = [*(ROOT / "llmtrace").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
 
 
@@ -100,7 +102,7 @@ def test_every_page_the_code_names_exists():
     named = {
         name
         for path in CODE
-        for name in re.findall(r"docs/[\w-]+\.md", path.read_text(encoding="utf-8"))
+        for name in re.findall(r"docs/(?:[\w-]+/)*[\w-]+\.md", path.read_text(encoding="utf-8"))
     }
 
     assert {name for name in named if not (ROOT / name).is_file()} == set()
@@ -108,7 +110,7 @@ def test_every_page_the_code_names_exists():
 
 def test_every_setting_is_documented():
     """Each argument of `init` and each variable it reads is on the page about them."""
-    page = text("configuration.md")
+    page = text("reference/configuration.md")
     arguments = inspect.signature(llmtrace.init).parameters
     variables = {
         name
@@ -122,14 +124,14 @@ def test_every_setting_is_documented():
 
 def test_every_exporter_is_documented():
     """Each name an exporter goes by is on the page about them."""
-    page = text("configuration.md")
+    page = text("reference/configuration.md")
 
     assert [name for name in exporters.NAMES if f"| `{name}` |" not in page] == []
 
 
 def test_every_stage_and_source_is_documented():
     """The vocabulary is explained where the stages are."""
-    page = text("stages.md")
+    page = text("reference/stages.md")
 
     assert [name for name in (*STAGES, *get_args(Source)) if f"`{name}`" not in page] == []
 
@@ -137,7 +139,9 @@ def test_every_stage_and_source_is_documented():
 def test_every_outcome_is_documented():
     """The page that says what ends a row says so for each way."""
     assert [
-        name for name in llmtrace.OUTCOMES if f"`{name}`" not in text("instrumenting.md")
+        name
+        for name in llmtrace.OUTCOMES
+        if f"`{name}`" not in text("instrument/instrumenting.md")
     ] == []
 
 

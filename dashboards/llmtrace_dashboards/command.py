@@ -127,7 +127,7 @@ def bring(
         wanted: fields of `Wanted`, except dashboards and alerts.
         alerts: make the alerts of a budget Grafana-managed ones.
         budget: the budget they are of; default: the bundled one.
-        runbooks: the address of docs/runbooks.
+        runbooks: the address of docs/on-call/runbooks.
         ca_file: certificates to trust.
         timeout_s: for each response.
         dry_run: say what would be done, and do nothing.

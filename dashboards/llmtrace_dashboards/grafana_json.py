@@ -74,7 +74,7 @@ def as_json(
     Args:
         board: what to build.
         others: boards to link to; links carry the time and the variables.
-        runbooks: the address of docs/runbooks, where causes then link to.
+        runbooks: the address of docs/on-call/runbooks, where causes then link to.
     """
     made = (
         dashboard.Dashboard(board.title)

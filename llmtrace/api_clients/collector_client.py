@@ -1,7 +1,7 @@
 """A client for the read API of a running collector.
 
-`Collector` speaks the read API of `llmtrace collect` (docs/collector.md). It follows no redirect
-to another server and uses no proxy: the token is for this one server.
+`Collector` speaks the read API of `llmtrace collect` (docs/operate/collector.md). It follows no
+redirect to another server and uses no proxy: the token is for this one server.
 """
 
 from __future__ import annotations

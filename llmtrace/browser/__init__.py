@@ -1,6 +1,6 @@
 """Measure a streamed response in the user's page, and join its beacon to the server's row.
 
-Wrapping an ASGI application in `Middleware` is all a server needs; see docs/browser.md.
+Wrapping an ASGI application in `Middleware` is all a server needs; see docs/instrument/browser.md.
 """
 
 from llmtrace.browser.asgi import Middleware, page_span, script

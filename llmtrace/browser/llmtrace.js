@@ -5,7 +5,7 @@
 //
 // The page gets the browser's own objects; bytes, errors, cancelling and aborting are not touched.
 // Of each response one small JSON beacon is sent. No dependency; a classic script and, served as
-// llmtrace.mjs, a module. Documented in docs/browser.md. Apache-2.0.
+// llmtrace.mjs, a module. Documented in docs/instrument/browser.md. Apache-2.0.
 (function (root) {
   "use strict";
   const doc = root.document;

@@ -102,7 +102,7 @@ def _matches(patterns: tuple[str, ...], value: str | None) -> bool:
     return not patterns or any(fnmatchcase(value or "", pattern) for pattern in patterns)
 
 
-# Targets people set for a dialogue (docs/budgets.md); 50 tokens at 30 ms make the decode.
+# Targets people set for a dialogue (docs/on-call/budgets.md); 50 tokens at 30 ms make the decode.
 DEFAULT: Final = Budget(
     name="dialogue",
     total_s=2.5,

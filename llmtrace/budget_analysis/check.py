@@ -1,7 +1,7 @@
 """Check that a latency budget adds up, and compute limits that would fit.
 
 Allocations add up, and are compared with the total here. That each stage keeps its own p95 is
-something else, and implies nothing about the p95 of the whole (docs/budgets.md).
+something else, and implies nothing about the p95 of the whole (docs/on-call/budgets.md).
 """
 
 from __future__ import annotations

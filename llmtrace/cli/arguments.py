@@ -25,7 +25,7 @@ def add_command(
     description: str | None = None,
     *,
     examples: Sequence[str],
-    docs: str = "cli.md",
+    docs: str = "reference/cli.md",
 ) -> Parser:
     """Add a command, and return its parser for the command's own arguments.
 

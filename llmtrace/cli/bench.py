@@ -32,7 +32,7 @@ def add_bench(commands: Commands) -> None:
             "llmtrace bench --endpoint http://127.0.0.1:8000/v1 --model llama --concurrency 8",
             "llmtrace bench --trace mooncake.jsonl --requests 500 --out replayed",
         ),
-        docs="bench.md",
+        docs="operate/bench.md",
     )
     _add_endpoint(bench)
     _add_workload(bench)

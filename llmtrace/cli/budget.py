@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_rows_file
 
-_DOCS = "budgets.md"
+_DOCS = "on-call/budgets.md"
 
 
 def add_budget(commands: Commands) -> None:

@@ -32,7 +32,7 @@ def add_doctor(commands: Commands) -> None:
             "llmtrace doctor http://127.0.0.1:8000",
             "llmtrace doctor http://127.0.0.1:8000 --ask --json",
         ),
-        docs="engines.md",
+        docs="operate/engines.md",
     )
     doctor.add_argument("url", metavar="URL", help="address to check, as http://host:8000")
     doctor.add_argument(
@@ -75,7 +75,7 @@ def add_collect(commands: Commands) -> None:
             "llmtrace collect --target http://engine:8000/metrics --budget budget.yaml",
             "llmtrace collect --config collector.yaml --check",
         ),
-        docs="collector.md",
+        docs="operate/collector.md",
     )
     collect.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     collect.add_argument(
@@ -130,7 +130,7 @@ def add_quarantine(commands: Commands) -> None:
         "large, and the store's reason. They are in the folder `spool/quarantine` of its data, "
         "each as an OTLP request in a file.",
         examples=("llmtrace quarantine", "llmtrace quarantine --replay"),
-        docs="receiving.md",
+        docs="operate/receiving.md",
     )
     add_collector(quarantine)
     quarantine.add_argument(
@@ -156,7 +156,7 @@ def add_top(commands: Commands) -> None:
         "Show a running collector on the terminal: each stage's p95 against the budget, the "
         "engines, the outcomes of requests, the slowest of them. Ctrl-C ends it.",
         examples=("llmtrace top", "llmtrace top --url http://127.0.0.1:4319 --once"),
-        docs="collector.md",
+        docs="operate/collector.md",
     )
     add_collector(top)
     top.add_argument(

@@ -28,7 +28,7 @@ def add_compare(commands: Commands) -> None:
             "llmtrace compare before/ after/ --fail-if 'ttft.p95>10%'",
             "llmtrace compare before.jsonl after.jsonl --html changes.html",
         ),
-        docs="compare.md",
+        docs="operate/compare.md",
     )
     compare.add_argument("before", type=Path, metavar="BEFORE", help="baseline: folder or rows")
     compare.add_argument("after", type=Path, metavar="AFTER", help="run with one thing changed")

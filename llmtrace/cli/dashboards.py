@@ -19,7 +19,7 @@ from llmtrace.cli.extras import collector_module, dashboards_module
 from llmtrace.cli.slo import write_engine_rules
 from llmtrace.errors import ConfigError
 
-_DOCS = "dashboards.md"
+_DOCS = "operate/dashboards.md"
 
 
 def add_dashboards(commands: Commands) -> None:
@@ -200,7 +200,7 @@ def _add_export(kinds: Commands) -> None:
 
 def _add_runbooks(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--runbooks", metavar="URL", help="address of docs/runbooks, which causes link to"
+        "--runbooks", metavar="URL", help="address of docs/on-call/runbooks, which causes link to"
     )
 
 

@@ -23,7 +23,7 @@ def add_demo(commands: Commands) -> None:
             "llmtrace demo --fault kv_exhaustion --rows-out rows.jsonl",
             "llmtrace demo --endpoint http://host:8000/v1 --model NAME",
         ),
-        docs="demo.md",
+        docs="start/demo.md",
     )
     _add_fault(demo)
     _add_engine(demo)

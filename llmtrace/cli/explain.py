@@ -36,7 +36,7 @@ def add_explain(commands: Commands) -> None:
             "llmtrace explain chatcmpl-123 --url http://127.0.0.1:4319",
             "llmtrace explain lt-9f2c --rows rows.jsonl --json",
         ),
-        docs="triage.md",
+        docs="on-call/triage.md",
     )
     command.add_argument("id", metavar="ID", help="request, response or trace id of the request")
     command.add_argument(

@@ -36,7 +36,7 @@ def add_kv(commands: Commands) -> None:
             "llmtrace kv --model-config config.json --gpu-memory 80GB --rows rows.jsonl",
             "llmtrace kv --layers 32 --kv-heads 32 --head-dim 128 --dtype fp16 --tokens 2048",
         ),
-        docs="kv-cache.md",
+        docs="operate/kv-cache.md",
     )
     _add_model(kv)
     _add_memory(kv)

@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(
-        self, *, examples: Sequence[str] = (), docs: str = "cli.md", **settings: Any
+        self, *, examples: Sequence[str] = (), docs: str = "reference/cli.md", **settings: Any
     ) -> None:
         """Make a parser.
 

@@ -39,7 +39,7 @@ def add_waterfall(commands: Commands) -> None:
             "llmtrace waterfall rows.jsonl",
             "llmtrace waterfall rows.jsonl --request chatcmpl-123",
         ),
-        docs="stages.md",
+        docs="reference/stages.md",
     )
     waterfall.add_argument(
         "source", metavar="ROWS|ID",
@@ -124,7 +124,7 @@ def add_rows(commands: Commands) -> None:
             "llmtrace rows langfuse > rows.jsonl",
             "llmtrace rows langfuse --from 2026-11-21T14:00 --to 2026-11-21T15:00 > rows.jsonl",
         ),
-        docs="langfuse.md",
+        docs="instrument/langfuse.md",
     )
     rows.add_argument("source", choices=("langfuse",), help="tool that recorded them")
     rows.add_argument(
@@ -176,7 +176,7 @@ def add_semconv(commands: Commands) -> None:
         _semconv,
         "print the span attributes of a request, as Markdown",
         examples=("llmtrace semconv",),
-        docs="semconv.md",
+        docs="reference/semconv.md",
     )
 
 

@@ -27,7 +27,7 @@ def add_simulate(commands: Commands) -> None:
             "llmtrace triage --case incident",
             "llmtrace simulate --case incident --alert http://127.0.0.1:4321/alerts",
         ),
-        docs="simulator.md",
+        docs="develop/simulator.md",
     )
     incident = simulate.add_argument_group("incident")
     incident.add_argument(

@@ -18,13 +18,13 @@ def add_slo(commands: Commands) -> None:
         _slo,
         "make recording rules, alerts and SLO files from a budget",
         "Make what alerting needs from a budget file: Prometheus's recording rules and alerts, "
-        "or the files of Sloth or OpenSLO. Each alert is described in docs/alerts.md.",
+        "or the files of Sloth or OpenSLO. Each alert is described in docs/on-call/alerts.md.",
         examples=(
             "llmtrace slo rules --budget budget.yaml --out rules",
             "llmtrace slo engines --budget budget.yaml --out rules",
             "llmtrace slo openslo --budget budget.yaml",
         ),
-        docs="alerts.md",
+        docs="on-call/alerts.md",
     )
     slo.add_argument(
         "what", choices=("rules", "engines", "sloth", "openslo"),
@@ -36,7 +36,9 @@ def add_slo(commands: Commands) -> None:
         "--out", type=Path, metavar="DIR", help="folder of files to write (default: print them)"
     )
     slo.add_argument("--grafana", metavar="URL", help="address of the Grafana that alerts link to")
-    slo.add_argument("--runbooks", metavar="URL", help="address of your copy of docs/alerts.md")
+    slo.add_argument(
+        "--runbooks", metavar="URL", help="address of your copy of docs/on-call/alerts.md"
+    )
     slo.add_argument(
         "--collector",
         metavar="URL",

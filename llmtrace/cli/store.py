@@ -22,7 +22,7 @@ def add_schema(commands: Commands) -> None:
             "llmtrace schema clickhouse > tables.sql",
             "llmtrace schema clickhouse --cluster prod --from 1",
         ),
-        docs="store.md",
+        docs="operate/store.md",
     )
     schema.add_argument("engine", choices=("clickhouse",), help="kind of database")
     schema.add_argument(
@@ -61,7 +61,7 @@ def add_migrate(commands: Commands) -> None:
         examples=(
             "llmtrace migrate --from /var/lib/llmtrace --to https://user@host:8443/llmtrace",
         ),
-        docs="store.md",
+        docs="operate/store.md",
     )
     migrate.add_argument(
         "--from", dest="source", required=True, metavar="STORE", help="store to read"

@@ -35,7 +35,7 @@ def add_tail(commands: Commands) -> None:
             "llmtrace tail --model llama-3.1-8b --outcome error",
             "llmtrace tail --slower-than 2 --json",
         ),
-        docs="collector.md",
+        docs="operate/collector.md",
     )
     add_collector(tail)
     for name in FILTERS:

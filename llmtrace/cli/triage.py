@@ -32,7 +32,7 @@ def add_triage(commands: Commands) -> None:
             "llmtrace triage --case incident --html triage.html",
             "llmtrace triage --last 1h --json; [ $? -eq 10 ] && echo 'a metric moved'",
         ),
-        docs="triage.md",
+        docs="on-call/triage.md",
     )
     triage.set_defaults(
         **dict.fromkeys((*_SOURCES, *_LINKS, "token_file", "prometheus", "prometheus_token_file"))
@@ -58,7 +58,7 @@ def add_triage(commands: Commands) -> None:
     triage.add_argument(
         "--explain", action="store_true", help="show every line of evidence, and all metrics"
     )
-    add_json(triage, "text (its schema: docs/triage.md)")
+    add_json(triage, "text (its schema: docs/on-call/triage.md)")
     triage.add_argument("--html", type=Path, metavar="FILE", help="web page with charts to write")
     triage.add_argument("--save", type=Path, metavar="DIR", help="folder to write the case to")
     triage.add_argument(
@@ -78,7 +78,7 @@ def add_triage(commands: Commands) -> None:
             "llmtrace triage serve --webhook-file webhook --public-url https://triage.example.org",
             "llmtrace triage serve --case incident",
         ),
-        docs="on-call.md",
+        docs="on-call/on-call.md",
     )
     _add_sources(serving)
     serving.add_argument(

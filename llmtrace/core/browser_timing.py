@@ -20,8 +20,9 @@ _MAX: Final = 1 << 53
 class Browser:
     """What a page measured of one answer, by its own clock. `None` = it could not know.
 
-    Every field is explained in docs/semconv.md, under its name on the wire. The page *holds* the
-    stream when it has not requested the next piece, or a long task kept it from taking one.
+    Every field is explained in docs/reference/semconv.md, under its name on the wire. The page
+    *holds* the stream when it has not requested the next piece, or a long task kept it from
+    taking one.
 
     Attributes:
         kind: `fetch` or `eventsource`; `whole` if the page read the answer in one go.

@@ -1,7 +1,7 @@
 """Split the time of one request into the seven stages.
 
 Pure code over integer nanoseconds: a `Timeline` (what was measured) goes in, `Stages` (a
-partition of the user's wait, exact to the nanosecond) comes out. See docs/stages.md.
+partition of the user's wait, exact to the nanosecond) comes out. See docs/reference/stages.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Parallelism of the tool calls of a turn, and the cost of running them one by one.
 
-Pure functions over intervals and dependencies, in whole nanoseconds. See docs/agents.md.
+Pure functions over intervals and dependencies, in whole nanoseconds.
+See docs/instrument/agents.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read and write an incident as a folder, to be shared, replayed or kept as a test.
 
 The folder has `case.json`, `rows.jsonl` (or `.gz`, or `rows.parquet`), `signals.jsonl` and
-`facts.json` (docs/triage.md). All but the rows may be missing; odd values are left out and
+`facts.json` (docs/on-call/triage.md). All but the rows may be missing; odd values are left out and
 reported.
 """
 

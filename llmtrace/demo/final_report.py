@@ -72,7 +72,7 @@ def print_next_steps(out: Console, target: Target) -> None:
     steps = (
         ("llmtrace demo --vllm", "the same on a real vLLM, started here"),
         ("llmtrace demo --endpoint URL --model NAME", "the same on a server of yours"),
-        ("docs/first-trace.md", "three lines in your own application"),
+        ("docs/start/first-trace.md", "three lines in your own application"),
     )
     if not target.simulated:
         steps = (

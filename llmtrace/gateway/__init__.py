@@ -5,7 +5,7 @@
     app.add_middleware(gateway.Middleware, name="router")  # Starlette, FastAPI
     app = gateway.Middleware(app, name="router")           # anything ASGI
 
-See docs/gateways.md.
+See docs/instrument/gateways.md.
 """
 
 from llmtrace.gateway.middleware import Middleware

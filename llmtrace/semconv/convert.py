@@ -1,6 +1,6 @@
 """Convert a row to span attributes, and back.
 
-By the table in `attributes.py`, which `llmtrace semconv` prints as docs/semconv.md.
+By the table in `attributes.py`, which `llmtrace semconv` prints as docs/reference/semconv.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Generate docs/semconv.md from the table of attributes, so that it cannot be stale."""
+"""Generate docs/reference/semconv.md from the table of attributes, so that it cannot be stale."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _TURN: Final = """\
 A row as well, with `gen_ai.operation.name` `invoke_agent`, named `invoke_agent {name}`, of kind
 INTERNAL. Its stages are those of its requests, overlap counted once; they are no child spans of
 it, because what ran inside has spans of its own: requests, tool calls, turns. See
-[agents](agents.md).
+[agents](../instrument/agents.md).
 """
 _FUNCTION: Final = """\
 ## The span of a decorated function
@@ -87,11 +87,11 @@ _CONTENT: Final = """\
 
 On the spans of requests and tool calls, if `llmtrace.init(record_content=True)` is set, and
 nowhere else. Messages have the shape of OpenTelemetry's GenAI conventions. See
-[privacy](privacy.md).
+[privacy](../instrument/privacy.md).
 """
 _RESPONSE_HEADER_TEXT: Final = """\
 Headers of the last response as they came, for people who read the row: limits, ids, times of their
-own. Which are kept: [gateways](gateways.md#kept-response-headers)."""
+own. Which are kept: [gateways](../instrument/gateways.md#kept-response-headers)."""
 _ATTEMPTS: Final = f"""\
 ## HTTP attempts as child spans
 
@@ -109,7 +109,8 @@ gateway's own rows are its children. The gateway's own time, that of its upstrea
 its caller are up to the first content sent, and add up to all of it. Beside these it has what
 OpenTelemetry says of a server's request: `http.request.method`, `url.path`, `http.route` and
 `http.response.status_code`. Where an OpenTelemetry instrumentation has opened a server span
-already, that one gets the attributes that begin with `llmtrace.`. See [gateways](gateways.md).
+already, that one gets the attributes that begin with `llmtrace.`. See
+[gateways](../instrument/gateways.md).
 """
 _STAGES_TEXT: Final = f"""\
 The partition of `llmtrace.e2e`, as `llmtrace.core.stages.split` makes it of the figures below. In
@@ -117,11 +118,11 @@ The partition of `llmtrace.e2e`, as `llmtrace.core.stages.split` makes it of the
 
 _BROWSER_TEXT: Final = """\
 What a page measured, as reported: on the page's own span `llmtrace.browser`, and on the row it was
-joined to, whose stages then are the page's. See [the browser](browser.md)."""
+joined to, whose stages then are the page's. See [the browser](../instrument/browser.md)."""
 
 
 def page() -> str:
-    """Write docs/semconv.md."""
+    """Write docs/reference/semconv.md."""
     sections = (
         ("The request", "", (*PLAIN, *SPECIAL)),
         (

@@ -1,1 +1,1 @@
-"""Explain why a p95 moved: pure functions over rows and signals; docs/triage.md has the method."""
+"""Explain why a p95 moved: pure functions over rows and signals (docs/on-call/triage.md)."""

@@ -231,7 +231,7 @@ class Quality:
         unmatched_share: of the requests now, those of a kind that was never seen before.
         effective_n: requests before, after weighting them to the mix of now.
         matched_on: what "the same work" was taken to mean.
-        sampled: the share of rows looked at, below 1 only beyond a limit (docs/triage.md).
+        sampled: the share of rows looked at, below 1 only beyond a limit (docs/on-call/triage.md).
         warnings: for people.
     """
 

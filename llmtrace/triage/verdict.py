@@ -14,7 +14,8 @@ from llmtrace.triage.result import Change, Load, Outcomes, Verdict
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
 _COUNTS: Final = 1 / 3  # share of the change from which a part of it is one
-# A change of the mix drags the same work along (measured on the simulator, docs/triage.md).
+# A change of the mix drags the same work along (measured on the simulator,
+# docs/on-call/triage.md).
 _KNOCKS: Final = 0.14  # share of the change that the mix itself makes, at least
 _HEAVIER: Final = 1.08  # times as many tokens a request
 _LONGER: Final = 1.25  # times as many tokens a response, where a token's time shows no mix

@@ -31,7 +31,7 @@ def saved(tmp_path):
 
 
 def test_semconv_prints_the_page(capsys):
-    """`llmtrace semconv` is docs/semconv.md."""
+    """`llmtrace semconv` is docs/reference/semconv.md."""
     assert main(["semconv"]) == 0
     assert capsys.readouterr().out == docs.page()
 

@@ -400,7 +400,7 @@ def test_what_the_person_on_call_reads(tmp_path):
         "dashboard_url": (
             "http://localhost:3000/d/llmtrace-budget?from=31200000&to=45600000&var-route=chat"
         ),
-        "runbook_url": "docs/alerts.md#llmtracelatencybudgetburn",
+        "runbook_url": "docs/on-call/alerts.md#llmtracelatencybudgetburn",
         "triage": (
             "llmtrace triage --after 1970-01-01T11:40:00Z/1970-01-01T12:40:00Z --metric ttft "
             "--where route=chat"
@@ -426,12 +426,14 @@ def test_what_the_person_on_call_reads(tmp_path):
 
 def test_every_alert_says_what_where_and_how():
     """Each has a summary, a description, a dashboard, a heading in the document and a command."""
-    page = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "on-call" / "alerts.md").read_text(
+        encoding="utf-8"
+    )
     headings = {line[4:].strip("` ").lower() for line in page.splitlines() if line[:4] == "### "}
     for rule in rule_files([CHAT])["alerts.yaml"]["groups"][0]["rules"]:
         shown = rule["annotations"]
         assert set(shown) == {"summary", "description", "dashboard_url", "runbook_url", "triage"}
-        assert shown["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
+        assert shown["runbook_url"] == f"docs/on-call/alerts.md#{rule['alert'].lower()}"
         assert rule["alert"].lower() in headings
         assert shown["triage"].startswith("llmtrace triage --after ")
 

@@ -158,8 +158,8 @@ def test_a_finished_request_tells_all_the_engine_knows():
 
 
 def test_the_page_names_every_attribute():
-    """docs/vllm.md lists the fields of a record."""
-    page = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
+    """docs/operate/vllm.md lists the fields of a record."""
+    page = (ROOT / "docs" / "operate" / "vllm.md").read_text(encoding="utf-8")
 
     assert [name for name in exported(shape("0.33")) if f"`{name}`" not in page] == []
 

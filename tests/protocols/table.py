@@ -1,7 +1,7 @@
 """List every protocol with its possible endings, and the outcome of the row.
 
-The data behind the tests of `test_matrix.py` and the table in docs/protocols.md. Plain data: it
-imports no client.
+The data behind the tests of `test_matrix.py` and the table in docs/instrument/protocols.md. Plain
+data: it imports no client.
 """
 
 from __future__ import annotations

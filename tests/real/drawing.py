@@ -1,7 +1,7 @@
 """How are dashboards drawn without a Grafana: with its own front-end packages, in Chromium?
 
-What is real in it and what is not: docs/dashboards.md. `render/` has the sources; the packages are
-installed by `scripts/install_render.py`.
+What is real in it and what is not: docs/operate/dashboards.md. `render/` has the sources; the
+packages are installed by `scripts/install_render.py`.
 """
 
 from __future__ import annotations

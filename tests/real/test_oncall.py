@@ -60,7 +60,7 @@ QUIET: Final = 300  # requests before the fault: enough to know what is usual
 # It takes some 20 s; a machine that is busy with other things may take its time.
 AT_MOST_S: Final = 90.0
 SHOP: Final = Path(__file__).parent / "programs" / "shop.py"
-PAGE: Final = Path(__file__).parents[2] / "docs" / "on-call.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "on-call" / "on-call.md"
 LISTEN_TOKEN: Final = "only-the-alertmanager-knows"
 GRAFANA_TOKEN: Final = "only-grafana-knows"
 
@@ -212,7 +212,7 @@ def test_a_fault_becomes_a_report_that_names_it(tmp_path: Path, capsys: Any) -> 
 
 
 def test_the_documented_configuration_is_one(tmp_path: Path) -> None:
-    """Alertmanager's own checker takes what docs/on-call.md says to write."""
+    """Alertmanager's own checker takes what docs/on-call/on-call.md says to write."""
     if reason := missing("amtool"):
         do_without(reason)
     [block] = re.findall(r"(?ms)^```yaml\n(.+?)^```", PAGE.read_text(encoding="utf-8"))

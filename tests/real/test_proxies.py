@@ -1,7 +1,7 @@
 """Behind real proxies, before a real vLLM: is their time `gateway`, and what they do visible?
 
-nginx, HAProxy and Envoy run the very configurations of docs/gateways.md. What delays, gathers and
-cuts here are the proxies themselves.
+nginx, HAProxy and Envoy run the very configurations of docs/instrument/gateways.md. What delays,
+gathers and cuts here are the proxies themselves.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from llmtrace.semconv.convert import (
 from llmtrace.semconv.docs import page
 from tests.strategies import rows
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
 
 def back(row, attributes, **given):
@@ -252,5 +252,5 @@ def test_servers(server, expected):
 
 
 def test_the_page_is_up_to_date():
-    """docs/semconv.md is what `llmtrace semconv` prints."""
+    """docs/reference/semconv.md is what `llmtrace semconv` prints."""
     assert page() == (DOCS / "semconv.md").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 `fit` estimates a `StepCost` from requests of a real engine that served nothing else; `replay` asks
 a simulated one the same, at the same times, so that both can be laid side by side. The figures,
-and how far off they are: docs/simulator.md.
+and how far off they are: docs/develop/simulator.md.
 """
 
 from __future__ import annotations

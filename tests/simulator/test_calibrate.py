@@ -74,7 +74,7 @@ def test_the_measured_model_is_the_fit_of_what_was_measured():
 
 
 def test_the_simulator_is_as_true_to_a_real_vllm_as_the_document_says():
-    """docs/simulator.md: p50 of prefill and TPOT within 35 %, p95 within 30 %."""
+    """docs/develop/simulator.md: p50 of prefill and TPOT within 35 %, p95 within 30 %."""
     simulated = replay(REAL, MODELS["cpu-tiny"], seats=8, max_tokens=MAX_TOKENS)
 
     for name in ("prefill_s", "tpot_s"):

@@ -18,7 +18,9 @@ from llmtrace.triage.result import as_json
 from tests.triage.days import START, Kind, day, requests
 
 SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "docs" / "triage-result.schema.json").read_text("utf-8")
+    (Path(__file__).parents[2] / "docs" / "on-call" / "triage-result.schema.json").read_text(
+        "utf-8"
+    )
 )
 QUICK = Settings(bootstrap=30)
 

@@ -24,7 +24,7 @@ from llmtrace.triage.pipeline import Settings
 from tests.triage.days import Kind, day
 
 NOW = 1_700_000_000.0
-SCHEMA = Path(__file__).parents[2] / "docs" / "triage-result.schema.json"
+SCHEMA = Path(__file__).parents[2] / "docs" / "on-call" / "triage-result.schema.json"
 QUICK = ("--bootstrap", "20")
 
 

@@ -85,7 +85,7 @@ def test_what_went_wrong_is_named(folder, said):
 
 
 def test_it_is_named_first(said):
-    """In nine of ten recordings of something that went wrong, as docs/triage.md says."""
+    """In nine of ten recordings of something that went wrong, as docs/on-call/triage.md says."""
     wrong = [folder for folder in RECORDED if truth_of(folder)["causes"]]
     first = [
         named(said[folder])[:1] != []

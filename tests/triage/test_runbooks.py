@@ -19,7 +19,7 @@ from llmtrace.triage.result import CAUSES
 from llmtrace_collector.metrics import target_metrics
 from llmtrace_collector.signals.definitions import SIGNALS
 
-PAGES = Path(__file__).parents[2] / "docs" / "runbooks"
+PAGES = Path(__file__).parents[2] / "docs" / "on-call" / "runbooks"
 SUFFIX = re.compile(r"(_bucket|_sum|_count)$")
 # What the collector tells beside its table of signals.
 OTHERS = {"llmtrace_target_up", "llmtrace_engine_frontend_mean_seconds"}

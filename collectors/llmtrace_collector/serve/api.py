@@ -1,7 +1,7 @@
 """Serve what is in the store over HTTP: the read API.
 
 Everything a program needs that would otherwise open the store: this process alone may. Results are
-bounded, and streamed where they are large. docs/collector.md describes each address.
+bounded, and streamed where they are large. docs/operate/collector.md describes each address.
 """
 
 from __future__ import annotations

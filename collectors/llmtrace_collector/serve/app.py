@@ -2,7 +2,7 @@
 
 /                  the live page; tells nothing by itself
 /metrics           for Prometheus
-/api/v1/...        the read API (docs/collector.md)
+/api/v1/...        the read API (docs/operate/collector.md)
 /healthz, /readyz  for orchestrators that start and watch this process
 """
 

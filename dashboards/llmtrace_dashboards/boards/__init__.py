@@ -29,7 +29,7 @@ def dashboards(
     """Return each dashboard in Grafana's format, by the name of its file.
 
     Args:
-        runbooks: the address of docs/runbooks, where causes then link to.
+        runbooks: the address of docs/on-call/runbooks, where causes then link to.
         engines_only: only those that need engines' metrics alone; they link to each other.
     """
     boards = OF_ENGINES if engines_only else BOARDS

@@ -44,7 +44,7 @@ class Alert:
     """One alerting rule.
 
     Attributes:
-        name: in CamelCase; its heading in docs/alerts.md.
+        name: in CamelCase; its heading in docs/on-call/alerts.md.
         severity: `page` = a person, now; `ticket` = a person, in working hours.
         expression: PromQL.
         lasting: how long it must hold, in Prometheus's notation; `None` = not at all.

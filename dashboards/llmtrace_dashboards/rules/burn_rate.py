@@ -95,7 +95,7 @@ class RuleSettings:
     collector_job: str = "llmtrace-collector"
     collector: str | None = None
     dashboards: str = "http://localhost:3000"
-    runbooks: str = "docs/alerts.md"
+    runbooks: str = "docs/on-call/alerts.md"
     managed: bool = False
 
     @property

@@ -197,7 +197,7 @@ def unalerted(budgets: Iterable[Budget]) -> Iterator[str]:
         if budget.availability is None:
             yield (
                 f"budget {budget.name}: sets no availability: no alert fires on failures that are "
-                "quick (docs/alerts.md)"
+                "quick (docs/on-call/alerts.md)"
             )
 
 
@@ -207,7 +207,7 @@ def _too_much_room(*slos: Slo) -> str:
     return (
         f"budget {slos[0].budget}: with an objective of {100 - 100 * slos[0].allowed:g} % for "
         f"{names} {allowed} of the requests may miss it, and no alert means anything; write p90 "
-        "or more (docs/alerts.md)"
+        "or more (docs/on-call/alerts.md)"
     )
 
 

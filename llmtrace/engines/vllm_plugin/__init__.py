@@ -2,7 +2,7 @@
 
 vLLM loads `StatLogger` by the entry point `vllm.stat_logger_plugins`, in each API server. With
 `LLMTRACE_VLLM_PLUGIN=1` it sends a span for every finished request by OTLP; without, it does
-nothing. See docs/vllm.md.
+nothing. See docs/operate/vllm.md.
 """
 
 from __future__ import annotations

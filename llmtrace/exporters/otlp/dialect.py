@@ -40,7 +40,7 @@ def of_stage(stage: str, source: str | None) -> dict[str, Value]:
     return {STAGE: stage} if source is None else {STAGE: stage, STAGE_SOURCE: source}
 
 
-# As docs/semconv.md has it.
+# As docs/reference/semconv.md has it.
 OTEL: Final = Dialect(
     row=to_attributes,
     shared=lambda _row: {},

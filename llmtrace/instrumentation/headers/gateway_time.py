@@ -2,7 +2,7 @@
 
 Read: `Server-Timing`, and LiteLLM's and Kong's own headers. Envoy's reports how long the upstream
 took, which is no gateway's time, so that Envoy and nginx need a line of configuration: see
-docs/gateways.md.
+docs/instrument/gateways.md.
 """
 
 from __future__ import annotations

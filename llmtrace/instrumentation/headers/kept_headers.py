@@ -20,7 +20,7 @@ _NAMES: Final = frozenset(
         # When to retry, and a gateway's attempts before its response.
         "retry-after", "retry-after-ms", "x-envoy-attempt-count",
         "x-litellm-attempted-retries", "x-litellm-attempted-fallbacks",
-        # Times, each of its own meaning: see docs/gateways.md.
+        # Times, each of its own meaning: see docs/instrument/gateways.md.
         "openai-processing-ms", "x-envoy-upstream-service-time", "server-timing",
         "x-kong-proxy-latency", "x-kong-upstream-latency", "x-kong-response-latency",
         "x-litellm-overhead-duration-ms", "x-litellm-response-duration-ms",

@@ -10,5 +10,5 @@ the mechanism that it is about. Deterministic by seed; a million requests take h
     simulated.case       # rows, signals and facts, as they would have been seen
     simulated.truth      # the injected faults, and which metrics moved; no analysis may see it
 
-Nothing here knows triage. Needs the extra `simulate` (numpy, numba). docs/simulator.md
+Nothing here knows triage. Needs the extra `simulate` (numpy, numba). docs/develop/simulator.md
 """

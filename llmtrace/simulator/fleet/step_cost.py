@@ -1,8 +1,9 @@
 """The time of an engine's step, by machine.
 
-`cpu-tiny` was measured (docs/simulator.md says how, tests hold the fit to it). The GPU models are
-assumed: their figures are set so that output tokens take the 20 to 80 ms and prompts the 100 to
-500 ms that are commonly reported for such machines, and no more should be read into them.
+`cpu-tiny` was measured (docs/develop/simulator.md says how, tests hold the fit to it). The GPU
+models are assumed: their figures are set so that output tokens take the 20 to 80 ms and prompts
+the 100 to 500 ms that are commonly reported for such machines, and no more should be read into
+them.
 """
 
 from __future__ import annotations

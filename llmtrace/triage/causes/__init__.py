@@ -126,8 +126,8 @@ def _ranked(found: Iterable[Finding]) -> list[Finding]:
 def _after_the_first(ranked: Sequence[Finding]) -> list[Finding]:
     """Take points off all but the best supported cause: what it explains is explained.
 
-    Measured on worlds that rules were written on (docs/triage.md): a cause that is not the first
-    needs so much more to be as often true.
+    Measured on worlds that rules were written on (docs/on-call/triage.md): a cause that is not
+    the first needs so much more to be as often true.
     """
     first = ranked[0]
     return [

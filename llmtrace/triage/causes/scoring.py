@@ -2,7 +2,7 @@
 
 Each line holds, does not hold, or is unknown. A fact counts once, in however many lines it stands.
 Every weight is in one table, and every line keeps its points, so that an engineer can check them;
-how often a status is right is measured (docs/benchmarks.md).
+how often a status is right is measured (docs/reference/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
         against=tuple(p for p in points if p.points < 0),
         missing=tuple(dict.fromkeys(missing)),
         action=action,
-        runbook=f"docs/runbooks/{cause}.md",
+        runbook=f"docs/on-call/runbooks/{cause}.md",
     )
 
 

@@ -1,7 +1,7 @@
 """Make the runbook of each cause, and their index.
 
 A runbook is made of the docstring of its rule, so that the two cannot diverge; `scripts/docs.py`
-writes them to docs/runbooks/.
+writes them to docs/on-call/runbooks/.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ A line that is unknown counts nothing; a gate or a requirement that is unknown l
 From {confirmed} on a cause is `confirmed`, from {likely} `likely`, from {possible} `possible`; at
 {ruled_out} or below, or if a gate or requirement fails, it is `ruled_out`. A cause that would
 follow from another, well supported one is at most `possible`; of causes of the same change all but
-the first lose 6. How often each status is right: [benchmarks](../benchmarks.md).
+the first lose 6. How often each status is right: [benchmarks](../../reference/benchmarks.md).
 
 ```{{toctree}}
 :hidden:
