@@ -108,6 +108,14 @@ def test_every_page_the_code_names_exists():
     assert {name for name in named if not (ROOT / name).is_file()} == set()
 
 
+def test_every_command_sends_its_reader_to_a_page_that_exists():
+    """`Docs: docs/...` at the end of each help."""
+    named = re.findall(r"^Docs: (docs/[^#\s]+)", text("reference/cli.md"), re.MULTILINE)
+
+    assert len(named) > 20
+    assert {name for name in named if not (ROOT / name).is_file()} == set()
+
+
 def test_every_setting_is_documented():
     """Each argument of `init` and each variable it reads is on the page about them."""
     page = text("reference/configuration.md")

@@ -122,7 +122,7 @@ def _add_completion(commands: Commands) -> None:
             "source <(llmtrace completion zsh)",
             "llmtrace completion fish > ~/.config/fish/completions/llmtrace.fish",
         ),
-        docs="cli.md#completion",
+        docs="reference/cli.md#completion",
     )
     command.add_argument("shell", choices=SHELLS, help="shell that runs the script")
 

@@ -302,7 +302,7 @@ def test_a_nested_class_is_named_in_full():
 def test_an_id_is_never_zero_and_always_full_length(monkeypatch, size):
     """Ids are hex of their full width, and not all zero, which would be no id."""
     drawn = iter([bytes(2048), bytes(2040) + b"\xff" * 8, *[b"\x01" * 2048] * 2])
-    monkeypatch.setattr("llmtrace.core.recording._words", deque())
+    monkeypatch.setattr("llmtrace.core.random_ids._words", deque())
     monkeypatch.setattr("os.urandom", lambda _: next(drawn))
 
     made = random_id(size)
