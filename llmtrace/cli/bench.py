@@ -106,8 +106,9 @@ def _bench(options: argparse.Namespace) -> int:
     try:
         from llmtrace.demo import target as targets
         from llmtrace.display.summary_tables import console_for
-        from llmtrace.load_test.measure import measure, write_folder
+        from llmtrace.load_test.measure import measure
         from llmtrace.load_test.measured_tables import print_summary
+        from llmtrace.load_test.result_folder import write_folder
     except ImportError as error:
         raise missing_extra("llmtrace bench", "demo", error.name or "") from error
     from llmtrace.budget import DEFAULT, read_budget
@@ -139,8 +140,9 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _requests(options: argparse.Namespace) -> list[Request]:
+    from llmtrace.load_test.dataset_requests import from_dataset
     from llmtrace.load_test.lengths import read_lengths
-    from llmtrace.load_test.requests import at_rate, drawn, from_dataset, from_trace
+    from llmtrace.load_test.requests import at_rate, drawn, from_trace
 
     output = read_lengths(options.output_tokens)
     if options.trace is not None:
@@ -159,7 +161,7 @@ def _requests(options: argparse.Namespace) -> list[Request]:
 
 
 def _plan(options: argparse.Namespace, target: Any, requests: list[Request]) -> Plan:
-    from llmtrace.load_test.drive import Sending
+    from llmtrace.load_test.endpoint_apis import Sending
     from llmtrace.load_test.measure import Plan
 
     timed = options.rate is not None or (options.trace is not None and not options.concurrency)

@@ -157,8 +157,6 @@ def _room(options: argparse.Namespace, shape: ModelShape) -> int | None:
         return int(options.cache_memory)
     if options.gpu_memory is None:
         return None
-    if shape.parameters is None:
-        raise ConfigError("--gpu-memory: how large the weights are is not known; add --parameters")
     memory = Memory(
         device=options.gpu_memory,
         utilization=options.utilization,
@@ -166,7 +164,10 @@ def _room(options: argparse.Namespace, shape: ModelShape) -> int | None:
         reserved=options.reserved,
         weight_bytes=DTYPE_BYTES[shape.dtype],
     )
-    return cache_bytes(shape, memory)
+    room = cache_bytes(shape, memory)
+    if room is None:
+        raise ConfigError("--gpu-memory: how large the weights are is not known; add --parameters")
+    return room
 
 
 def _lengths(options: argparse.Namespace, shape: ModelShape) -> Sequence[int]:

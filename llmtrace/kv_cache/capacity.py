@@ -106,10 +106,15 @@ def _elements(shape: ModelShape, devices: int) -> int:
     return 2 * max(shape.kv_heads, devices) * shape.head_dim
 
 
-def cache_bytes(shape: ModelShape, memory: Memory) -> int:
-    """Return what is left for the cache on all devices; negative if the weights do not fit."""
+def cache_bytes(shape: ModelShape, memory: Memory) -> int | None:
+    """Return what is left for the cache on all devices; negative if the weights do not fit.
+
+    `None` where it is not known how many weights there are.
+    """
+    if shape.parameters is None:
+        return None
     room = memory.devices * (int(memory.device * memory.utilization) - memory.reserved)
-    return room - round((shape.parameters or 0) * memory.weight_bytes)
+    return room - round(shape.parameters * memory.weight_bytes)
 
 
 def capacity(

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import llmtrace
-from llmtrace.demo.target import Target
+from llmtrace.load_test.endpoint_apis import Sending, respond
 from llmtrace.load_test.requests import Request
-
-ROUTE = "bench"
-WARM_UP = "warm-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,8 @@ class Answered:
 
     Attributes:
         number: of the request.
-        late_s: seconds between its intended and its actual start; `None` in a closed loop.
+        late_s: seconds between its intended and its actual start; `None` in a closed loop, and of
+            a conversation's later turns.
         sha256: hash of the text answered; `None` if it failed.
     """
 
@@ -36,28 +34,12 @@ class Answered:
     sha256: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sending:
-    """How requests are sent.
-
-    Attributes:
-        target: the endpoint.
-        stream: whether responses are streamed.
-        ignore_eos: ask for all of `max_tokens`, which vLLM and SGLang understand.
-        temperature: of the sampling; `None` = the endpoint's own.
-    """
-
-    target: Target
-    stream: bool = True
-    ignore_eos: bool = False
-    temperature: float | None = 0.0
-
-
 async def drive(
     client: Any,
     sending: Sending,
     requests: Sequence[Request],
     *,
+    began: float,
     concurrency: int | None,
     seconds: float | None,
     done: Callable[[Answered], None],
@@ -65,15 +47,16 @@ async def drive(
     """Send requests and read their responses to the end.
 
     Args:
-        client: `openai.AsyncOpenAI` or alike.
+        client: of the endpoint, from `client_of`.
         sending: how.
         requests: what, in order; in an open loop all of them have a time.
+        began: when the first request is due, in monotonic seconds.
         concurrency: clients of a closed loop; `None` = an open loop.
         seconds: no request starts later than so long after the first; `None` = all start.
         done: called as each is over.
     """
-    clock = asyncio.get_running_loop().time
-    began = clock()
+    clock = time.monotonic
+    await asyncio.sleep(began - clock())
     due = (request for request in requests if seconds is None or clock() - began < seconds)
     async with asyncio.TaskGroup() as group:
         if concurrency is not None:
@@ -92,53 +75,37 @@ async def _client(
     client: Any, sending: Sending, due: Iterator[Request], done: Callable[[Answered], None]
 ) -> None:
     for request in due:
-        done(Answered(request.number, None, await _send(client, sending, request)))
+        await _converse(client, sending, request, None, done)
 
 
 async def _timed(
     client: Any, sending: Sending, request: Request, at: float, done: Callable[[Answered], None]
 ) -> None:
-    late_s = max(0.0, asyncio.get_running_loop().time() - at)
-    done(Answered(request.number, late_s, await _send(client, sending, request)))
+    late_s = max(0.0, time.monotonic() - at)
+    await _converse(client, sending, request, late_s, done)
+
+
+async def _converse(
+    client: Any,
+    sending: Sending,
+    request: Request,
+    late_s: float | None,
+    done: Callable[[Answered], None],
+) -> None:
+    """Send a request, and those that follow it once its response is there."""
+    while True:
+        text = await _send(client, sending, request)
+        digest = None if text is None else hashlib.sha256(text.encode()).hexdigest()
+        done(Answered(request.number, late_s, digest))
+        if text is None or request.then is None:
+            return
+        said = {"role": "assistant", "content": text or "-"}  # neither API takes an empty one
+        messages = (*request.messages, said, *request.then.messages)
+        request, late_s = replace(request.then, messages=messages), None
 
 
 async def _send(client: Any, sending: Sending, request: Request) -> str | None:
     try:
-        text = await (_streamed if sending.stream else _whole)(client, sending, request)
+        return await respond(client, sending, request)
     except Exception:  # noqa: BLE001 - its row has the error
         return None
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-async def _streamed(client: Any, sending: Sending, request: Request) -> str:
-    async with await _create(client, sending, request) as stream:
-        parts = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
-    return "".join(parts)
-
-
-async def _whole(client: Any, sending: Sending, request: Request) -> str:
-    answer = await _create(client, sending, request)
-    return answer.choices[0].message.content or ""
-
-
-@llmtrace.trace
-async def _create(client: Any, sending: Sending, request: Request) -> Any:
-    target = sending.target
-    llmtrace.annotate(
-        route=WARM_UP if request.number < 0 else ROUTE,
-        request=request.number,
-        simulated=target.simulated,
-    )
-    more: dict[str, Any] = {}
-    if request.max_tokens is not None:
-        more[target.limit] = request.max_tokens
-    if sending.ignore_eos:
-        more["ignore_eos"] = True
-    if sending.temperature is not None:
-        more["temperature"] = sending.temperature
-    return await client.chat.completions.create(
-        model=target.model,
-        messages=list(request.messages),
-        stream=sending.stream,
-        extra_body=more,
-    )

@@ -1,31 +1,28 @@
-"""Run `llmtrace bench`: send a workload, write what was measured as a folder, and sum it up."""
+"""Send a workload, and return what its requests waited for."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import platform
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import llmtrace
-from llmtrace import __version__
 from llmtrace.budget import Budget
+from llmtrace.configure import read_environment
 from llmtrace.core.row import Row
-from llmtrace.demo.preflight import probe
-from llmtrace.demo.sample_app import make_client
-from llmtrace.errors import ConfigError, SourceError, explain_error
-from llmtrace.exporters.row_files.sink import write_rows
-from llmtrace.load_test.drive import WARM_UP, Answered, Sending, drive
-from llmtrace.load_test.requests import Request, hash_of
-from llmtrace.run_comparison.read_run import ABOUT, ANSWERS
+from llmtrace.errors import ConfigError, SourceError
+from llmtrace.load_test.drive import Answered, drive
+from llmtrace.load_test.endpoint_apis import WARM_UP, Sending, check, client_of
+from llmtrace.load_test.requests import Request
+
+Done = Callable[[Answered], None]
 
 _LATE_SHARE: Final = 0.1  # of the median TTFT that the median request started late
 _LATE_S: Final = 0.005
+_BUSY: Final = 0.9  # of a core, above which a process of the client is late itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +35,7 @@ class Plan:
         warm_up: requests sent first, one after the other, which are not counted.
         concurrency: clients of a closed loop; `None` = an open loop by the requests' times.
         seconds: no request starts later; `None` = all start.
+        processes: that send the requests, each its share.
         settings: what the workload was made of, for the record.
     """
 
@@ -46,6 +44,7 @@ class Plan:
     warm_up: Sequence[Request] = ()
     concurrency: int | None = None
     seconds: float | None = None
+    processes: int = 1
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -57,11 +56,15 @@ class Measured:
         rows: of the requests that count.
         answered: beside each row, in the order they ended.
         interrupted: whether it was ended by Ctrl-C.
+        cpu: share of a core that each process of the client used meanwhile.
+        active_s: seconds in which requests were sent and read.
     """
 
     rows: list[Row]
     answered: list[Answered]
     interrupted: bool
+    cpu: Sequence[float] = ()
+    active_s: float = 0.0
 
     @property
     def late_s(self) -> list[float]:
@@ -91,9 +94,7 @@ class _Rows:
         """Return at once: there is nothing to close."""
 
 
-def measure(
-    plan: Plan, budget: Budget, done: Callable[[Answered], None] = lambda _answered: None
-) -> Measured:
+def measure(plan: Plan, budget: Budget, done: Done = lambda _answered: None) -> Measured:
     """Send the requests and return what they waited for; Ctrl-C ends it early.
 
     Args:
@@ -105,91 +106,81 @@ def measure(
         SourceError: the endpoint does not answer; the message says why.
         ConfigError: recording is switched off in the environment.
     """
-    if os.environ.get("LLMTRACE_DISABLED") or os.environ.get("OTEL_SDK_DISABLED") == "true":
+    if read_environment(os.environ).disabled:
         raise ConfigError("LLMTRACE_DISABLED or OTEL_SDK_DISABLED is set: nothing is measured")
-    target = asyncio.run(probe(plan.sending.target))
+    sending = replace(plan.sending, target=asyncio.run(check(plan.sending)))
+    plan = replace(plan, sending=sending)
+    if plan.warm_up:
+        warm_up = replace(plan, requests=plan.warm_up, warm_up=(), concurrency=1, seconds=None)
+        send(warm_up, budget)
+    if plan.processes > 1:
+        from llmtrace.load_test.client_processes import send_split
+
+        measured = send_split(plan, budget, done)
+    else:
+        measured = send(plan, budget, done)
+    if not measured.rows and not measured.interrupted:
+        raise SourceError(f"no request to {sending.target.url} was recorded")
+    return measured
+
+
+def send(
+    plan: Plan,
+    budget: Budget,
+    done: Done = lambda _answered: None,
+    start_at: Callable[[], float] = time.monotonic,
+) -> Measured:
+    """Send the requests of a plan from this process; neither checks nor warms up.
+
+    Args:
+        plan: what to send.
+        budget: whose limits the rows' histograms are exact at.
+        done: called with each request's `Answered` as it is over.
+        start_at: called when all is set up; returns when to begin, in monotonic seconds.
+    """
     sink, answered = _Rows(), list[Answered]()
-    sending = replace(plan.sending, target=target)
 
     def over(one: Answered) -> None:
         if one.number >= 0:
             answered.append(one)
             done(one)
 
-    async def send() -> None:
-        async with make_client(target, max_retries=0) as client:
-            if plan.warm_up:
-                await drive(client, sending, plan.warm_up, concurrency=1, seconds=None, done=over)
+    async def run() -> None:
+        async with client_of(plan.sending) as client:
             await drive(
-                client, sending, plan.requests, concurrency=plan.concurrency,
-                seconds=plan.seconds, done=over,
+                client, plan.sending, plan.requests, began=start_at(),
+                concurrency=plan.concurrency, seconds=plan.seconds, done=over,
             )  # fmt: skip
 
     llmtrace.init("llmtrace-bench", exporters=[sink], budget=budget, sample=1.0)
-    interrupted = False
+    interrupted, began, used = False, time.monotonic(), time.process_time()
     try:
-        asyncio.run(send())
+        asyncio.run(run())
     except KeyboardInterrupt:
         interrupted = True
     finally:
+        active_s, cpu_s = time.monotonic() - began, time.process_time() - used
         llmtrace.shutdown()
-    if not sink.rows and not interrupted:
-        raise SourceError(f"no request to {target.url} was recorded")
-    return Measured(rows=sink.rows, answered=answered, interrupted=interrupted)
-
-
-def write_folder(folder: Path, plan: Plan, measured: Measured) -> None:
-    """Write what was measured, as `llmtrace compare` and `llmtrace triage --case` read it.
-
-    Raises:
-        SourceError: it cannot be written.
-    """
-    target = plan.sending.target
-    about = {
-        "workload": hash_of(plan.requests, stream=plan.sending.stream,
-                            ignore_eos=plan.sending.ignore_eos,
-                            temperature=plan.sending.temperature,
-                            concurrency=plan.concurrency),
-        "settings": plan.settings,
-        "loop": "open" if plan.concurrency is None else "closed",
-        "model": target.model,
-        "endpoint": target.url,
-        "simulated": target.simulated,
-        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "interrupted": measured.interrupted,
-        "client": {
-            "llmtrace": __version__, "python": platform.python_version(),
-            "system": platform.platform(), "cpus": os.cpu_count(),
-        },
-    }  # fmt: skip
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
-            write_rows(file, measured.rows)
-        with (folder / ANSWERS).open("w", encoding="utf-8") as file:
-            for one in measured.answered:
-                line = asdict(one)
-                line["request"] = line.pop("number")
-                file.write(json.dumps(line) + "\n")
-        for name, value in (
-            (ABOUT, about),
-            ("case.json", {"note": "simulated"} if target.simulated else {}),
-        ):
-            (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SourceError(f"{folder}: cannot be written: {explain_error(error)}") from error
+    return Measured(
+        rows=sink.rows, answered=answered, interrupted=interrupted,
+        cpu=(cpu_s / active_s if active_s > 0 else 0.0,), active_s=active_s,
+    )  # fmt: skip
 
 
 def bottleneck(measured: Measured) -> str | None:
-    """Return in a sentence how late requests started, if that distorts what was measured."""
+    """Return in a sentence how the client itself distorts what was measured, if it does."""
     late = measured.late_s
     waits = sorted(row.ttft_s for row in measured.rows if row.ttft_s is not None)
-    if not late or not waits:
-        return None
-    middle, wait = late[len(late) // 2], waits[len(waits) // 2]
-    if middle <= max(_LATE_S, _LATE_SHARE * wait):
-        return None
-    return (
-        f"The client is the bottleneck: half of the requests started over {1000 * middle:.0f} ms "
-        "late. Lower the rate, or run it on more cores."
-    )
+    if late and waits:
+        middle, wait = late[len(late) // 2], waits[len(waits) // 2]
+        if middle > max(_LATE_S, _LATE_SHARE * wait):
+            return (
+                f"The client is the bottleneck: half of the requests started over "
+                f"{1000 * middle:.0f} ms late. Lower the rate, or use more --processes."
+            )
+    if (most := max(measured.cpu, default=0.0)) > _BUSY:
+        return (
+            f"The client is the bottleneck: a process of it used {most:.0%} of a core, so that "
+            "some of what was measured is its own. Use more --processes, or fewer clients."
+        )
+    return None

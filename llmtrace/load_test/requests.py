@@ -9,12 +9,10 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.dataset.files import blocks, objects
-from llmtrace.errors import DataError
 from llmtrace.load_test.lengths import Lengths
 from llmtrace.simulator.fleet.arrivals import read_arrivals
 
@@ -40,65 +38,74 @@ class Request:
         messages: the prompt.
         max_tokens: most output tokens; `None` = the endpoint's own limit.
         at_s: when it is to start, in seconds after the first; `None` = when there is room.
+        options: what else its body has, such as `tools`.
+        then: the next turn of a conversation, whose `messages` follow the response to this one.
     """
 
     number: int
     messages: tuple[Message, ...]
     max_tokens: int | None
     at_s: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    then: Request | None = None
+
+    def turns(self) -> Iterator[Request]:
+        """Yield the request and those that follow it."""
+        turn: Request | None = self
+        while turn is not None:
+            yield turn
+            turn = turn.then
 
 
 def drawn(
-    count: int, prompt: Lengths, output: Lengths, *, shared_prefix: int = 0, seed: int = 0
+    count: int,
+    prompt: Lengths,
+    output: Lengths,
+    *,
+    shared_prefix: int = 0,
+    turns: int = 1,
+    seed: int = 0,
 ) -> list[Request]:
     """Draw requests.
 
     Args:
-        count: how many.
+        count: how many, or how many conversations.
         prompt: tokens of each prompt, about: a word is taken for a token.
         output: most output tokens of each.
         shared_prefix: tokens at the start of every prompt that all share.
+        turns: of each conversation: prompts that are sent one after the other's response.
         seed: the same seed gives the same requests.
     """
     draws = random.Random(seed)  # noqa: S311 - no secret
-    prefix = _words(shared_prefix, random.Random(-1 - seed))  # noqa: S311 - no secret
+    prefix = words(shared_prefix, random.Random(-1 - seed))  # noqa: S311 - no secret
     requests = []
     for number in range(count):
         own = max(1, prompt.draw(draws) - shared_prefix)
-        text = f"{prefix} {_words(own, draws)}".strip()
-        requests.append(Request(number, (_user(text),), output.draw(draws)))
+        said = [(user(f"{prefix} {words(own, draws)}".strip()), output.draw(draws))]
+        said += [
+            (user(words(prompt.draw(draws), draws)), output.draw(draws)) for _ in range(turns - 1)
+        ]
+        requests.append(conversation(number * turns, [((text,), most) for text, most in said]))
     return requests
 
 
-def from_dataset(
-    path: Path, count: int | None, output: Lengths | None, seed: int
-) -> list[Request]:
-    """Read requests from JSON lines of `messages` or `prompt`, and optionally `max_tokens`.
-
-    A file of fewer requests than `count` is read again from its start.
+def conversation(
+    number: int,
+    said: Sequence[tuple[tuple[Message, ...], int | None]],
+    options: Mapping[str, Any] | None = None,
+) -> Request:
+    """Return the request of a first turn, with those of later turns behind it.
 
     Args:
-        path: the file, gzipped if its name ends in `.gz`.
-        count: how many; `None` = one a line.
-        output: most output tokens of lines that do not say; `None` = no limit.
-        seed: of the draws of `output`.
-
-    Raises:
-        SourceError: the file cannot be read.
-        DataError: a line is no request; the message names it.
+        number: of the first turn; each later one has the next.
+        said: messages and most output tokens of each turn.
+        options: what else the body of each has.
     """
-    draws = random.Random(seed)  # noqa: S311 - no secret
-    lines = [_line(path, i, line) for i, line in enumerate(_objects(path), 1)]
-    if not lines:
-        raise DataError(f"{path}: no request in it")
-    wanted = len(lines) if count is None else count
-    requests = []
-    for number in range(wanted):
-        messages, limit = lines[number % len(lines)]
-        if limit is None and output is not None:
-            limit = output.draw(draws)
-        requests.append(Request(number, messages, limit))
-    return requests
+    first, later = said[0], said[1:]
+    return Request(
+        number, *first, options=options or {},
+        then=conversation(number + 1, later, options) if later else None,
+    )  # fmt: skip
 
 
 def from_trace(path: Path, count: int | None, seed: int = 0) -> list[Request]:
@@ -117,9 +124,9 @@ def from_trace(path: Path, count: int | None, seed: int = 0) -> list[Request]:
         shared = int(trace.shared[number])
         group = random.Random(f"{seed}.group.{trace.group[number]}")  # noqa: S311 - no secret
         rest = max(1, int(trace.prompt[number]) - shared)
-        text = f"{_words(shared, group)} {_words(rest, own)}".strip()
+        text = f"{words(shared, group)} {words(rest, own)}".strip()
         at_s = float(trace.start_s[number])
-        requests.append(Request(number, (_user(text),), int(trace.output[number]), at_s))
+        requests.append(Request(number, (user(text),), int(trace.output[number]), at_s))
     return requests
 
 
@@ -137,35 +144,17 @@ def hash_of(requests: Sequence[Request], **settings: Any) -> str:
     """Return a hash of what is sent: every request, and the settings given."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for request in requests:
-        what = [list(request.messages), request.max_tokens, request.at_s]
-        digest.update(json.dumps(what, sort_keys=True).encode())
+        for turn in request.turns():
+            what = [list(turn.messages), turn.max_tokens, turn.at_s, dict(turn.options)]
+            digest.update(json.dumps(what, sort_keys=True).encode())
     return digest.hexdigest()
 
 
-def _objects(path: Path) -> Iterator[dict[str, Any] | None]:
-    for block in blocks(path):
-        yield from objects(block)
-
-
-def _line(
-    path: Path, number: int, line: dict[str, Any] | None
-) -> tuple[tuple[Message, ...], int | None]:
-    if line is None:
-        raise DataError(f"{path}: line {number} is not a JSON object")
-    messages, prompt, limit = (line.get(key) for key in ("messages", "prompt", "max_tokens"))
-    if isinstance(prompt, str) and messages is None:
-        messages = [_user(prompt)]
-    fits = isinstance(messages, list) and messages
-    if not fits or not all(isinstance(one, dict) and "role" in one for one in messages or ()):
-        raise DataError(f"{path}: line {number} has neither `messages` nor a `prompt`")
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise DataError(f"{path}: line {number}: max_tokens is {limit!r}, not a whole number")
-    return tuple(messages or ()), limit
-
-
-def _user(text: str) -> Message:
+def user(text: str) -> Message:
+    """Return the message of a user who says a text."""
     return {"role": "user", "content": text}
 
 
-def _words(count: int, draws: random.Random) -> str:
+def words(count: int, draws: random.Random) -> str:
+    """Return so many common words, about as many tokens."""
     return " ".join(draws.choices(_WORDS, k=count))

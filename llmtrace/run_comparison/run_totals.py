@@ -11,7 +11,7 @@ import numpy as np
 
 from llmtrace.budget import Budget
 from llmtrace.dataset.columns import Columns
-from llmtrace.run_comparison.durations import METRICS
+from llmtrace.run_comparison.durations import METRICS, durations
 from llmtrace.stats.arrays import Mask
 
 _HOUR_S: Final = 3600
@@ -107,11 +107,23 @@ def sum_up(rows: Columns, budget: Budget | None) -> Totals:
 
 def _inside(rows: Columns, budget: Budget) -> Mask:
     """Return which requests are within every limit of a budget that they report."""
-    inside = np.ones(rows.n, bool)
-    for name, limit in budget.thresholds_s().items():
-        if name in METRICS:
-            inside &= ~(rows.numbers[f"{name}_s"] > limit)
-    return inside
+    masks = inside_limits(rows, budget).values()
+    return np.logical_and.reduce([np.ones(rows.n, bool), *masks])
+
+
+def inside_limits(rows: Columns, budget: Budget) -> dict[str, Mask]:
+    """Return which requests are within each limit of what their users see, by its name.
+
+    A request that does not report a duration is within its limit. What is not streamed has its
+    first content at its end.
+    """
+    measured = durations(rows)
+    measured["ttft"] = measured["first_content"]
+    return {
+        name: ~(measured[name] > limit)
+        for name, limit in budget.thresholds_s().items()
+        if name in METRICS
+    }
 
 
 def _counted(rows: Columns, name: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from llmtrace.display.summary_tables import JOINED, ms
 from llmtrace.run_comparison.effects import QUANTILES, Effect
+from llmtrace.run_comparison.run_totals import Totals
 from llmtrace.run_comparison.runs import Comparison, share_interval
 
 # What a duration is called where its key alone does not say it.
@@ -159,7 +160,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _total(side: Any) -> dict[str, Any]:
+def _total(side: Totals) -> dict[str, Any]:
     return {
         **asdict(side),
         "requests_per_s": side.requests_per_s,

@@ -116,3 +116,9 @@ def test_what_fits_does_fit_and_one_more_does_not(shape, room, block, lengths):
 def test_no_lengths_fit_nothing(lengths):
     """What is no length is not counted as one."""
     assert fit(LLAMA_7B, capacity(LLAMA_7B, GIB), lengths) is None
+
+
+def test_room_is_unknown_where_the_weights_are():
+    """Weights that are not known do not take 0 bytes."""
+    shape = ModelShape(layers=32, kv_heads=8, head_dim=128)
+    assert cache_bytes(shape, Memory(device=80 * 10**9)) is None

@@ -14,13 +14,14 @@ import pytest
 
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import main
+from llmtrace.dataset.jsonl import read_rows
 from llmtrace.demo.target import Target
-from llmtrace.errors import SourceError
-from llmtrace.exporters.row_files.read_back import read_rows
-from llmtrace.load_test.drive import Sending
+from llmtrace.errors import ConfigError, SourceError
+from llmtrace.load_test.endpoint_apis import Sending
 from llmtrace.load_test.lengths import read_lengths
-from llmtrace.load_test.measure import Measured, Plan, bottleneck, measure, write_folder
+from llmtrace.load_test.measure import Measured, Plan, bottleneck, measure
 from llmtrace.load_test.requests import Request, at_rate, drawn
+from llmtrace.load_test.result_folder import write_folder
 from llmtrace.run_comparison.read_run import read_run
 from tests.sse_server import serve
 from tests.support.machine_noise import Waits, allowed_s, allowing
@@ -217,3 +218,15 @@ def test_what_is_wrong_is_said_before_anything_is_sent(capsys, options, problem)
     """With what to do about it."""
     assert main(["bench", *options]) in {1, 2}
     assert problem in capsys.readouterr().err
+
+
+def test_recording_that_is_switched_off_is_an_error(monkeypatch):
+    """By the words that `init` understands: "0" and "false" switch nothing off."""
+    with serve(*[scripted] * 20) as server:
+        made = plan(server, 2, concurrency=1)
+        monkeypatch.setenv("OTEL_SDK_DISABLED", "TRUE")
+        with pytest.raises(ConfigError, match="nothing is measured"):
+            measure(made, DEFAULT)
+        monkeypatch.setenv("OTEL_SDK_DISABLED", "false")
+        monkeypatch.setenv("LLMTRACE_DISABLED", "0")
+        assert len(measure(made, DEFAULT).rows) == 2
