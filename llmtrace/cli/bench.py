@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from llmtrace.cli.arguments import Commands, add_budget_option, add_command, positive
+from llmtrace.cli.extras import collector_module
 from llmtrace.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:
-    from llmtrace.load_test.measure import Plan
-    from llmtrace.load_test.requests import Request
-
-_COUNT: Final = 200
-_OTHER_SEED: Final = 1_000_003
+    from llmtrace.demo.target import Target
+    from llmtrace.load_test.endpoint_apis import Sending
+    from llmtrace.load_test.result_folder import Server
 
 
 def add_bench(commands: Commands) -> None:
@@ -25,26 +26,39 @@ def add_bench(commands: Commands) -> None:
         "bench",
         _bench,
         "measure an endpoint under load, stage by stage",
-        "Send an OpenAI-compatible endpoint a workload, and write what its requests waited for as "
-        "a folder that `llmtrace compare` reads. Without an endpoint a simulated engine is used.",
+        "Send an endpoint, of OpenAI's or Anthropic's API, a workload, and write what its "
+        "requests waited for as a folder that `llmtrace compare` reads. Without an endpoint a "
+        "simulated engine is used.",
         examples=(
             "llmtrace bench --endpoint http://127.0.0.1:8000/v1 --model llama --rate 4 --out a",
             "llmtrace bench --endpoint http://127.0.0.1:8000/v1 --model llama --concurrency 8",
             "llmtrace bench --trace mooncake.jsonl --requests 500 --out replayed",
+            "llmtrace bench --sweep concurrency=1,2,4,8 --html curves.html",
+            "llmtrace bench --find-rate --budget budget.yaml",
         ),
         docs="operate/bench.md",
     )
     _add_endpoint(bench)
     _add_workload(bench)
     _add_load(bench)
-    bench.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
-    add_budget_option(bench)
+    _add_kinds(bench)
+    _add_result(bench)
 
 
 def _add_endpoint(bench: argparse.ArgumentParser) -> None:
     endpoint = bench.add_argument_group("endpoint")
-    endpoint.add_argument("--endpoint", metavar="URL", help="base URL (default: simulated engine)")
-    endpoint.add_argument("--model", metavar="NAME", help="model to request, needed by --endpoint")
+    endpoint.add_argument(
+        "--endpoint", action="append", default=[], metavar="URL",
+        help="base URL (default: simulated engine); repeated, they are measured in turn",
+    )  # fmt: skip
+    endpoint.add_argument(
+        "--model", action="append", default=[], metavar="NAME",
+        help="model to request, needed by --endpoint: one, or one for each",
+    )  # fmt: skip
+    endpoint.add_argument(
+        "--api", choices=("openai", "anthropic"), default="openai",
+        help="API that it speaks (default: openai)",
+    )  # fmt: skip
     endpoint.add_argument(
         "--api-key-env", metavar="NAME", help="environment variable that holds the API key"
     )
@@ -72,8 +86,12 @@ def _add_workload(bench: argparse.ArgumentParser) -> None:
         help="tokens at the start of each prompt that all share (default: 0)",
     )  # fmt: skip
     work.add_argument(
+        "--turns", type=positive(int), default=1, metavar="N",
+        help="prompts of a conversation, each sent after the response before it (default: 1)",
+    )  # fmt: skip
+    work.add_argument(
         "--requests", type=positive(int), metavar="N",
-        help=f"requests to send (default: all of the file, else {_COUNT})",
+        help="requests to send (default: all of the file, else 200)",
     )  # fmt: skip
     work.add_argument("--seed", type=int, default=0, metavar="N", help="seed of what is drawn")
 
@@ -95,6 +113,10 @@ def _add_load(bench: argparse.ArgumentParser) -> None:
         "--warm-up", type=int, default=3, metavar="N",
         help="requests sent first that do not count (default: 3)",
     )  # fmt: skip
+    load.add_argument(
+        "--processes", type=positive(int), default=1, metavar="N",
+        help="processes that send the requests, each its share (default: 1)",
+    )  # fmt: skip
     load.add_argument("--no-stream", action="store_true", help="request whole responses")
     load.add_argument(
         "--ignore-eos", action="store_true",
@@ -102,117 +124,121 @@ def _add_load(bench: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_kinds(bench: argparse.ArgumentParser) -> None:
+    kinds = bench.add_argument_group("instead of one run")
+    one = kinds.add_mutually_exclusive_group()
+    one.add_argument(
+        "--sweep", metavar="WHAT=N,N",
+        help="measure at several settings of one thing, as concurrency=1,2,4 or rate=0.5,1,2",
+    )  # fmt: skip
+    one.add_argument(
+        "--find-rate", action="store_true",
+        help="search for the highest rate that holds the budget with 95 %% certainty",
+    )  # fmt: skip
+    kinds.add_argument(
+        "--blocks", type=positive(int), default=5, metavar="N",
+        help="parts in which several endpoints are measured in turn (default: 5)",
+    )  # fmt: skip
+
+
+def _add_result(bench: argparse.ArgumentParser) -> None:
+    result = bench.add_argument_group("result")
+    result.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
+    result.add_argument("--html", type=Path, metavar="FILE", help="page to write of the curves")
+    add_budget_option(result)
+    result.add_argument(
+        "--target", action="append", default=[], metavar="URL",
+        help="engine or GPU exporter whose signals are recorded meanwhile; may be repeated",
+    )  # fmt: skip
+    result.add_argument(
+        "--gpus", type=positive(int), metavar="N",
+        help="GPUs that serve the requests, for rates per GPU in `llmtrace compare`",
+    )  # fmt: skip
+
+
 def _bench(options: argparse.Namespace) -> int:
     try:
-        from llmtrace.demo import target as targets
-        from llmtrace.display.summary_tables import console_for
-        from llmtrace.load_test.measure import measure
-        from llmtrace.load_test.measured_tables import print_summary
-        from llmtrace.load_test.result_folder import write_folder
+        from llmtrace.load_test import bench_runs as runs
+        from llmtrace.load_test.bench_workload import Workload, read_sweep
     except ImportError as error:
         raise missing_extra("llmtrace bench", "demo", error.name or "") from error
     from llmtrace.budget import DEFAULT, read_budget
 
-    budget = DEFAULT if options.budget is None else read_budget(options.budget)
-    if options.endpoint is None:
-        opened = targets.simulated()
-    elif options.model is None:
-        raise ConfigError("--endpoint needs --model: the name of the model to request")
-    else:
-        opened = targets.named(options.endpoint, options.model, options.api_key_env)
-    requests = _requests(options)
-    out = console_for(sys.stdout)
-    with opened as target:
-        plan = _plan(options, target, requests)
-        print(_announced(plan), file=sys.stderr)
-        measured = measure(plan, budget, _progress(len(requests)))
-    print(file=sys.stderr)
-    if options.out is not None:
-        write_folder(options.out, plan, measured)
-    print_summary(out, measured, budget, simulated=target.simulated)
-    if options.out is not None:
-        out.print(
-            f"Written to {options.out}: llmtrace compare {options.out} OTHER", soft_wrap=True
+    _check(options)
+    names = [part.name for part in fields(Workload)]
+    workload = Workload(**{name: getattr(options, name) for name in names})
+    with ExitStack() as opened:
+        sendings = [opened.enter_context(one) for one in _sendings(options)]
+        job = runs.Job(
+            workload=workload,
+            budget=DEFAULT if options.budget is None else read_budget(options.budget),
+            out=options.out,
+            html=options.html,
+            server=_server(options, opened),
         )
-    if measured.interrupted:
-        raise KeyboardInterrupt
-    return 0 if any(row.outcome == "success" for row in measured.rows) else 1
+        if len(sendings) > 1:
+            return runs.run_sides(job, sendings, options.blocks)
+        if options.sweep is not None:
+            return runs.run_sweep(job, sendings[0], *read_sweep(options.sweep))
+        if options.find_rate:
+            return runs.run_search(job, sendings[0])
+        return runs.run_once(job, sendings[0])
 
 
-def _requests(options: argparse.Namespace) -> list[Request]:
-    from llmtrace.load_test.dataset_requests import from_dataset
-    from llmtrace.load_test.lengths import read_lengths
-    from llmtrace.load_test.requests import at_rate, drawn, from_trace
-
-    output = read_lengths(options.output_tokens)
-    if options.trace is not None:
-        requests = from_trace(options.trace, options.requests, options.seed)
-    elif options.dataset is not None:
-        requests = from_dataset(options.dataset, options.requests, output, seed=options.seed)
-    else:
-        prompt = read_lengths(options.prompt_tokens)
-        requests = drawn(
-            options.requests or _COUNT, prompt, output,
-            shared_prefix=max(0, options.shared_prefix), seed=options.seed,
-        )  # fmt: skip
-    if options.rate is not None:
-        requests = at_rate(requests, options.rate, options.seed)
-    return requests
+def _check(options: argparse.Namespace) -> None:
+    several = len(options.endpoint) > 1
+    if options.find_rate and (options.rate or options.concurrency or options.trace):
+        raise ConfigError("--find-rate chooses the rate: not with --rate, --concurrency, --trace")
+    if several and (options.sweep or options.find_rate):
+        raise ConfigError("--sweep and --find-rate measure one --endpoint")
+    if options.html is not None and not (options.sweep or options.find_rate):
+        raise ConfigError("--html is for --sweep and --find-rate; `llmtrace compare` has its own")
+    if len(options.model) not in {0, 1, len(options.endpoint)}:
+        raise ConfigError("give one --model for all endpoints, or one for each, in their order")
+    if options.endpoint and not options.model:
+        raise ConfigError("--endpoint needs --model: the name of the model to request")
 
 
-def _plan(options: argparse.Namespace, target: Any, requests: list[Request]) -> Plan:
+def _sendings(options: argparse.Namespace) -> Iterator[AbstractContextManager[Sending]]:
+    """Yield how each endpoint is sent requests, as a block in which it is there."""
+    from llmtrace.demo import target as targets
+
+    if not options.endpoint:
+        yield _sending(options, targets.simulated())
+        return
+    models = options.model * (len(options.endpoint) if len(options.model) == 1 else 1)
+    for url, model in zip(options.endpoint, models, strict=True):
+        yield _sending(options, targets.named(url, model, options.api_key_env))
+
+
+@contextmanager
+def _sending(
+    options: argparse.Namespace, opened: AbstractContextManager[Target]
+) -> Iterator[Sending]:
     from llmtrace.load_test.endpoint_apis import Sending
-    from llmtrace.load_test.measure import Plan
 
-    timed = options.rate is not None or (options.trace is not None and not options.concurrency)
-    names = ("prompt_tokens", "output_tokens", "shared_prefix", "seed", "rate", "duration")
-    return Plan(
-        sending=Sending(
-            target=target, stream=not options.no_stream, ignore_eos=options.ignore_eos
-        ),
-        requests=requests,
-        warm_up=_warm_up(options),
-        concurrency=None if timed else options.concurrency or 4,
-        seconds=options.duration,
-        settings={name: getattr(options, name) for name in names}
-        | {
-            "dataset": None if options.dataset is None else options.dataset.name,
-            "trace": None if options.trace is None else options.trace.name,
-        },
+    with opened as target:
+        yield Sending(
+            # A simulated engine is not part of what other processes are sent.
+            target=replace(target, engine=None),
+            api=options.api,
+            stream=not options.no_stream,
+            ignore_eos=options.ignore_eos,
+        )
+
+
+def _server(options: argparse.Namespace, opened: ExitStack) -> Callable[[], Server]:
+    """Begin to record the targets, and return what reports what is known of the server."""
+    from llmtrace.load_test.result_folder import Server
+
+    if not options.target:
+        return lambda: Server(gpus=options.gpus)
+    module = collector_module("commands.watch_targets", "llmtrace bench --target")
+    watch = opened.enter_context(module.watching(options.target))
+    return lambda: Server(
+        gpus=options.gpus,
+        facts=watch.facts,
+        signals=tuple(watch.samples),
+        reports=watch.reports,
+        gpu_names=watch.gpus,
     )
-
-
-def _warm_up(options: argparse.Namespace) -> list[Request]:
-    """Return requests of other texts than those that count, or a prefix cache would know them."""
-    from dataclasses import replace
-
-    from llmtrace.load_test.lengths import read_lengths
-    from llmtrace.load_test.requests import drawn
-
-    prompt, output = (
-        read_lengths(text) for text in (options.prompt_tokens, options.output_tokens)
-    )
-    others = drawn(max(0, options.warm_up), prompt, output, seed=options.seed + _OTHER_SEED)
-    return [replace(request, number=-1 - i) for i, request in enumerate(others)]
-
-
-def _announced(plan: Plan) -> str:
-    target = plan.sending.target
-    loop = (
-        "open loop" if plan.concurrency is None else f"closed loop of {plan.concurrency} clients"
-    )
-    return (
-        f"{len(plan.requests)} requests to {target.name} at {target.url}, {loop}; Ctrl-C ends it"
-    )
-
-
-def _progress(count: int) -> Any:
-    over = 0
-
-    def done(_answered: object) -> None:
-        nonlocal over
-        over += 1
-        if sys.stderr.isatty() or over == count:
-            print(f"\r{over} of {count}", end="", file=sys.stderr, flush=True)
-
-    return done

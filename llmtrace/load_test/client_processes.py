@@ -13,7 +13,7 @@ from typing import Final
 from llmtrace.budget import Budget
 from llmtrace.errors import SourceError
 from llmtrace.load_test.drive import Answered
-from llmtrace.load_test.measure import Done, Measured, Plan, send
+from llmtrace.load_test.send_plan import Done, Measured, Plan, joined, send
 
 _AHEAD_S: Final = 0.2  # the processes begin together
 
@@ -58,13 +58,7 @@ def send_split(plan: Plan, budget: Budget, done: Done) -> Measured:
         for process in processes:
             process.join(5.0)
             process.kill()
-    return Measured(
-        rows=sorted((row for one in found for row in one.rows), key=lambda row: row.start),
-        answered=[answer for one in found for answer in one.answered],
-        interrupted=any(one.interrupted for one in found),
-        cpu=[share for one in found for share in one.cpu],
-        active_s=max(one.active_s for one in found),
-    )
+    return replace(joined(found), active_s=max(one.active_s for one in found))
 
 
 def _collect(pipes: Sequence[Connection], done: Done) -> list[Measured]:

@@ -1,97 +1,17 @@
-"""Send a workload, and return what its requests waited for."""
+"""Measure an endpoint: check it, warm it up, send a plan's requests, from as many processes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import replace
 
-import llmtrace
 from llmtrace.budget import Budget
 from llmtrace.configure import read_environment
-from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError, SourceError
-from llmtrace.load_test.drive import Answered, drive
-from llmtrace.load_test.endpoint_apis import WARM_UP, Sending, check, client_of
-from llmtrace.load_test.requests import Request
-
-Done = Callable[[Answered], None]
-
-_LATE_SHARE: Final = 0.1  # of the median TTFT that the median request started late
-_LATE_S: Final = 0.005
-_BUSY: Final = 0.9  # of a core, above which a process of the client is late itself
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A load test.
-
-    Attributes:
-        sending: the endpoint, and how requests are sent.
-        requests: the workload.
-        warm_up: requests sent first, one after the other, which are not counted.
-        concurrency: clients of a closed loop; `None` = an open loop by the requests' times.
-        seconds: no request starts later; `None` = all start.
-        processes: that send the requests, each its share.
-        settings: what the workload was made of, for the record.
-    """
-
-    sending: Sending
-    requests: Sequence[Request]
-    warm_up: Sequence[Request] = ()
-    concurrency: int | None = None
-    seconds: float | None = None
-    processes: int = 1
-    settings: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What a load test measured.
-
-    Attributes:
-        rows: of the requests that count.
-        answered: beside each row, in the order they ended.
-        interrupted: whether it was ended by Ctrl-C.
-        cpu: share of a core that each process of the client used meanwhile.
-        active_s: seconds in which requests were sent and read.
-    """
-
-    rows: list[Row]
-    answered: list[Answered]
-    interrupted: bool
-    cpu: Sequence[float] = ()
-    active_s: float = 0.0
-
-    @property
-    def late_s(self) -> list[float]:
-        """How late each request of an open loop started, in seconds, the earliest first."""
-        return sorted(one.late_s for one in self.answered if one.late_s is not None)
-
-
-class _Rows:
-    """A sink that keeps the rows of the requests that count."""
-
-    every_row = True
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def write(self, row: Row) -> None:
-        """Keep a row, unless it is of the warm-up."""
-        if row.route != WARM_UP:
-            self.rows.append(row)
-
-    def flush(self, timeout_s: float) -> bool:
-        """Return at once: no row waits to be sent."""
-        del timeout_s
-        return True
-
-    def close(self) -> None:
-        """Return at once: there is nothing to close."""
+from llmtrace.load_test.client_processes import send_split
+from llmtrace.load_test.endpoint_apis import check
+from llmtrace.load_test.send_plan import Done, Measured, Plan, send
 
 
 def measure(plan: Plan, budget: Budget, done: Done = lambda _answered: None) -> Measured:
@@ -106,81 +26,33 @@ def measure(plan: Plan, budget: Budget, done: Done = lambda _answered: None) -> 
         SourceError: the endpoint does not answer; the message says why.
         ConfigError: recording is switched off in the environment.
     """
+    return measure_prepared(prepare(plan, budget), budget, done)
+
+
+def prepare(plan: Plan, budget: Budget) -> Plan:
+    """Check the endpoint, warm it up, and return the plan that is left, for `measure_prepared`.
+
+    Raises:
+        SourceError: the endpoint does not answer; the message says why.
+        ConfigError: recording is switched off in the environment.
+    """
     if read_environment(os.environ).disabled:
         raise ConfigError("LLMTRACE_DISABLED or OTEL_SDK_DISABLED is set: nothing is measured")
     sending = replace(plan.sending, target=asyncio.run(check(plan.sending)))
     plan = replace(plan, sending=sending)
     if plan.warm_up:
-        warm_up = replace(plan, requests=plan.warm_up, warm_up=(), concurrency=1, seconds=None)
-        send(warm_up, budget)
-    if plan.processes > 1:
-        from llmtrace.load_test.client_processes import send_split
-
-        measured = send_split(plan, budget, done)
-    else:
-        measured = send(plan, budget, done)
-    if not measured.rows and not measured.interrupted:
-        raise SourceError(f"no request to {sending.target.url} was recorded")
-    return measured
+        send(replace(plan, requests=plan.warm_up, concurrency=1, seconds=None), budget)
+    return replace(plan, warm_up=())
 
 
-def send(
-    plan: Plan,
-    budget: Budget,
-    done: Done = lambda _answered: None,
-    start_at: Callable[[], float] = time.monotonic,
-) -> Measured:
-    """Send the requests of a plan from this process; neither checks nor warms up.
+def measure_prepared(plan: Plan, budget: Budget, done: Done = lambda _answered: None) -> Measured:
+    """Send the requests of a plan that `prepare` returned.
 
-    Args:
-        plan: what to send.
-        budget: whose limits the rows' histograms are exact at.
-        done: called with each request's `Answered` as it is over.
-        start_at: called when all is set up; returns when to begin, in monotonic seconds.
+    Raises:
+        SourceError: nothing was recorded.
     """
-    sink, answered = _Rows(), list[Answered]()
-
-    def over(one: Answered) -> None:
-        if one.number >= 0:
-            answered.append(one)
-            done(one)
-
-    async def run() -> None:
-        async with client_of(plan.sending) as client:
-            await drive(
-                client, plan.sending, plan.requests, began=start_at(),
-                concurrency=plan.concurrency, seconds=plan.seconds, done=over,
-            )  # fmt: skip
-
-    llmtrace.init("llmtrace-bench", exporters=[sink], budget=budget, sample=1.0)
-    interrupted, began, used = False, time.monotonic(), time.process_time()
-    try:
-        asyncio.run(run())
-    except KeyboardInterrupt:
-        interrupted = True
-    finally:
-        active_s, cpu_s = time.monotonic() - began, time.process_time() - used
-        llmtrace.shutdown()
-    return Measured(
-        rows=sink.rows, answered=answered, interrupted=interrupted,
-        cpu=(cpu_s / active_s if active_s > 0 else 0.0,), active_s=active_s,
-    )  # fmt: skip
-
-
-def bottleneck(measured: Measured) -> str | None:
-    """Return in a sentence how the client itself distorts what was measured, if it does."""
-    late = measured.late_s
-    waits = sorted(row.ttft_s for row in measured.rows if row.ttft_s is not None)
-    if late and waits:
-        middle, wait = late[len(late) // 2], waits[len(waits) // 2]
-        if middle > max(_LATE_S, _LATE_SHARE * wait):
-            return (
-                f"The client is the bottleneck: half of the requests started over "
-                f"{1000 * middle:.0f} ms late. Lower the rate, or use more --processes."
-            )
-    if (most := max(measured.cpu, default=0.0)) > _BUSY:
-        return (
-            f"The client is the bottleneck: a process of it used {most:.0%} of a core, so that "
-            "some of what was measured is its own. Use more --processes, or fewer clients."
-        )
-    return None
+    sent = send_split if plan.processes > 1 else send
+    measured = sent(plan, budget, done)
+    if not measured.rows and not measured.interrupted:
+        raise SourceError(f"no request to {plan.sending.target.url} was recorded")
+    return measured

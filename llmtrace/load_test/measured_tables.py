@@ -20,7 +20,7 @@ from llmtrace.display.summary_tables import (
     stage_table,
     sum_text,
 )
-from llmtrace.load_test.measure import Measured, bottleneck
+from llmtrace.load_test.send_plan import Measured, bottleneck
 from llmtrace.run_comparison.durations import durations
 from llmtrace.run_comparison.effects import QUANTILES, Sample
 from llmtrace.run_comparison.run_totals import Totals, succeeded, sum_up

@@ -170,7 +170,8 @@ def crossing(looks: Sequence[Look], about: float) -> tuple[float, float]:
 
 def _logistic(x: Floats, offset: Floats, share: Floats, count: Floats) -> tuple[Floats, Floats]:
     """Fit a logistic curve to shares of so many requests; return it and its covariance."""
-    curve, spread = _PRIOR, np.eye(2)
+    curve: Floats = _PRIOR
+    spread: Floats = np.eye(2)
     for _ in range(_ITERATIONS):
         fitted = _share(x @ curve + offset)
         weight = count * fitted * (1 - fitted)
@@ -238,11 +239,10 @@ def design(looks: Sequence[Look]) -> float:
     return max(1.0, sum(one.requests * one.spread for one in looks) / alone) if alone else 1.0
 
 
-def _keeps_up(rows: Columns, t: np.typing.NDArray[np.float64]) -> bool:
+def _keeps_up(rows: Columns, t: Floats) -> bool:
     """Return whether as many responses ended as requests started, once the run had settled."""
-    ends = t + np.nan_to_num(rows.numbers["e2e_s"])
+    e2e = np.nan_to_num(rows.numbers["e2e_s"])
     first, last = _SETTLING * t[-1], t[-1]
-    started = int(((t > first) & (t <= last)).sum())
-    ended = int(((ends > first) & (ends <= last)).sum())
-    open_then = int(((t <= first) & (ends > first)).sum())
-    return started - ended <= _GROWTH * started + 2 * math.sqrt(max(open_then, 1))
+    started, ended = (int(((at > first) & (at <= last)).sum()) for at in (t, t + e2e))
+    usually_open = started / max(last - first, 1e-9) * float(np.median(e2e))
+    return started - ended <= _GROWTH * started + 3 * math.sqrt(max(usually_open, 1.0))

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from llmtrace import __version__
 from llmtrace.dataset.jsonl import write_rows
 from llmtrace.errors import SourceError, explain_error
-from llmtrace.load_test.measure import Measured, Plan
 from llmtrace.load_test.requests import hash_of
+from llmtrace.load_test.send_plan import Measured, Plan
 from llmtrace.run_comparison.read_run import ABOUT, ANSWERS
+
+_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +29,15 @@ class Server:
         gpus: that served them, as the user says; `None` = not known.
         facts: of each engine by its instance, as in `facts.json`.
         signals: samples of the engines and GPUs meanwhile, as in `signals.jsonl`.
+        reports: of each target, as `llmtrace doctor --json` prints them.
+        gpu_names: of the GPUs of this machine, where a target is on it.
     """
 
     gpus: int | None = None
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    signals: Iterable[Mapping[str, Any]] = ()
+    signals: Sequence[Mapping[str, Any]] = ()
+    reports: Sequence[Mapping[str, Any]] = ()
+    gpu_names: Sequence[str] = ()
 
 
 def write_folder(
@@ -49,7 +55,7 @@ def write_folder(
             {"request": one.number, "late_s": one.late_s, "sha256": one.sha256}
             for one in measured.answered
         ),
-        "signals.jsonl": server.signals,
+        "signals.jsonl": _during(server.signals, measured),
     }
     objects: dict[str, Mapping[str, Any]] = {
         ABOUT: _about(plan, measured, server),
@@ -69,28 +75,45 @@ def write_folder(
         raise SourceError(f"{folder}: cannot be written: {explain_error(error)}") from error
 
 
-def _about(plan: Plan, measured: Measured, server: Server) -> dict[str, Any]:
+def _during(
+    signals: Sequence[Mapping[str, Any]], measured: Measured
+) -> Iterable[Mapping[str, Any]]:
+    """Return the samples from the first request's start to the last one's end."""
+    starts = [row.start / _NS for row in measured.rows]
+    if not starts:
+        return []
+    ends = [row.start / _NS + row.e2e_s for row in measured.rows]
+    return [one for one in signals if min(starts) <= one["t"] <= max(ends)]
+
+
+def plan_hash(plan: Plan) -> str:
+    """Return the hash of what a plan sends, and how."""
     sending = plan.sending
+    return hash_of(
+        plan.requests, api=sending.api, stream=sending.stream, ignore_eos=sending.ignore_eos,
+        temperature=sending.temperature, concurrency=plan.concurrency,
+    )  # fmt: skip
+
+
+def _about(plan: Plan, measured: Measured, server: Server) -> dict[str, Any]:
+    target = plan.sending.target
     return {
-        "workload": hash_of(plan.requests, api=sending.api, stream=sending.stream,
-                            ignore_eos=sending.ignore_eos, temperature=sending.temperature,
-                            concurrency=plan.concurrency),
+        "workload": plan_hash(plan),
         "settings": plan.settings,
         "loop": "open" if plan.concurrency is None else "closed",
-        "api": sending.api,
-        "model": sending.target.model,
-        "endpoint": sending.target.url,
-        "simulated": sending.target.simulated,
+        "api": plan.sending.api,
+        "model": target.model,
+        "endpoint": target.url,
+        "simulated": target.simulated,
         "gpus": server.gpus,
+        "gpu_names": list(server.gpu_names),
+        "targets": list(server.reports),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "active_s": measured.active_s,
         "interrupted": measured.interrupted,
         "client": {
-            "llmtrace": __version__,
-            "python": platform.python_version(),
-            "system": platform.platform(),
-            "cpus": os.cpu_count(),
-            "processes": plan.processes,
-            "cpu": [round(share, 3) for share in measured.cpu],
+            "llmtrace": __version__, "python": platform.python_version(),
+            "system": platform.platform(), "host": platform.node(), "cpus": os.cpu_count(),
+            "processes": plan.processes, "cpu": [round(share, 3) for share in measured.cpu],
         },
     }  # fmt: skip

@@ -15,6 +15,7 @@ from llmtrace.run_comparison.runs import Run
 ABOUT: Final = "bench.json"
 ANSWERS: Final = "answers.jsonl"
 _MAX_NAME: Final = 60
+_MAX_S: Final = 1e9
 _MAX_ANSWERS: Final = 10_000_000
 
 
@@ -36,13 +37,14 @@ def read_run(path: Path) -> Run:
             raise SourceError(f"{path}: no such file or folder")
         return Run(name=name, case=Case(rows=read_columns(path), signals=no_signals()))
     about = read_object(path / ABOUT) if (path / ABOUT).is_file() else {}
-    workload, gpus = about.get("workload"), about.get("gpus")
+    workload, gpus, active_s = (about.get(name) for name in ("workload", "gpus", "active_s"))
     return Run(
         name=name,
         case=read_case(path),
         workload=workload if isinstance(workload, str) else None,
         answers=_answers(path / ANSWERS),
         gpus=gpus if isinstance(gpus, int) and not isinstance(gpus, bool) and gpus > 0 else None,
+        active_s=active_s if isinstance(active_s, float) and 0 < active_s < _MAX_S else None,
     )
 
 

@@ -87,8 +87,15 @@ def cost_of(count: float, rate: float | None, price_per_hour: float) -> float | 
     return price_per_hour / _HOUR_S / rate * count if rate else None
 
 
-def sum_up(rows: Columns, budget: Budget | None) -> Totals:
-    """Return what a run's requests came to, with those inside a budget if there is one."""
+def sum_up(rows: Columns, budget: Budget | None, active_s: float | None = None) -> Totals:
+    """Return what a run's requests came to, with those inside a budget if there is one.
+
+    Args:
+        rows: of all requests.
+        budget: what a request may take.
+        active_s: seconds in which requests were sent, where that is not from the first one's
+            start to the last one's end: other runs were in between.
+    """
     done = rows.take(succeeded(rows))
     ends = rows.start / _NS + np.nan_to_num(rows.numbers["e2e_s"])
     tokens = done.numbers["output_tokens"]
@@ -98,7 +105,7 @@ def sum_up(rows: Columns, budget: Budget | None) -> Totals:
         succeeded=done.n,
         outcomes=_counted(rows, "outcome"),
         finish_reasons=_counted(done, "finish_reason"),
-        seconds=float(ends.max() - rows.start.min() / _NS) if rows.n else 0.0,
+        seconds=active_s or (float(ends.max() - rows.start.min() / _NS) if rows.n else 0.0),
         output_tokens=int(tokens[known].sum()) if known.any() else None,
         mean_output_tokens=float(tokens[known].mean()) if known.any() else None,
         inside=None if budget is None else int(_inside(done, budget).sum()),
@@ -107,8 +114,10 @@ def sum_up(rows: Columns, budget: Budget | None) -> Totals:
 
 def _inside(rows: Columns, budget: Budget) -> Mask:
     """Return which requests are within every limit of a budget that they report."""
-    masks = inside_limits(rows, budget).values()
-    return np.logical_and.reduce([np.ones(rows.n, bool), *masks])
+    inside = np.ones(rows.n, bool)
+    for mask in inside_limits(rows, budget).values():
+        inside &= mask
+    return inside
 
 
 def inside_limits(rows: Columns, budget: Budget) -> dict[str, Mask]:

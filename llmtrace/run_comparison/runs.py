@@ -36,6 +36,7 @@ class Run:
         answers: hash of the text answered to each request, by the request's number in the
             workload; empty = not recorded.
         gpus: number of GPUs that served it; `None` = not known.
+        active_s: seconds in which requests were sent; `None` = from the first to the last.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Run:
     workload: str | None = None
     answers: Mapping[int, str] = field(default_factory=dict)
     gpus: int | None = None
+    active_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ def compare(
             f"the runs had different work to do ({', '.join(workload.matched_on) or 'lengths'}); "
             "run the same workload twice, or allow weights"
         )
-    totals = (sum_up(rows[0], budget), sum_up(rows[1], budget))
+    totals = (sum_up(rows[0], budget, before.active_s), sum_up(rows[1], budget, after.active_s))
     return Comparison(
         before=before.name,
         after=after.name,

@@ -19,9 +19,10 @@ from llmtrace.demo.target import Target
 from llmtrace.errors import ConfigError, SourceError
 from llmtrace.load_test.endpoint_apis import Sending
 from llmtrace.load_test.lengths import read_lengths
-from llmtrace.load_test.measure import Measured, Plan, bottleneck, measure
+from llmtrace.load_test.measure import measure
 from llmtrace.load_test.requests import Request, at_rate, drawn
 from llmtrace.load_test.result_folder import write_folder
+from llmtrace.load_test.send_plan import Measured, Plan, bottleneck
 from llmtrace.run_comparison.read_run import read_run
 from tests.sse_server import serve
 from tests.support.machine_noise import Waits, allowed_s, allowing

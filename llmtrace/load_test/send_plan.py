@@ -1,0 +1,171 @@
+"""Send the requests of a plan from one process, and keep what each waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import llmtrace
+from llmtrace.budget import Budget
+from llmtrace.core.row import Row
+from llmtrace.load_test.drive import Answered, drive
+from llmtrace.load_test.endpoint_apis import WARM_UP, Sending, client_of
+from llmtrace.load_test.requests import Request
+
+Done = Callable[[Answered], None]
+
+_LATE_SHARE: Final = 0.1  # of the median TTFT that the median request started late
+_LATE_S: Final = 0.005
+_BUSY: Final = 0.9  # of a core, above which a process of the client is late itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A load test.
+
+    Attributes:
+        sending: the endpoint, and how requests are sent.
+        requests: the workload.
+        warm_up: requests sent first, one after the other, which are not counted.
+        concurrency: clients of a closed loop; `None` = an open loop by the requests' times.
+        seconds: no request starts later; `None` = all start.
+        processes: that send the requests, each its share.
+        settings: what the workload was made of, for the record.
+    """
+
+    sending: Sending
+    requests: Sequence[Request]
+    warm_up: Sequence[Request] = ()
+    concurrency: int | None = None
+    seconds: float | None = None
+    processes: int = 1
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a load test measured.
+
+    Attributes:
+        rows: of the requests that count.
+        answered: beside each row, in the order they ended.
+        interrupted: whether it was ended by Ctrl-C.
+        cpu: share of a core that each process of the client used meanwhile.
+        active_s: seconds in which requests were sent and read.
+    """
+
+    rows: list[Row]
+    answered: list[Answered]
+    interrupted: bool
+    cpu: Sequence[float] = ()
+    active_s: float = 0.0
+
+    @property
+    def late_s(self) -> list[float]:
+        """How late each request of an open loop started, in seconds, the earliest first."""
+        return sorted(one.late_s for one in self.answered if one.late_s is not None)
+
+
+class _Rows:
+    """A sink that keeps the rows of the requests that count."""
+
+    every_row = True
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def write(self, row: Row) -> None:
+        """Keep a row, unless it is of the warm-up."""
+        if row.route != WARM_UP:
+            self.rows.append(row)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Return at once: no row waits to be sent."""
+        del timeout_s
+        return True
+
+    def close(self) -> None:
+        """Return at once: there is nothing to close."""
+
+
+def joined(parts: Sequence[Measured]) -> Measured:
+    """Return what several runs of one endpoint measured, as if it were one."""
+    return Measured(
+        rows=sorted((row for one in parts for row in one.rows), key=lambda row: row.start),
+        answered=[answer for one in parts for answer in one.answered],
+        interrupted=any(one.interrupted for one in parts),
+        cpu=[share for one in parts for share in one.cpu],
+        active_s=sum(one.active_s for one in parts),
+    )
+
+
+def send(
+    plan: Plan,
+    budget: Budget,
+    done: Done = lambda _answered: None,
+    start_at: Callable[[], float] = time.monotonic,
+) -> Measured:
+    """Send the requests of a plan from this process; neither checks nor warms up.
+
+    Args:
+        plan: what to send.
+        budget: whose limits the rows' histograms are exact at.
+        done: called with each request's `Answered` as it is over.
+        start_at: called when all is set up; returns when to begin, in monotonic seconds.
+    """
+    sink, answered = _Rows(), list[Answered]()
+
+    def over(one: Answered) -> None:
+        if one.number >= 0:
+            answered.append(one)
+            done(one)
+
+    spent = [0.0, 0.0]  # seconds of the clock and of the CPU, while requests are sent
+
+    async def run() -> None:
+        async with client_of(plan.sending) as client:
+            began = start_at()
+            clocks = [time.monotonic(), time.process_time()]
+            try:
+                await drive(
+                    client, plan.sending, plan.requests, began=began,
+                    concurrency=plan.concurrency, seconds=plan.seconds, done=over,
+                )  # fmt: skip
+            finally:
+                spent[:] = time.monotonic() - clocks[0], time.process_time() - clocks[1]
+
+    llmtrace.init("llmtrace-bench", exporters=[sink], budget=budget, sample=1.0)
+    interrupted = False
+    try:
+        asyncio.run(run())
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        llmtrace.shutdown()
+    active_s, cpu_s = spent
+    return Measured(
+        rows=sink.rows, answered=answered, interrupted=interrupted,
+        cpu=(cpu_s / active_s,) if active_s > 0 else (), active_s=active_s,
+    )  # fmt: skip
+
+
+def bottleneck(measured: Measured) -> str | None:
+    """Return in a sentence how the client itself distorts what was measured, if it does."""
+    late = measured.late_s
+    waits = sorted(row.ttft_s for row in measured.rows if row.ttft_s is not None)
+    if late and waits:
+        middle, wait = late[len(late) // 2], waits[len(waits) // 2]
+        if middle > max(_LATE_S, _LATE_SHARE * wait):
+            return (
+                f"The client is the bottleneck: half of the requests started over "
+                f"{1000 * middle:.0f} ms late. Lower the rate, or use more --processes."
+            )
+    if (most := max(measured.cpu, default=0.0)) > _BUSY:
+        return (
+            f"The client is the bottleneck: a process of it used {most:.0%} of a core, so that "
+            "some of what was measured is its own. Use more --processes, or fewer clients."
+        )
+    return None
