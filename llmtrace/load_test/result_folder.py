@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace import __version__
-from llmtrace.dataset.jsonl import write_rows
 from llmtrace.errors import SourceError, explain_error
+from llmtrace.exporters.row_files.sink import write_rows
 from llmtrace.load_test.requests import hash_of
 from llmtrace.load_test.send_plan import Measured, Plan
 from llmtrace.run_comparison.read_run import ABOUT, ANSWERS

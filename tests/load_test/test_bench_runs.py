@@ -12,8 +12,8 @@ import pytest
 
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import main
-from llmtrace.dataset.jsonl import read_rows
 from llmtrace.demo.target import Target
+from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.load_test.bench_workload import Workload, at_setting, read_sweep
 from llmtrace.load_test.client_processes import shares
 from llmtrace.load_test.curve_page import page
