@@ -30,6 +30,7 @@ def add_triage(commands: Commands) -> None:
             "llmtrace triage --last 1h",
             "llmtrace triage --at 14:30 --metric ttft --where route=chat",
             "llmtrace triage --case incident --html triage.html",
+            "llmtrace triage --prometheus http://127.0.0.1:9090 --last 2h",
             "llmtrace triage --last 1h --json; [ $? -eq 10 ] && echo 'a metric moved'",
         ),
         docs="on-call/triage.md",
@@ -138,7 +139,8 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
     add(command, "--token-file", type=Path, metavar="FILE", help="file with the collector's token")
     add(
         command, "--prometheus", metavar="URL",
-        help="address of a Prometheus to read signals from, instead of the source",
+        help="address of a Prometheus to read signals from, instead of the source; alone: triage "
+        "what engines count themselves, without rows",
     )  # fmt: skip
     add(
         command, "--prometheus-token-file", type=Path, metavar="FILE",
@@ -158,12 +160,19 @@ def _triage(options: argparse.Namespace) -> int:
     given = [f"--{name}" for name in _SOURCES if getattr(options, name)]
     if len(given) > 1:  # argparse checks either side of `serve` alone
         raise ConfigError(f"{' and '.join(given)} exclude each other: give one source")
-    options.url = options.url or COLLECTOR_URL
     try:
         from llmtrace.triage import command
     except ImportError as error:
         raise missing_extra("llmtrace triage", "triage", error.name or "numpy") from error
     from llmtrace.triage.sources import reader
+
+    if options.prometheus and not given and options.what != "serve":
+        from llmtrace.triage.engines_alone import command as engines
+
+        return engines.main(
+            options, collector_module("scrape.from_prometheus", "llmtrace triage --prometheus")
+        )
+    options.url = options.url or COLLECTOR_URL
 
     read = reader(options, collector_module)
     if options.what == "serve":

@@ -64,7 +64,7 @@ def vllm(
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def vllm_two_seats(vllm_python: Path) -> Iterator[local_vllm.Server]:
     """Serve the same model with room for two requests at a time."""
     with local_vllm.start(flags=["--max-num-seqs", "2"], log=print) as server:

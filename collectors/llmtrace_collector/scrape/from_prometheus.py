@@ -33,6 +33,9 @@ _MAX_SAMPLES: Final = 5_000_000
 _NAMES_A_QUERY: Final = 20
 # What says of a series where it is from, and not what it is.
 _OF_PROMETHEUS: Final = frozenset({"__name__", "job", "instance", "exported_instance"})
+_COLLECTED: Final = (
+    "llmtrace_target_late_total"  # the collector exposes it, and no rule records it
+)
 # Beside the table of signals, as the store has them.
 _MORE: Final = {
     "llmtrace_target_up": "up",
@@ -62,28 +65,71 @@ def read_signals(
     server = Prometheus(url, token_file)
     span = {"start": f"{window.start:.3f}", "end": f"{window.end:.3f}"}
     label = "label/__name__/values"
-    ours = _known(server.ask(label, **span, **{"match[]": f'{{__name__=~"{_OURS}"}}'}))
+    there = set(map(str, server.ask(label, **span, **{"match[]": f'{{__name__=~"{_OURS}"}}'})))
+    ours = _known(sorted(there))
     profiles = builtin_profiles()
-    if ours:
+    own = [
+        name
+        for name in map(str, server.ask(label, **span))
+        if not name.endswith("_bucket") and any(one.wants(name) for one in profiles)
+    ]
+    # What rules record reaches less far back than the engines' metrics that they are made of.
+    if ours and (_COLLECTED in there or not own):
         samples = _ours(server, ours, window, progress)
+    elif own:
+        samples = _engines_own(server, [*own, STARTED, CPU_USED], profiles, window, progress)
     else:
-        names = [
-            name
-            for name in map(str, server.ask(label, **span))
-            if not name.endswith("_bucket") and any(one.wants(name) for one in profiles)
-        ]
-        if names:
-            names += [STARTED, CPU_USED]
-        else:
-            raise DataError(
-                f"{server.url} has no metrics of engines between {window.start:.0f} and "
-                f"{window.end:.0f} (unix seconds): neither llmtrace_engine_* nor an engine's own"
-            )
-        samples = _engines_own(server, names, profiles, window, progress)
+        raise DataError(
+            f"{server.url} has no metrics of engines between {window.start:.0f} and "
+            f"{window.end:.0f} (unix seconds): neither llmtrace_engine_* nor an engine's own"
+        )
     signals, odd = signals_from(_bounded(samples))
     progress("asking Prometheus", 1.0)
     full = len(signals) >= _MAX_SAMPLES
     return signals, (*odd, *([f"only the first {_MAX_SAMPLES} samples are read"] * full))
+
+
+def read_buckets(
+    url: str, token_file: Path | None, name: str, window: Window
+) -> Sequence[tuple[float, float]]:
+    """Count the requests of a window by the buckets of a histogram.
+
+    Args:
+        url: of the Prometheus.
+        token_file: a file with the token it wants; `None` = it wants none.
+        name: a signal that is a histogram, as `ttft`.
+        window: which time.
+
+    Returns:
+        How many were at most each upper bound; of the engines of one kind, those that counted
+        most, as others have other bounds. Empty = none counts it.
+
+    Raises:
+        SourceError: it does not answer.
+    """
+    server = Prometheus(url, token_file)
+    range_ms = max(1, round(1000 * window.seconds))
+    best: dict[float, float] = {}
+    for selector, by, factor in _bucket_series(name):
+        query = f"sum by ({by}) (increase({selector}[{range_ms}ms]))"
+        kinds: dict[str, dict[float, float]] = defaultdict(dict)
+        for series in server.ask("query", query=query, time=f"{window.end:.3f}"):
+            labels = labels_of(series)
+            bound = float(labels.get("le", "NaN")) * factor
+            kinds[labels.get("engine", "")][bound] = float(series["value"][1])
+        best = max(best, *kinds.values(), key=lambda counts: max(counts.values(), default=0.0))
+    return sorted(best.items())
+
+
+def _bucket_series(name: str) -> Iterator[tuple[str, str, float]]:
+    """Yield selectors of the buckets of a histogram, labels to keep, and a factor of bounds."""
+    yield f"{SIGNALS[name].metric}_bucket", "engine, le", 1.0
+    for profile in builtin_profiles():
+        for family in profile.signals.get(name, ()):
+            if family.less is None:
+                named = (("__name__", f"{family.name}_bucket"), *family.where)
+                matchers = ", ".join(f'{label}="{value}"' for label, value in named)
+                yield f"{{{matchers}}}", "le", family.factor
 
 
 def _bounded(samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""Triage without rows: by what engines count of their own requests."""

@@ -1,0 +1,73 @@
+"""Run `llmtrace triage --prometheus URL` where no source of rows is named."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.console import Console
+
+from llmtrace.dataset.case import Case, Window
+from llmtrace.dataset.columns import empty
+from llmtrace.errors import ConfigError
+from llmtrace.triage.command import CANNOT_TELL, MOVED, Steps, span, time_of, window
+from llmtrace.triage.engines_alone.find import as_plain, triage_engines
+from llmtrace.triage.engines_alone.terminal_screen import engines_screen
+from llmtrace.triage.pipeline import Settings
+
+_STATUS: Final = {"moved": MOVED, "no_change": 0, "not_enough_data": CANNOT_TELL}
+# Options that are about rows of requests.
+_OF_ROWS: Final = ("html", "save", "where")
+
+
+def main(options: argparse.Namespace, prometheus: Any) -> int:
+    """Run the command of these options; return its exit status.
+
+    Args:
+        options: as parsed.
+        prometheus: the collector's module that reads a Prometheus.
+
+    Raises:
+        ConfigError: an option is wrong, or is about rows.
+        SourceError: the Prometheus does not answer.
+        DataError: it has no metrics of engines of that time.
+    """
+    for name in _OF_ROWS:
+        if getattr(options, name):
+            raise ConfigError(
+                f"--{name} is about requests: name a source of rows in addition to --prometheus, "
+                "as --url or --case"
+            )
+    if options.metric == "render":
+        raise ConfigError("--metric render: engines do not know what happens at their clients")
+    now = time.time()
+    settings = Settings(
+        before=None if options.before is None else window(options.before, now),
+        after=None if options.after is None else window(options.after, now),
+        at=None if options.at is None else time_of(options.at, now),
+        metric=options.metric,
+    )
+    searched = span(settings, options.last, now)
+    where = (options.prometheus, options.prometheus_token_file)
+    progress = Steps(sys.stderr)
+    try:
+        signals, odd = prometheus.read_signals(*where, searched, progress.report)
+        case = Case(rows=empty(), signals=signals, searched=searched, warnings=odd)
+
+        def buckets(name: str, one: Window) -> Sequence[tuple[float, float]]:
+            found: Sequence[tuple[float, float]] = prometheus.read_buckets(*where, name, one)
+            return found
+
+        result = triage_engines(case, settings, buckets)
+    finally:
+        progress.done()
+    if options.json:
+        json.dump(as_plain(result), sys.stdout, indent=2, allow_nan=False)
+        sys.stdout.write("\n")
+    else:
+        Console(file=sys.stdout).print(engines_screen(result, explain=options.explain))
+    return _STATUS[result.verdict]

@@ -1,0 +1,248 @@
+"""Find out what moved, and why, from engines' signals alone.
+
+Stage means are sums over counts, exact for all requests of a window, and add up. Percentiles are
+known as far as the engine's buckets tell. The causes' rules weigh the means between scrapes in
+place of requests; those that need requests are listed as not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from llmtrace.dataset.case import Case, Window
+from llmtrace.dataset.columns import Columns
+from llmtrace.errors import DataError
+from llmtrace.triage.causes import causes
+from llmtrace.triage.engines_alone.intervals import DURATIONS, ENDED, interval_rows
+from llmtrace.triage.engines_alone.stretch import find_stretch
+from llmtrace.triage.evidence.changes import MIN_COUNT, Shift
+from llmtrace.triage.evidence.evidence import Evidence, gather
+from llmtrace.triage.pipeline import Settings
+from llmtrace.triage.result import CAUSES, NAMED, Finding, Metric
+from llmtrace.triage.rows_in_order import in_order
+
+Verdict = Literal["moved", "no_change", "not_enough_data"]
+# Cumulative counts of requests by upper bound, of a duration in a window; empty = not reported.
+Buckets = Callable[[str, Window], Sequence[tuple[float, float]]]
+
+# Their rules ask for nothing that only single requests show.
+WITHOUT_ROWS: Final = frozenset(
+    {
+        "queue_saturation", "kv_exhaustion", "prefix_cache_collapse", "low_spec_acceptance",
+        "gpu_throttle", "batch_size", "long_prompts", "longer_outputs",
+        "kv_transfer", "grammar_compilation", "replica_imbalance", "engine_paused",
+    }
+)  # fmt: skip
+_METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e")
+_PARTS: Final = ("queue", "prefill", "decode")
+_QUANTILES: Final = (0.5, 0.95)
+_RISE: Final = 0.2  # of a mean: less is what engines do on any day
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A duration's mean over all requests of a window, in seconds; `None` = not reported.
+
+    Attributes:
+        name: a duration that engines count, or `rest`: of the whole request, what is in none of
+            queue, prefill and decode.
+    """
+
+    name: str
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """A percentile, as far as buckets tell: it is over the first and at most the second bound.
+
+    `None` = nothing counted, or not reported; infinity = above the last bound.
+    """
+
+    name: str
+    quantile: float
+    before: tuple[float, float] | None
+    after: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTriage:
+    """What moved, by what engines count.
+
+    Attributes:
+        metric: the one that the causes are of.
+        requests: how many ended, before and after.
+        means: which add up: `queue`, `prefill`, `decode` and `rest` to `e2e`.
+        causes: the best supported first, of those whose rules need no rows.
+        needs_rows: causes that cannot be known without rows.
+        searched: whether the windows were found, and not given.
+    """
+
+    verdict: Verdict
+    reason: str
+    metric: Metric
+    before: Window
+    after: Window
+    searched: bool
+    requests: tuple[float, float]
+    means: tuple[Mean, ...]
+    percentiles: tuple[Bounded, ...]
+    causes: tuple[Finding, ...]
+    needs_rows: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTriage:
+    """Find out what moved in the signals of a case; its rows are not looked at.
+
+    Args:
+        case: signals of a stretch of time, and `searched`, which time that is.
+        settings: windows and metric, where they are given.
+        buckets: counts requests by bucket.
+
+    Raises:
+        DataError: no engine counted a request in that time.
+    """
+    rows, _ = in_order(interval_rows(case.signals))
+    if not rows.n:
+        raise DataError(
+            "no engine counted a request in that time: sums and counts of requests' durations "
+            "are what this reads (llmtrace doctor URL says what an engine reports)"
+        )
+    before, after, searched, found_one = _windows(rows, settings)
+
+    def evidence(about: Metric) -> Evidence:
+        return gather(rows, case.signals, case.facts, before, after, metric=about)
+
+    shifts = {name: evidence(name).row(f"{name}_s") for name in _METRICS}
+    metric = settings.metric or next(
+        (name for name in _METRICS if _rose(shifts[name])), _most(shifts)
+    )
+    found = evidence(metric)
+    verdict, reason = _verdict(metric, shifts[metric], blind=searched and not found_one)
+    return EngineTriage(
+        verdict=verdict,
+        reason=reason,
+        metric=metric,
+        before=before,
+        after=after,
+        searched=searched,
+        requests=_requests(found),
+        means=tuple(_means(found)),
+        percentiles=tuple(
+            Bounded(name, q, *(_bounds(buckets(name, window), q) for window in (before, after)))
+            for name in dict.fromkeys((metric, "ttft", "queue", "prefill", "tpot", "e2e"))
+            for q in _QUANTILES
+        ),
+        causes=_causes(found, verdict),
+        needs_rows=tuple(name for name in CAUSES if name not in WITHOUT_ROWS),
+        warnings=case.warnings,
+    )
+
+
+def _windows(rows: Columns, settings: Settings) -> tuple[Window, Window, bool, bool]:
+    """Return the windows to compare, whether they were searched for, and whether it was found."""
+    before, after = settings.before, settings.after
+    first, last = float(rows.start[0]) / 1e9, float(rows.start[-1]) / 1e9 + 1e-3
+    if after is None and before is not None:
+        after = Window(before.end, last)
+    if after is not None:
+        return before or Window(first, after.start), after, False, True
+    metrics = _METRICS if settings.metric is None else (settings.metric,)
+    found = find_stretch(rows, [f"{name}_s" for name in metrics], settings.at)
+    middle = settings.at or (first + last) / 2
+    return *(found or (Window(first, middle), Window(middle, last))), True, found is not None
+
+
+def _rose(shift: Shift | None) -> bool:
+    return shift is not None and (shift.rose(0.0, _RISE) or shift.grew(0.0, _RISE))
+
+
+def _most(shifts: dict[Metric, Shift | None]) -> Metric:
+    known = {name: one for name, one in shifts.items() if one is not None}
+    return max(known, key=lambda name: known[name].ratio) if known else "ttft"
+
+
+def _verdict(metric: Metric, shift: Shift | None, *, blind: bool) -> tuple[Verdict, str]:
+    if shift is None:
+        return "not_enough_data", (
+            f"Too few intervals between scrapes in which requests ended and {metric} was counted: "
+            f"{MIN_COUNT} on each side are the least."
+        )
+    if blind or not _rose(shift):
+        return "no_change", "No mean of the engines' own counts rose beyond its usual unrest."
+    return "moved", "It is what engines counted; what is outside of them is not seen here."
+
+
+def _causes(evidence: Evidence, verdict: Verdict) -> tuple[Finding, ...]:
+    if verdict != "moved":
+        return ()
+    return tuple(one for one in causes(evidence) if one.id in WITHOUT_ROWS)
+
+
+def _requests(evidence: Evidence) -> tuple[float, float]:
+    counted = (evidence.counted(name) for name in ENDED)
+    return next((one for one in counted if one is not None), (0.0, 0.0))
+
+
+def _means(evidence: Evidence) -> list[Mean]:
+    found = {name: _mean(evidence, name) for name in DURATIONS.values()}
+    rest: list[float | None] = []
+    for side in (0, 1):
+        whole = found["e2e"][side]
+        parts = [found[name][side] for name in _PARTS]
+        known = [part for part in parts if part is not None]
+        rest.append(None if whole is None or not known else whole - sum(known))
+    listed = {
+        **{name: found[name] for name in _PARTS},
+        "rest": (rest[0], rest[1]),
+        **{name: found[name] for name in ("e2e", "ttft", "tpot")},
+    }
+    return [Mean(name, *both) for name, both in listed.items()]
+
+
+def _mean(evidence: Evidence, name: str) -> tuple[float | None, float | None]:
+    sums, counts = evidence.counted(f"{name}_sum"), evidence.counted(f"{name}_count")
+    if sums is None or counts is None:
+        return None, None
+    before, after = (
+        total / count if count > 0 else None for total, count in zip(sums, counts, strict=True)
+    )
+    return before, after
+
+
+def _bounds(counts: Sequence[tuple[float, float]], q: float) -> tuple[float, float] | None:
+    """Return the bounds of the bucket that a quantile lies in.
+
+    Example:
+        >>> _bounds([(0.1, 10.0), (0.5, 96.0), (float("inf"), 100.0)], 0.95)
+        (0.1, 0.5)
+    """
+    ordered = sorted(counts)
+    if not ordered or not ordered[-1][1] > 0:
+        return None
+    below = 0.0
+    for bound, count in ordered:
+        if count >= q * ordered[-1][1]:
+            return below, bound
+        below = bound
+    return None
+
+
+def as_plain(result: EngineTriage) -> dict[str, Any]:
+    """Return a result as JSON has it: no infinity, and causes with their points."""
+    plain = asdict(result)
+    for one in plain["percentiles"]:
+        for side in ("before", "after"):
+            if one[side] is not None:
+                low, high = one[side]
+                one[side] = {"over": low, "at_most": None if high == float("inf") else high}
+    return plain
+
+
+def named(result: EngineTriage) -> tuple[Finding, ...]:
+    """Return the causes that are at least possible."""
+    return tuple(one for one in result.causes if one.status in NAMED)

@@ -1,0 +1,70 @@
+"""Turn engines' sums and counts into rows, one for each engine and time between two scrapes.
+
+Such a row stands for all requests that ended in between: its durations are their means. It is no
+request: a percentile over rows like this is one of means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from llmtrace.dataset.case import Signals
+from llmtrace.dataset.columns import Columns, from_dicts
+from llmtrace.triage.evidence.signals import Series, rates
+
+# The durations that engines count: a row's field, and the signal.
+DURATIONS: Final = {
+    "ttft_s": "ttft", "queue_s": "queue", "prefill_s": "prefill", "decode_s": "decode",
+    "tpot_s": "tpot", "e2e_s": "e2e",
+}  # fmt: skip
+_TOKENS: Final = {"input_tokens": "prompt_tokens", "output_tokens": "generation_tokens"}
+# What counts the requests that ended: the first that there is.
+ENDED: Final = ("e2e_count", "queue_count", "ttft_count")
+_NS: Final = 1_000_000_000
+
+
+def interval_rows(signals: Signals) -> Columns:
+    """Return a row for each engine and interval in which a request ended."""
+    return from_dicts(_rows(signals))
+
+
+def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
+    ended = next((found for name in ENDED if (found := rates(signals, name, {}))), {})
+    durations = {field: _means(signals, name) for field, name in DURATIONS.items()}
+    tokens = {field: rates(signals, name, {}) for field, name in _TOKENS.items()}
+    for engine, series in ended.items():
+        width = np.diff(series.t, prepend=np.nan)
+        means = {field: found.get(engine, {}) for field, found in durations.items()}
+        made = {field: _by_time(found.get(engine)) for field, found in tokens.items()}
+        for t, rate, seconds in zip(series.t.tolist(), series.value, width, strict=True):
+            if rate > 0:
+                row = {field: found[t] for field, found in means.items() if t in found}
+                yield {
+                    "start": int(t * _NS),
+                    "outcome": "success",
+                    "replica": engine,
+                    "weight": rate * (seconds if seconds > 0 else 1.0),
+                    **row,
+                    **{field: int(found[t] / rate) for field, found in made.items() if t in found},
+                }
+
+
+def _means(signals: Signals, name: str) -> dict[str, dict[float, float]]:
+    """Return the mean of a duration by engine and time, where any request counted."""
+    counts = rates(signals, f"{name}_count", {})
+    found: dict[str, dict[float, float]] = {}
+    for engine, sums in rates(signals, f"{name}_sum", {}).items():
+        counted = _by_time(counts.get(engine))
+        found[engine] = {
+            t: total / counted[t] for t, total in _by_time(sums).items() if counted.get(t, 0.0) > 0
+        }
+    return found
+
+
+def _by_time(series: Series | None) -> Mapping[float, float]:
+    if series is None:
+        return {}
+    return dict(zip(series.t.tolist(), series.value.tolist(), strict=True))

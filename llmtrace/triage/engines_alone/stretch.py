@@ -1,0 +1,105 @@
+"""Find the stretch of time in which a mean was higher than in the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from llmtrace.dataset.case import Window
+from llmtrace.dataset.columns import Columns
+from llmtrace.stats.arrays import Floats
+from llmtrace.triage.evidence.changes import MIN_COUNT
+
+_MAD_TO_SIGMA: Final = 1.4826
+_CHANCE: Final = 1e-6  # of a stretch that stands out by chance, of all that there are
+_LEAST: Final = math.log(1.2)  # a mean higher by less is what engines do on any day
+_LEAST_SPREAD: Final = 0.02  # means of many requests that are all alike
+_MOST_ALIKE: Final = 0.9
+_MOST: Final = 720  # points that are searched; more of them are put together
+_BEFORE: Final = 3.0  # of the stretch's length, what it is compared with
+
+
+def find_stretch(
+    rows: Columns, metrics: Sequence[str], at: float | None = None
+) -> tuple[Window, Window] | None:
+    """Return the windows before and in the most certain stretch; `None` = none stands out.
+
+    The logarithms of the means, in and out of each stretch there is, compared by their unrest.
+
+    Args:
+        rows: of intervals, by time.
+        metrics: fields of them, any of which may have moved.
+        at: a time that the stretch must contain, unix seconds.
+    """
+    best = None
+    for metric in metrics:
+        t, values = _by_time(rows, metric)
+        found = _highest(t, values, at)
+        if found is not None and (best is None or found[0] > best[0]):
+            best = found
+    if best is None:
+        return None
+    _, start, end, first = best
+    return Window(max(first, start - _BEFORE * (end - start)), start), Window(start, end)
+
+
+def _by_time(rows: Columns, metric: str) -> tuple[Floats, Floats]:
+    """Return the mean of a field over all engines at each time it is known."""
+    values = rows.numbers[metric]
+    known = np.isfinite(values) & (values > 0)
+    t, weights = rows.start[known] / 1e9, rows.numbers["weight"][known]
+    times, where = np.unique(t, return_inverse=True)
+    if len(times) > _MOST:
+        where = where * _MOST // len(times)
+        times = np.array([times[place] for place in np.searchsorted(where, np.arange(_MOST))])
+    total = np.bincount(where, values[known] * weights)
+    return times, total / np.bincount(where, weights)
+
+
+def _highest(
+    t: Floats, values: Floats, at: float | None
+) -> tuple[float, float, float, float] | None:
+    """Return how certain the most certain stretch is, its start and end, and the first time."""
+    n = len(t)
+    if n < 2 * MIN_COUNT:
+        return None
+    x = np.log(values)
+    sums = np.concatenate([[0.0], np.cumsum(x)])
+    first, end = np.meshgrid(np.arange(n), np.arange(1, n + 1), indexing="ij")
+    # Enough of it, and something before it to compare with.
+    fits = (end - first >= MIN_COUNT) & (first >= MIN_COUNT)
+    inside = np.maximum(end - first, 1)
+    if at is not None:
+        fits &= (t[first] <= at) & (t[end - 1] >= at)
+    if not fits.any():
+        return None
+    total = np.where(fits, sums[end] - sums[first], 0.0)
+    outside = np.maximum(n - inside, 1)
+    rise = total / inside - (sums[n] - total) / outside
+    weighted = np.where(fits, rise * np.sqrt(inside * outside / n), -np.inf)
+    place = np.unravel_index(int(np.argmax(weighted)), weighted.shape)
+    begin, last = int(place[0]), int(place[1]) - 1
+    high = (np.arange(n) >= begin) & (np.arange(n) <= last)
+    unrest = x - np.where(high, np.median(x[high]), np.median(x[~high]))
+    spread = max(_spread(unrest), _spread(np.diff(x)) / math.sqrt(2), _LEAST_SPREAD)
+    spread *= _shared(unrest)
+    z = float(weighted[place]) / spread
+    if z < math.sqrt(2 * math.log(n * n / _CHANCE)) or rise[place] < _LEAST:
+        return None
+    step = float(np.median(np.diff(t)))
+    return z, float(t[begin]) - step / 2, float(t[last]) + step / 2, float(t[0])
+
+
+def _shared(unrest: Floats) -> float:
+    """Return how much less a mean is known where a point is like the one before it."""
+    power = float(unrest @ unrest)
+    alike = float(unrest[1:] @ unrest[:-1]) / power if power > 0 else 0.0
+    alike = min(max(alike, 0.0), _MOST_ALIKE)
+    return math.sqrt((1 + alike) / (1 - alike))
+
+
+def _spread(x: Floats) -> float:
+    return _MAD_TO_SIGMA * float(np.median(np.abs(x - np.median(x))))

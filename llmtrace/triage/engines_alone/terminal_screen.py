@@ -1,0 +1,133 @@
+"""Print what engines' own counts show, and say what they cannot show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from llmtrace.display.summary_tables import date_and_zone
+from llmtrace.triage.causes.format_figures import seconds
+from llmtrace.triage.engines_alone.find import EngineTriage, Mean, named
+from llmtrace.triage.result import Finding
+
+_TITLES = {
+    "queue": "queue", "prefill": "prefill", "decode": "decode", "rest": "front end and the rest",
+    "e2e": "whole request", "ttft": "first token", "tpot": "each further token",
+}  # fmt: skip
+_VERDICTS = {
+    "moved": ("is slower", "red"),
+    "no_change": ("did not move", "green"),
+    "not_enough_data": ("cannot be judged", "yellow"),
+}
+_MOST = 3
+
+
+def engines_screen(result: EngineTriage, *, explain: bool = False) -> RenderableType:
+    """Return a result as one thing for `rich` to print.
+
+    Args:
+        result: of `triage_engines`.
+        explain: show every line of evidence, and all percentiles.
+    """
+    words, style = _VERDICTS[result.verdict]
+    head = Text(f"{_TITLES[result.metric]}, by the engines' own counts: ", "bold")
+    head.append(words, f"bold {style}")
+    parts: list[RenderableType] = [head, Text(result.reason), *_windows(result), ""]
+    parts += [_means(result.means), "", _percentiles(result, every=explain), ""]
+    parts += [*_causes(result, explain=explain), "", *_not_known(result)]
+    return Group(*parts)
+
+
+def _windows(result: EngineTriage) -> Iterator[Text]:
+    both = (("before", result.before), ("after", result.after))
+    for (name, window), requests in zip(both, result.requests, strict=True):
+        yield Text(
+            f"{name}: {date_and_zone(window.start)}, {window.seconds:.0f} s, "
+            f"{requests:,.0f} requests ended",
+            "dim",
+        )
+
+
+def _means(means: tuple[Mean, ...]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("mean of all requests (exact)")
+    for name in ("before", "after", "change"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for one in means:
+        change = None if None in (one.before, one.after) else one.after - one.before  # type: ignore[operator]
+        remark = "the four lines above add up to this" if one.name == "e2e" else ""
+        table.add_row(
+            _TITLES[one.name],
+            *(_duration(value) for value in (one.before, one.after)),
+            "-" if change is None else f"{'+' if change >= 0 else '-'}{seconds(abs(change))}",
+            Text(remark, "dim"),
+        )
+    return table
+
+
+def _duration(value: float | None) -> str:
+    return "-" if value is None else seconds(value)
+
+
+def _percentiles(result: EngineTriage, *, every: bool) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("percentile (between two bounds of its bucket)")
+    for name in ("before", "after"):
+        table.add_column(name, justify="right")
+    for one in result.percentiles:
+        if every or one.name == result.metric:
+            table.add_row(
+                f"{_TITLES[one.name]}, p{100 * one.quantile:g}",
+                *(_between(side) for side in (one.before, one.after)),
+            )
+    return table
+
+
+def _between(side: tuple[float, float] | None) -> str:
+    if side is None:
+        return "-"
+    low, high = side
+    if math.isinf(high):
+        return f"over {seconds(low)}"
+    return f"{seconds(low)} to {seconds(high)}"
+
+
+def _causes(result: EngineTriage, *, explain: bool) -> Iterator[RenderableType]:
+    if result.verdict != "moved":
+        return
+    found = result.causes if explain else named(result)[:_MOST]
+    if not found:
+        yield Text("No cause that engines' metrics show is supported.", "bold")
+        return
+    yield Text(
+        "causes (p50 and p95 in these lines are of means between scrapes, not of requests)", "dim"
+    )
+    for one in found:
+        yield from _cause(one)
+
+
+def _cause(finding: Finding) -> Iterator[RenderableType]:
+    yield Text(f"{finding.id}  {finding.status.replace('_', ' ')}", "bold")
+    for point in (*finding.evidence, *finding.against):
+        yield Text(f"  {point.points:+d}  {point.text}")
+    for what in finding.missing:
+        yield Text(f"   ?  not known: {what}", "dim")
+    if finding.action and finding.status not in ("ruled_out", "unknown"):
+        yield Text(f"  {finding.action}")
+        yield Text(f"  {finding.runbook}", "dim")
+
+
+def _not_known(result: EngineTriage) -> Iterator[Text]:
+    yield Text(
+        "Not known without rows of requests (llmtrace.init, or llmtrace collect): time outside of "
+        "the engines, who is affected, whether the same work takes longer, exact percentiles, how "
+        f"requests ended for their clients; and the causes {', '.join(result.needs_rows)}.",
+        "dim",
+    )
+    for warning in result.warnings:
+        yield Text(f"note: {warning}", "dim")
