@@ -1,8 +1,8 @@
 """Is a Prometheus that scrapes a vLLM enough: boards filled by one command, a rush named?
 
-No collector and no instrumented application: a real vLLM with two seats, a real Prometheus, and the
-rules that `llmtrace dashboards import --engines-only` has it load. Clients ask one at a time, then
-many at once.
+No collector and no instrumented application: a real vLLM with two seats, a real Prometheus, and
+the rules that `llmtrace dashboards import --engines-only` has it load. Clients ask one at a time,
+then many at once.
 """
 
 from __future__ import annotations
@@ -153,9 +153,8 @@ def test_a_rush_is_named_without_a_row(plain: Plain):
     parts = ("queue", "prefill", "decode", "rest")
 
     assert status == 10, listed
-    assert [one["id"] for one in found["causes"] if one["status"] == "confirmed"] == [
-        "queue_saturation"
-    ]
+    best = found["causes"][0]  # the limit of seats is in no metric, which would confirm it
+    assert (best["id"], best["status"]) == ("queue_saturation", "likely")
     assert abs(found["after"]["start"] - plain.rush) < 6
     assert means["queue"]["after"] > 3 * means["queue"]["before"]
     for side in ("before", "after"):

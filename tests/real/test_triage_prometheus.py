@@ -18,6 +18,7 @@ from llmtrace.dataset.case import Window, read_case, samples_of, write_case
 from llmtrace.errors import DataError, SourceError
 from llmtrace_collector.scrape.from_prometheus import read_signals
 from llmtrace_collector.scrape.samples import of_reading
+from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Unifier
 from llmtrace_collector.signals.profile import builtin_profiles
 from tests.collector import pages
@@ -27,6 +28,7 @@ from .conftest import do_without
 from .prometheus import PROMETHEUS, PROMTOOL, missing, prometheus
 
 EVERY_S: Final = 5.0
+RECORDED: Final = Path(__file__).parents[1] / "triage" / "recorded"
 # By metric: the signal, its labels, and its value after so many scrapes.
 OURS: Final[dict[str, tuple[str, dict[str, str], Any]]] = {
     "llmtrace_engine_requests_waiting": ("waiting", {}, lambda n: n % 7),
@@ -127,6 +129,36 @@ def test_an_engines_own_metrics_are_read_by_its_profile(tmp_path: Path, page: st
     } == wanted
     assert {one["instance"] for one in found} == {"vllm-0:8000"}
     assert len({one["t"] for one in found}) >= 20
+
+
+def test_a_cause_is_named_without_rows(tmp_path: Path, capsys: Any) -> None:
+    """What the collector exposed of an engine that had more to do than seats: nothing else."""
+    case = read_case(RECORDED / "saturation-severe")
+    names = {
+        f"{one.name}{part}": f"{one.metric}{part}"
+        for one in SIGNALS.values()
+        for part in (("_sum", "_count") if one.kind == "histogram" else ("",))
+    }
+    lines = [
+        line(names[one["signal"]], {**one.get("labels", {}), "instance": one["instance"]},
+             one["value"], one["t"])
+        for one in samples_of(case.signals)
+        if one["signal"] in names
+    ]  # fmt: skip
+    assert case.before is not None
+    assert case.after is not None
+    windows = [f"--{side}={one.start}/{one.end}" for side, one in
+               (("before", case.before), ("after", case.after))]  # fmt: skip
+    with holding(tmp_path, lines) as url:
+        status = main(["triage", "--prometheus", url, *windows])
+        said = capsys.readouterr().out
+        assert main(["triage", "--prometheus", url, "--where", "model=m"]) == 2
+
+    assert status == 10
+    assert "\nqueue_saturation  likely\n" in said  # how many seats there are, no metric says
+    assert "sum of the four above" in " ".join(said.split())
+    assert "Not known without rows of requests" in " ".join(said.split())
+    assert "--where is about requests" in capsys.readouterr().err
 
 
 def test_who_is_no_prometheus_is_named(tmp_path: Path) -> None:

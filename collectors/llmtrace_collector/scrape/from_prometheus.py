@@ -117,7 +117,8 @@ def read_buckets(
             labels = labels_of(series)
             bound = float(labels.get("le", "NaN")) * factor
             kinds[labels.get("engine", "")][bound] = float(series["value"][1])
-        best = max(best, *kinds.values(), key=lambda counts: max(counts.values(), default=0.0))
+        found = [best, *kinds.values()]
+        best = max(found, key=lambda counts: max(counts.values(), default=0.0))
     return sorted(best.items())
 
 

@@ -60,7 +60,7 @@ def _means(means: tuple[Mean, ...]) -> RenderableType:
     table.add_column("")
     for one in means:
         change = None if None in (one.before, one.after) else one.after - one.before  # type: ignore[operator]
-        remark = "the four lines above add up to this" if one.name == "e2e" else ""
+        remark = "sum of the four above" if one.name == "e2e" else ""
         table.add_row(
             _TITLES[one.name],
             *(_duration(value) for value in (one.before, one.after)),

@@ -1,0 +1,127 @@
+"""What do engines' own counts show of recorded incidents, without a row? See also tests/real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from llmtrace.dataset.case import no_signals, read_case, signals_from
+from llmtrace.dataset.columns import from_dicts
+from llmtrace.errors import DataError
+from llmtrace.triage.engines_alone.find import (
+    WITHOUT_ROWS,
+    EngineTriage,
+    as_plain,
+    named,
+    triage_engines,
+)
+from llmtrace.triage.engines_alone.stretch import find_stretch
+from llmtrace.triage.pipeline import Settings
+from llmtrace.triage.result import CAUSES
+
+RECORDED: Final = Path(__file__).parent / "recorded"
+# Incidents in an engine, and outside of all engines.
+INSIDE: Final = (
+    "saturation-mild", "saturation-severe", "kv-preempted-mild", "kv-small-more-load",
+    "prefix-stamped", "acceptance-severe", "acceptance-and-prefix-mild", "longer-outputs-mild",
+)  # fmt: skip
+OUTSIDE: Final = (
+    "client-gate-severe", "gateway-slow-severe", "network-path-severe", "proxy-gzip",
+    "rate-limit-severe", "slow-renderer-severe", "midstream-severe", "give-ups-severe",
+    "quiet-calm", "gateway-quiet",
+)  # fmt: skip
+
+
+def triaged(name: str, buckets: Any = lambda _name, _window: (), **settings: Any) -> EngineTriage:
+    """Triage the signals of a recorded case, in its own windows unless it is to search."""
+    case = read_case(RECORDED / name)
+    given = {"before": case.before, "after": case.after, "metric": case.metric}
+    return triage_engines(case, Settings(**{**given, **settings}), buckets)
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_a_cause_inside_of_an_engine_is_named(name: str):
+    """Of real incidents of a real vLLM, by its signals alone."""
+    truth = json.loads((RECORDED / name / "truth.json").read_text())["causes"]
+    result = triaged(name)
+
+    assert result.verdict == "moved"
+    assert named(result)[0].id in truth
+    assert named(result)[0].status == "confirmed"
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_cause_outside_of_engines_is_not_guessed(name: str):
+    """No engine is blamed for what it does not show; those causes are listed as not known."""
+    result = triaged(name, **({"metric": None} if name.startswith("slow") else {}))
+
+    assert [one.id for one in named(result)] == []
+    assert {*result.needs_rows} == {*CAUSES} - WITHOUT_ROWS
+
+
+def test_an_incident_is_found_without_windows():
+    """Where it began and what it is compared with, by the means between scrapes."""
+    case = read_case(RECORDED / "saturation-severe")
+    result = triaged("saturation-severe", before=None, after=None, metric=None)
+
+    assert case.after is not None
+    assert abs(result.after.start - case.after.start) < 4
+    assert result.before.end <= result.after.start
+    assert [one.id for one in named(result)] == ["queue_saturation"]
+
+
+def test_means_add_up_and_are_of_all_requests():
+    """Sums over counts; and percentiles lie between bounds, open above the last."""
+    inf = float("inf")
+    counts = [(0.3, 10.0), (1.0, 60.0), (inf, 100.0)]
+    result = triaged("saturation-severe", lambda _name, _window: counts)
+    means = {one.name: one for one in result.means}
+    parts = [means[name].after for name in ("queue", "prefill", "decode", "rest")]
+
+    assert sum(filter(None, parts)) == pytest.approx(means["e2e"].after)
+    assert means["queue"].after == pytest.approx(6.87, rel=0.01)
+    assert result.requests[1] == pytest.approx(162, abs=1)
+    plain = as_plain(result)
+    p50, p95 = (one["after"] for one in plain["percentiles"] if one["name"] == "ttft")
+    assert (p50, p95) == ({"over": 0.3, "at_most": 1.0}, {"over": 1.0, "at_most": None})
+    json.dumps(plain, allow_nan=False)
+
+
+def test_nothing_counted_is_said():
+    """Gauges alone, or nothing: what would have to be there is named."""
+    case = read_case(RECORDED / "quiet-calm")
+    gauge = {"t": 1.0, "instance": "e", "signal": "running", "value": 1.0}
+    for signals in (no_signals(), signals_from([gauge])[0]):
+        with pytest.raises(DataError, match="no engine counted a request"):
+            triage_engines(
+                type(case)(rows=case.rows, signals=signals), Settings(), lambda _n, _w: ()
+            )
+
+
+@pytest.mark.parametrize(("unrest", "carried"), [(0.3, 0.0), (0.2, 0.7)])
+def test_the_usual_unrest_is_no_incident(unrest: float, carried: float):
+    """Means that vary, also slowly, have no stretch that stands out; one of four times has."""
+    rng = np.random.default_rng(1)
+    found, missed = 0, 0
+    for _ in range(20):
+        values = np.zeros(120)
+        for place, step in enumerate(rng.normal(0, unrest, len(values))):
+            values[place] = step + (carried * values[place - 1] if place else 0)
+        for times in (1.0, 4.0):
+            means = np.exp(values) * np.where(np.arange(120) // 20 == 4, times, 1.0)
+            rows = from_dicts(
+                {"start": int(15e9 * place), "ttft_s": float(mean), "weight": 1.0}
+                for place, mean in enumerate(means)
+            )
+            stretch = find_stretch(rows, ["ttft_s"])
+            if times == 1.0:
+                found += stretch is not None
+            else:
+                missed += stretch is None or abs(stretch[1].start - 80 * 15) > 100
+
+    assert found == 0
+    assert missed <= 1
