@@ -16,8 +16,8 @@ from llmtrace.triage.evidence.changes import MIN_COUNT
 _MAD_TO_SIGMA: Final = 1.4826
 _CHANCE: Final = 1e-6  # of a stretch that stands out by chance, of all that there are
 _LEAST: Final = math.log(1.2)  # a mean higher by less is what engines do on any day
-_LEAST_SPREAD: Final = 0.02  # means of many requests that are all alike
-_MOST_ALIKE: Final = 0.9
+_SMALLEST_SPREAD: Final = 0.02  # means of many requests that are all alike
+_ALIKE_AT_MOST: Final = 0.9
 _MOST: Final = 720  # points that are searched; more of them are put together
 _BEFORE: Final = 3.0  # of the stretch's length, what it is compared with
 
@@ -84,7 +84,7 @@ def _highest(
     begin, last = int(place[0]), int(place[1]) - 1
     high = (np.arange(n) >= begin) & (np.arange(n) <= last)
     unrest = x - np.where(high, np.median(x[high]), np.median(x[~high]))
-    spread = max(_spread(unrest), _spread(np.diff(x)) / math.sqrt(2), _LEAST_SPREAD)
+    spread = max(_spread(unrest), _spread(np.diff(x)) / math.sqrt(2), _SMALLEST_SPREAD)
     spread *= _shared(unrest)
     z = float(weighted[place]) / spread
     if z < math.sqrt(2 * math.log(n * n / _CHANCE)) or rise[place] < _LEAST:
@@ -97,7 +97,7 @@ def _shared(unrest: Floats) -> float:
     """Return how much less a mean is known where a point is like the one before it."""
     power = float(unrest @ unrest)
     alike = float(unrest[1:] @ unrest[:-1]) / power if power > 0 else 0.0
-    alike = min(max(alike, 0.0), _MOST_ALIKE)
+    alike = min(max(alike, 0.0), _ALIKE_AT_MOST)
     return math.sqrt((1 + alike) / (1 - alike))
 
 
