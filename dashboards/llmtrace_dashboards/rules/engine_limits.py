@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from llmtrace.budget import Budget
 from llmtrace_dashboards.rules.recording_series import Recorded
@@ -25,18 +25,18 @@ def engine_limits_s(budget: Budget) -> dict[str, float]:
         >>> engine_limits_s(Budget(ttft_s=0.7, stages_s={"queue": 0.1, "network": 0.05}))
         {'queue': 0.1, 'ttft': 0.65}
     """
-    stages = budget.stages_s
-    outside = {
-        whole: sum(limit for stage, limit in stages.items() if stage in those)
-        for whole, those in (("ttft", _BEFORE), ("e2e", _OUTSIDE))
-    }
-    limits = {
+    stages: Mapping[Any, float] = budget.stages_s
+
+    def left(whole: float | None, outside: Sequence[str], kept_free: float = 0.0) -> float | None:
+        taken = sum(limit for stage, limit in stages.items() if stage in outside)
+        return None if whole is None else whole - taken - kept_free
+
+    limits: dict[str, float | None] = {
         **{stage: limit for stage, limit in stages.items() if stage in _INSIDE},
         "tpot": budget.tpot_s,
-        "ttft": None if budget.ttft_s is None else budget.ttft_s - outside["ttft"],
-        "e2e": None if budget.total_s is None
-        else budget.total_s - outside["e2e"] - budget.buffer_s,
-    }  # fmt: skip
+        "ttft": left(budget.ttft_s, _BEFORE),
+        "e2e": left(budget.total_s, _OUTSIDE, budget.buffer_s),
+    }
     return {
         name: round(limit, 9) for name, limit in limits.items() if limit is not None and limit > 0
     }

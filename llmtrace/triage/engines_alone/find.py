@@ -118,9 +118,8 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         return gather(rows, case.signals, case.facts, before, after, metric=about)
 
     shifts = {name: evidence(name).row(f"{name}_s") for name in _METRICS}
-    metric = settings.metric or next(
-        (name for name in _METRICS if _rose(shifts[name])), _most(shifts)
-    )
+    moved = [name for name in _METRICS if _rose(shifts[name])]
+    metric: Metric = settings.metric or (moved[0] if moved else _most(shifts))
     found = evidence(metric)
     verdict, reason = _verdict(metric, shifts[metric], blind=searched and not found_one)
     return EngineTriage(
@@ -134,7 +133,7 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         means=tuple(_means(found)),
         percentiles=tuple(
             Bounded(name, q, *(_bounds(buckets(name, window), q) for window in (before, after)))
-            for name in dict.fromkeys((metric, "ttft", "queue", "prefill", "tpot", "e2e"))
+            for name in dict.fromkeys((str(metric), "ttft", "queue", "prefill", "tpot", "e2e"))
             for q in _QUANTILES
         ),
         causes=_causes(found, verdict),
