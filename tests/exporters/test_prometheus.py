@@ -18,6 +18,7 @@ from llmtrace.core.stages import Timeline
 from llmtrace.errors import ConfigError
 from llmtrace.exporters.prometheus.buckets import BANDS_NS, STAGE_LABELS
 from llmtrace.exporters.prometheus.sink import PrometheusSink
+from llmtrace.testing import make_row
 from tests.exporters.samples import MS, START, TRACE, typical, unsplit
 
 LABELS = {
@@ -88,6 +89,7 @@ def test_names():
         "llmtrace_anatomy_seconds",
         "llmtrace_network_phase_seconds",
         "llmtrace_unattributed_client_seconds",
+        "llmtrace_client_lag_seconds",
         "llmtrace_retries",
         "llmtrace_cache_hits",
         "llmtrace_streamed_requests",
@@ -110,6 +112,14 @@ def test_histograms(sink, registry):
     assert value(registry, "llmtrace_tpot_seconds_bucket", le="0.033", **LABELS) == 2
     assert value(registry, "llmtrace_inter_chunk_gap_seconds_count", **LABELS) == 398
     assert value(registry, "llmtrace_inter_chunk_gap_seconds_bucket", le="0.01", **LABELS) == 240
+
+
+def test_the_lag_of_a_busy_client_is_added_up(sink, registry):
+    """A row of which it is not known adds nothing."""
+    for lag_ns in (30_000_000, None, 20_000_000):
+        sink.write(make_row(client_lag_ns=lag_ns))
+
+    assert value(registry, "llmtrace_client_lag_seconds_total", outcome="success") == 0.05
 
 
 def test_thresholds_are_bounds_of_their_stage_only(sink, registry):

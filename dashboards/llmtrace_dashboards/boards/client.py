@@ -53,13 +53,20 @@ _READER: Final = Row(
         ),
         Panel(
             kind="timeseries",
-            title="Render, as a share of the whole request",
-            description="How much of what the user waited was the consumer's own time. Above a "
-            "tenth it is worth more to fix the consumer than the engine.",
+            title="The client's part of the whole request",
+            description="How much of what the user waited was the consumer's own time (render), "
+            "and how much the client was too busy to read what had arrived: inside other stages, "
+            "and at least so much. Above a tenth it is worth more to fix the client than the "
+            "engine.",
             queries=(
                 Query(
                     expr=promql.stage_share("render"),
                     legend="render",
+                ),
+                Query(
+                    expr=f"{total(f'llmtrace_client_lag_seconds_total{{{SUCCEEDED}}}')} "
+                    f"/ ({total(f'llmtrace_e2e_seconds_sum{{{SUCCEEDED}}}')} > 0)",
+                    legend="received, not read",
                 ),
             ),
             unit=_FRACTION,

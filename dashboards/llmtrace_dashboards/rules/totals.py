@@ -87,6 +87,7 @@ _ALL: Final = (
         "llmtrace_e2e_seconds_count",
         "llmtrace_inter_chunk_gap_seconds_count",
         "llmtrace_retries_total",
+        "llmtrace_client_lag_seconds_total",
         "llmtrace_cache_hits_total",
         "llmtrace_streamed_requests_total",
     ),

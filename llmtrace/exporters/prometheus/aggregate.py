@@ -117,6 +117,7 @@ class Cell:
         stage_sources: requests by the source of each of `STAGES`; `None` = it is not known.
         phases: nanoseconds in each sub-phase of `network`, where an HTTP hook reported it.
         client: nanoseconds of the application's own before its requests were handed over.
+        lag: nanoseconds for which data had been here before the client read it, at least.
         retries: HTTP attempts after the first.
         cache_hits: requests that a response cache is known to have answered.
         streamed: requests whose response was a stream.
@@ -124,12 +125,12 @@ class Cell:
 
     __slots__ = (
         "bands", "cache_hits", "cache_write_tokens", "cached_tokens", "client", "e2e", "gaps",
-        "input_tokens", "output_tokens", "phases", "reasoning_tokens", "requests", "retries",
-        "stage_sources", "stages", "streamed", "tpot", "ttft",
+        "input_tokens", "lag", "output_tokens", "phases", "reasoning_tokens", "requests",
+        "retries", "stage_sources", "stages", "streamed", "tpot", "ttft",
     )  # fmt: skip
 
     def __init__(self, bounds: Mapping[str, Sequence[int]], *, ours: bool) -> None:
-        self.requests = self.cached_tokens = self.retries = self.client = 0
+        self.requests = self.cached_tokens = self.retries = self.client = self.lag = 0
         self.cache_hits = self.streamed = self.cache_write_tokens = self.reasoning_tokens = 0
         self.e2e = Histogram(bounds["e2e"])
         self.ttft = Histogram(bounds["ttft"])
@@ -178,6 +179,7 @@ class Cell:
         by_stage = tuple(map(stages.sources.get, STAGES))
         self.stage_sources[by_stage] = self.stage_sources.get(by_stage, 0) + 1
         self.client += stages.client or 0
+        self.lag += row.client_lag_ns or 0
         network, phases = row.timeline.network, self.phases
         for phase in _PHASES:
             if (ns := getattr(network, phase)) is not None:
@@ -220,6 +222,7 @@ class Cell:
             self.stages[stage].add(histogram)
         self.retries += other.retries
         self.client += other.client
+        self.lag += other.lag
         self.cache_hits += other.cache_hits
         self.streamed += other.streamed
         for mine, theirs in zip(self.bands, other.bands, strict=True):

@@ -254,6 +254,11 @@ class _Families:
             "Unattributed time that was the application's own, before requests were handed over.",
             labels=labels,
         )
+        self.lag = CounterMetricFamily(
+            "llmtrace_client_lag_seconds",
+            "Waits for which data had arrived, and a busy client had not read it yet; at least.",
+            labels=labels,
+        )
         self.retries = CounterMetricFamily(
             "llmtrace_retries", "HTTP attempts after a request's first.", labels=labels
         )
@@ -329,6 +334,7 @@ class _Families:
         for phase, ns in cell.phases.items():
             self.phase.add_metric((*labels, phase), ns / _NS)
         self.client.add_metric(labels, cell.client / _NS)
+        self.lag.add_metric(labels, cell.lag / _NS)
         self.retries.add_metric(labels, cell.retries)
         self.cache_hits.add_metric(labels, cell.cache_hits)
         self.streamed.add_metric(labels, cell.streamed)
