@@ -28,6 +28,8 @@ myst_heading_anchors = 4
 copybutton_prompt_text = "$ "
 highlight_language = "none"
 
+# Docstrings are written for people at a terminal: `name` is code.
+default_role = "code"
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 nitpicky = False

@@ -1,5 +1,7 @@
 """Record gRPC calls to a model as rows, and make a gRPC server part of its clients' traces.
 
+Example::
+
     from llmtrace.grpc import client_interceptors
 
     channel = grpc.intercept_channel(grpc.insecure_channel(target), *client_interceptors())

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-import llmtrace
-import llmtrace.testing
-from llmtrace import browser, gateway, grpc, propagate, websocket
 from llmtrace.budget import DEFAULT
 from llmtrace.budget.file import as_plain
 from llmtrace.cli import make_parser
@@ -43,137 +38,9 @@ from llmtrace_dashboards.rules.recording_series import (
     valid_total,
 )
 
-# Every public name is in one of these, or there is an error.
-_GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Set-up": ("init", "flush", "shutdown", "instrument", "Instrumented", "internal_errors"),
-    "Recording": ("trace", "wrap", "turn", "tool", "annotate", "stage", "render"),
-    "Data": ("read_rows", "Row", "Stages", "Timeline", "split", "Budget", "STAGES", "OUTCOMES"),
-    "Errors": ("LlmtraceError", "ConfigError", "DataError", "SourceError"),
-}
-_TESTING: Final = ("capture", "FakeClock", "fake_stream", "fake_async_stream", "make_row")
 _TARGET: Final = re.compile(r"^([\w-]+):.*?## (.+)$", re.MULTILINE)
-_SECTION: Final = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Example):$", re.MULTILINE)
-# What a function returns; callers do not construct it.
-_NOT_MADE_BY_USERS: Final = frozenset({"Instrumented"})
-_STARS: Final[Mapping[Any, str]] = {
-    inspect.Parameter.VAR_POSITIONAL: "*",
-    inspect.Parameter.VAR_KEYWORD: "**",
-}
 _WIDTH: Final = "80"
-_MAX_LINE: Final = 88
 _COMMON_LABELS: Final = frozenset(LABELS)
-
-
-def api() -> str:
-    """Describe every public name, by its docstring."""
-    grouped = [name for names in _GROUPS.values() for name in names]
-    if sorted(grouped) != sorted(llmtrace.__all__):
-        odd = set(grouped) ^ set(llmtrace.__all__)
-        raise AssertionError(f"scripts/docs_generated.py: group these names: {', '.join(odd)}")
-    parts = []
-    for group, names in _GROUPS.items():
-        parts.append(f"## {group}")
-        parts += [_entry("llmtrace", name, getattr(llmtrace, name)) for name in names]
-    parts.append(
-        "## Gateways\n\nIn `llmtrace.gateway`; see [gateways](../instrument/gateways.md)."
-    )
-    parts += [_entry("llmtrace.gateway", n, getattr(gateway, n)) for n in gateway.__all__]
-    parts.append(
-        "## The browser\n\nIn `llmtrace.browser`; see [the browser](../instrument/browser.md)."
-    )
-    parts += [_entry("llmtrace.browser", n, getattr(browser, n)) for n in browser.__all__]
-    parts.append("## Protocols\n\nBeside HTTP; see [protocols](../instrument/protocols.md).")
-    for module in (websocket, grpc, propagate):
-        parts += [_entry(module.__name__, n, getattr(module, n)) for n in module.__all__]
-    parts.append("## Testing\n\nIn `llmtrace.testing`.")
-    parts += [_entry("llmtrace.testing", n, getattr(llmtrace.testing, n)) for n in _TESTING]
-    return "\n\n".join(parts)
-
-
-def _entry(module: str, name: str, thing: Any) -> str:
-    title = f"### `{module}.{name}`"
-    if isinstance(thing, tuple):
-        return f"{title}\n\n`{thing!r}`"
-    parts = [title]
-    fielded = is_dataclass(thing)
-    error = isinstance(thing, type) and issubclass(thing, Exception)
-    if not fielded and not error and name not in _NOT_MADE_BY_USERS:
-        parts.append(f"```python\n{_signature(name, thing)}\n```")
-    parts.append(_markdown(inspect.getdoc(thing) or ""))
-    if fielded:
-        parts.append("Fields: " + ", ".join(f"`{f.name}`" for f in fields(thing)) + ".")
-    if isinstance(thing, type) and not error:
-        parts.append("\n".join(f"* `{called}`: {line}" for called, line in _members(thing)))
-    return "\n\n".join(part for part in parts if part)
-
-
-def _signature(name: str, thing: Any) -> str:
-    signature = inspect.signature(thing)
-    parts = [_parameter(p) for p in signature.parameters.values()]
-    kinds = [p.kind for p in signature.parameters.values()]
-    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        parts.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
-    if inspect.Parameter.POSITIONAL_ONLY in kinds:
-        parts.insert(kinds.count(inspect.Parameter.POSITIONAL_ONLY), "/")
-    returns = signature.return_annotation
-    end = "" if returns is signature.empty else f" -> {returns}"
-    line = f"{name}({', '.join(parts)}){end}"
-    if len(line) <= _MAX_LINE:
-        return line
-    return f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){end}"
-
-
-def _parameter(parameter: inspect.Parameter) -> str:
-    text = _STARS.get(parameter.kind, "") + parameter.name
-    if parameter.annotation is not parameter.empty:
-        text += f": {parameter.annotation}"
-    if parameter.default is not parameter.empty:
-        text += f" = {parameter.default!r}"
-    return text
-
-
-def _members(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield a class's own public methods and properties, and what each does in a sentence."""
-    for name, member in vars(kind).items():
-        documented = callable(member) or isinstance(member, property) or hasattr(member, "func")
-        line = (inspect.getdoc(getattr(kind, name)) or "").partition("\n")[0]
-        if not name.startswith("_") and documented and line:
-            called = "()" if callable(member) else ""
-            yield f"{name}{called}", line
-
-
-def _markdown(text: str) -> str:
-    """Turn a docstring in Google's style into Markdown."""
-    head, *sections = _SECTION.split(text)
-    parts = [head.strip()]
-    for title, body in zip(sections[::2], sections[1::2], strict=True):
-        inside, after = _indented(body)
-        if title == "Example":
-            parts.append(f"```pycon\n{inside}\n```")
-        elif title in {"Returns", "Yields"}:
-            parts.append(f"{title}: {_one_line(inside)}")
-        else:
-            parts += [f"{title}:", "\n".join(_items(inside))]
-        parts.append(after)
-    return "\n\n".join(part for part in parts if part)
-
-
-def _indented(body: str) -> tuple[str, str]:
-    """Split what follows a section's title into what is indented below it, and the rest."""
-    lines = body.strip("\n").split("\n")
-    count = next((i for i, line in enumerate(lines) if re.match(r"\S", line)), len(lines))
-    inside = inspect.cleandoc("\n" + "\n".join(lines[:count]))
-    return inside, "\n".join(lines[count:]).strip()
-
-
-def _items(text: str) -> Iterator[str]:
-    for item in re.split(r"\n(?=\S)", text):
-        name, colon, meaning = item.partition(":")
-        yield f"* `{name}`: {_one_line(meaning)}" if colon else f"* {_one_line(item)}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def cli() -> str:
@@ -386,7 +253,6 @@ def collector_api() -> str:
 
 
 GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
-    "api": api,
     "budget": budget,
     "cli": cli,
     "collector-api": collector_api,
