@@ -70,6 +70,7 @@ bench-collector: $(VENV)/.ready ## pages read, spans received and stored, rows q
 	$(BIN)/python -m tests.bench.few_requests
 	$(BIN)/python -m tests.bench.connections
 	$(BIN)/python -m tests.bench.serve_cost
+	$(BIN)/python -m tests.bench.request_pages
 	$(BIN)/python -m tests.bench.scrape_hour
 
 bench-demo: $(VENV)/.ready      ## does the demo name its fault? all faults, twice; 40 minutes

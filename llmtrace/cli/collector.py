@@ -85,6 +85,11 @@ def add_collect(commands: Commands) -> None:
         "--target", action="append", metavar="URL",
         help="address of metrics to scrape, as http://engine:8000/metrics; may be repeated",
     )  # fmt: skip
+    collect.add_argument(
+        "--link", action="append", metavar="NAME=URL",
+        help="link from a request's page to another tool, as "
+        "Jaeger=https://jaeger/trace/{trace_id}; may be repeated",
+    )  # fmt: skip
     # Without a default: the configuration file may name one.
     collect.add_argument("--budget", type=absolute_path, metavar="FILE", help="latency budget")
     for name, words in (
@@ -110,6 +115,7 @@ def _collect(options: argparse.Namespace) -> None:
         ("data",): options.data_dir,
         ("budget",): options.budget,
         ("scrape", "targets"): options.target,
+        ("links",): options.link,
         ("listen", "web"): options.web,
         ("listen", "otlp_http"): options.otlp_http,
         ("listen", "otlp_grpc"): options.otlp_grpc,

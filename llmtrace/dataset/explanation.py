@@ -24,7 +24,7 @@ MIN_PEERS: Final = 20
 _UNUSUAL_RANK: Final = 0.9
 _UNUSUAL_SHARE: Final = 0.05
 _SIZE_FACTOR: Final = 2
-_SAME: Final = ("operation", "model", "route", "stream")
+_SAME: Final = ("operation", "agent", "model", "route", "stream")
 # What is shown of an engine: the signal, its words, and whether it counts up.
 ENGINE_SIGNALS: Final[Mapping[str, tuple[str, bool]]] = {
     "waiting": ("waiting", False),
@@ -136,7 +136,6 @@ def _peers(row: Row, others: Iterable[Row]) -> tuple[list[Row], str]:
         for other in others
         if row.start - HOUR_NS <= other.start < row.start
         and other.outcome == "success"
-        and not other.is_turn
         and all(getattr(other, name) == getattr(row, name) for name in _SAME)
     ]
     alike = "the same model, route and operation"
@@ -218,7 +217,7 @@ def as_lines(explanation: Explanation) -> list[str]:
     row = explanation.row
     named = " ".join(filter(None, (row.operation, row.model, row.route)))
     ttft = "" if row.ttft_s is None else f"  ttft {_ms(row.ttft_s)}"
-    lines = [f"{named}  {row.outcome}  e2e {_ms(row.e2e_s)}{ttft}", _verdict(explanation)]
+    lines = [f"{named}  {row.outcome}  e2e {_ms(row.e2e_s)}{ttft}", verdict(explanation)]
     if explanation.peers:
         lines.append(f"Beside {explanation.peers} of the hour before with {explanation.alike}:")
     stages = [one for one in explanation.compared if one.name not in {"ttft", "e2e"}]
@@ -237,7 +236,8 @@ def as_lines(explanation: Explanation) -> list[str]:
     return lines
 
 
-def _verdict(explanation: Explanation) -> str:
+def verdict(explanation: Explanation) -> str:
+    """Say in a sentence which stage took unusually long, or why that cannot be said."""
     unusual = explanation.unusual
     if unusual is not None:
         return (
@@ -267,13 +267,14 @@ def _engine_lines(engines: Sequence[EngineSeconds]) -> Iterator[str]:
 
 def _signal(one: EngineSeconds) -> str:
     words, counts = ENGINE_SIGNALS[one.signal]
-    text = f"{words} {_value(one.signal, one.highest)}"
+    text = f"{words} {signal_value(one.signal, one.highest)}"
     if counts or one.usual is None:
         return text
-    return f"{text} (usually {_value(one.signal, one.usual)})"
+    return f"{text} (usually {signal_value(one.signal, one.usual)})"
 
 
-def _value(signal: str, value: float) -> str:
+def signal_value(signal: str, value: float) -> str:
+    """Write a sample of one of `ENGINE_SIGNALS`, with its unit."""
     if signal == "kv_usage":
         return f"{value:.0%}"
     return f"{value / 1e6:,.0f} MHz" if signal == "gpu_sm_clock" else f"{value:,.0f}"

@@ -58,6 +58,7 @@ from llmtrace_collector.serve.app import make_app
 from llmtrace_collector.serve.auth import hosts_for
 from llmtrace_collector.serve.how_to_send import Places
 from llmtrace_collector.serve.live_view import Looking
+from llmtrace_collector.serve.pages import Pages
 from llmtrace_collector.signals.profile import builtin_profiles, load_profiles
 from llmtrace_collector.store import read
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore
@@ -363,6 +364,7 @@ def _web(
         registry,
         api.mount(),
         lambda: state.why_not(spool),
+        pages=Pages(api.access, lambda: reloader.config.links).routes(),
         token=reloader.read_token,
         hosts=None if hosts is None else frozenset(hosts),
         quarantined=lambda: spool.quarantine.count,

@@ -41,6 +41,7 @@ from llmtrace_collector.config.fields import (
     variable,
     whole,
 )
+from llmtrace_collector.config.link_templates import LinkTemplate, link
 from llmtrace_collector.config.target_fields import discovery_server, dns_name, pods, target
 from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
@@ -384,6 +385,11 @@ class Config:
     budget: Budgets = setting(
         Budgets((DEFAULT,)), budgets, "latency budgets, or their file: bucket bounds and verdicts"
     )
+    links: tuple[LinkTemplate, ...] = setting(
+        (),
+        each(link),
+        "from a request's page to other tools: `Jaeger=https://jaeger.example/trace/{trace_id}`",
+    )
     listen: Listen = field(default_factory=Listen)
     receive: Receive = field(default_factory=Receive)
     spool: Spooling = field(default_factory=Spooling)
@@ -528,7 +534,7 @@ def as_yaml(config: Config) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Address):
+    if isinstance(value, Address | LinkTemplate):
         return str(value)
     if isinstance(value, Target):
         plain = {"targets": [shown(value.url)], "labels": dict(value.labels)}

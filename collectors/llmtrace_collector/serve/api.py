@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from llmtrace.errors import DataError, LlmtraceError
+from llmtrace.errors import LlmtraceError
 from llmtrace_collector.receive import Intake
 from llmtrace_collector.receive.rejections import RefusedError
 from llmtrace_collector.serve import arrow, query_params
@@ -27,14 +26,10 @@ from llmtrace_collector.serve.events import read_events
 from llmtrace_collector.serve.live_view import Looking
 from llmtrace_collector.serve.query_params import QuestionError
 from llmtrace_collector.serve.routes import ADDRESSES
-from llmtrace_collector.store import Store, StoreError, read
-from llmtrace_collector.store.question import Question, QuestionEndedError
-from llmtrace_collector.store.question import asking as asking_store
-
-logger = logging.getLogger("llmtrace.collector")
+from llmtrace_collector.serve.store_access import PATIENCE_S, StoreAccess, failure
+from llmtrace_collector.store import Store, read
 
 NDJSON: Final = "application/x-ndjson"
-T = TypeVar("T")
 Answer = Callable[[Request], Awaitable[Response]]
 
 _TIME: Final = frozenset({"start", "end"})
@@ -47,11 +42,7 @@ _MAX_SLOW: Final = 1_000
 _MAX_MINUTES: Final = 60 * 24 * 31
 # Rows handed on at a time: large enough that threads cost little, small enough to begin soon.
 _AT_ONCE: Final = 1_000
-_QUERIES: Final = 4
-_PATIENCE_S: Final = 10.0
-# One question, or a piece of a long answer; and how often its asker is looked for.
-_MAX_S: Final = 30.0
-_LOOK_S: Final = 0.5
+_BUSY: Final = 503
 _MAX_BODY: Final = 1 << 20
 
 
@@ -63,6 +54,9 @@ class Api:
         looking: makes the live view.
         intake: has the requests in quarantine; `None` = there are none.
         wall: unix seconds.
+
+    Attributes:
+        access: runs the queries of these addresses, and of the pages.
     """
 
     def __init__(
@@ -77,8 +71,7 @@ class Api:
         self._looking = looking
         self._intake = intake
         self._wall = wall
-        self._room = asyncio.Semaphore(_QUERIES)
-        self._ending: set[asyncio.Future[None]] = set()
+        self.access = StoreAccess(store)
 
     def mount(self) -> Mount:
         """Return its routes, below /api/v1."""
@@ -106,19 +99,9 @@ class Api:
         async def safely(request: Request) -> Response:
             try:
                 response = await answer(request)
-            except QuestionError as error:
-                return _error(400, str(error))
-            except DataError as error:
-                return _error(400, str(error))
-            except TimeoutError:
-                return _error(503, "too many questions at once", {"Retry-After": "5"})
-            except QuestionEndedError as error:
-                return _error(503, str(error), {"Retry-After": "5"})
-            except StoreError as error:
-                logger.warning("a question could not be answered: %s", error)
-                return _error(503, "the store does not answer", {"Retry-After": "5"})
-            except LlmtraceError as error:
-                return _error(500, str(error))
+            except (LlmtraceError, TimeoutError) as error:
+                status, words = failure(error)
+                return _error(status, words, {"Retry-After": "5"} if status == _BUSY else None)
             response.headers["Cache-Control"] = "no-store"
             response.headers["X-Content-Type-Options"] = "nosniff"
             return response
@@ -161,14 +144,14 @@ class Api:
         query_params.known(request.query_params, frozenset({"at"}))
         given = dict(request.query_params)
         at = query_params.moment(given.get("at"), "at", self._wall())
-        return JSONResponse(await self._ask(lambda: read.facts(self._store, at), request))
+        return JSONResponse(await self.access.ask(lambda: read.facts(self._store, at), request))
 
     async def _events(self, request: Request) -> Response:
         given = dict(request.query_params)
         query_params.known(given, _TIME | {"limit"})
         when = query_params.between(given, self._wall())
         limit = query_params.number(given, "limit", _MAX_LISTED, _MAX_LISTED)
-        found = await self._ask(
+        found = await self.access.ask(
             lambda: [*islice(read.events(self._store, when.start_ns, when.end_ns), limit)],
             request,
         )
@@ -179,15 +162,15 @@ class Api:
             return _error(415, "send events as Content-Type: application/json")
         body = bytearray()
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 async for piece in request.stream():
                     body += piece
                     if len(body) > _MAX_BODY:
                         return _error(413, f"more than {_MAX_BODY} bytes of events", close=True)
         except TimeoutError:
-            return _error(408, f"the body took {_PATIENCE_S:g} s", close=True)
+            return _error(408, f"the body took {PATIENCE_S:g} s", close=True)
         events = read_events(bytes(body), round(self._wall() * 1e9))
-        await self._ask(lambda: self._store.insert_events(events))
+        await self.access.ask(lambda: self._store.insert_events(events))
         return JSONResponse({"stored": len(events)}, 201)
 
     async def _stages(self, request: Request) -> Response:
@@ -199,7 +182,7 @@ class Api:
             raise QuestionError(f"step: more than {_MAX_MINUTES} steps; take a larger one")
         filters = query_params.texts(given, _FILTERS)
         of = query_params.some(given, "of", read.MEASURED)
-        found = await self._ask(
+        found = await self.access.ask(
             lambda: read.stage_percentiles(
                 self._store, when.start_ns, when.end_ns, filters, step_s=step, of=of
             ),
@@ -210,7 +193,7 @@ class Api:
     async def _trace(self, request: Request) -> Response:
         wanted = query_params.trace_id(request.path_params["trace_id"])
         query_params.known(request.query_params, frozenset())
-        found = await self._ask(lambda: read.trace(self._store, wanted), request)
+        found = await self.access.ask(lambda: read.trace(self._store, wanted), request)
         if not found["rows"] and not found["spans"]:
             return _error(404, f"no trace {wanted} is stored")
         return JSONResponse(found)
@@ -218,7 +201,7 @@ class Api:
     async def _request(self, request: Request) -> Response:
         name = query_params.identifier(request.path_params["id"])
         query_params.known(request.query_params, frozenset())
-        found = await self._ask(lambda: read.request(self._store, name), request)
+        found = await self.access.ask(lambda: read.request(self._store, name), request)
         if not found:
             return _error(404, f"no request {name} is stored")
         return JSONResponse({"rows": found})
@@ -232,7 +215,7 @@ class Api:
         if by not in read.SLOWEST_BY:
             raise QuestionError(f"by: {by[:64]!r} is not one of {', '.join(read.SLOWEST_BY)}")
         filters = query_params.texts(given, _FILTERS)
-        found = await self._ask(
+        found = await self.access.ask(
             lambda: read.slowest(
                 self._store, when.start_ns, when.end_ns, filters, by=by, limit=limit
             ),
@@ -245,7 +228,7 @@ class Api:
         query_params.known(given, _TIME)
         when = query_params.between(given, self._wall())
         return JSONResponse(
-            await self._ask(
+            await self.access.ask(
                 lambda: read.coverage(self._store, when.start_ns, when.end_ns), request
             )
         )
@@ -269,52 +252,6 @@ class Api:
             return _error(503, error.words, {"Retry-After": "5"})
         return JSONResponse({"replayed": count}, 202)
 
-    async def _ask(self, ask: Callable[[], T], request: Request | None = None) -> T:
-        """Ask the store in a thread, until the answer is there or the client has disconnected.
-
-        Args:
-            ask: returns the answer.
-            request: whose sender may leave; `None` = it is seen to elsewhere.
-
-        Raises:
-            StoreError: it took too long, or the sender has left.
-        """
-        # Only while it runs: a slow client blocks no other query.
-        async with asyncio.timeout(_PATIENCE_S):
-            await self._room.acquire()
-        question = Question(_MAX_S)
-
-        def bounded() -> T:
-            with asking_store(question):
-                return ask()
-
-        running = asyncio.ensure_future(asyncio.to_thread(bounded))
-        running.add_done_callback(self._asked)
-        try:
-            while not running.done():
-                await asyncio.wait({running}, timeout=_LOOK_S)
-                if not running.done() and request is not None and await request.is_disconnected():
-                    raise QuestionEndedError("the sender has left")
-            return running.result()
-        finally:
-            if not running.done():
-                question.end()
-                # Not waited for: this task may be cancelled. It keeps its room until it has ended.
-                ending = asyncio.ensure_future(asyncio.to_thread(self._end, question.name))
-                self._ending.add(ending)
-                ending.add_done_callback(self._ending.discard)
-
-    def _asked(self, running: asyncio.Future[Any]) -> None:
-        self._room.release()
-        if not running.cancelled():
-            running.exception()  # seen, also where no client waits for it any more
-
-    def _end(self, name: str) -> None:
-        try:
-            self._store.end(name)
-        except LlmtraceError as error:
-            logger.debug("a question that was given up goes on: %s", error)
-
     async def _stream(
         self, request: Request, ask: Callable[[], Iterator[Mapping[str, Any]]], what: str
     ) -> Response:
@@ -325,14 +262,14 @@ class Api:
             kind, encode = NDJSON, _ndjson
         pieces = encode(ask())
         # The first piece before the answer begins: an error can still be reported.
-        first = await self._ask(lambda: next(pieces, b""), request)
+        first = await self.access.ask(lambda: next(pieces, b""), request)
         return StreamingResponse(self._pieces(first, pieces), media_type=kind)
 
     async def _pieces(self, first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
         piece = first
         while piece:
             yield piece
-            piece = await self._ask(lambda: next(rest, b""))
+            piece = await self.access.ask(lambda: next(rest, b""))
 
 
 def _is_json(request: Request) -> bool:

@@ -1,6 +1,8 @@
 """Put the web application together: which part answers at which address.
 
 /                  the live page; tells nothing by itself
+/requests/...      the request list, and the page of one request
+/sign-in           the form that browsers show the token by
 /metrics           for Prometheus
 /api/v1/...        the read API (docs/operate/collector.md)
 /healthz, /readyz  for orchestrators that start and watch this process
@@ -11,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
@@ -25,10 +27,11 @@ from starlette.types import ASGIApp
 from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace_collector.metrics.endpoint import MetricsPage
 from llmtrace_collector.receive.auth import Secret
+from llmtrace_collector.serve import sign_in
 from llmtrace_collector.serve.auth import Guard
 
-# Nothing is shown there: orchestrators have no token, and the page asks for one.
-FREE: Final = ("/", "/healthz", "/readyz")
+# Nothing is shown there: orchestrators have no token, and people show it by a form.
+FREE: Final = ("/", "/healthz", "/readyz", sign_in.PATH)
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 _COLOURS: Final = "/* stages */"
@@ -59,6 +62,7 @@ def make_app(
     api: BaseRoute | Mount,
     why_not_ready: Callable[[], str | None],
     *,
+    pages: Sequence[BaseRoute] = (),
     token: Secret = None,
     hosts: frozenset[str] | None = None,
     quarantined: Callable[[], int] = lambda: 0,
@@ -70,6 +74,7 @@ def make_app(
         registry: of all metrics.
         api: the routes of the read API.
         why_not_ready: returns what is missing, in words; `None` = nothing.
+        pages: the routes of the request list and the request page.
         token: readers must show it; `None` = none is needed.
         hosts: names it may be addressed by; `None` = any.
         quarantined: returns how many requests are in quarantine.
@@ -104,6 +109,8 @@ def make_app(
             Route("/metrics", MetricsPage(registry).answer),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
+            Route(sign_in.PATH, sign_in.SignIn(token).answer, methods=["GET", "POST"]),
+            *pages,
             api,
         ],
         exception_handlers={404: _not_found, 405: _not_found},

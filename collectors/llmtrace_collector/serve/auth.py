@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Final
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
 from llmtrace_collector.config.schema import Address
 from llmtrace_collector.receive.auth import Secret, check_token
 from llmtrace_collector.receive.rejections import RefusedError
+from llmtrace_collector.serve import sign_in
 
+_READING: Final = frozenset({"GET", "HEAD"})
 _NOT_CALLED_SO: Final = (
     "this collector is not called so; add the name to access.hosts of its configuration"
 )
@@ -25,6 +28,9 @@ _NOT_CALLED_SO: Final = (
 
 class Guard:
     """Lets requests through to an application, or answers 401 or 421.
+
+    A browser may show the token by its form (`sign_in`) and read from then on; without, it is sent
+    to that form.
 
     Args:
         app: what is guarded.
@@ -49,23 +55,38 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on if its token and host are right, else answer it."""
         if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            refusal = self._refusal(headers, scope["path"])
+            refusal = self._refusal(scope)
             if refusal is not None:
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _refusal(self, headers: Headers, path: str) -> JSONResponse | None:
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers, path = Headers(scope=scope), scope["path"]
         if self._hosts is not None and host_of(headers.get("host", "")) not in self._hosts:
             return JSONResponse({"error": _NOT_CALLED_SO}, 421)
-        if path not in self._free:
-            try:
-                check_token(headers.get("authorization"), self._token)
-            except RefusedError as error:
-                challenge = {"WWW-Authenticate": 'Bearer realm="llmtrace"'}
-                return JSONResponse({"error": error.words}, 401, headers=challenge)
+        if path in self._free:
+            return None
+        try:
+            check_token(headers.get("authorization"), self._token)
+        except RefusedError as error:
+            reads = scope["method"] in _READING
+            if reads and sign_in.is_signed_in(headers.get("cookie"), self._token):
+                return None
+            if reads and "text/html" in headers.get("accept", ""):
+                return _to_sign_in(scope)
+            challenge = {"WWW-Authenticate": 'Bearer realm="llmtrace"'}
+            return JSONResponse({"error": error.words}, 401, headers=challenge)
         return None
+
+
+def _to_sign_in(scope: Scope) -> Response:
+    """Send a browser to the form, and from there to where it was; also below a proxy's folder."""
+    path = scope.get("raw_path") or scope["path"].encode()
+    query = scope.get("query_string", b"")
+    following = quote((path.lstrip(b"/") + (b"?" + query if query else b"")).decode("latin-1"))
+    up = "../" * (path.count(b"/") - 1)
+    return RedirectResponse(f"{up or './'}{sign_in.PATH[1:]}?next={following}", 303)
 
 
 def hosts_for(address: Address, more: Collection[str]) -> Collection[str] | None:

@@ -14,7 +14,7 @@ from llmtrace.errors import DataError
 _NS: Final = 1_000_000_000
 _AGO: Final = re.compile(r"-([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_MAX_S: Final = 400 * 86_400
+MAX_S: Final = 400 * 86_400
 _HOUR_NS: Final = 3600 * _NS
 _MAX_TEXT: Final = 256
 _MAX_ID: Final = 512  # as the store keeps them
@@ -58,7 +58,7 @@ def between(given: Mapping[str, str], now_s: float | None = None) -> Between:
     start = _moment(given["start"], "start", now) if "start" in given else end - _HOUR_NS
     if start >= end:
         raise QuestionError("start is not before end")
-    if end - start > _MAX_S * _NS:
+    if end - start > MAX_S * _NS:
         raise QuestionError("more than 400 days between start and end")
     return Between(start, end)
 
@@ -88,7 +88,7 @@ def cursor(text: str | None) -> tuple[int, str, str] | None:
 def _moment(text: str, name: str, now_s: float) -> int:
     if match := _AGO.fullmatch(text):
         seconds = float(match[1]) * _UNITS[match[2]]
-        if seconds < _MAX_S:
+        if seconds < MAX_S:
             return round((now_s - seconds) * _NS)
     try:
         seconds = float(text)

@@ -58,10 +58,10 @@ def rows(
         limit: so many at most; `None` = all.
         after: those behind this one only.
     """
-    where, given = _where(filters)
+    where, given = where_of(filters)
     columns, known_ns = _COLUMNS, 0
     if (limit is None or limit > _PAGE) and (known_ns := _written(store)):
-        selection = f"{_BETWEEN}{where}"
+        selection = f"{BETWEEN}{where}"
         columns = _selected(store, selection, _between(start_ns, end_ns, given))
     left = limit
     while left is None or left > 0:
@@ -78,7 +78,7 @@ def rows(
         parameters["since"] = begin
         words += " AND start >= fromUnixTimestamp64Nano({since:Int64})"
         order = f"ORDER BY start, trace_id, span_id LIMIT {ask}"
-        page = _rows(store, f"{words}{where} {order}", parameters, columns, known_ns)
+        page = flat_rows(store, f"{words}{where} {order}", parameters, columns, known_ns)
         yield from page
         if len(page) < ask:
             return
@@ -141,7 +141,7 @@ def changed(store: Readable, since: int, until: int) -> Iterator[dict[str, Any]]
         " WHERE version_ns > {since:UInt64} AND version_ns <= {until:UInt64} AND rows > 0",
         given,
     )
-    yield from _rows(
+    yield from flat_rows(
         store,
         "start >= fromUnixTimestamp64Nano({began:Int64})"
         " AND version_ns > {since:UInt64} AND version_ns <= {until:UInt64} ORDER BY version_ns",
@@ -168,20 +168,20 @@ def slowest(
         by: one of `SLOWEST_BY`.
         limit: so many at most.
     """
-    where, given = _where(filters)
+    where, given = where_of(filters)
     column = _column(by)
     # Which they are is found by few columns; all of them are read for those alone.
     chosen = store.query(
-        f"SELECT trace_id, span_id FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}{where}"
+        f"SELECT trace_id, span_id FROM requests FINAL WHERE {BETWEEN} AND {_REQUESTS}{where}"
         f" AND {column} IS NOT NULL ORDER BY {column} DESC LIMIT {int(limit)}",
         _between(start_ns, end_ns, given),
     )
     if not chosen:
         return []
     traces, spans = zip(*chosen, strict=True)
-    found = _rows(
+    found = flat_rows(
         store,
-        f"{_BETWEEN} AND trace_id IN {{traces:Array(String)}}"
+        f"{BETWEEN} AND trace_id IN {{traces:Array(String)}}"
         " AND span_id IN {spans:Array(String)}",
         _between(start_ns, end_ns, {"traces": [*traces], "spans": [*spans]}),
     )
@@ -192,7 +192,7 @@ def slowest(
 
 def request(store: Readable, name: str) -> list[dict[str, Any]]:
     """Return the rows that have this request, response or trace id, by time."""
-    return _rows(
+    return flat_rows(
         store,
         "(trace_id = {name:String} OR request_id = {name:String} OR response_id = {name:String})"
         f" ORDER BY start, span_id LIMIT {_MAX_ROWS}",
@@ -224,7 +224,7 @@ def trace(store: Readable, trace_id: str) -> dict[str, Any]:
         span["duration_s"] = int(span["duration_s"]) / _NS
     return {
         "trace_id": trace_id,
-        "rows": _rows(
+        "rows": flat_rows(
             store, f"trace_id = {{trace:String}} ORDER BY start, span_id LIMIT {_MAX_ROWS}", given
         ),
         "spans": listed,
@@ -254,9 +254,9 @@ def stage_percentiles(
         For each step in which a request began: `t` (unix seconds), `requests` by outcome, and by
         stage or metric how many tell it (`known`), `p50_s`, `p95_s` and `p99_s`.
     """
-    where, given = _where(filters)
+    where, given = where_of(filters)
     step = f"intDiv(toUnixTimestamp64Nano(start), {int(step_s) * _NS}) AS step"
-    found = f"FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}{where}"
+    found = f"FROM requests FINAL WHERE {BETWEEN} AND {_REQUESTS}{where}"
     between = _between(start_ns, end_ns, given)
     # Beside the percentiles, counting outcomes would cost as much as all of these.
     outcomes: dict[int, dict[str, int]] = {}
@@ -314,7 +314,7 @@ def coverage(store: Readable, start_ns: int, end_ns: int) -> dict[str, Any]:
     [row] = store.query(
         "SELECT count(), sumMap(arrayMap(x -> toString(x), reported_by),"
         " arrayMap(x -> toUInt64(1), reported_by)), countIf(notEmpty(inconsistent)), " + sources +
-        f" FROM requests FINAL WHERE {_BETWEEN} AND {_REQUESTS}",
+        f" FROM requests FINAL WHERE {BETWEEN} AND {_REQUESTS}",
         _between(start_ns, end_ns, {}),
     )  # fmt: skip
     kinds, counts = row[1]
@@ -399,7 +399,7 @@ def facts(store: Readable, at_ns: int) -> dict[str, dict[str, Any]]:
 
 # --- a stored row in the words of `Row.as_dict` -------------------------------------------------
 
-_BETWEEN: Final = (
+BETWEEN: Final = (
     "start >= fromUnixTimestamp64Nano({since:Int64})"
     " AND start < fromUnixTimestamp64Nano({until:Int64})"
 )
@@ -410,7 +410,8 @@ def _between(start_ns: int, end_ns: int, more: Mapping[str, object]) -> dict[str
     return {**more, "since": start_ns, "until": end_ns}
 
 
-def _where(filters: Filters | None) -> tuple[str, dict[str, object]]:
+def where_of(filters: Filters | None) -> tuple[str, dict[str, object]]:
+    """Return the SQL condition of filters, to follow another one, and its parameters."""
     words, given = "", {}
     for name, value in (filters or {}).items():
         if name not in FILTERS:
@@ -498,7 +499,7 @@ _COUNTING: Final = {
 }
 
 
-def _rows(
+def flat_rows(
     store: Readable,
     where: str,
     parameters: Mapping[str, object],
@@ -512,11 +513,12 @@ def _rows(
         parameters,
     )
     if columns is not _COLUMNS and any(int(row[3]) > known_ns for row in found):
-        return _rows(store, where, parameters)  # they may say what none said before
-    return [_flat(row, columns) for row in found]
+        return flat_rows(store, where, parameters)  # they may say what none said before
+    return [flat_row(row, columns) for row in found]
 
 
-def _flat(row: Sequence[Any], columns: Sequence[str]) -> dict[str, Any]:
+def flat_row(row: Sequence[Any], columns: Sequence[str]) -> dict[str, Any]:
+    """Return a row in the words of `Row.as_dict`: start, two ids and the version, then columns."""
     flat: dict[str, Any] = {"start": int(row[0]), "trace_id": row[1], "span_id": row[2]}
     for name, value in zip(columns, row[4:], strict=True):
         if value is None or value in ("", []):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from llmtrace_collector.serve import api
+from llmtrace_collector.serve import store_access
 from llmtrace_collector.serve.api import Api
 from llmtrace_collector.store import SignalSample, open_store, read
 from llmtrace_collector.store.question import Question, QuestionEndedError, asking
@@ -138,10 +138,10 @@ def test_a_question_whose_asker_left_makes_room_for_others(path):
             await mounted(scope, receive, send)
 
         began = time.monotonic()
-        await asyncio.gather(*(ask() for _ in range(api._QUERIES)))
+        await asyncio.gather(*(ask() for _ in range(store_access.QUERIES)))
         return time.monotonic() - began
 
     took = asyncio.run(run())
-    assert slow.asked == api._QUERIES
+    assert slow.asked == store_access.QUERIES
     assert slow.ended.is_set()
     assert took < 2.5

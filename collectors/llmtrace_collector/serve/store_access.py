@@ -1,0 +1,105 @@
+"""Run queries of the store for web requests: a few at a time, for a bounded time each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+
+from llmtrace.errors import DataError, LlmtraceError
+from llmtrace_collector.store import Store, StoreError
+from llmtrace_collector.store.question import Question, QuestionEndedError
+from llmtrace_collector.store.question import asking as asking_store
+
+logger = logging.getLogger("llmtrace.collector")
+
+T = TypeVar("T")
+
+QUERIES: Final = 4
+PATIENCE_S: Final = 10.0
+# One question, or a piece of a long answer; and how often its client is looked for.
+_MAX_S: Final = 30.0
+_LOOK_S: Final = 0.5
+
+
+class StoreAccess:
+    """Queries of one store. So many run at a time; one that waits too long raises `TimeoutError`.
+
+    Args:
+        store: that is read.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._room = asyncio.Semaphore(QUERIES)
+        self._ending: set[asyncio.Future[None]] = set()
+
+    async def ask(self, ask: Callable[[], T], request: Request | None = None) -> T:
+        """Ask the store in a thread, until the answer is there or the client has disconnected.
+
+        Args:
+            ask: returns the answer.
+            request: whose sender may leave; `None` = it is seen to elsewhere.
+
+        Raises:
+            StoreError: it took too long, or the sender has left.
+            TimeoutError: too many questions are under way.
+        """
+        # Only while it runs: a slow client blocks no other query.
+        async with asyncio.timeout(PATIENCE_S):
+            await self._room.acquire()
+        question = Question(_MAX_S)
+
+        def bounded() -> T:
+            with asking_store(question):
+                return ask()
+
+        running = asyncio.ensure_future(asyncio.to_thread(bounded))
+        running.add_done_callback(self._asked)
+        try:
+            while not running.done():
+                await asyncio.wait({running}, timeout=_LOOK_S)
+                if not running.done() and request is not None and await request.is_disconnected():
+                    raise QuestionEndedError("the sender has left")
+            return running.result()
+        finally:
+            if not running.done():
+                question.end()
+                # Not waited for: this task may be cancelled. It keeps its room until it has ended.
+                ending = asyncio.ensure_future(asyncio.to_thread(self._end, question.name))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+
+    def _asked(self, running: asyncio.Future[Any]) -> None:
+        self._room.release()
+        if not running.cancelled():
+            running.exception()  # seen, also where no client waits for it any more
+
+    def _end(self, name: str) -> None:
+        try:
+            self.store.end(name)
+        except LlmtraceError as error:
+            logger.debug("a question that was given up goes on: %s", error)
+
+
+def failure(error: Exception) -> tuple[int, str]:
+    """Return the status and the words with which a question is answered that failed.
+
+    Raises:
+        Exception: the error itself, if it is none that a question has.
+    """
+    if isinstance(error, DataError):
+        return 400, str(error)
+    if isinstance(error, TimeoutError):
+        return 503, "too many questions at once"
+    if isinstance(error, QuestionEndedError):
+        return 503, str(error)
+    if isinstance(error, StoreError):
+        logger.warning("a question could not be answered: %s", error)
+        return 503, "the store does not answer"
+    if isinstance(error, LlmtraceError):
+        return 500, str(error)
+    raise error

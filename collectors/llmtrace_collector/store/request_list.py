@@ -1,0 +1,235 @@
+"""Read what the request list and the request page show: a page of requests, and one's peers.
+
+Sorting, filters and limits are the store's own, so that a page of a million requests costs little
+more than one of a thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from llmtrace.core.row import TURN
+from llmtrace.core.stages import STAGES
+from llmtrace_collector.store import read
+from llmtrace_collector.store.protocol import Readable
+
+_NS: Final = 1_000_000_000
+# Every version of a row is older than this one.
+_ANY_VERSION: Final = 1 << 64
+_STAGES: Final = (*STAGES, "unattributed")
+SORTS: Final = ("start", *read.SLOWEST_BY)
+KINDS: Final[Mapping[str, str]] = {
+    "requests": f" AND operation != '{TURN}'", "turns": f" AND operation = '{TURN}'", "all": "",
+}  # fmt: skip
+# What a person can filter by on the page; the address takes all of `read.FILTERS`.
+CHOSEN_BY: Final = ("service", "model", "route", "tenant", "outcome", "replica")
+_MAX_CHOICES: Final = 100
+# Where nothing is filtered, the last requests are among those of the last minutes.
+_FIRST_LOOK_NS: Final = 60 * _NS
+# Some of those found are replaced by a later version, rarely many.
+_SPARE: Final = 10
+# A page of the list reads these alone; there are some hundred columns.
+_SHOWN: Final = (
+    "service", "operation", "agent", "model", "route", "tenant", "outcome", "error_type",
+    "e2e_ns", "ttft_ns", "tpot_s",
+    *(f"{stage}_ns" for stage in _STAGES),
+)  # fmt: skip
+# What `llmtrace.dataset.explanation` compares.
+_COMPARED: Final = (
+    "service", "operation", "agent", "model", "route", "outcome", "stream", "prompt_tokens",
+    "output_tokens", "e2e_ns", "ttft_ns", *(f"{stage}_ns" for stage in _STAGES),
+)  # fmt: skip
+
+Place = tuple[int, int, str, str]  # the value that is sorted by, start (unix ns), trace, span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """Which requests are listed, and in which order.
+
+    Attributes:
+        start_ns: unix nanoseconds.
+        end_ns: unix nanoseconds; not in it.
+        filters: by the names in `read.FILTERS`.
+        kind: one of `KINDS`.
+        slower_than_s: only those that took longer.
+        sort: one of `SORTS`; the newest or the longest come first. Of a stage or a metric those
+            that know it are listed.
+        limit: so many at most.
+        after: those behind this one only.
+        name: the request, response or trace id they have; time does not matter then.
+    """
+
+    start_ns: int
+    end_ns: int
+    filters: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "requests"
+    slower_than_s: float | None = None
+    sort: str = "start"
+    limit: int = 50
+    after: Place | None = None
+    name: str | None = None
+
+
+def listed(store: Readable, query: ListQuery) -> tuple[list[dict[str, Any]], Place | None]:
+    """Return a page of requests in the words of `Row.as_dict`, and where the next page begins.
+
+    Args:
+        store: of them.
+        query: which of them.
+
+    Returns:
+        The rows, and the place of the last of them; `None` = there are no more.
+    """
+    where, given = _conditions(query)
+    wanted = query.limit + 1
+    for since, most in _looks(query, wanted):
+        tops = _tops(store, query, where, given | {"since": since}, most)
+        found = _current(store, query, where, given | {"since": since}, tops)
+        if len(found) >= wanted or (len(tops) < most and since == query.start_ns):
+            break
+    shown = found[: query.limit]
+    more = len(found) > query.limit
+    return [row for _, row in shown], shown[-1][0] if more else None
+
+
+def _tops(
+    store: Readable, query: ListQuery, where: str, given: Mapping[str, object], most: int
+) -> set[tuple[int, int]]:
+    """Return the first values of an order, with the start of each.
+
+    Two numbers a request: to read the ids of all, too, or to leave out the versions of rows that a
+    later one has replaced, would cost several times as much.
+    """
+    value = _value(query.sort)
+    if query.after is not None:
+        given = {**given, "at_value": query.after[0], "at_start": query.after[1]}
+        where += (
+            f" AND ({value}, start) <= ({{at_value:Int64}},"
+            " fromUnixTimestamp64Nano({at_start:Int64}))"
+        )
+    found = store.query(
+        f"SELECT {value} AS top, toUnixTimestamp64Nano(start) FROM requests WHERE {where}"
+        f" ORDER BY top DESC, start DESC LIMIT {most:d} WITH TIES",
+        given,
+    )
+    return {(int(top), int(start)) for top, start in found}
+
+
+def _current(
+    store: Readable,
+    query: ListQuery,
+    where: str,
+    given: Mapping[str, object],
+    tops: set[tuple[int, int]],
+) -> list[tuple[Place, dict[str, Any]]]:
+    """Return the rows that have these values, by the last version of each, in their order."""
+    if not tops:
+        return []
+    last: dict[tuple[str, str], Any] = {}
+    for row in store.query(
+        "SELECT toUnixTimestamp64Nano(start), trace_id, span_id, version_ns,"
+        f" {', '.join(_SHOWN)}, {_value(query.sort)}, {where} AS listed FROM requests"
+        " PREWHERE start IN arrayMap(ns -> fromUnixTimestamp64Nano(ns), {starts:Array(Int64)})",
+        {**given, "starts": sorted({start for _, start in tops})},
+    ):
+        known = last.get((row[1], row[2]))
+        if known is None or int(row[3]) > int(known[3]):
+            last[row[1], row[2]] = row
+    found = [
+        ((int(row[-2]), int(row[0]), str(row[1]), str(row[2])), read.flat_row(row[:-2], _SHOWN))
+        for row in last.values()
+        if int(row[-1]) and (int(row[-2]), int(row[0])) in tops
+    ]
+    found.sort(key=lambda one: one[0], reverse=True)
+    after = query.after
+    return found if after is None else [one for one in found if one[0] < after]
+
+
+def counted(store: Readable, query: ListQuery) -> int:
+    """Return how many requests are on all pages of a query, at most.
+
+    A row that was written again counts twice until the store has merged it, so that counting costs
+    a tenth of what finding those would.
+    """
+    where, given = _conditions(query)
+    [(count,)] = store.query(f"SELECT count() FROM requests WHERE {where}", given)
+    return int(count)
+
+
+def choices(store: Readable, start_ns: int, end_ns: int) -> dict[str, list[str]]:
+    """Return the values that requests of a stretch of time have, by what is filtered by."""
+    columns = ", ".join(f"groupUniqArray({_MAX_CHOICES})({name})" for name in CHOSEN_BY)
+    [found] = store.query(
+        f"SELECT {columns} FROM requests WHERE {read.BETWEEN}",
+        {"since": start_ns, "until": end_ns},
+    )
+    return {
+        name: sorted(value for value in values if value)
+        for name, values in zip(CHOSEN_BY, found, strict=True)
+    }
+
+
+def peers(
+    store: Readable, start_ns: int, end_ns: int, filters: Mapping[str, str], limit: int
+) -> list[dict[str, Any]]:
+    """Return the last requests of a stretch of time, with what an explanation compares.
+
+    Args:
+        store: of them.
+        start_ns: unix nanoseconds.
+        end_ns: unix nanoseconds; not in it.
+        filters: by the names in `read.FILTERS`.
+        limit: so many at most.
+    """
+    where, given = read.where_of(filters)
+    return read.flat_rows(
+        store,
+        f"{read.BETWEEN}{where} AND outcome = 'success' ORDER BY start DESC LIMIT {limit:d}",
+        {**given, "since": start_ns, "until": end_ns},
+        _COMPARED,
+        _ANY_VERSION,
+    )
+
+
+def _conditions(query: ListQuery) -> tuple[str, dict[str, object]]:
+    given: dict[str, object] = {}
+    if query.name is not None:
+        given = {"name": query.name, "since": query.start_ns}
+        return (
+            "(trace_id = {name:String} OR request_id = {name:String}"
+            " OR response_id = {name:String})" + _known(query.sort), given,
+        )  # fmt: skip
+    where, filters = read.where_of(query.filters)
+    given = {**filters, "since": query.start_ns, "until": query.end_ns}
+    words = f"{read.BETWEEN}{KINDS[query.kind]}{where}"
+    if query.slower_than_s is not None:
+        given["slower"] = round(query.slower_than_s * _NS)
+        words += " AND e2e_ns > {slower:Int64}"
+    return words + _known(query.sort), given
+
+
+def _known(sort: str) -> str:
+    return "" if sort == "start" else f" AND {_value(sort)} IS NOT NULL"
+
+
+def _value(sort: str) -> str:
+    if sort == "start":
+        return "toUnixTimestamp64Nano(start)"
+    return "toInt64(tpot_s * 1e9)" if sort == "tpot" else f"{sort}_ns"
+
+
+def _looks(query: ListQuery, wanted: int) -> Iterator[tuple[int, int]]:
+    """Yield since when is looked, and for how many: ever earlier, and ever more, until it is all.
+
+    The newest requests are among those of the last minute, where there are as many.
+    """
+    end = query.end_ns if query.after is None else min(query.end_ns, query.after[1] + 1)
+    if query.sort == "start" and query.name is None and end - _FIRST_LOOK_NS > query.start_ns:
+        yield end - _FIRST_LOOK_NS, wanted
+    most = wanted + _SPARE
+    while True:
+        yield query.start_ns, most
+        most *= 4
