@@ -62,8 +62,8 @@ class Instrumented:
 def instrument(client_or_module: Any) -> Instrumented:
     """Record every request to a model that a client makes, or all clients of a module make.
 
-    Of an HTTP library (`httpx`, `httpx2`, `aiohttp`) these are the `POST` requests to paths that model
-    servers have, unless a client above records them already; and the requests of decorated
+    Of an HTTP library (`httpx`, `httpx2`, `aiohttp`) these are the `POST` requests to paths that
+    model servers have, unless a client above records them already; and the requests of decorated
     functions are timed phase by phase. Of aiohttp's module, those of sessions made from then on.
 
     Args:
