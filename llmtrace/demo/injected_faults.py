@@ -18,6 +18,7 @@ from llmtrace.simulator.engine.incidents import INCIDENTS, healthy, incident
 NONE: Final = "none"
 DEFAULT: Final = "gpu_throttle"
 _SEVERITIES: Final = (1.0, 3.0)
+_LONGER_PROMPT: Final = 2 * MAX_PROMPT  # characters
 _Jobs = Callable[[Iterator[Job], float], Iterator[Job]]
 
 
@@ -72,7 +73,7 @@ def _slow_renderer(jobs: Iterator[Job], severity: float) -> Iterator[Job]:
 def _long_prompts(jobs: Iterator[Job], severity: float) -> Iterator[Job]:
     for number, job in enumerate(jobs):
         every = 5 - round(severity)
-        yield lengthened(job, MAX_PROMPT) if number % every == 0 else job
+        yield lengthened(job, _LONGER_PROMPT) if number % every == 0 else job
 
 
 _USERS: Final[Mapping[str, tuple[str, _Jobs]]] = {

@@ -35,11 +35,11 @@ _ASKS: Final = {
 }
 # Share of the requests, shortest and longest prompt in characters, most output tokens.
 _MIX: Final = {
-    "question": (0.62, 150, 500, (30, 50, 80)),
-    "conversation": (0.28, 1_500, 5_000, (40, 60, 100)),
-    "document": (0.10, 8_000, 16_000, (60, 100, 140)),
+    "question": (0.50, 150, 500, (30, 50, 80)),
+    "conversation": (0.30, 3_000, 6_000, (40, 60, 100)),
+    "document": (0.20, 6_000, 8_000, (60, 100, 140)),
 }
-MAX_PROMPT: Final = 16_000
+MAX_PROMPT: Final = 8_000
 _SLOW_RENDER_S: Final = 0.012
 _DECK: Final = 50
 

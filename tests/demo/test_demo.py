@@ -513,7 +513,7 @@ def test_the_work_is_the_same_all_along():
     """What goes wrong half-way is not that there are more documents by chance."""
     routes = [job.route for job in itertools.islice(jobs(), 350)]
 
-    assert [routes[:200].count("document"), routes[200:].count("document")] == [20, 15]
+    assert [routes[:200].count("document"), routes[200:].count("document")] == [40, 30]
 
 
 @pytest.mark.parametrize("longest", [MAX_PROMPT, 3_200])

@@ -30,3 +30,13 @@ def test_the_fault_is_found_and_named_first(folder):
     assert case.after is None
     assert abs(result.after.window.start - truth["began"]) <= 15.0
     assert [one.id for one in result.causes if one.status in NAMED][:1] == [truth["fault"]]
+
+
+@pytest.mark.parametrize("folder", SAVED, ids=lambda path: path.name)
+def test_no_other_cause_is_confirmed(folder):
+    """What a fault does to the rest (retries leave an engine with less to do) is no second one."""
+    result = triage(read_case(folder), Settings(bootstrap=0))
+    truth = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
+
+    confirmed = {one.id for one in result.causes if one.status == "confirmed"}
+    assert confirmed <= {truth["fault"]}

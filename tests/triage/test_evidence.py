@@ -8,6 +8,7 @@ import pytest
 from llmtrace.dataset.case import Facts, no_signals, signals_from
 from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.causes import RULES, causes
+from llmtrace.triage.evidence.changes import shift
 from llmtrace.triage.evidence.evidence import gather
 from llmtrace.triage.evidence.signals import gauges, rates
 
@@ -204,3 +205,15 @@ def test_a_million_rows_are_thinned_alike():
     assert len(some) == 40_000
     assert np.array_equal(some, e.after.some(e.after.number("ttft_s")))
     assert e.row("ttft_s").before_p95 == pytest.approx(np.percentile(some, 95), rel=0.05)
+
+
+def test_two_noisy_blocks_prove_no_rise():
+    """What few requests say of their own spread is worth little."""
+    r = np.random.default_rng(3)
+    rose = 0
+    for _ in range(2000):
+        before, after = r.exponential(1.0, 28), r.exponential(1.0, 28)
+        found = shift(before, np.arange(28.0), after, np.arange(28.0))
+        rose += found.z >= 3.5 or found.mean_z >= 3.5
+
+    assert rose <= 10

@@ -34,6 +34,7 @@ def test_points_are_those_of_the_table():
     [
         ([required(True, ""), proof(True, "")], "confirmed"),
         ([required(True, ""), support(True, "")], "likely"),
+        ([required(True, ""), *(support(True, f"{n}") for n in range(5))], "likely"),
         ([required(True, "")], "possible"),
         ([support(True, "")], "possible"),
         ([required(True, ""), against(True, "")], "unknown"),

@@ -83,7 +83,7 @@ def _queue_saturation(config: ServerConfig, severity: float) -> ServerConfig:
 def _kv_exhaustion(config: ServerConfig, severity: float) -> ServerConfig:
     engine = config.engine
     # The longest prompt has to fit: to refuse it would be another incident.
-    held = engine.blocks(round(_between(severity, 9000, 6500, 4500)))
+    held = engine.blocks(round(_between(severity, 6000, 3600, 2300)))
     longest = min(engine.max_model_len, held)
     return replace(config, engine=replace(engine, kv_capacity_tokens=held, max_model_len=longest))
 

@@ -22,6 +22,7 @@ _PHASES = {
     "send": "sending",
 }
 _MOSTLY = 0.6
+_HALF = 0.5
 _SURE = 3.5  # standard errors
 _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
 
@@ -65,9 +66,9 @@ def network_path(e: Evidence) -> Finding:
         required(None if path is None else path.rose(floor) or path.grew(floor),
                  say.durations("network without one's own pool", path),
                  "the network's phases (HTTP client hooks)"),
-        proof(bool(longer) if known else None,
+        proof(bool(longer) and e.carried("network") >= _HALF if known else None,
               "; ".join(say.durations(name, one) for name, one in longer.items())),
-        support(e.carried("network") >= 0.5,
+        support(e.carried("network") >= _HALF,
                 f"network is {say.percent(e.carried('network'))} of the time added"),
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
@@ -101,6 +102,7 @@ def gateway_overhead(e: Evidence) -> Finding:
     """
     own = e.row("gateway_once_s")
     whole = e.row("gateway_s")
+    part = e.part_of_metric("gateway_s")
     retried = e.share("retried", _retried)
     local = e.local("gateway", "gateway_s")
     limited = _limited(e)
@@ -118,14 +120,17 @@ def gateway_overhead(e: Evidence) -> Finding:
         ]  # fmt: skip
     lines = [
         *seen,
-        proof(None if own is None or whole is None else
+        # A busy machine makes all that runs on it slower: what is proved is most of what was added.
+        proof(None if own is None or whole is None else e.carried("gateway") >= _HALF and
               own.after_mean - own.before_mean >= 0.6 * (whole.after_mean - whole.before_mean),
               f"it is the gateway's own time; more than one attempt: {retried}"),
-        support(e.carried("gateway") >= 0.5,
+        support(e.carried("gateway") >= _HALF,
                 f"the gateway is {say.percent(e.carried('gateway'))} of the time added"),
         support(_engine_flat(e), "queue and prefill did not move"),
         support(None if local is None else True, f"only {local}"),
         against(retried.rose(0.03) and bool(limited), f"more than one attempt: {retried}"),
+        against(None if part is None or by_exclusion else part < 0.25,
+                f"the gateway is only {say.percent(max(part or 0, 0))} of what was added"),
     ]  # fmt: skip
     action = "Add capacity to the gateway or roll back its last change; then profile it."
     return judge("gateway_overhead", lines, action)
@@ -214,7 +219,9 @@ def proxy_buffering(e: Evidence) -> Finding:
         faster = per_token.fell(0.0, 0.15) or per_token.sank(0.2)
     bursty = None if bursts is None else bursts.grew(0.03, 0.3)
     fewer = None if chunks is None else chunks.sank(0.1)
-    reported = [one for one in (faster, bursty, fewer) if one is not None]
+    # An engine with less to do is faster too: what was gathered arrives in fewer pieces, or at once.
+    marks = [one for one in (bursty, fewer) if one is not None] or [faster]
+    reported = [one for one in marks if one is not None]
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
     said = []
@@ -359,7 +366,9 @@ def midstream_errors(e: Evidence) -> Finding:
 
 def _waits_on_the_way(e: Evidence) -> bool | None:
     """Return whether time is added where a proxy adds it: not in the client's own pool."""
-    held = e.gate("first_chunk", "unattributed", "gateway")
+    held = e.gate("first_chunk", "unattributed")
+    if not held and e.row("gateway_s") is not None:  # what was sent again waited, but not there
+        held = bool(e.gate("gateway")) and bool(e.up("gateway_once_s"))
     path = e.row("network_path_s")
     sent = e.gate("network") and (path is None or path.rose(e.floor("network_s")))
     return True if sent else held if held is not None else sent

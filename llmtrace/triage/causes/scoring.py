@@ -96,7 +96,7 @@ def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
             points.append(Point(line.text, counts))
     return Finding(
         id=cause,
-        status=_status(score, failed=failed, unknown=open_ and not proved),
+        status=_status(score, failed=failed, unknown=open_ and not proved, proved=proved),
         score=score,
         evidence=tuple(p for p in points if p.points >= 0),
         against=tuple(p for p in points if p.points < 0),
@@ -126,7 +126,8 @@ def with_points(finding: Finding, extra: Iterable[Point]) -> Finding:
     score = finding.score + sum(point.points for point in extra)
     status: Status = finding.status
     if status in ("confirmed", "likely", "possible") or score <= RULED_OUT:
-        status = _status(score, failed=False, unknown=False)
+        proved = any(point.points >= WEIGHTS["proof"][0] for point in finding.evidence)
+        status = _status(score, failed=False, unknown=False, proved=proved)
     return Finding(
         id=finding.id,
         status=status,
@@ -139,12 +140,12 @@ def with_points(finding: Finding, extra: Iterable[Point]) -> Finding:
     )
 
 
-def _status(score: int, *, failed: bool, unknown: bool) -> Status:
+def _status(score: int, *, failed: bool, unknown: bool, proved: bool) -> Status:
     if failed or score <= RULED_OUT:
         return "ruled_out"
     if unknown:
         return "unknown"
-    if score >= CONFIRMED:
+    if score >= CONFIRMED and proved:  # lines that only fit, however many, prove nothing
         return "confirmed"
     if score >= LIKELY:
         return "likely"

@@ -61,7 +61,11 @@ def _alike(one: Incident, sides: tuple[Columns, Columns], windows: tuple[Window,
 
 
 def _would_show(one: Incident, found: Compared) -> bool:
-    """Return whether a rise as large as this one would have been seen."""
-    if found.visible is None or not one.usual or not one.level:
+    """Return whether a rise as large as this one would have been seen, or is none that matters."""
+    if not one.usual or not one.level:
+        return False
+    if one.level / one.usual - 1 < _LEAST:
+        return True
+    if found.visible is None:
         return False
     return found.visible <= one.level / one.usual - 1

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from llmtrace.stats.significance import more_than
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -20,10 +23,14 @@ MIN_COUNT: Final = 8  # values a side; fewer say nothing of a distribution
 TAIL: Final = 0.05
 _MAX_BLOCKS: Final = 24
 _PER_BLOCK: Final = 12
+_FEW_BLOCKS: Final = 6  # of fewer requests each, where there are not many
+_LEAST_BLOCK: Final = 4
 _MAD_TO_SIGMA: Final = 1.4826
 _MEDIAN_ERROR: Final = 1.2533  # a median is this much less sure than a mean
 _SURE: Final = 3.5  # dozens of quantities are looked at: three sigmas happen on quiet days
 _RELATIVE: Final = 0.1
+_SMALLEST: Final = 1e-300
+_CLOSE: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class Shift:
     Attributes:
         z: change of the median, in standard errors from the unrest between blocks of time.
         over: share of the values after that lie above the p95 before; 0.05 = as ever.
-        over_z: how far `over` is from 0.05, in standard errors, clustering counted in.
+        over_z: how far `over` is above 0.05, clustering counted in, as the z of an exact test.
         mean_z: change of the mean, in standard errors from the unrest between blocks of time.
     """
 
@@ -113,7 +120,9 @@ def shift(
     blocks_b, blocks_a = _blocks(before, before_t), _blocks(after, after_t)
     medians = np.array([np.median(block) for block in blocks_b])
     spread = max(_mad(medians), 0.02 * abs(float(b50)), least_spread, 1e-12)
-    error = spread * _MEDIAN_ERROR * math.sqrt(1 / len(blocks_b) + 1 / len(blocks_a))
+    # The spread is that of blocks as large as those before, however large those after are.
+    size = len(before) / len(blocks_b)
+    error = spread * _MEDIAN_ERROR * math.sqrt(size / len(before) + size / len(after))
     over = float(np.mean(after > b95))
     return Shift(
         before_n=len(before),
@@ -124,7 +133,7 @@ def shift(
         after_p95=float(a95),
         before_mean=float(before.mean()),
         after_mean=float(after.mean()),
-        z=float(a50 - b50) / error,
+        z=_as_z(float(a50 - b50) / error, len(blocks_b) - 1),
         over=over,
         over_z=_over_z(over, len(before), len(after), [block > b95 for block in blocks_b]),
         mean_z=_mean_z(blocks_b, blocks_a, least_spread),
@@ -251,7 +260,8 @@ def _known(values: Floats, t: Floats) -> tuple[Floats, Floats]:
 
 def _blocks(values: Floats, t: Floats) -> list[Floats]:
     """Cut values into blocks of equal count, in order of time."""
-    count = min(max(len(values) // _PER_BLOCK, 2), _MAX_BLOCKS)
+    fewest = min(max(len(values) // _LEAST_BLOCK, 2), _FEW_BLOCKS)
+    count = min(max(len(values) // _PER_BLOCK, fewest), _MAX_BLOCKS)
     return np.array_split(values[np.argsort(t, kind="stable")], count)
 
 
@@ -264,10 +274,19 @@ def _mean_z(before: list[Floats], after: list[Floats], least_spread: float) -> f
     variance = sum(float(one.var(ddof=1)) / len(one) for one in means)
     more = float(means[1].mean() - means[0].mean())
     least = max(0.01 * abs(float(means[0].mean())), least_spread, 1e-9)
-    t = more / max(math.sqrt(variance), least)
-    # A few blocks know their own spread badly: t of so many degrees of freedom, as a z.
-    free = len(before) + len(after) - 2
-    return t * (1 - 1 / (4 * free)) / math.sqrt(1 + t * t / (2 * free)) if free > 0 else 0.0
+    return _as_z(more / max(math.sqrt(variance), least), len(before) + len(after) - 2)
+
+
+def _as_z(t: float, free: int) -> float:
+    """Return the z as likely as a t of so many degrees of freedom, by Wallace's approximation.
+
+    A few blocks know their own spread badly: what looks like six standard errors by two of them
+    may be none.
+    """
+    if free < 1:
+        return 0.0
+    z = math.sqrt(free * math.log1p(t * t / free)) * (8 * free + 1) / (8 * free + 3)
+    return math.copysign(z, t)
 
 
 def _over_z(over: float, before_n: int, after_n: int, blocks: list[Mask]) -> float:
@@ -277,5 +296,6 @@ def _over_z(over: float, before_n: int, after_n: int, blocks: list[Mask]) -> flo
     clustered = 1.0
     if len(counts) > 2 and expected.sum() > 0:  # noqa: PLR2004
         clustered = max(float(np.mean((counts - expected) ** 2 / np.maximum(expected, 0.5))), 1.0)
-    error = math.sqrt(TAIL * (1 - TAIL) * clustered * (1 / after_n + 1 / before_n))
-    return (over - TAIL) / error
+    after, before = after_n / clustered, before_n / clustered
+    chance = more_than(over * after, after, TAIL * before, before)
+    return -NormalDist().inv_cdf(min(max(chance, _SMALLEST), 1 - _CLOSE))

@@ -7,7 +7,7 @@ a step or a ramp; one that reaches back to the first request began before the da
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +23,7 @@ from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import Bins, bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike, chance_of
 from llmtrace.triage.windows.ramp import Ramp, find_ramp, ramp_of
+from llmtrace.triage.windows.same_work import searched_series
 from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
 
 _MOST: Final = 4  # of one metric and direction
@@ -55,7 +56,10 @@ def find_all(
     """
     found: list[Incident] = []
     for name in METRICS if metric is None else (metric,):
-        found += _of_metric(_series(values(name)), span)
+        found += _clearest(
+            _of_metric(Series(name, t, value, find_slow), span)
+            for t, value in searched_series(rows, values(name))
+        )
     t = rows.start / 1e9
     if metric is None and len(t):
         failed = failed_mask(rows)
@@ -65,12 +69,9 @@ def find_all(
     return tuple(sorted(found, key=lambda one: (one.start, one.metric)))
 
 
-def _series(one: Values) -> Series:
-    t = np.concatenate([one.t, one.censored_t])
-    order = np.argsort(t, kind="stable")
-    return Series(
-        one.metric, t[order], np.concatenate([one.value, one.at_least])[order], find_slow
-    )
+def _clearest(found: Iterable[list[Incident]]) -> list[Incident]:
+    """Return the stretches of the series whose clearest one is the most certain."""
+    return min(found, key=lambda one: min((i.p_value for i in one), default=1.0), default=[])
 
 
 def _failures(t: Floats, value: Floats, bins: Bins) -> Spike | None:

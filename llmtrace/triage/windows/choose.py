@@ -22,6 +22,7 @@ from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
+from llmtrace.triage.windows.same_work import searched_series
 from llmtrace.triage.windows.spike import find_failures, find_slow
 
 _LONGER: Final = 8.0  # times the incident that the window before may be long
@@ -182,13 +183,8 @@ def _search(
     if metric is None:
         best = _clearer(best, find_failures(rows.start / 1e9, failed_mask(rows), bins, at))
     for name in METRICS if metric is None else (metric,):
-        one = values(name)
-        t = np.concatenate([one.t, one.censored_t])
-        order = np.argsort(t, kind="stable")
-        value = np.concatenate([one.value, one.at_least])[order]
-        if not len(t):
-            continue
-        best = _clearer(best, find_slow(t[order], value, bins, at))
+        for t, value in searched_series(rows, values(name)):
+            best = _clearer(best, find_slow(t, value, bins, at))
     if best is None:
         return None
     if since is not None and best.start < since:

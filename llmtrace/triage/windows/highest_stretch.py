@@ -110,6 +110,7 @@ def highest_stretch(
         score = max(score, min(apart / spread / memory / _ABRUPT, edge / bar(_EDGE, len(x))))
     if at is None:
         i, j = _without_gaps(x, weight, spread, (i, j))
+        i, j = _to_the_ends(weight, (i, j))
     end = None if j == len(x) else float(ends[j - 1])
     return Spike(float(starts[i]), end, bins.width, score), memory
 
@@ -250,6 +251,17 @@ def _at(x: Floats, weight: Floats, starts: Floats, at: float) -> tuple[float, in
         return None
     mean = float(np.average(x[i:j], weights=weight[i:j]))
     return (mean - usual) ** 2 * inside, i, j
+
+
+def _to_the_ends(weight: Floats, found: tuple[int, int]) -> tuple[int, int]:
+    """Return a stretch from the first bin, or to the last, where too few requests lie outside.
+
+    That those few differ from the stretch cannot be known.
+    """
+    i, j = found
+    i = 0 if float(weight[:i].sum()) < MIN_INSIDE else i
+    j = len(weight) if float(weight[j:].sum()) < MIN_INSIDE else j
+    return found if (i, j) == (0, len(weight)) else (i, j)
 
 
 def _without_gaps(

@@ -63,8 +63,10 @@ def _to_the_request(found: Spike, t: Floats, value: Floats, bins: Bins) -> Spike
     if inside.all() or not inside.any():
         return found
     middle = (np.median(value[inside]) + np.median(value[~inside])) / 2
-    start = date_change(t, value > middle, *_around(bins, found.start))
-    moved = replace(found, start=_past_gap(t, start.best if start else found.start))
+    moved = found
+    if found.start > float(t[0]):
+        start = date_change(t, value > middle, *_around(bins, found.start))
+        moved = replace(found, start=_past_gap(t, start.best if start else found.start))
     if found.end is not None:
         end = date_change(t, value <= middle, *_around(bins, found.end))
         if end is not None and end.best > moved.start:

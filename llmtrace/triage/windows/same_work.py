@@ -1,0 +1,100 @@
+"""Divide each request's metric by what requests of the same work usually take.
+
+A long document takes ten times as long as a short question on the best of days: in the metric
+itself that hides all but the largest faults, and makes stretches out of nothing but chance in who
+sent what. Divided by the median of its kind, a request shows only what the system did to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmtrace.dataset.columns import Columns
+from llmtrace.stats.arrays import Floats
+from llmtrace.triage.attribution.components import Values
+from llmtrace.triage.result import Metric
+
+# What a request's work is measured by, as its client chose it (the length of its own response
+# included); not by what the system made of it.
+_SIZE: Final[dict[Metric, str]] = {
+    "ttft": "prompt_tokens",
+    "tpot": "prompt_tokens",
+    "e2e": "output_tokens",
+    "render": "output_tokens",
+}
+_KIND: Final = ("model", "operation")
+_PER_CELL: Final = 20  # requests, at least: a median of fewer follows each of them
+_MAX_CELLS: Final = 16  # of a kind
+
+
+def searched_series(rows: Columns, one: Values) -> Iterator[tuple[Floats, Floats]]:
+    """Yield the series in which a change of a metric is searched: when, and how long.
+
+    The metric itself, in which a change of the work shows, and where it can be known, the metric
+    relative to the work, in which one of the system does.
+    """
+    for found in (one, relative_to_work(rows, one)):
+        if found is not None and len(found.t) + len(found.censored_t):
+            t = np.concatenate([found.t, found.censored_t])
+            order = np.argsort(t, kind="stable")
+            yield t[order], np.concatenate([found.value, found.at_least])[order]
+
+
+def relative_to_work(rows: Columns, one: Values) -> Values | None:
+    """Return a metric with each value divided by the median of its kind and size.
+
+    The result is scaled to the median of all, so that it reads as seconds of usual work.
+
+    Args:
+        rows: that `one` is of.
+        one: the metric.
+
+    Returns:
+        The same requests; `None` where nothing distinguishes them.
+    """
+    size = rows.numbers[_SIZE[one.metric]]
+    index = np.concatenate([one.index, one.censored])
+    if not len(one.value) or not np.isfinite(size[one.index]).any():
+        return None
+    codes = np.stack([rows.words[name].codes[index] for name in _KIND])
+    _, kinds = np.unique(codes, axis=1, return_inverse=True)
+    cells = _cells(np.asarray(kinds).ravel(), size[index])
+    n = len(one.index)
+    if len(np.unique(cells[:n])) <= 1:
+        return None
+    logs = np.log(np.maximum(one.value, 1e-9))
+    usual = np.full(int(cells.max()) + 1, np.median(logs))
+    for cell in np.unique(cells[:n]):
+        usual[cell] = np.median(logs[cells[:n] == cell])
+    factor = np.exp(np.median(logs) - usual[cells])
+    return replace(one, value=one.value * factor[:n], at_least=one.at_least * factor[n:])
+
+
+def _cells(kinds: NDArray[np.intp], size: Floats) -> NDArray[np.intp]:
+    """Number cells of one kind and of about one size; of what has no size each kind has one."""
+    cells = np.zeros(len(kinds), np.intp)
+    used = 0
+    for kind in np.unique(kinds):
+        for mine in (
+            np.flatnonzero((kinds == kind) & np.isfinite(size)),
+            np.flatnonzero((kinds == kind) & ~np.isfinite(size)),
+        ):
+            if not len(mine):
+                continue
+            bounds = _bounds(size[mine])
+            cells[mine] = used + np.searchsorted(bounds, size[mine], side="right")
+            used += len(bounds) + 1
+    return cells
+
+
+def _bounds(size: Floats) -> Floats:
+    """Return the sizes between cells of as many requests each; requests of one size share one."""
+    count = min(len(size) // _PER_CELL, _MAX_CELLS)
+    if count < 2 or not np.isfinite(size).all():  # noqa: PLR2004
+        return np.empty(0)
+    return np.unique(np.quantile(size, np.arange(1, count) / count))
