@@ -120,7 +120,7 @@ def gateway_overhead(e: Evidence) -> Finding:
         ]  # fmt: skip
     lines = [
         *seen,
-        # A busy machine makes all that runs on it slower: what is proved is most of what was added.
+        # A busy machine makes all that runs on it slower: proved is what most of the time is.
         proof(None if own is None or whole is None else e.carried("gateway") >= _HALF and
               own.after_mean - own.before_mean >= 0.6 * (whole.after_mean - whole.before_mean),
               f"it is the gateway's own time; more than one attempt: {retried}"),
@@ -219,7 +219,7 @@ def proxy_buffering(e: Evidence) -> Finding:
         faster = per_token.fell(0.0, 0.15) or per_token.sank(0.2)
     bursty = None if bursts is None else bursts.grew(0.03, 0.3)
     fewer = None if chunks is None else chunks.sank(0.1)
-    # An engine with less to do is faster too: what was gathered arrives in fewer pieces, or at once.
+    # An engine with less to do is faster too; what was gathered comes in fewer pieces, or at once.
     marks = [one for one in (bursty, fewer) if one is not None] or [faster]
     reported = [one for one in marks if one is not None]
     # A little buffering is felt in the bursts before it is in the first chunk.

@@ -24,7 +24,7 @@ TAIL: Final = 0.05
 _MAX_BLOCKS: Final = 24
 _PER_BLOCK: Final = 12
 _FEW_BLOCKS: Final = 6  # of fewer requests each, where there are not many
-_LEAST_BLOCK: Final = 4
+_PER_SMALL_BLOCK: Final = 4
 _MAD_TO_SIGMA: Final = 1.4826
 _MEDIAN_ERROR: Final = 1.2533  # a median is this much less sure than a mean
 _SURE: Final = 3.5  # dozens of quantities are looked at: three sigmas happen on quiet days
@@ -260,7 +260,7 @@ def _known(values: Floats, t: Floats) -> tuple[Floats, Floats]:
 
 def _blocks(values: Floats, t: Floats) -> list[Floats]:
     """Cut values into blocks of equal count, in order of time."""
-    fewest = min(max(len(values) // _LEAST_BLOCK, 2), _FEW_BLOCKS)
+    fewest = min(max(len(values) // _PER_SMALL_BLOCK, 2), _FEW_BLOCKS)
     count = min(max(len(values) // _PER_BLOCK, fewest), _MAX_BLOCKS)
     return np.array_split(values[np.argsort(t, kind="stable")], count)
 
