@@ -33,6 +33,7 @@ from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import in_time, judge
 from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.look import look_at
+from llmtrace.triage.windows.unrecorded import unrecorded
 from llmtrace.triage.with_time import NOTHING_FOUND, with_time
 
 Q: Final = 0.95
@@ -108,6 +109,7 @@ def triage(
         after=settings.after or case.after,
         at=settings.at,
         metric=metric,
+        gaps=unrecorded(rows.start / 1e9, case.signals.t),
     )
     windows = (look.chosen.before, look.chosen.after)
     sides = (thinned(look.whole[0]), thinned(look.whole[1]))

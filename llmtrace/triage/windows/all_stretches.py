@@ -7,7 +7,7 @@ a step or a ramp; one that reaches back to the first request began before the da
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,6 +25,7 @@ from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike, chance_of
 from llmtrace.triage.windows.ramp import Ramp, find_ramp, ramp_of
 from llmtrace.triage.windows.same_work import searched_series
 from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
+from llmtrace.triage.windows.unrecorded import closed_up, opened
 
 _MOST: Final = 4  # of one metric and direction
 _TOUCHES: Final = 2.0  # bins between two stretches that are one
@@ -44,7 +45,11 @@ class Series:
 
 
 def find_all(
-    rows: Columns, values: Callable[[Metric], Values], span: Window, metric: Metric | None = None
+    rows: Columns,
+    values: Callable[[Metric], Values],
+    span: Window,
+    metric: Metric | None = None,
+    gaps: Sequence[Window] = (),
 ) -> tuple[Incident, ...]:
     """Find every stretch that stands out, by start.
 
@@ -53,6 +58,7 @@ def find_all(
         values: a metric of these rows.
         span: the time they are of, to the end of what could be seen.
         metric: the only one to search; `None` = all, failures and traffic.
+        gaps: times of which nothing was recorded.
     """
     found: list[Incident] = []
     for name in METRICS if metric is None else (metric,):
@@ -65,7 +71,7 @@ def find_all(
         failed = failed_mask(rows)
         series = Series("errors", t, failed.astype(np.float64), _failures)
         found += [_described(series, one, "up", span) for one in _merged(_each(series))]
-        found += _traffic(t, span)
+        found += _traffic(t, span, gaps)
     return tuple(sorted(found, key=lambda one: (one.start, one.metric)))
 
 
@@ -169,8 +175,13 @@ def _turned(one: Incident, series: Series, span: Window) -> Incident:
     )  # fmt: skip
 
 
-def _traffic(t: Floats, span: Window) -> list[Incident]:
-    """Return where requests came in other numbers; what begins with the data is the usual."""
+def _traffic(t: Floats, whole: Window, gaps: Sequence[Window]) -> list[Incident]:
+    """Return where requests came in other numbers; what begins with the data is the usual.
+
+    Times of which nothing was recorded are left out, as if they had not been.
+    """
+    t = closed_up(t, gaps)
+    span = Window(*closed_up(np.array([whole.start, whole.end]), gaps))
     found: dict[float, Incident] = {}
     for more in (True, False):
         one = find_traffic(t, span.start, span.end, more=more)
@@ -184,8 +195,9 @@ def _traffic(t: Floats, span: Window) -> list[Incident]:
         found.setdefault(
             start,
             Incident(
-                metric="traffic", direction="up" if up else "down", shape="step", start=start,
-                end=end, began_before=False, p_value=one.p_value, requests=inside,
+                metric="traffic", direction="up" if up else "down", shape="step",
+                start=opened(start, gaps), end=None if end is None else opened(end, gaps),
+                began_before=False, p_value=one.p_value, requests=inside,
                 usual=(len(t) - inside) / max(span.seconds - (stop - start), 1e-9),
                 level=inside / max(stop - start, 1e-9),
             ),

@@ -24,6 +24,7 @@ from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
 from llmtrace.triage.windows.same_work import searched_series
 from llmtrace.triage.windows.spike import find_failures, find_slow
+from llmtrace.triage.windows.unrecorded import recorded_part
 
 _LONGER: Final = 8.0  # times the incident that the window before may be long
 _HOUR_S: Final = 3600.0
@@ -66,6 +67,7 @@ def choose(
     metric: Metric | None,
     incidents: Sequence[Incident] = (),
     every: Floats | None = None,
+    gaps: Sequence[Window] = (),
 ) -> Chosen:
     """Choose the windows.
 
@@ -78,6 +80,7 @@ def choose(
         metric: the metric the spike is looked for in; `None` = any, and failures.
         incidents: all stretches of these rows.
         every: when all requests began, those of earlier days included; `None` = as of `rows`.
+        gaps: times of which nothing was recorded; no window that is found holds one.
     """
     if before is not None and after is not None:
         return Chosen(before, after, None, searched=False)
@@ -89,26 +92,48 @@ def choose(
     since = None if before is None else before.end
     highest = _search(rows, values, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
+    if spike is not None and since is None and at is None:
+        spike = _clearer_ramp(incidents, spike, t) or spike
     if spike is not None:
         spike = _since_it_fell(spike, t)
     elif since is None and at is None:
         end = float(t[-1]) + 1e-3 if len(t) else 1.0
         few = highest is not None and _carries(t, highest, end)
         spike = _other_change(incidents, t, few=few)
-    after, guard, warnings = _after(t, spike, highest, before, at)
+    after, guard, warnings = _after(t, (spike, highest), before, at, gaps)
+    after = recorded_part(after, gaps, t)
     if before is None:
         before, more = _before(t, every, after, guard, _quiet_from(incidents, after))
+        before = recorded_part(before, gaps, t)
         warnings += more
     return Chosen(before, after, spike, searched=True, warnings=warnings)
 
 
 def _after(
-    t: Floats, spike: Spike | None, highest: Spike | None, before: Window | None, at: float | None
+    t: Floats,
+    found: tuple[Spike | None, Spike | None],
+    before: Window | None,
+    at: float | None,
+    gaps: Sequence[Window],
 ) -> tuple[Window, float, tuple[str, ...]]:
-    """Return the window of the incident, the gap to leave before it, and what to warn of."""
+    """Return the window of the incident, the gap to leave before it, and what to warn of.
+
+    Args:
+        t: when requests began, ascending.
+        found: the spike, and the highest stretch, whether it counts or not.
+        before: the window as it was given; `None` = find it.
+        at: a time inside the incident, unix seconds.
+        gaps: times of which nothing was recorded.
+    """
+    spike, highest = found
     end = float(t[-1]) + 1e-3 if len(t) else 1.0
     if spike is not None:
         return Window(spike.start, spike.end or max(end, spike.start + 1)), spike.bin_s, ()
+    if gaps and before is None and at is None:
+        later = Window(gaps[-1].end, end)
+        if min(inside := _count(t, later), len(t) - inside) >= _FOR_A_P95:
+            said = "no spike stands out; what was recorded last is compared with what was before"
+            return later, 0.0, (said,)
     if highest is not None and before is None and at is None and _carries(t, highest, end):
         said = "no spike stands out; the slowest stretch is compared with what was before"
         return Window(highest.start, highest.end or end), 0.0, (said,)
@@ -149,21 +174,42 @@ def _quiet_from(incidents: Sequence[Incident], after: Window) -> float:
 def _other_change(incidents: Sequence[Incident], t: Floats, *, few: bool) -> Spike | None:
     """Return the most certain of stretches that are no sudden rise, of traffic only if no other.
 
-    A gradual rise counts from when half of it was reached. Of few requests only a sure improvement
-    is preferred to the slowest stretch.
+    Of few requests only a gradual rise or a sure improvement is preferred to the slowest stretch.
     """
     sure = [
         one
         for one in incidents
-        if not few or (one.direction == "down" and one.metric != "traffic" and one.p_value < _SURE)
+        if not few or (one.metric != "traffic" and (one.direction == "up" or one.p_value < _SURE))
     ]
     for of_traffic in (False, True):
         mine = [one for one in sure if (one.metric == "traffic") is of_traffic]
         if mine:
-            one = min(mine, key=lambda one: one.p_value)
-            width = _BIN * float(t[-1] - t[0])
-            return Spike(one.start + one.rise_s / 2, one.end, width, CERTAIN)
+            return _as_spike(min(mine, key=_worth), t)
     return None
+
+
+def _worth(one: Incident) -> float:
+    """Return by what stretches are ranked, the least first: what got worse before what did not."""
+    return one.p_value if one.direction == "up" else one.p_value / _SURE
+
+
+def _clearer_ramp(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike | None:
+    """Return the gradual rise that is more certain by far than a sudden one at another time."""
+    ramps = [
+        one
+        for one in incidents
+        if one.shape == "ramp" and one.direction == "up"
+        and spike.end is not None and one.start >= spike.end
+    ]  # fmt: skip
+    best = min(ramps, key=lambda one: one.p_value, default=None)
+    if best is None or best.p_value >= spike.p_value * _SURE:
+        return None
+    return replace(_as_spike(best, t), start=best.start)  # before that all is as usual
+
+
+def _as_spike(one: Incident, t: Floats) -> Spike:
+    """Return a stretch as a spike; a gradual rise counts from when half of it was reached."""
+    return Spike(one.start + one.rise_s / 2, one.end, _BIN * float(t[-1] - t[0]), CERTAIN)
 
 
 def _search(

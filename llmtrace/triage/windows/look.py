@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -63,6 +63,7 @@ def look_at(
     after: Window | None,
     at: float | None,
     metric: Metric | None,
+    gaps: Sequence[Window] = (),
 ) -> Look:
     """Search the rows and choose the windows.
 
@@ -73,6 +74,7 @@ def look_at(
         after: the same.
         at: a time inside the incident, unix seconds.
         metric: the only one to search; `None` = all.
+        gaps: times of which nothing was recorded.
     """
     mine = rows if searched is None else rows.within(searched.start, searched.end)
     kept: dict[Metric, Values] = {}
@@ -83,7 +85,7 @@ def look_at(
         return kept[name]
 
     span = _span(mine, searched)
-    incidents = _incidents(mine, of, span, metric)
+    incidents = _incidents(mine, of, span, metric, gaps)
     chosen = choose(
         mine,
         of,
@@ -93,6 +95,7 @@ def look_at(
         metric=metric,
         incidents=incidents,
         every=rows.start / 1e9,
+        gaps=gaps,
     )
     alike = None
     there = overlapping(incidents, chosen.after)
@@ -122,9 +125,13 @@ def _span(rows: Columns, searched: Window | None) -> Window:
 
 
 def _incidents(
-    rows: Columns, of: Callable[[Metric], Values], span: Window, metric: Metric | None
+    rows: Columns,
+    of: Callable[[Metric], Values],
+    span: Window,
+    metric: Metric | None,
+    gaps: Sequence[Window],
 ) -> tuple[Incident, ...]:
     fewer = thinned(rows)
     if fewer is rows:
-        return find_all(rows, of, span, metric)
-    return find_all(fewer, lambda name: values(fewer, name), span, metric)
+        return find_all(rows, of, span, metric, gaps)
+    return find_all(fewer, lambda name: values(fewer, name), span, metric, gaps)
