@@ -49,8 +49,15 @@ def named_causes(
         if one.found is not None:
             for stage in stages:
                 seconds[stage] = float(one.found.seconds[NAMES.index(stage)])
+    start = case.rows.start
     evidence = gather(
-        rows, case.signals, case.facts, *windows, metric=about, contributions=seconds
+        rows,
+        case.signals,
+        case.facts,
+        *windows,
+        metric=about,
+        contributions=seconds,
+        ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
     )
     if lacks is None:
         return tuple(causes(evidence))

@@ -340,7 +340,7 @@ def _beyond_all(e: Evidence, signal: str) -> str | None:
     A front end that hardly responds is hardly sampled. `None` = they are not.
     """
     for name, series in e.series(signal).items():
-        before, after = (series.within(side.window).value for side in (e.before, e.after))
+        before, after = (series.within(one).value for one in (e.before.window, e.served))
         if len(before) >= MIN_COUNT and len(after) >= 2 and after.min() > 3 * before.max():
             return (
                 f"front end of {name}: at most {say.seconds(float(before.max()))} before, in its "

@@ -48,13 +48,15 @@ def network_path(e: Evidence) -> Finding:
         Watch round trips per client region and server region; keep traffic within a region.
     """
     path, floor = e.row("network_path_s"), e.floor("network_s")
-    phases = {name: e.row(f"network_{part}_s") for part, name in _PHASES.items()}
+    phases = {part: e.row(f"network_{part}_s") for part in _PHASES}
     longer = {
         name: one
         for name, one in phases.items()
         if one is not None and (one.rose(floor) or one.grew(floor))
     }  # fmt: skip
     known = [one for one in phases.values() if one is not None]
+    # A machine without CPU to spare connects slowly as well; the round trips are the path's.
+    longer_path = phases["rtt"] is None or bool({"rtt", "dns"} & set(longer))
     wait, whole = e.row("network_client_wait_s"), e.row("network_s")
     waits = None
     if wait is not None and whole is not None:
@@ -66,8 +68,8 @@ def network_path(e: Evidence) -> Finding:
         required(None if path is None else path.rose(floor) or path.grew(floor),
                  say.durations("network without one's own pool", path),
                  "the network's phases (HTTP client hooks)"),
-        proof(bool(longer) and e.carried("network") >= _HALF if known else None,
-              "; ".join(say.durations(name, one) for name, one in longer.items())),
+        proof(longer_path and bool(longer) and e.carried("network") >= _HALF if known else None,
+              "; ".join(say.durations(_PHASES[part], one) for part, one in longer.items())),
         support(e.carried("network") >= _HALF,
                 f"network is {say.percent(e.carried('network'))} of the time added"),
         support(None if local is None else True, f"only {local}"),

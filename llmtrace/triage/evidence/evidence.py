@@ -78,6 +78,7 @@ class Evidence:
     Attributes:
         metric: the row's field the triage is about (`ttft_s`, ...); `None` = whichever moved.
         contributions: seconds by stage, where they were worked out.
+        ongoing: whether the data end with the window after.
     """
 
     before: Side
@@ -87,6 +88,7 @@ class Evidence:
     turns: tuple[Side, Side]
     metric: str | None = None
     contributions: Mapping[str, float] = field(default_factory=dict)
+    ongoing: bool = False
     _kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, key: Any, make: Callable[[], _T]) -> _T:
@@ -163,8 +165,8 @@ class Evidence:
     def request_rate(self) -> tuple[float, float]:
         """Requests a second, before and after."""
         before, after = (
-            float(side.rows.weights.sum()) / max(side.window.seconds, 1e-9)
-            for side in (self.before, self.after)
+            float(side.rows.weights.sum()) / max(window.seconds, 1e-9)
+            for side, window in ((self.before, self.before.window), (self.after, self.served))
         )
         return before, after
 
@@ -178,13 +180,13 @@ class Evidence:
     def load_per_engine(self) -> tuple[float, float] | None:
         """Requests a second to a typical engine, before and after; `None` = no row names one."""
         rates = []
-        for side in (self.before, self.after):
+        for side, window in ((self.before, self.before.window), (self.after, self.served)):
             codes = side.rows.words["replica"].codes
             counts = np.bincount(codes[codes >= 0])
             counts = counts[counts >= MIN_COUNT]
             if not len(counts):
                 return None
-            rates.append(float(np.median(counts)) / max(side.window.seconds, 1e-9))
+            rates.append(float(np.median(counts)) / max(window.seconds, 1e-9))
         return rates[0], rates[1]
 
     @cached_property
@@ -193,8 +195,8 @@ class Evidence:
         each = self.load_per_engine
         if each is None:
             return self.more_requests
-        counts = [rate * side.window.seconds for rate, side in
-                  zip(each, (self.before, self.after), strict=True)]  # fmt: skip
+        counts = [rate * window.seconds for rate, window in
+                  zip(each, (self.before.window, self.served), strict=True)]  # fmt: skip
         error = math.sqrt(1 / counts[0] + 1 / counts[1])
         return each[1] >= 1.15 * each[0] and math.log(each[1] / each[0]) >= 3 * error
 
@@ -444,9 +446,22 @@ class Evidence:
 
     # --- signals ----------------------------------------------------------------------------
 
+    @cached_property
+    def served(self) -> Window:
+        """The window after, for signals: until the last of its requests was answered.
+
+        Only where no request came later: then what engines report is about these.
+        """
+        window = self.after.window
+        ends = self.after.t + self.after.number("e2e_s")
+        known = ends[np.isfinite(ends)]
+        if not self.ongoing or not len(known):
+            return window
+        return Window(window.start, max(window.end, float(known.max())))
+
     def has(self, signal: str) -> bool:
         """Return whether any instance reported this signal in the window after."""
-        return any(len(one.within(self.after.window).t) for one in self.series(signal).values())
+        return any(len(one.within(self.served).t) for one in self.series(signal).values())
 
     def gauge(self, signal: str) -> Moved | None:
         """Compare a gauge; `None` where it is not reported."""
@@ -510,7 +525,7 @@ class Evidence:
         return self.once(key, lambda: rates(self.signals, signal, labels))
 
     def _both(self, series: Mapping[str, Series]) -> Moved | None:
-        return moved(series, self.before.window, self.after.window)
+        return moved(series, self.before.window, self.served)
 
     # --- facts ------------------------------------------------------------------------------
 
@@ -561,6 +576,7 @@ def gather(
     *,
     metric: str | None = None,
     contributions: Mapping[str, float] | None = None,
+    ongoing: bool = False,
 ) -> Evidence:
     """Lay out a case for the rules; nothing is computed before a rule needs it.
 
@@ -572,6 +588,7 @@ def gather(
         after: the window in question.
         metric: `ttft`, `tpot` or `e2e`; `None` = whichever moved.
         contributions: signed seconds by stage, where an attribution was made.
+        ongoing: whether the data end with the window after.
     """
     sides, turns = [], []
     for window in (before, after):
@@ -588,4 +605,5 @@ def gather(
         turns=(turns[0], turns[1]),
         metric=None if metric is None else f"{metric}_s",
         contributions=dict(contributions or {}),
+        ongoing=ongoing,
     )

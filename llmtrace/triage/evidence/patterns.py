@@ -590,7 +590,7 @@ def _cache_fell_first(e: Evidence) -> bool | None:
     most = np.full(len(e.after), np.nan)  # of the samples on either side of a row's start
     for name, series in usage.items():
         here = words.where(name) if name in words.names else words.codes < 0
-        after = series.within(e.after.window)
+        after = series.within(e.served)
         if len(after.t) >= 2 and here.any():  # noqa: PLR2004
             at = np.searchsorted(after.t, e.after.t[here])
             neighbours = [after.value[np.clip(at + k, 0, len(after.t) - 1)] for k in (-1, 0)]

@@ -24,7 +24,7 @@ from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
 from llmtrace.triage.windows.same_work import searched_series
 from llmtrace.triage.windows.spike import find_failures, find_slow
-from llmtrace.triage.windows.unrecorded import recorded_part
+from llmtrace.triage.windows.unrecorded import from_gap, recorded_part
 
 _LONGER: Final = 8.0  # times the incident that the window before may be long
 _HOUR_S: Final = 3600.0
@@ -105,6 +105,7 @@ def choose(
     if before is None:
         before, more = _before(t, every, after, guard, _quiet_from(incidents, after))
         before = recorded_part(before, gaps, t)
+        after = from_gap(before, after, gaps)
         warnings += more
     return Chosen(before, after, spike, searched=True, warnings=warnings)
 

@@ -45,6 +45,15 @@ def recorded_part(window: Window, gaps: Sequence[Window], t: Floats) -> Window:
     return max(parts, key=lambda one: int(np.diff(np.searchsorted(t, (one.start, one.end)))[0]))
 
 
+def from_gap(before: Window, after: Window, gaps: Sequence[Window]) -> Window:
+    """Return the window after from the last gap on, where that is all that parts it from before.
+
+    What happened may have begun while nothing was recorded.
+    """
+    ends = [gap.end for gap in gaps if before.end <= gap.start + 1.0 and gap.end < after.start]
+    return Window(max(ends), after.end) if ends else after
+
+
 def closed_up(t: Floats, gaps: Sequence[Window]) -> Floats:
     """Return times as if nothing had passed during the gaps."""
     moved = np.asarray(t, np.float64).copy()
