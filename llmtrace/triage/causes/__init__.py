@@ -74,7 +74,7 @@ BEHIND: Final[Mapping[str, tuple[str, ...]]] = {
     "prefix_cache_collapse": ("engine_down", "cold_start", "kv_exhaustion", "queue_saturation"),
     "midstream_errors": ("engine_down", "idle_timeout"),
     "rate_limit_retries": ("engine_down",),
-    "head_of_line": ("engine_paused", "engine_down", "cold_start"),
+    "head_of_line": ("engine_paused", "engine_down", "cold_start", "prefix_cache_collapse"),
     "network_path": ("engine_down",),
     "client_give_ups": tuple(name for name in RULES if name != "client_give_ups"),
 }  # fmt: skip

@@ -31,6 +31,7 @@ _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
 _FEW_STEPS = 8
 _STREAMS = 4  # responses in progress that stood still together
 _FAR = 2.5  # times the longest gap before
+_SLOWED = 1.15  # times as long as the same work took
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
 _ENGINE_STAGES = ("queue", "prefill", "first_chunk", "decode", "unattributed")
 
@@ -67,6 +68,7 @@ def gpu_throttle(e: Evidence) -> Finding:
     curve, prefill = e.on_curve(), e.at_same("prefill_s", "computed_tokens")
     local = e.local("replica", "tpot_s") or e.local("replica", "ttft_s")
     text = say.gauge("SM clock, MHz", clock)
+    slowed = max(curve or 0.0, prefill or 0.0) >= _SLOWED
     lines = [
         gate(e.gate("decode", "prefill", "queue", "first_chunk", "unattributed"),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
@@ -75,9 +77,11 @@ def gpu_throttle(e: Evidence) -> Finding:
         proof(bool(throttled and fell) or bool(xid) if reported else None,
               _throttle_text(e, throttled=throttled, xid=xid)),
         support(throttled if reported else None, "a throttle reason is set that was not"),
-        support(None if curve is None else curve >= 1.15,
+        proof(None if fell is None else bool(fell) and slowed,
+              "the same work takes longer at a lower clock"),
+        support(None if curve is None else curve >= _SLOWED,
                 f"time per token is {say.amount(curve or 0)} times what the batch explains"),
-        support(None if prefill is None else prefill >= 1.15,
+        support(None if prefill is None else prefill >= _SLOWED,
                 f"prefill at the same length: {say.amount(prefill or 0)} times what it was"),
         support(None if local is None or clock is None else
                 clock.instances.get(local.value) is not None

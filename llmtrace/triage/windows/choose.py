@@ -190,8 +190,12 @@ def _other_change(incidents: Sequence[Incident], t: Floats, *, few: bool) -> Spi
 
 
 def _worth(one: Incident) -> float:
-    """Return by what stretches are ranked, the least first: what got worse before what did not."""
-    return one.p_value if one.direction == "up" else one.p_value / _SURE
+    """Return by what stretches are ranked, the least first.
+
+    A metric that was better for a while, and is as it was before, is no news.
+    """
+    over = one.direction == "down" and one.end is not None
+    return one.p_value / _SURE if over else one.p_value
 
 
 def _clearer_ramp(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike | None:

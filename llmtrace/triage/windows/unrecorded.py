@@ -1,7 +1,7 @@
 """Find the times of which nothing was recorded: they are no quiet, and no requests stopped then.
 
 Metrics pages are read every few seconds whether requests come or not. Where neither a sample nor a
-request is known for much longer than that, nobody was looking. Rows alone cannot show that: time
+request is known for much longer than that, nothing was recorded. Rows alone cannot show that: time
 without requests is then time in which none came.
 """
 

@@ -1,0 +1,55 @@
+"""Is time of which nothing was recorded kept apart from time in which nothing came?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmtrace.dataset.case import Window
+from llmtrace.triage.windows.unrecorded import (
+    closed_up,
+    from_gap,
+    opened,
+    recorded_part,
+    unrecorded,
+)
+
+FIRST, SECOND = np.arange(0.0, 60.0), np.arange(300.0, 360.0)
+ROWS = np.concatenate([FIRST, SECOND])
+GAP = Window(59.0, 300.0)
+
+
+def test_time_without_samples_or_requests_was_not_recorded():
+    """It says nothing of traffic."""
+    sampled = np.concatenate([FIRST[::2], SECOND[::2]])
+
+    assert unrecorded(ROWS, sampled) == (GAP,)
+
+
+def test_time_with_samples_was_recorded():
+    """The pages were read, and no request came."""
+    assert unrecorded(ROWS, np.arange(0.0, 360.0, 2.0)) == ()
+
+
+def test_requests_alone_show_no_gap():
+    """Without signals it is not known what was recorded."""
+    assert unrecorded(ROWS, np.empty(0)) == ()
+
+
+def test_no_window_that_is_found_holds_a_gap():
+    """The part with the most requests is left, and what follows a gap is one piece."""
+    before = recorded_part(Window(0.0, 310.0), [GAP], ROWS)
+
+    assert before.start == 0.0
+    assert 59.0 <= before.end < 60.0
+    assert recorded_part(Window(310.0, 350.0), [GAP], ROWS) == Window(310.0, 350.0)
+    assert from_gap(before, Window(320.0, 350.0), [GAP]).start == 300.0
+    assert from_gap(Window(300.0, 310.0), Window(320.0, 350.0), [GAP]).start == 320.0
+
+
+def test_time_is_closed_up_and_opened_again():
+    """As often as there are gaps."""
+    gaps = [GAP, Window(310.0, 320.0)]
+    closed = closed_up(np.array([10.0, 300.0, 330.0]), gaps)
+
+    assert closed.tolist() == [10.0, 59.0, 79.0]
+    assert [opened(float(t), gaps) for t in closed] == [10.0, 300.0, 330.0]
