@@ -222,7 +222,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     bursty = None if bursts is None else bursts.grew(0.03, 0.3)
     fewer = None if chunks is None else chunks.sank(0.1)
     # An engine with less to do is faster too; what was gathered comes in fewer pieces, or at once.
-    marks = [one for one in (bursty, fewer) if one is not None] or [faster]
+    marks = (faster,) if bursty is None and fewer is None else (bursty, fewer)
     reported = [one for one in marks if one is not None]
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
