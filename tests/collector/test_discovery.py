@@ -95,7 +95,7 @@ def looks(api: Api, account: Path, steps: Any) -> None:
     async def run() -> None:
         app = web.Application()
         app.router.add_get("/api/v1/namespaces/llm/pods", api.list)
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -331,7 +331,7 @@ def test_a_server_that_lists_targets_and_an_engine_with_a_password(tmp_path: Pat
     async def main() -> None:
         app = web.Application()
         app.router.add_get("/{path}", answer)
-        runner = web.AppRunner(app)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         root = f"http://127.0.0.1:{runner.addresses[0][1]}"
