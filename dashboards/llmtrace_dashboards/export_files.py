@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -11,8 +12,7 @@ import yaml
 from llmtrace.errors import ConfigError, explain_error
 from llmtrace_dashboards.boards import text
 
-Form = Literal["files", "provisioning", "configmap"]
-FORMS: Final[tuple[Form, ...]] = ("files", "provisioning", "configmap")
+Form = Literal["files", "provisioning", "configmap", "sharing"]
 
 _PROVIDER: Final = {
     "apiVersion": 1,
@@ -28,6 +28,11 @@ _PROVIDER: Final = {
         }
     ],
 }
+_INPUT: Final = "DS_PROMETHEUS"
+_PANEL_NAMES: Final = {
+    "bargauge": "Bar gauge", "heatmap": "Heatmap", "stat": "Stat", "table": "Table",
+    "text": "Text", "timeseries": "Time series",
+}  # fmt: skip
 # What Grafana's sidecar looks for, as its Helm chart sets it.
 _SIDECAR: Final = {"grafana_dashboard": "1"}
 _IN_FOLDER: Final = {"grafana_folder": "llmtrace"}
@@ -43,11 +48,14 @@ def files(
         dashboards: by the name of their file.
         form: `files`: the dashboards as they are. `provisioning`: what goes below
             /etc/grafana/provisioning. `configmap`: for the sidecar of Grafana's Helm chart.
+            `sharing`: as Grafana exports them to be shared, as on grafana.com.
         namespace: of the ConfigMaps.
 
     Raises:
         ConfigError: a dashboard is too large for a ConfigMap.
     """
+    if form == "sharing":
+        return {name: text(_shared(dashboard)) for name, dashboard in dashboards.items()}
     written = {name: text(dashboard) for name, dashboard in dashboards.items()}
     if form == "files":
         return written
@@ -58,6 +66,37 @@ def files(
             **{f"dashboards/llmtrace/{name}": content for name, content in written.items()},
         }
     return {"llmtrace-dashboards.yaml": _config_maps(written, namespace)}
+
+
+def _shared(dashboard: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dashboard that prompts for its data source, and says what it needs."""
+    made = json.loads(json.dumps(dashboard))
+    for variable in made["templating"]["list"]:
+        if variable["type"] == "datasource":
+            variable["current"] = {"selected": True, "text": _INPUT, "value": f"${{{_INPUT}}}"}
+    drawn = {one["type"] for panel in made["panels"] for one in (panel, *panel.get("panels", ()))}
+    return {
+        "__inputs": [
+            {
+                "name": _INPUT,
+                "label": "Prometheus",
+                "description": "The Prometheus that has llmtrace's metrics.",
+                "type": "datasource",
+                "pluginId": "prometheus",
+                "pluginName": "Prometheus",
+            }
+        ],
+        "__elements": {},
+        "__requires": [
+            {"type": "grafana", "id": "grafana", "name": "Grafana", "version": "12.0.0"},
+            {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"},
+            *(
+                {"type": "panel", "id": kind, "name": _PANEL_NAMES[kind], "version": ""}
+                for kind in sorted(drawn - {"row"})
+            ),
+        ],
+        **made,
+    }
 
 
 def _config_maps(written: Mapping[str, str], namespace: str) -> str:

@@ -13,7 +13,17 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from llmtrace.errors import missing_extra
-from llmtrace_dashboards.panels import Annotation, Board, Column, Panel, Query, Row, Step, Variable
+from llmtrace_dashboards.panels import (
+    Annotation,
+    Board,
+    Column,
+    Link,
+    Panel,
+    Query,
+    Row,
+    Step,
+    Variable,
+)
 
 try:
     with warnings.catch_warnings():
@@ -200,11 +210,20 @@ def _panels(rows: Sequence[Row], runbooks: str | None) -> list[dict[str, Any]]:
             made = json.loads(
                 json.dumps(_panel(panel, runbooks).id(number).build(), cls=JSONEncoder)
             )
+            if panel.link is not None:
+                made["fieldConfig"]["defaults"]["links"] = [_data_link(panel.link)]
             made["gridPos"] = {"x": x, "y": y, "w": panel.width, "h": panel.height}
             inner.append(made)
             x, tallest = x + panel.width, max(tallest, panel.height)
         y += tallest
     return placed
+
+
+def _data_link(link: Link) -> dict[str, Any]:
+    name, value = link.chosen
+    kept = "&".join(f"${{{one}:queryparam}}" for one in ("datasource", *link.kept))
+    url = f"/d/{link.board}?${{__url_time_range}}&{kept}&var-{name}={value}"
+    return {"title": link.title, "url": url, "targetBlank": False}
 
 
 def _panel(panel: Panel, runbooks: str | None) -> Any:
@@ -416,6 +435,8 @@ def _column(column: Column) -> list[model.DynamicConfigValue]:
     if column.most is not None:
         found.append(model.DynamicConfigValue("max", column.most))
         found.append(model.DynamicConfigValue("min", 0))
+    if column.link is not None:
+        found.append(model.DynamicConfigValue("links", [_data_link(column.link)]))
     if column.steps:
         steps = [{"value": value, "color": colour} for value, colour in column.steps]
         found.append(model.DynamicConfigValue("thresholds", {"mode": "absolute", "steps": steps}))

@@ -33,6 +33,23 @@ class Query:
     bound: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where a click on a value leads, with the time and the data source kept.
+
+    Attributes:
+        title: in the menu of the value.
+        board: uid of the board.
+        chosen: a variable there, and what of the value it is set to, as Grafana writes it.
+        kept: other variables that stay as they are.
+    """
+
+    title: str
+    board: str
+    chosen: tuple[str, str]
+    kept: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """How one column of a table is shown; the name is the one it has after all renaming."""
@@ -44,6 +61,7 @@ class Column:
     width: int | None = None
     most: float | None = None
     gauge: bool = False
+    link: Link | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +104,7 @@ class Panel:
     transformations: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     sort: tuple[str, bool] | None = None  # a table's column, and whether the largest comes first
     text: str = ""
+    link: Link | None = None
 
 
 @dataclass(frozen=True, slots=True)

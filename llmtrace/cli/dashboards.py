@@ -178,8 +178,8 @@ def _add_export(kinds: Commands) -> None:
         "export",
         _dashboards,
         "write them to files: for provisioning, or for Kubernetes",
-        "Write the dashboards to a folder: as they are, as a provisioning folder, or as "
-        "ConfigMaps for the sidecar of Grafana's Helm chart.",
+        "Write the dashboards to a folder: as they are, as a provisioning folder, as ConfigMaps "
+        "for the sidecar of Grafana's Helm chart, or for sharing, as on grafana.com.",
         examples=(
             "llmtrace dashboards export --out dashboards",
             "llmtrace dashboards export --out manifests --format configmap --namespace monitoring",
@@ -188,7 +188,7 @@ def _add_export(kinds: Commands) -> None:
     )
     save.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     save.add_argument(
-        "--format", choices=("files", "provisioning", "configmap"), default="files",
+        "--format", choices=("files", "provisioning", "configmap", "sharing"), default="files",
         help="kind of files (default: files)",
     )  # fmt: skip
     save.add_argument(

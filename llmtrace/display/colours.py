@@ -13,11 +13,12 @@ from llmtrace.core.stage_colours import STAGE_COLOURS
 
 __all__ = ["NEAR", "NEUTRAL", "OUTCOME_COLOURS", "OVER", "STAGE_COLOURS", "WITHIN"]
 
+# None is a stage's.
 OUTCOME_COLOURS: Final[Mapping[str, str]] = {
-    "success": "#56A64B",
-    "cancelled": "#5794F2",
-    "truncated": "#E5B800",
-    "timeout": "#FF8833",
+    "success": "#96D98D",
+    "cancelled": "#6E6ED8",
+    "truncated": "#B5651D",
+    "timeout": "#C23B7A",
     "error": "#E02F44",
 }
 

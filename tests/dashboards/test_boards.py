@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import main
 from llmtrace.core.stages import STAGES
-from llmtrace.display.colours import STAGE_COLOURS
+from llmtrace.display.colours import OUTCOME_COLOURS, STAGE_COLOURS
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_dashboards.boards import dashboards, text
@@ -279,3 +279,50 @@ def test_the_default_budget_has_every_limit():
     limits = DEFAULT.allocations_s()[DEFAULT.name]
 
     assert {*STAGES, "total", "ttft", "tpot"} == set(limits)
+
+
+def test_links_of_values_lead_to_what_there_is():
+    """To a board of ours, and a variable that it has; with the time and the data source."""
+    found = [
+        link
+        for made in MADE.values()
+        for panel in panels(made)
+        for place in (
+            panel.get("fieldConfig", {}).get("defaults", {}).get("links", ()),
+            *(
+                one["value"]
+                for override in panel.get("fieldConfig", {}).get("overrides", ())
+                for one in override["properties"]
+                if one["id"] == "links"
+            ),
+        )
+        for link in place
+    ]
+    names = {made["uid"]: {one["name"] for one in variables(made)} for made in MADE.values()}
+
+    assert {link["title"] for link in found} == {"Its breakdown", "Only these", "This engine"}
+    for link in found:
+        path, _, query = link["url"].partition("?")
+        assert query.startswith("${__url_time_range}&${datasource:queryparam}&")
+        assert query.rpartition("var-")[2].partition("=")[0] in names[path.removeprefix("/d/")]
+
+
+def test_outcomes_and_stages_do_not_share_a_colour():
+    """A colour is of one of the two, on whichever board."""
+    assert {*OUTCOME_COLOURS.values()}.isdisjoint(STAGE_COLOURS.values())
+
+
+def test_the_form_for_sharing_prompts_for_a_data_source():
+    """As Grafana itself exports a dashboard to be shared: inputs, and what it needs."""
+    made = files(MADE, "sharing")
+
+    assert set(made) == set(MADE)
+    for name, content in made.items():
+        shared = json.loads(content)
+        (asked,) = shared["__inputs"]
+        (source,) = (one for one in variables(shared) if one["type"] == "datasource")
+        needed = {one["id"] for one in shared["__requires"] if one["type"] == "panel"}
+        assert (asked["type"], asked["pluginId"]) == ("datasource", "prometheus")
+        assert source["current"]["value"] == f"${{{asked['name']}}}"
+        assert needed == {panel["type"] for panel in panels(MADE[name])}
+        assert shared["panels"] == MADE[name]["panels"]

@@ -153,6 +153,7 @@ def draw(prometheus: str, jobs: Sequence[Job]) -> list[Report]:
                     "scrape": job.scrape,
                     "theme": job.theme,
                     "width": job.width,
+                    "expandRows": True,
                     "choose": dict(job.choose),
                 }
             )

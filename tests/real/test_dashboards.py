@@ -63,7 +63,13 @@ def read(path: Path) -> dict[str, Any]:
 
 def choices(dashboard: dict[str, Any], ago: str) -> Iterator[dict[str, str]]:
     """Yield what the variables may stand at: everything, and each choice of the custom ones."""
-    values = {**chosen(dashboard), "budget": "dialogue", "before": ago, "datasource": "x"}
+    values = {
+        **chosen(dashboard),
+        "budget": "dialogue",
+        "before": ago,
+        "datasource": "x",
+        "engine": "vllm",
+    }
     yield values
     yield {**values, "recorded": "*"}
     for variable in variables(dashboard):
@@ -127,7 +133,8 @@ def p95s(shop: Shop, phase: Phase) -> dict[str, float]:
         if one["title"] == "Percentiles of each stage (do not add)"
     )
     (asked,) = (one["expr"] for one in targets(panel) if "quantile(0.95" in one["expr"])
-    those = {"service": "shop", "route": ROUTES, "model": ".*", "region": ".*"}
+    anywhere = dict.fromkeys(("cluster", "namespace", "job", "model", "region"), ".*")
+    those = {**anywhere, "service": "shop", "route": ROUTES}
     found = asked_at(shop, expand(asked, {**those, **spans(phase)}), phase)
     return {labels["stage"]: value for labels, value in found if math.isfinite(value)}
 

@@ -16,23 +16,29 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
+from prometheus_client import CollectorRegistry, start_http_server
 
 from llmtrace.cli import main
 from llmtrace.engines.local_vllm import Server
+from llmtrace.exporters.prometheus.sink import PrometheusSink
+from llmtrace.testing import make_row
 from tests.dashboards.grafana import TOKEN, Grafana, serving
 
 from . import drawing
 from .conftest import do_without
-from .prometheus import missing, prometheus, scraping
+from .prometheus import missing, prometheus, query, scraping, wait_for
 from .test_dashboards import iso
 
 CALM_S: Final = 16.0  # after the rules are loaded
 RUSH_S: Final = 16.0
 CLIENTS: Final = 12
 TOKENS: Final = 48
+_ANY: Final = "llmtrace_requests_total > 0"
 
 
 @dataclass(frozen=True)
@@ -166,3 +172,45 @@ def test_a_rush_is_named_without_a_row(plain: Plain):
     )
     assert p95["over"] < p95["at_most"]
     assert {"network_path", "client_give_ups"} <= {*found["needs_rows"]}
+
+
+def recipe() -> list[dict[str, Any]]:
+    """Return the relabelling that the page on dashboards has, as Prometheus spells it."""
+    page = Path(__file__).parents[2] / "docs" / "operate" / "dashboards.md"
+    (block,) = (one for one in page.read_text().split("```yaml\n") if one.startswith("endpoints:"))
+    (endpoint,) = yaml.safe_load(block.partition("```")[0])["endpoints"]
+
+    def spelled(name: str) -> str:
+        return "".join(f"_{one.lower()}" if one.isupper() else one for one in name)
+
+    return [
+        {spelled(key): value for key, value in one.items()}
+        for one in endpoint["metricRelabelings"]
+    ]
+
+
+def test_the_operators_label_service_does_not_hide_the_applications():
+    """Without the recipe `service` is the Kubernetes Service's name, with it the application's."""
+    if reason := missing("prometheus"):
+        do_without(reason)
+    registry = CollectorRegistry()
+    sink = PrometheusSink(registry=registry)
+    sink.write(make_row(service="shop"))
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    config = scraping({"app": f"http://127.0.0.1:{server.server_port}"})
+    (job,) = config["scrape_configs"]
+    job["static_configs"][0]["labels"] = {"service": "shop-metrics", "namespace": "prod"}
+    found = []
+    try:
+        for relabelled in ([], recipe()):
+            job["metric_relabel_configs"] = relabelled
+            with prometheus(config) as url:
+                series = wait_for(lambda at=url: query(at, _ANY), "it is scraped")
+                found.append({labels["service"] for labels, _ in series})
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        sink.close()
+
+    assert found == [{"shop-metrics"}, {"shop"}]

@@ -154,6 +154,25 @@ _TOOLS_ROW: Final = Row(
             bars=True,
             least=0,
         ),
+        Panel(
+            kind="timeseries",
+            title="Tool calls at work for each turn in progress",
+            description="Time in tool calls over time in turns. 1 is a turn that spends all of "
+            "its time in one tool after the other; above it tools run in parallel. A fall while "
+            "turns get longer: calls that could run together take turns.",
+            queries=(
+                Query(
+                    expr=promql.share(
+                        total(f"{_TOOL}_sum{{{TOOLS}}}"), total(f"{_TURN}_sum{{{TURNS}}}")
+                    ),
+                    legend="calls at once",
+                ),
+            ),
+            unit="short",
+            decimals=2,
+            empty=_NO_TOOLS,
+            least=0,
+        ),
         heat(
             "Tool calls",
             _TOOL,

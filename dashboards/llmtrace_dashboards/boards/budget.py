@@ -16,10 +16,10 @@ from llmtrace_dashboards.boards.shared_panels import (
     STAGES_OVER_TIME,
     side_by_side,
 )
-from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
+from llmtrace_dashboards.panels import Board, Column, Link, Panel, Query, Row
 from llmtrace_dashboards.promql import RANGE, either, limit, named, quantile, within
 from llmtrace_dashboards.rules.burn_rate import LADDER
-from llmtrace_dashboards.rules.recording_series import ALLOWED, REMAINING, bad_ratio
+from llmtrace_dashboards.rules.recording_series import ALLOWED, DIMENSIONS, REMAINING, bad_ratio
 from llmtrace_dashboards.variables import (
     BAD,
     COMPARED,
@@ -309,6 +309,15 @@ _COMPARED: Final = Row(
                 "requests", "within budget", "p95", "p95 TTFT", "p95 TPOT", "not succeeded"
             ),
             columns=(
+                *(
+                    Column(
+                        name=one,
+                        link=Link(
+                            "Only these", "llmtrace-budget", (one, "${__value.raw}"), ("budget",)
+                        ),
+                    )
+                    for one in DIMENSIONS
+                ),
                 Column(name="requests", unit="locale", decimals=0),
                 Column(name="within budget", unit=_FRACTION, decimals=1, steps=GOOD),
                 Column(name="not succeeded", unit=_FRACTION, decimals=1, steps=BAD),

@@ -359,6 +359,7 @@ _GPUS: Final = Row(
             least=None,
         ),
     ),
+    collapsed=True,
 )
 
 _TARGETS: Final = Row(
@@ -410,6 +411,7 @@ _TARGETS: Final = Row(
             height=7,
         ),
     ),
+    collapsed=True,
 )
 
 ENGINE: Final = Board(

@@ -9,7 +9,7 @@ from typing import Final
 from llmtrace.display.colours import NEUTRAL, STAGE_COLOURS
 from llmtrace_dashboards import promql
 from llmtrace_dashboards.boards.shared_panels import NO_ENGINES, side_by_side
-from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row
+from llmtrace_dashboards.panels import Board, Column, Link, Panel, Query, Row
 from llmtrace_dashboards.promql import ENGINES, RANGE, RATE
 from llmtrace_dashboards.rules.engine_limits import METRIC
 from llmtrace_dashboards.variables import (
@@ -25,6 +25,7 @@ from llmtrace_dashboards.variables import (
 
 _Q: Final = 0.95
 _JUST_WITHIN: Final = 0.999999999  # a product of floats may come to more than its share
+_PLACES: Final = tuple(one.name for one in ENGINE_PLACES)
 _LIMITED: Final = {
     "ttft": "TTFT",
     "queue": "Queue",
@@ -191,7 +192,15 @@ _WHICH: Final = Row(
             transformations=side_by_side(
                 "TTFT p95", "queue p95", "prefill p95", "e2e p95", "requests"
             ),
-            columns=(Column(name="requests", unit="short", decimals=0),),
+            columns=(
+                Column(
+                    name="instance",
+                    link=Link(
+                        "This engine", "llmtrace-engine", ("instance", "${__value.raw}"), _PLACES
+                    ),
+                ),
+                Column(name="requests", unit="short", decimals=0),
+            ),
             sort=("TTFT p95", True),
         ),
     ),

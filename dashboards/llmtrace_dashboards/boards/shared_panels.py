@@ -7,14 +7,21 @@ from typing import Any, Final
 
 from llmtrace.display.colours import OUTCOME_COLOURS, STAGE_COLOURS
 from llmtrace_dashboards import promql
-from llmtrace_dashboards.panels import Panel, Query
+from llmtrace_dashboards.panels import Link, Panel, Query
 from llmtrace_dashboards.promql import RANGE, REQUESTS
 from llmtrace_dashboards.variables import BAD
+from llmtrace_dashboards.variables import REQUESTS as CHOICES
 
 NO_REQUESTS: Final = (
     "No requests in this time range. Is the collector's or the application's /metrics scraped?"
 )
 NO_GAPS: Final = "No gaps: only an application's own /metrics exposes them"
+# From a stage to its breakdown: a series of its own, and a row of a table.
+_KEPT: Final = tuple(one.name for one in CHOICES)
+TO_STAGE: Final = Link(
+    "Its breakdown", "llmtrace-stages", ("stage", "${__field.labels.stage}"), _KEPT
+)
+ROW_TO_STAGE: Final = Link("Its breakdown", "llmtrace-stages", ("stage", "${__value.raw}"), _KEPT)
 NO_BUDGET: Final = "No budget: give init() one"
 NO_ENGINES: Final = "No engine read: is the collector running?"
 
@@ -30,6 +37,7 @@ STAGES_OVER_TIME: Final = Panel(
     stacked="normal",
     colours=STAGE_COLOURS,
     least=0,
+    link=TO_STAGE,
 )
 
 ANATOMY: Final = Panel(
@@ -45,6 +53,7 @@ ANATOMY: Final = Panel(
     empty=NO_REQUESTS,
     colours=STAGE_COLOURS,
     least=0,
+    link=TO_STAGE,
 )
 
 RATE: Final = Panel(

@@ -14,7 +14,9 @@ from llmtrace_dashboards.boards.shared_panels import (
     NOT_SUCCEEDED,
     OUTCOMES,
     RATE,
+    ROW_TO_STAGE,
     STAGES_OVER_TIME,
+    TO_STAGE,
     heat,
     side_by_side,
 )
@@ -26,6 +28,11 @@ _STAGE: Final = "llmtrace_stage_duration_seconds"
 _FRACTION: Final = "percentunit"
 # Of requests for which a stage is known.
 _KNOWN_STEPS: Final[tuple[Step, ...]] = ((None, NEUTRAL), (0.5, NEAR), (0.95, WITHIN))
+
+_PER_PROMPT: Final = promql.share(
+    f"1000 * {total(f'llmtrace_ttft_seconds_sum{{{SUCCEEDED}}}')}",
+    total(f'llmtrace_tokens_total{{{SUCCEEDED}, type="input"}}'),
+)
 
 _TIME: Final = Row(
     "Where does the time go?",
@@ -64,7 +71,7 @@ _TIME: Final = Row(
             width=10,
             height=11,
             transformations=side_by_side("mean", "p50", "p95", "p99"),
-            columns=(Column(name="stage", width=130),),
+            columns=(Column(name="stage", width=130, link=ROW_TO_STAGE),),
             sort=("p95", True),
         ),
         Panel(
@@ -79,6 +86,32 @@ _TIME: Final = Row(
             least=0,
             width=24,
             height=9,
+            link=TO_STAGE,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Whole request: p50, p95 and p99",
+            description="Of the requests that succeeded. A p99 that moves without the p95 is a "
+            "few requests: look at which, by an exemplar or in the collector's list; one that "
+            "moves with it is everybody's.",
+            queries=tuple(
+                Query(expr=quantile(q, "llmtrace_e2e_seconds"), legend=f"p{100 * q:g}")
+                for q in (0.5, 0.95, 0.99)
+            ),
+            unit="s",
+            empty=NO_REQUESTS,
+            least=0,
+        ),
+        Panel(
+            kind="timeseries",
+            title="Time to first token, for each 1,000 prompt tokens",
+            description="Mean time to the first token over the mean prompt length. Flat while "
+            "TTFT rises: prompts are longer, and take what their length takes. Rising: the same "
+            "prompt takes longer, in a queue, without its cached prefix, or on a slower engine.",
+            queries=(Query(expr=_PER_PROMPT, legend="TTFT per 1,000 tokens"),),
+            unit="s",
+            empty="No TTFT, or no prompt tokens: clients must ask for usage",
+            least=0,
         ),
     ),
 )
@@ -88,6 +121,8 @@ def _share_of(metric: str) -> str:
     requests = total(f"llmtrace_requests_total{{{SUCCEEDED}}}")
     return promql.share(total(f"{metric}{{{SUCCEEDED}}}"), requests)
 
+
+_HITS: Final = _share_of("llmtrace_cache_hits_total")
 
 _OUTCOMES: Final = Row(
     "How did requests end?",
@@ -101,10 +136,14 @@ _OUTCOMES: Final = Row(
             description="Share of the requests that succeeded whose response came from a cache, "
             "where a gateway or server reports that. A fall makes every percentile worse while "
             "each request that misses is as fast as before: ask why it misses.",
-            queries=(Query(expr=_share_of("llmtrace_cache_hits_total"), legend="hits"),),
+            queries=(
+                Query(expr=_HITS, legend="hit"),
+                Query(expr=f"1 - {_HITS}", legend="miss"),
+            ),
             unit=_FRACTION,
             decimals=1,
             empty=NO_REQUESTS,
+            stacked="normal",
             least=0,
             most=1,
             height=6,
@@ -156,6 +195,7 @@ _SPREAD: Final = Row(
             empty=NO_GAPS,
         ),
     ),
+    collapsed=True,
 )
 
 _UNKNOWN: Final = f"llmtrace_stage_unknown_total{{{SUCCEEDED}}}"
@@ -259,6 +299,7 @@ _SOURCES: Final = Row(
             height=6,
         ),
     ),
+    collapsed=True,
 )
 
 STAGES: Final = Board(
