@@ -22,7 +22,8 @@ from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
-from llmtrace.triage.windows.same_work import searched_series
+from llmtrace.triage.windows.other_changes import clearer_ramp, other_change
+from llmtrace.triage.windows.same_work import find_other_work, searched_series
 from llmtrace.triage.windows.spike import find_failures, find_slow
 from llmtrace.triage.windows.unrecorded import from_gap, recorded_part
 
@@ -35,8 +36,6 @@ _QUIET_SHARE: Final = 0.2
 _FOR_A_P95: Final = 72
 _MOSTLY: Final = 0.5  # of the time
 _CLEARER: Final = 1.5  # times the score from which on another is clearer by far
-_SURE: Final = 1e-4
-_BIN: Final = 0.02  # of the time
 EARLIER_DAYS: Final = (1, 7)
 FEW: Final = 1000  # rows, from which a search that finds nothing is to be believed
 
@@ -93,13 +92,13 @@ def choose(
     highest = _search(rows, values, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
     if spike is not None and since is None and at is None:
-        spike = _clearer_ramp(incidents, spike, t) or spike
+        spike = clearer_ramp(incidents, spike, t) or spike
     if spike is not None:
         spike = _since_it_fell(spike, t)
     elif since is None and at is None:
         end = float(t[-1]) + 1e-3 if len(t) else 1.0
         few = highest is not None and _carries(t, highest, end)
-        spike = _other_change(incidents, t, few=few)
+        spike = other_change(incidents, t, find_other_work(rows), few=few)
     after, guard, warnings = _after(t, (spike, highest), before, at, gaps)
     after = recorded_part(after, gaps, t)
     if before is None:
@@ -170,51 +169,6 @@ def _quiet_from(incidents: Sequence[Incident], after: Window) -> float:
         ),
         default=-math.inf,
     )  # fmt: skip
-
-
-def _other_change(incidents: Sequence[Incident], t: Floats, *, few: bool) -> Spike | None:
-    """Return the most certain of stretches that are no sudden rise, of traffic only if no other.
-
-    Of few requests only a gradual rise or a sure improvement is preferred to the slowest stretch.
-    """
-    sure = [
-        one
-        for one in incidents
-        if not few or (one.metric != "traffic" and (one.direction == "up" or one.p_value < _SURE))
-    ]
-    for of_traffic in (False, True):
-        mine = [one for one in sure if (one.metric == "traffic") is of_traffic]
-        if mine:
-            return _as_spike(min(mine, key=_worth), t)
-    return None
-
-
-def _worth(one: Incident) -> float:
-    """Return by what stretches are ranked, the least first.
-
-    A metric that was better for a while, and is as it was before, is no news.
-    """
-    over = one.direction == "down" and one.end is not None
-    return one.p_value / _SURE if over else one.p_value
-
-
-def _clearer_ramp(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike | None:
-    """Return the gradual rise that is more certain by far than a sudden one at another time."""
-    ramps = [
-        one
-        for one in incidents
-        if one.shape == "ramp" and one.direction == "up"
-        and spike.end is not None and one.start >= spike.end
-    ]  # fmt: skip
-    best = min(ramps, key=lambda one: one.p_value, default=None)
-    if best is None or best.p_value >= spike.p_value * _SURE:
-        return None
-    return replace(_as_spike(best, t), start=best.start)  # before that all is as usual
-
-
-def _as_spike(one: Incident, t: Floats) -> Spike:
-    """Return a stretch as a spike; a gradual rise counts from when half of it was reached."""
-    return Spike(one.start + one.rise_s / 2, one.end, _BIN * float(t[-1] - t[0]), CERTAIN)
 
 
 def _search(

@@ -18,6 +18,9 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.attribution.components import Values
 from llmtrace.triage.result import Metric
+from llmtrace.triage.windows.bins import bins_for
+from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
+from llmtrace.triage.windows.spike import find_slow
 
 # What a request's work is measured by, as its client chose it (the length of its own response
 # included); not by what the system made of it.
@@ -43,6 +46,22 @@ def searched_series(rows: Columns, one: Values) -> Iterator[tuple[Floats, Floats
             t = np.concatenate([found.t, found.censored_t])
             order = np.argsort(t, kind="stable")
             yield t[order], np.concatenate([found.value, found.at_least])[order]
+
+
+def find_other_work(rows: Columns) -> Spike | None:
+    """Find the clearest stretch in which prompts or responses are longer than otherwise.
+
+    `None` where none stands out.
+    """
+    best: Spike | None = None
+    for name in ("prompt_tokens", "output_tokens"):
+        size = rows.numbers[name]
+        known = np.isfinite(size)
+        bins = bins_for(rows.start[known] / 1e9)
+        found = bins and find_slow(rows.start[known] / 1e9, size[known], bins)
+        if found and found.score >= max(CERTAIN, best.score if best else 0.0):
+            best = found
+    return best
 
 
 def relative_to_work(rows: Columns, one: Values) -> Values | None:

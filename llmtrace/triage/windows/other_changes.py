@@ -1,0 +1,63 @@
+"""Choose among the changes that are no sudden rise: ramps, improvements, other work, traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from llmtrace.stats.arrays import Floats
+from llmtrace.triage.over_time import Incident
+from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
+
+_SURE: Final = 1e-4
+_BIN: Final = 0.02  # of the time
+
+
+def other_change(
+    incidents: Sequence[Incident], t: Floats, work: Spike | None, *, few: bool
+) -> Spike | None:
+    """Return the most certain of stretches that are no sudden rise, of traffic only if no other.
+
+    Of few requests only a gradual rise or a sure improvement is preferred to the slowest stretch;
+    to all of them, where the requests themselves became other ones (`work`), if that is clearer.
+    """
+    sure = [
+        one
+        for one in incidents
+        if not few or (one.metric != "traffic" and (one.direction == "up" or one.p_value < _SURE))
+    ]
+    for of_traffic in (False, True):
+        mine = [one for one in sure if (one.metric == "traffic") is of_traffic]
+        if mine:
+            best = min(mine, key=_worth)
+            return work if work and work.p_value < best.p_value else _as_spike(best, t)
+    return work
+
+
+def _worth(one: Incident) -> float:
+    """Return by what stretches are ranked, the least first.
+
+    A metric that was better for a while, and is as it was before, is no news.
+    """
+    over = one.direction == "down" and one.end is not None
+    return one.p_value / _SURE if over else one.p_value
+
+
+def clearer_ramp(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike | None:
+    """Return the gradual rise that is more certain by far than a sudden one at another time."""
+    ramps = [
+        one
+        for one in incidents
+        if one.shape == "ramp" and one.direction == "up"
+        and spike.end is not None and one.start >= spike.end
+    ]  # fmt: skip
+    best = min(ramps, key=lambda one: one.p_value, default=None)
+    if best is None or best.p_value >= spike.p_value * _SURE:
+        return None
+    return replace(_as_spike(best, t), start=best.start)  # before that all is as usual
+
+
+def _as_spike(one: Incident, t: Floats) -> Spike:
+    """Return a stretch as a spike; a gradual rise counts from when half of it was reached."""
+    return Spike(one.start + one.rise_s / 2, one.end, _BIN * float(t[-1] - t[0]), CERTAIN)
