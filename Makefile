@@ -60,6 +60,7 @@ bench-streams: $(VENV)/.ready   ## ten thousand open streams, bare and traced
 dashboards: $(VENV)/.ready      ## make the dashboards' JSON and the rules anew
 	$(BIN)/python scripts/dashboards.py
 	$(BIN)/llmtrace slo rules --out dashboards/rules
+	$(BIN)/llmtrace slo rules --format prometheusrule --out dashboards/rules
 	$(BIN)/llmtrace slo engines --out dashboards/rules
 
 bench-collector: $(VENV)/.ready ## pages read, spans received and stored, rows queried; memory under overload

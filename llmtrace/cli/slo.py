@@ -21,6 +21,7 @@ def add_slo(commands: Commands) -> None:
         "or the files of Sloth or OpenSLO. Each alert is described in docs/on-call/alerts.md.",
         examples=(
             "llmtrace slo rules --budget budget.yaml --out rules",
+            "llmtrace slo rules --format prometheusrule --severity page=critical",
             "llmtrace slo engines --budget budget.yaml --out rules",
             "llmtrace slo openslo --budget budget.yaml",
         ),
@@ -35,6 +36,15 @@ def add_slo(commands: Commands) -> None:
     slo.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of files to write (default: print them)"
     )
+    slo.add_argument(
+        "--format", choices=("prometheus", "prometheusrule"), default="prometheus",
+        help="form of rules: Prometheus's own, or manifests for its Kubernetes operator "
+        "(default: prometheus)",
+    )  # fmt: skip
+    slo.add_argument(
+        "--severity", action="append", default=[], metavar="OURS=YOURS",
+        help="another word for an alert's severity, as page=critical; may be repeated",
+    )  # fmt: skip
     slo.add_argument("--grafana", metavar="URL", help="address of the Grafana that alerts link to")
     slo.add_argument(
         "--runbooks", metavar="URL", help="address of your copy of docs/on-call/alerts.md"
@@ -52,7 +62,7 @@ def add_slo(commands: Commands) -> None:
 
 def _slo(options: argparse.Namespace) -> None:
     if options.what == "engines":
-        write_engine_rules(options.budget, options.out)
+        write_engine_rules(options.budget, options.out, options.format)
         return
     dashboards_module("rules.command", "llmtrace slo").run(
         options.what,
@@ -62,12 +72,16 @@ def _slo(options: argparse.Namespace) -> None:
         runbooks=options.runbooks,
         collector=options.collector,
         collector_job=options.collector_job,
+        rule_format=options.format,
+        severities=options.severity,
         out=sys.stdout,
         warnings=sys.stderr,
     )
 
 
-def write_engine_rules(budget: Path | None, folder: Path | None) -> None:
+def write_engine_rules(
+    budget: Path | None, folder: Path | None, rule_format: str = "prometheus"
+) -> None:
     """Write the rules that unify engines' metrics into a folder, or print them.
 
     Raises:
@@ -82,6 +96,7 @@ def write_engine_rules(budget: Path | None, folder: Path | None) -> None:
         budget=budget,
         folder=folder,
         unified=unified,
+        rule_format=rule_format,
         out=sys.stdout,
         warnings=sys.stderr,
     )

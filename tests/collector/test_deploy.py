@@ -19,7 +19,7 @@ from llmtrace_collector.config.schema import PREFIX, Config, load
 from llmtrace_collector.store.clickhouse_server import OLDEST
 
 FILES = Path(__file__).parents[2] / "collectors"
-OTELCOL = sorted((FILES / "otelcol").glob("*.yaml"))
+OTELCOL = [FILES / "otelcol" / f"{name}.yaml" for name in ("agent", "gateway")]
 
 
 def variables(text: str) -> set[str]:

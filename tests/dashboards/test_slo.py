@@ -311,6 +311,21 @@ def test_the_committed_files_are_those_of_the_default_budget(what):
         assert list(yaml.safe_load_all(written)) == list(yaml.safe_load_all(text)), name
 
 
+def test_rules_as_manifests_of_the_operator_with_severities_of_ones_own(tmp_path, capsys):
+    """Each file is one PrometheusRule; a word that is no severity is rejected."""
+    words = ["--severity", "page=critical", "--severity", "ticket=warning"]
+    assert main(["slo", "rules", "--format", "prometheusrule", *words]) == 0
+    recording, alerts = yaml.safe_load_all(capsys.readouterr().out)
+    rules = [rule for group in alerts["spec"]["groups"] for rule in group["rules"]]
+
+    assert {recording["kind"], alerts["kind"]} == {"PrometheusRule"}
+    assert alerts["metadata"]["name"] == "llmtrace-alerts"
+    assert {rule["labels"]["severity"] for rule in rules} == {"critical", "warning"}
+    assert main(["slo", "rules", "--severity", "urgent=critical"]) != 0
+    assert "'urgent=critical' is not page or ticket" in capsys.readouterr().err
+    assert main(["slo", "sloth", "--format", "prometheusrule"]) != 0
+
+
 def test_files_are_written_or_printed(tmp_path, capsys):
     """Into a folder, or to be piped on; links go where one says."""
     budget = tmp_path / "chat.yaml"

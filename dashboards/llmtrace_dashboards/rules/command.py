@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, TextIO, get_args
 from urllib.parse import urlsplit
 
 from llmtrace.budget import DEFAULT, Budget, Budgets, read_budgets
 from llmtrace.errors import ConfigError, SourceError, explain_error
-from llmtrace_dashboards.rules.burn_rate import RuleSettings
+from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity
 from llmtrace_dashboards.rules.recording_rules import as_yaml, engine_file, rule_files
 from llmtrace_dashboards.rules.slo import promised, slos, unalerted
 from llmtrace_dashboards.rules.sloth import openslo, sloth
 
 What = Literal["rules", "engines", "sloth", "openslo"]
+RuleFormat = Literal["prometheus", "prometheusrule"]
 
 
 def run(
@@ -30,11 +31,14 @@ def run(
     collector: str | None = None,
     collector_job: str | None = None,
     unified: Sequence[Mapping[str, Any]] = (),
+    rule_format: RuleFormat = "prometheus",
+    severities: Sequence[str] = (),
 ) -> None:
     """Print the files made from a budget, or write them into a folder.
 
     What a budget leaves without an alert is written to `warnings`. `engines` needs the groups of
-    rules that unify engines' metrics, as `unified`.
+    rules that unify engines' metrics, as `unified`. `severities` are words for those of alerts,
+    each as `page=critical`.
 
     Raises:
         ConfigError: the budget or an option is wrong.
@@ -51,7 +55,22 @@ def run(
         RuleSettings(), **{name: value for name, value in given.items() if value is not None}
     )
     named = "" if budget is None else f" --budget {budget.name}"
-    made = made_from(what, budgets, settings, f"Made by `llmtrace slo {what}{named}`.", unified)
+    remark = f"Made by `llmtrace slo {what}{named}`."
+    if what in {"rules", "engines"}:
+        renamed = _severities(severities)
+        files = _rules(what, budgets, settings, unified)
+        for file in files.values():
+            for rule in (rule for group in file["groups"] for rule in group["rules"]):
+                labels = rule.get("labels", {})
+                if (severity := labels.get("severity")) in renamed:
+                    labels["severity"] = renamed[severity]
+        if rule_format == "prometheusrule":
+            files = dict(map(_manifest, files.items()))
+        made = {name: as_yaml(content, remark) for name, content in files.items()}
+    elif rule_format != "prometheus" or severities:
+        raise ConfigError(f"--format and --severity are of rules: leave them out of {what}")
+    else:
+        made = made_from(what, budgets, settings, remark, unified)
     if what != "engines":  # it has no alert in any case
         warn_unalerted(budgets, warnings)
     if folder is None:
@@ -80,10 +99,8 @@ def made_from(
     unified: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, str]:
     """Return the text of each file, by its name."""
-    if what == "rules":
-        files: dict[str, Any] = dict(rule_files(budgets, settings))
-    elif what == "engines":
-        files = dict(engine_file(budgets, unified, settings))
+    if what in {"rules", "engines"}:
+        files = _rules(what, budgets, settings, unified)
     else:
         alerting = slos(budgets)
         files = (
@@ -92,6 +109,39 @@ def made_from(
             else {"openslo.yaml": openslo(promised(budgets), settings)}
         )
     return {name: as_yaml(content, remark) for name, content in files.items()}
+
+
+def _rules(
+    what: What, budgets: Budgets, settings: RuleSettings, unified: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    if what == "rules":
+        return dict(rule_files(budgets, settings))
+    return dict(engine_file(budgets, unified, settings))
+
+
+def _manifest(file: tuple[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """Make a file of rules one manifest of Prometheus's operator."""
+    name, content = file
+    stem = name.removesuffix(".yaml")
+    return f"prometheusrule-{stem}.yaml", {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {
+            "name": f"llmtrace-{stem}", "labels": {"app.kubernetes.io/name": "llmtrace"},
+        },
+        "spec": content,
+    }  # fmt: skip
+
+
+def _severities(given: Sequence[str]) -> dict[str, str]:
+    renamed = {}
+    for one in given:
+        ours, _, yours = one.partition("=")
+        if ours not in get_args(Severity) or not yours.strip():
+            known = " or ".join(get_args(Severity))
+            raise ConfigError(f"--severity: {one!r} is not {known}, = and a word of yours")
+        renamed[ours] = yours.strip()
+    return renamed
 
 
 def _url(given: str | None, option: str) -> str | None:
