@@ -34,29 +34,11 @@ _FIRST: Final = "gen_ai.response.time_to_first_chunk"
 
 
 def _has(*names: str) -> str:
-    return "(" + " OR ".join(f"mapContains(SpanAttributes, '{name}')" for name in names) + ")"
+    return f"hasAny(mapKeys(SpanAttributes), {list(names)})"
 
 
 def _of(name: str) -> str:
     return f"SpanAttributes['{name}']"
-
-
-def _json(name: str, *keys: str) -> str:
-    """Return the expression of a key of an attribute in JSON, of the first that is there."""
-    read = [f"JSONExtractRaw({_of(name)}, '{key}')" for key in keys]
-    texts = ", ".join(f"{one} NOT IN ('', 'null'), trim(BOTH '\"' FROM {one})" for one in read)
-    return f"multiIf({texts}, '')"
-
-
-def _until(moment: str) -> str:
-    """Return the expression of the seconds from a span's start to a moment in it, else ''."""
-    took = f"(toUnixTimestamp64Nano({moment}) - toUnixTimestamp64Nano(Timestamp))"
-    return f"if({took} > 0 AND {took} <= Duration, toString({took} / {_NS}), '')"
-
-
-def _event(name: str) -> str:
-    """Return the expression of the seconds to a span's first event of a name, '' = it has none."""
-    return _until(f"`Events.Timestamp`[indexOf(`Events.Name`, '{name}')]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +50,8 @@ class Convention:
         marks: the attributes one of which each of its requests has.
         is_request: the condition under which a span is a request.
         names: what it calls attributes, and their present names.
+        nested: attributes that hold an object in JSON, whose keys are attributes of their own.
+        first_chunk: the event that is the first chunk.
         also: present names, and the expressions of their texts, '' = not reported.
         noise: regular expression of attributes that are of no use on a row, or hold content.
     """
@@ -76,6 +60,8 @@ class Convention:
     marks: tuple[str, ...] = ()
     is_request: str = "false"
     names: Mapping[str, str] = field(default_factory=dict)
+    nested: tuple[str, ...] = ()
+    first_chunk: str = ""
     also: Mapping[str, str] = field(default_factory=dict)
     noise: tuple[str, ...] = ()
 
@@ -113,7 +99,7 @@ CONVENTIONS: Final = (
     Convention(
         "OpenLLMetry",
         names={"gen_ai.is_streaming": _STREAM, "llm.is_streaming": _STREAM},
-        also={_FIRST: _event("gen_ai.content.completion.chunk")},
+        first_chunk="gen_ai.content.completion.chunk",
         noise=(r"gen_ai\.(prompt|completion|headers|openai)\b", r"traceloop\."),
     ),
     Convention(
@@ -130,21 +116,19 @@ CONVENTIONS: Final = (
             "llm.token_count.completion": _OUTPUT,
             "llm.token_count.completion_details.reasoning": _REASONING,
             "llm.finish_reason": _REASON,
+            "llm.invocation_parameters.model": _MODEL,
+            "llm.invocation_parameters.max_completion_tokens": _MAX_TOKENS,
+            "llm.invocation_parameters.max_tokens": _MAX_TOKENS,
+            "llm.invocation_parameters.stream": _STREAM,
         },
-        also={
-            _MODEL: _json("llm.invocation_parameters", "model"),
-            _MAX_TOKENS: _json(
-                "llm.invocation_parameters", "max_completion_tokens", "max_tokens"
-            ),
-            _STREAM: _json("llm.invocation_parameters", "stream"),
-            _FIRST: _event("First Token Stream Event"),
-        },
+        nested=("llm.invocation_parameters",),
+        first_chunk="First Token Stream Event",
         noise=(r"(llm|input|output|openinference)\.",),
     ),
     Convention(
         "Logfire and Pydantic AI",
         is_request=_LOGFIRE_LOG,
-        also={_STREAM: f"if({_LOGFIRE_LOG}, 'true', '')"},
+        also={_STREAM: f"if({_of('logfire.span_type')} = 'log', 'true', '')"},
         noise=(
             r"(logfire|pydantic_ai)\.",
             r"(request_data|response_data|model_request_parameters|async|duration)$",
@@ -155,41 +139,72 @@ CONVENTIONS: Final = (
         "Langfuse",
         marks=("langfuse.observation.type",),
         is_request=f"{_of('langfuse.observation.type')} = 'generation'",
-        names={"langfuse.observation.model.name": _MODEL},
-        also={
-            _PROMPT: _json("langfuse.observation.usage_details", "input", "prompt_tokens"),
-            _OUTPUT: _json("langfuse.observation.usage_details", "output", "completion_tokens"),
-            _MAX_TOKENS: _json("langfuse.observation.model.parameters", "max_tokens"),
-            _REASON: f"trim(BOTH '\"' FROM {_of('langfuse.observation.metadata.finish_reason')})",
-            _FIRST: _until(
-                "assumeNotNull(ifNull(parseDateTime64BestEffortOrNull(trim(BOTH '\"' FROM"
-                f" {_of('langfuse.observation.completion_start_time')}), 9), Timestamp))"
-            ),
+        names={
+            "langfuse.observation.model.name": _MODEL,
+            "langfuse.observation.model.parameters.max_tokens": _MAX_TOKENS,
+            "langfuse.observation.usage_details.input": _PROMPT,
+            "langfuse.observation.usage_details.prompt_tokens": _PROMPT,
+            "langfuse.observation.usage_details.output": _OUTPUT,
+            "langfuse.observation.usage_details.completion_tokens": _OUTPUT,
+            "langfuse.observation.metadata.finish_reason": _REASON,
         },
+        nested=("langfuse.observation.usage_details", "langfuse.observation.model.parameters"),
         noise=(r"langfuse\.",),
     ),
 )  # fmt: skip
 
+# What else `attributes` is read from, beside what parts are made of.
+READ: Final = "SpanAttributes, `Events.Timestamp`, `Events.Name`, `Events.Attributes`"
 MARKS: Final = tuple(mark for one in CONVENTIONS for mark in one.marks)
 IS_REQUEST: Final = " OR ".join(f"({one.is_request})" for one in CONVENTIONS)
-# How long a request took, in nanoseconds, as far as 64 bits with a sign go.
+# How long a request took, in nanoseconds. A log has no duration but the one that it names.
 TOOK_NS: Final = (
-    f"if({_LOGFIRE_LOG}, ifNull(accurateCastOrNull(toFloat64OrNull({_of('duration')}) * {_NS},"
-    f" 'UInt64'), 0), Duration)"
+    f"if(Duration > 0, Duration, ifNull(accurateCastOrNull(toFloat64OrNull({_of('duration')})"
+    f" * {_NS}, 'UInt64'), 0))"
 )
+# Langfuse writes this moment, and other texts, in JSON.
+_MOMENT: Final = (
+    "parseDateTime64BestEffortOrZero("
+    f"trim(BOTH '\"' FROM {_of('langfuse.observation.completion_start_time')}), 9)"
+)
+
+
+def _first_chunk() -> str:
+    """Return the expression of the seconds to the first chunk, '' = not reported, or not in it."""
+    events = [one.first_chunk for one in CONVENTIONS if one.first_chunk]
+    event = f"arrayFirst((at, name) -> name IN {events}, `Events.Timestamp`, `Events.Name`)"
+    took = f"arrayMax([{event}, {_MOMENT}]) - Timestamp"
+    return (
+        f"arrayMap(s -> if(s > 0 AND s * {_NS} <= Duration, toString(s), ''),"
+        f" [toFloat64({took})])[1]"
+    )
+
+
+def _pairs() -> str:
+    """Return the expression of a span's attributes, and those in its attributes in JSON."""
+    nested = [name for one in CONVENTIONS for name in one.nested]
+    within = (
+        "arrayMap(one -> (concat(name, '.', one.1),"
+        " if(one.2 = 'null', '', trim(BOTH '\"' FROM one.2))),"
+        " JSONExtractKeysAndValuesRaw(SpanAttributes[name]))"
+    )
+    return (
+        "arrayConcat(CAST(SpanAttributes, 'Array(Tuple(String, String))'),"
+        f" arrayFlatten(arrayMap(name -> {within}, {nested})))"
+    )
 
 
 def attributes() -> str:
     """Return the expression of a request's attributes by their present names, none empty."""
     names = {theirs: ours for one in CONVENTIONS for theirs, ours in one.names.items()}
-    theirs, ours = (", ".join(map(repr, words)) for words in (names, names.values()))
+    theirs, ours = list(names), list(names.values())
     noise = "|".join(text for one in CONVENTIONS for text in one.noise).replace("\\", "\\\\")
     also = [pair for one in CONVENTIONS for pair in one.also.items()]
+    also.append((_FIRST, _first_chunk()))
     added = ", ".join(f"('{name}', {expression})" for name, expression in also)
     return (
-        "CAST(arrayFilter(one -> one.2 != '', arrayConcat("
-        f"arrayMap(one -> (transform(one.1, [{theirs}], [{ours}], one.1), one.2),"
-        f" arrayFilter(one -> one.1 IN ({theirs}) OR NOT match(one.1, '^({noise})'),"
-        f" CAST(CAST(SpanAttributes, 'Map(String, String)'), 'Array(Tuple(String, String))'))),"
+        f"CAST(arrayFilter(one -> one.2 != '' AND NOT match(one.1, '^({noise})'), arrayConcat("
+        f"arrayMap(one -> (transform(one.1, {theirs}, {ours}, one.1),"
+        f" if(startsWith(one.1, 'langfuse.'), trim(BOTH '\"' FROM one.2), one.2)), {_pairs()}),"
         f" [{added}])), 'Map(String, String)')"
     )

@@ -76,6 +76,11 @@ multiIf(
         {conventions.IS_REQUEST}, 'genai',
         '')"""
 
+# Columns of `otel_traces` that the parts have as they are, or that their columns are made of.
+_COPIED: Final = (
+    "TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,"
+    " StatusCode, SpanName"
+)
 _ENGINE: Final = "tells IN ('engine', 'plugin', 'slice')"
 
 
@@ -172,14 +177,15 @@ def parts_select(traces: str) -> str:
     columns = ",\n    ".join(f"{reads[field.name]} AS {field.name}" for field in FIELDS)
     # Each figure is read in one place: an insert takes longer to plan than to run.
     read = f"""\
-    SELECT
-        TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,
-        StatusCode, SpanName, {_KIND_OF} AS tells,
+    SELECT {_COPIED}, tells,
         if(tells = 'genai', {conventions.attributes()},
             CAST(SpanAttributes, 'Map(String, String)')) AS a,
-        {conventions.TOOK_NS} AS took_ns
+        if(tells = 'genai', {conventions.TOOK_NS}, Duration) AS took_ns
+    FROM (
+    SELECT {_COPIED}, {conventions.READ}, {_KIND_OF} AS tells
     FROM {traces}
-    WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes)) OR {_SLICE}"""
+    WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes)) OR {_SLICE}
+    )"""
     read = step(read, ("ns", all_ns()), ("source_of", all_sources()))
     read = step(read, *_figures())
     read = step(read, ("beside", _BESIDE), ("engine_frontend", "if(beside < 0, 0, beside)"))
