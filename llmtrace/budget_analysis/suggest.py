@@ -93,6 +93,15 @@ class Suggestion:
     notes: tuple[str, ...]
 
 
+def _expect_enough(rows: Columns, objective: float) -> None:
+    least = least_values(objective)
+    if rows.n < least:
+        raise DataError(
+            f"{rows.n} requests succeeded; a p{100 * objective:g} has no upper bound with fewer "
+            f"than {least}: measure more, or take a lower objective"
+        )
+
+
 def suggest(
     rows: Columns,
     *,
@@ -120,12 +129,7 @@ def suggest(
         DataError: too few requests succeeded to bound their quantile.
     """
     rows = _countable(rows)
-    least = least_values(objective)
-    if rows.n < least:
-        raise DataError(
-            f"{rows.n} requests succeeded; a p{100 * objective:g} has no upper bound with fewer "
-            f"than {least}: measure more, or take a lower objective"
-        )
+    _expect_enough(rows, objective)
     whole = rows.numbers["e2e_s"]
     reported = np.column_stack([rows.numbers[f"{one}_s"] for one in _NAMES])
     parts = np.nan_to_num(reported)  # time not reported is in another stage of the same request
@@ -382,6 +386,27 @@ def as_text(suggestion: Suggestion) -> str:
     allocated = _ms(math.fsum(share.euler_s for share in suggestion.shares))
     highs, whole = _ms(suggestion.sum_of_highs_s), _ms(suggestion.measured_s)
     common = "-" if suggestion.common_p is None else allocated
+    head = (
+        f"{suggestion.rows} requests; the {high} of the whole is {whole} ms, and "
+        f"{_ms(budget.total_s)} ms are to allocate. In ms:"
+    )
+    return "\n".join(
+        [
+            head,
+            "",
+            *_table([heading, *rows, ("sum", "", f"({highs})", whole, allocated, "", common)]),
+            "",
+            *(
+                textwrap.fill(one, _WIDTH, subsequent_indent="  ")
+                for one in _sentences(suggestion, high)
+            ),
+        ]
+    )
+
+
+def _sentences(suggestion: Suggestion, high: str) -> list[str]:
+    """Say why the allocation is not each stage's own percentile, and what it is instead."""
+    highs = _ms(suggestion.sum_of_highs_s)
     too_much = suggestion.sum_of_highs_s / suggestion.measured_s - 1
     more = "more" if too_much >= 0 else "less"
     at = (
@@ -390,10 +415,6 @@ def as_text(suggestion: Suggestion) -> str:
         else f"here p{100 * suggestion.common_p:.1f}"
     )
     kept, low, top = (f"{share:.1%}" for share in suggestion.kept)
-    head = (
-        f"{suggestion.rows} requests; the {high} of the whole is {whole} ms, and "
-        f"{_ms(budget.total_s)} ms are to allocate. In ms:"
-    )
     why = (
         f"Why not each stage's own {high}: they come to {highs} ms, {abs(too_much):.0%} {more} "
         f"than the {high} of the whole, and only {suggestion.all_within:.0%} of the requests are "
@@ -414,16 +435,7 @@ def as_text(suggestion: Suggestion) -> str:
         f"total ({low} to {top})."
     )
     notes = (f"Note: {note}." for note in suggestion.notes)
-    sentences = [why, how, other, proof, *notes]
-    return "\n".join(
-        [
-            head,
-            "",
-            *_table([heading, *rows, ("sum", "", f"({highs})", whole, allocated, "", common)]),
-            "",
-            *(textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in sentences),
-        ]
-    )
+    return [why, how, other, proof, *notes]
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -275,17 +275,32 @@ class Recording(AttemptClock):
             network = Network() if last.status is None else Network(client_wait=0)
         elif last is not None and (self.attempt_log or last.error is not None):
             self.keep_attempt(last, now)
+        row = blank_row()
+        row["timeline"] = self._timeline(now, network)
+        row["start"] = self.started_unix_ns
+        row["outcome"], row["error_type"] = outcome, error_type
+        if last is not None:
+            row["http_status"] = last.status
+            row["attempts"] = len(self.attempts) + self.attempts_forgotten
+            row["attempt_log"] = tuple(self.attempt_log)
+        self._times(row, None if last is None else last.answered)
+        row["attributes"] = self.attributes.copy()
+        if self.content is not None:
+            row["content"] = self.content.attributes(self.info.get("finish_reason"))
+        row.update(self.info)
+        return Row.of(row)
+
+    def _timeline(self, now: int, network: Network) -> Timeline:
+        """Return what was measured and reported of the request, which is over now."""
         queue = prefill = decode = frontend = kv_transfer = None
         # What a cache kept may hold the figures of the request it was made by.
         for figures in () if self.info.get("cache_hit") else self.engine:
             queue, prefill = better(queue, figures.queue), better(prefill, figures.prefill)
             decode, frontend = better(decode, figures.decode), better(frontend, figures.frontend)
             kv_transfer = better(kv_transfer, figures.kv_transfer)
-        start, ttft, held, firsts = self.start, self.ttft, self.consumer_time, self.firsts
-        gap_counts = tuple(self.gap_counts)
-        gaps = sum(gap_counts)
-        timeline = Timeline(
-            e2e=since(start, now),
+        ttft, held = self.ttft, self.consumer_time
+        return Timeline(
+            e2e=since(self.start, now),
             ttft=ttft,
             client=self.client,
             held_before=held if ttft is None else self.held_before,
@@ -303,14 +318,12 @@ class Recording(AttemptClock):
             marked_after=self.marked_after.copy(),
             stream=self.stream,
         )
-        row = blank_row()
-        row["timeline"] = timeline
-        row["start"] = self.started_unix_ns
-        row["outcome"], row["error_type"] = outcome, error_type
-        if last is not None:
-            row["http_status"] = last.status
-            row["attempts"] = len(self.attempts) + self.attempts_forgotten
-            row["attempt_log"] = tuple(self.attempt_log)
+
+    def _times(self, row: dict[str, Any], answered: int | None) -> None:
+        """Note in the row how many chunks came, and when what happened."""
+        start, ttft, firsts = self.start, self.ttft, self.firsts
+        gap_counts = tuple(self.gap_counts)
+        gaps = sum(gap_counts)
         if ttft is not None:
             row["chunks"] = 1 + gaps
             row["gap_sum_ns"] = self.waited_at_content - (ttft - self.held_before)
@@ -323,18 +336,13 @@ class Recording(AttemptClock):
         if arrival is not None:
             row["client_lag_ns"] = arrival.lag
         happened = (
-            None if last is None else last.answered, self.first_byte, self.first_event,
+            answered, self.first_byte, self.first_event,
             firsts[TEXT], firsts[REASONING], firsts[TOOL_CALL], self.last_content or None,
             None if arrival is None else arrival.by,
         )  # fmt: skip
         for name, at in zip(_HAPPENED, happened, strict=True):
             if at is not None:
                 row[name] = since(start, at)
-        row["attributes"] = self.attributes.copy()
-        if self.content is not None:
-            row["content"] = self.content.attributes(self.info.get("finish_reason"))
-        row.update(self.info)
-        return Row.of(row)
 
 
 # How a stream ends that does not show the failure inside it.

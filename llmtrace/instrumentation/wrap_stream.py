@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.instrumentation import join_call
@@ -12,7 +12,7 @@ from llmtrace.instrumentation.streams import generic_chunks
 from llmtrace.instrumentation.streams.context_managers import proxy
 from llmtrace.instrumentation.streams.nested import nested_recording
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
-from llmtrace.runtime.runtime import active
+from llmtrace.runtime.runtime import Runtime, active
 
 S = TypeVar("S")
 
@@ -59,28 +59,33 @@ def wrap(
     try:
         given = {"model": model, "route": route, "tenant": tenant, "tags": tags, **attributes}
         fields, extra = labels(given, "llmtrace.wrap")
-        readable = ("__next__", "__anext__", "__enter__", "__aenter__", "__aiter__")
-        if not any(hasattr(stream, method) for method in readable):
-            internal_error(
-                "wrap",
-                f"llmtrace.wrap takes an iterator or async iterator, not {type(stream).__name__}; "
-                "for a list or another iterable, wrap iter(…) of it",
-            )
-            return stream
-        nested = nested_recording(stream)
-        if nested is not None:
-            nested.info.update(fields)
-            nested.attributes.update(extra)
-            return stream
-        join_call.enters(runtime, call=False)
-        recording = runtime.start(fields)
-        recording.attributes.update(extra)
-        recording.labels = "wrap", fields, extra
-        if endpoints.is_stream(stream):
-            responses.adopt(recording, stream, endpoints.classify_for(stream))
-            return stream
-        traced: S = proxy(recording, stream, generic_chunks.reader(recording, stream))
+        return _recorded(runtime, stream, fields, extra)
     except Exception as error:  # noqa: BLE001 - the stream goes on unrecorded
         internal_error("wrap", error)
         return stream
+
+
+def _recorded(runtime: Runtime, stream: S, fields: dict[str, Any], extra: dict[str, Any]) -> S:
+    """Return the stream with its reads recorded, under these fields and attributes."""
+    readable = ("__next__", "__anext__", "__enter__", "__aenter__", "__aiter__")
+    if not any(hasattr(stream, method) for method in readable):
+        internal_error(
+            "wrap",
+            f"llmtrace.wrap takes an iterator or async iterator, not {type(stream).__name__}; "
+            "for a list or another iterable, wrap iter(…) of it",
+        )
+        return stream
+    nested = nested_recording(stream)
+    if nested is not None:
+        nested.info.update(fields)
+        nested.attributes.update(extra)
+        return stream
+    join_call.enters(runtime, call=False)
+    recording = runtime.start(fields)
+    recording.attributes.update(extra)
+    recording.labels = "wrap", fields, extra
+    if endpoints.is_stream(stream):
+        responses.adopt(recording, stream, endpoints.classify_for(stream))
+        return stream
+    traced: S = proxy(recording, stream, generic_chunks.reader(recording, stream))
     return traced

@@ -114,13 +114,11 @@ def of_request(
     """
     if alone and generation is None and around is None and tracer is None:
         ids = random_id(24)
-        trace_id = ids[:32]
-        sampled = in_sample(trace_id, share)
-        return TraceContext(trace_id, ids[32:], None, sampled, None, None, None, "", defer)
+        sampled = in_sample(ids[:32], share)
+        return TraceContext(ids[:32], ids[32:], None, sampled, None, None, None, "", defer)
     outside = otel_trace.get_current_span() if generation is None else generation
-    known = outside.get_span_context()
     parent, counted = _NOTHING, False
-    if known.is_valid:
+    if (known := outside.get_span_context()).is_valid:
         parent = _below(known)
         counted = foreign_tracer.registered.counts(outside)
     if generation is not None:

@@ -17,7 +17,7 @@ from llmtrace.core.browser_timing import ON_WIRE, flatten, unflatten
 from llmtrace.core.flat_row import bounded
 from llmtrace.core.row import OUTCOMES, Row
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNATTRIBUTED
-from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, StageName, Timeline
+from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, StageName, Stages, Timeline
 from llmtrace.core.wire_names import Attribute, Kind
 from llmtrace.errors import DataError
 from llmtrace.semconv.attributes import (
@@ -108,7 +108,7 @@ def to_attributes(row: Row) -> dict[str, Value]:
 
     The ids, `start` and `service` are not among them: the span and its resource carry those.
     """
-    timeline, stages = row.timeline, row.stages
+    timeline = row.timeline
     out: dict[str, Value] = {
         name: value for name, value in row.attributes.items() if not reserved(name)
     }
@@ -142,6 +142,14 @@ def to_attributes(row: Row) -> dict[str, Value]:
         if (arrival := row.ttft_arrival_s) is not None:
             out["llmtrace.ttft_arrival"] = arrival
     out |= {name: ns / _NS for key, name in _MARK_PAIRS if (ns := known[key]) is not None}
+    _add_timeline(out, timeline)
+    _add_stages(out, row.stages)
+    out |= row.content
+    return out
+
+
+def _add_timeline(out: dict[str, Value], timeline: Timeline) -> None:
+    """Add what was measured and reported, uncut."""
     for key, name in _TIMELINE_PAIRS:
         if ns := getattr(timeline, key):
             out[name] = ns / _NS
@@ -161,6 +169,10 @@ def to_attributes(row: Row) -> dict[str, Value]:
     for when, marked in (("before", timeline.marked_before), ("after", timeline.marked_after)):
         for stage, ns in marked.items():
             out[_MARKED[when, stage]] = ns / _NS
+
+
+def _add_stages(out: dict[str, Value], stages: Stages) -> None:
+    """Add the partition, and the source of each stage."""
     sources = stages.sources
     for key, name, source in _STAGE_NAMES:
         if (ns := getattr(stages, key)) is not None:
@@ -169,8 +181,6 @@ def to_attributes(row: Row) -> dict[str, Value]:
     out["llmtrace.stage.unattributed"] = stages.unattributed / _NS
     if stages.inconsistent:
         out["llmtrace.inconsistent"] = stages.inconsistent
-    out |= row.content
-    return out
 
 
 def from_attributes(

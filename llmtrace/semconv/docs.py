@@ -121,52 +121,54 @@ What a page measured, as reported: on the page's own span `llmtrace.browser`, an
 joined to, whose stages then are the page's. See [the browser](../instrument/browser.md)."""
 
 
+_SECTIONS: Final = (
+    ("The request", "", (*PLAIN, *SPECIAL)),
+    (
+        "Stages",
+        _STAGES_TEXT,
+        (*STAGE_TIMES, *DERIVED),
+    ),
+    (
+        "What was reported",
+        "As reported, before anything was cut to fit; its source in `<name>.source`.",
+        REPORTED,
+    ),
+    ("Parts of what is unattributed", "", UNATTRIBUTED),
+    ("Sub-phases of the network stage", "", NETWORK),
+    ("Marks", "", MARKS),
+    ("The consumer's own time, and retries", "Left out when 0.", RAW),
+    (
+        "In the browser",
+        _BROWSER_TEXT,
+        BROWSER,
+    ),
+    (
+        "Response headers",
+        _RESPONSE_HEADER_TEXT,
+        (
+            Attribute(
+                "response_headers",
+                f"{RESPONSE_HEADER}<header>",
+                "string",
+                "the header's value",
+            ),
+        ),
+    ),
+    (
+        "Explicit marks",
+        "Time marked with `llmtrace.stage`, before and after the first content.",
+        (
+            Attribute("marked_before", "llmtrace.marked.before.<stage>", "seconds", "before"),
+            Attribute("marked_after", "llmtrace.marked.after.<stage>", "seconds", "after"),
+        ),
+    ),
+)
+
+
 def page() -> str:
     """Write docs/reference/semconv.md."""
-    sections = (
-        ("The request", "", (*PLAIN, *SPECIAL)),
-        (
-            "Stages",
-            _STAGES_TEXT,
-            (*STAGE_TIMES, *DERIVED),
-        ),
-        (
-            "What was reported",
-            "As reported, before anything was cut to fit; its source in `<name>.source`.",
-            REPORTED,
-        ),
-        ("Parts of what is unattributed", "", UNATTRIBUTED),
-        ("Sub-phases of the network stage", "", NETWORK),
-        ("Marks", "", MARKS),
-        ("The consumer's own time, and retries", "Left out when 0.", RAW),
-        (
-            "In the browser",
-            _BROWSER_TEXT,
-            BROWSER,
-        ),
-        (
-            "Response headers",
-            _RESPONSE_HEADER_TEXT,
-            (
-                Attribute(
-                    "response_headers",
-                    f"{RESPONSE_HEADER}<header>",
-                    "string",
-                    "the header's value",
-                ),
-            ),
-        ),
-        (
-            "Explicit marks",
-            "Time marked with `llmtrace.stage`, before and after the first content.",
-            (
-                Attribute("marked_before", "llmtrace.marked.before.<stage>", "seconds", "before"),
-                Attribute("marked_after", "llmtrace.marked.after.<stage>", "seconds", "after"),
-            ),
-        ),
-    )
     parts = [_HEAD]
-    for title, text, lines in sections:
+    for title, text, lines in _SECTIONS:
         parts.append(f"## {title}\n")
         if text:
             parts.append(f"{text}\n")

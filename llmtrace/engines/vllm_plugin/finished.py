@@ -73,8 +73,30 @@ def finished_request(
     if not isinstance(engine_id, str) or not engine_id:
         return None
     engine_id = engine_id[:_MAX_ID]
+    reason = _reason(getattr(stats, "finish_reason", None))
+    attributes = _attributes(stats, engine, engine_id, _count(engine_index))
+    attributes["gen_ai.response.finish_reasons"] = None if reason is None else (reason,)
+    e2e = _seconds(getattr(stats, "e2e_latency", None))
+    attributes[E2E] = e2e
+    duration_ns = round((e2e or 0.0) * _NS)
+    return Span(
+        name=_NAME,
+        kind="server",
+        trace_id=random_id(16),
+        span_id=random_id(8),
+        service=engine.service,
+        start=max(0, round(finished_at * _NS) - duration_ns),
+        duration_ns=duration_ns,
+        attributes={name: value for name, value in attributes.items() if value is not None},
+        error="the engine failed" if reason == "error" else None,
+    )
+
+
+def _attributes(
+    stats: Any, engine: Engine, engine_id: str, index: int | None
+) -> dict[str, Value | None]:
+    """Return what vLLM reports of a request, `None` where it does not."""
     ids = client_ids(engine_id)
-    index = _count(engine_index)
     replica = engine.replica
     if engine.parallel and replica is not None and index is not None:
         replica = f"{replica}/{index}"
@@ -86,9 +108,7 @@ def finished_request(
         # nothing to decode, and that is known.
         inference = _passed(getattr(stats, "inference_time", None))
         decode = _seconds(getattr(stats, "decode_time", None))
-    e2e = _seconds(getattr(stats, "e2e_latency", None))
-    reason = _reason(getattr(stats, "finish_reason", None))
-    attributes: dict[str, Value | None] = {
+    return {
         ENGINE_SOURCE: PLUGIN,
         ENGINE_ID: engine_id,
         ENGINE_INDEX: index,
@@ -103,25 +123,11 @@ def finished_request(
         PREFILL: prefill,
         DECODE: decode,
         INFERENCE: inference,
-        E2E: e2e,
         NAMES["prompt_tokens"]: _count(getattr(stats, "num_prompt_tokens", None)),
         NAMES["cached_tokens"]: _count(getattr(stats, "num_cached_tokens", None)),
         NAMES["output_tokens"]: _count(getattr(stats, "num_generation_tokens", None)),
         NAMES["preemptions"]: _count(getattr(stats, "num_preemptions", None)),
-        "gen_ai.response.finish_reasons": None if reason is None else (reason,),
     }
-    duration_ns = round((e2e or 0.0) * _NS)
-    return Span(
-        name=_NAME,
-        kind="server",
-        trace_id=random_id(16),
-        span_id=random_id(8),
-        service=engine.service,
-        start=max(0, round(finished_at * _NS) - duration_ns),
-        duration_ns=duration_ns,
-        attributes={name: value for name, value in attributes.items() if value is not None},
-        error="the engine failed" if reason == "error" else None,
-    )
 
 
 def _seconds(value: Any) -> float | None:

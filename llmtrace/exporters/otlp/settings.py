@@ -94,19 +94,7 @@ def read_settings(
         raise ConfigError(msg)
     if not chosen:
         chosen = "grpc" if port == _GRPC_PORT else "http/protobuf"
-    if chosen == "grpc":
-        grpc = True
-        url = parts.netloc.rpartition("@")[2]
-    elif chosen == "http/protobuf":
-        grpc = False
-        if not parts.scheme:
-            msg = f"OTLP endpoint {_shown(place)!r} needs http:// or https:// in front"
-            raise ConfigError(msg)
-        path = f"/v1/{signal}"
-        url = place if is_full or place.rstrip("/").endswith(path) else place.rstrip("/") + path
-    else:
-        msg = f"{named}={chosen!r}: llmtrace speaks grpc and http/protobuf"
-        raise ConfigError(msg)
+    url = _url(signal, chosen, named, place, is_full=is_full)
     certificate = _file(environ, signal, "CERTIFICATE")
     client_key = _file(environ, signal, "CLIENT_KEY")
     client_certificate = _file(environ, signal, "CLIENT_CERTIFICATE")
@@ -117,7 +105,7 @@ def read_settings(
         )
         raise ConfigError(msg)
     return OtlpSettings(
-        protocol="grpc" if grpc else "http/protobuf",
+        protocol="grpc" if chosen == "grpc" else "http/protobuf",
         url=url,
         headers=_headers(signal, headers, environ),
         timeout_s=_timeout(signal, timeout_s, environ),
@@ -127,6 +115,23 @@ def read_settings(
         client_key=client_key,
         client_certificate=client_certificate,
     )
+
+
+def _url(signal: Signal, protocol: str, named: str, place: str, *, is_full: bool) -> str:
+    """Return where a signal goes by a protocol: `host:port` for gRPC, else a whole URL."""
+    parts = urlsplit(place if "://" in place else f"//{place}")
+    if protocol == "grpc":
+        return parts.netloc.rpartition("@")[2]
+    if protocol != "http/protobuf":
+        msg = f"{named}={protocol!r}: llmtrace speaks grpc and http/protobuf"
+        raise ConfigError(msg)
+    if not parts.scheme:
+        msg = f"OTLP endpoint {_shown(place)!r} needs http:// or https:// in front"
+        raise ConfigError(msg)
+    path = f"/v1/{signal}"
+    if is_full or place.rstrip("/").endswith(path):
+        return place
+    return place.rstrip("/") + path
 
 
 def _lookup(environ: Mapping[str, str], signal: Signal, setting: str) -> tuple[str, str | None]:

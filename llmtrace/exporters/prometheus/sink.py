@@ -200,6 +200,11 @@ class _Families:
     """The metric families of one scrape."""
 
     def __init__(self, labels: Sequence[str], turn_labels: Sequence[str]) -> None:
+        self._measured(labels)
+        self._counted(labels)
+        self._of_turns(turn_labels)
+
+    def _measured(self, labels: Sequence[str]) -> None:
         self.stage = HistogramMetricFamily(
             "llmtrace_stage_duration_seconds",
             "Time a request spent in a stage. Requests whose stage is not known are not in it.",
@@ -221,6 +226,8 @@ class _Families:
             "Wait for a chunk after the first; one count a chunk.",
             labels=labels,
         )
+
+    def _counted(self, labels: Sequence[str]) -> None:
         self.requests = CounterMetricFamily(
             "llmtrace_requests", "Requests, by how they ended.", labels=labels
         )
@@ -272,6 +279,8 @@ class _Families:
             "Requests whose response was a stream; the others were unary.",
             labels=labels,
         )
+
+    def _of_turns(self, turn_labels: Sequence[str]) -> None:
         self.turn = HistogramMetricFamily(
             "llmtrace_turn_duration_seconds",
             "How long a turn of an agent took. Turns are no requests.",

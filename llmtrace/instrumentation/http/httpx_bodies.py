@@ -107,6 +107,53 @@ def _unclassified(recording: Recording, _piece: bytes) -> int:
     return NOTHING
 
 
+class _WatchedBody(finalize.StreamFinalizer):
+    """A response's byte stream that notes its first chunk, of whatever kinds it is made."""
+
+    def __init__(self, recording: Recording, response: Any, comments: bool) -> None:
+        super().__init__(recording)
+        self._stream = response.stream
+        self._headers = response.headers
+        self._comments = comments
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _note(self) -> None:
+        try:
+            if self._recording.first_byte is None:
+                self._recording.first_byte = self._recording.clock()
+        except Exception as error:  # noqa: BLE001
+            internal_error("http", error)
+
+    def _classify(self) -> Classify:
+        try:
+            if self._recording.stream:
+                encoding = self._headers.get("content-encoding", "")
+                # The method: calling it is faster than calling the object.
+                return Events(encoding=encoding, comments=self._comments).__call__
+        except Exception as error:  # noqa: BLE001
+            internal_error("http", error)
+        return _unclassified
+
+    def _raw(self) -> bool:
+        """Return whether the body is read as bytes, and not by the client that has the stream.
+
+        A client reads while its consumer waits. A read at another time comes from code that
+        has taken the response from the stream: then the row is that of the bytes.
+        """
+        recording = self._recording
+        if recording.open and recording.stream and not recording.reading:
+            recording.reads_bytes = True
+        return recording.reads_bytes
+
+    def _first(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._note()
+            yield chunk
+            break
+
+
 @lru_cache(maxsize=64)
 def _body(response: Any, stream: Any) -> type[Any]:
     """Make the proxy class of a response's byte stream, of the same kinds.
@@ -116,44 +163,7 @@ def _body(response: Any, stream: Any) -> type[Any]:
     library = sys.modules[response.__module__.partition(".")[0]]
     kinds = (library.SyncByteStream, library.AsyncByteStream)
 
-    class Body(finalize.StreamFinalizer, *[kind for kind in kinds if issubclass(stream, kind)]):  # type: ignore[misc]
-        def __init__(self, recording: Recording, response: Any, comments: bool) -> None:
-            super().__init__(recording)
-            self._stream = response.stream
-            self._headers = response.headers
-            self._comments = comments
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._stream, name)
-
-        def _note(self) -> None:
-            try:
-                if self._recording.first_byte is None:
-                    self._recording.first_byte = self._recording.clock()
-            except Exception as error:  # noqa: BLE001
-                internal_error("http", error)
-
-        def _classify(self) -> Classify:
-            try:
-                if self._recording.stream:
-                    encoding = self._headers.get("content-encoding", "")
-                    # The method: calling it is faster than calling the object.
-                    return Events(encoding=encoding, comments=self._comments).__call__
-            except Exception as error:  # noqa: BLE001
-                internal_error("http", error)
-            return _unclassified
-
-        def _raw(self) -> bool:
-            """Return whether the body is read as bytes, and not by the client that has the stream.
-
-            A client reads while its consumer waits. A read at another time comes from code that
-            has taken the response from the stream: then the row is that of the bytes.
-            """
-            recording = self._recording
-            if recording.open and recording.stream and not recording.reading:
-                recording.reads_bytes = True
-            return recording.reads_bytes
-
+    class Body(_WatchedBody, *[kind for kind in kinds if issubclass(stream, kind)]):  # type: ignore[misc]
         def __iter__(self) -> Iterator[bytes]:
             if self._raw():
                 return timed_reads(self._recording, iter(self._stream).__next__, self._classify())
@@ -161,12 +171,6 @@ def _body(response: Any, stream: Any) -> type[Any]:
             if self._recording.first_byte is not None:  # draining it reads it again
                 return chunks
             return chain(self._first(chunks), chunks)  # all but the first bypass us
-
-        def _first(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-            for chunk in chunks:
-                self._note()
-                yield chunk
-                break
 
         def __aiter__(self) -> AsyncIterator[bytes]:
             chunks: AsyncIterator[bytes] = self._stream.__aiter__()
