@@ -22,7 +22,7 @@ from tests.contact.servers import SUBJECTS as SERVERS
 from tests.contact.subjects import SUBJECTS as CLIENTS
 from tests.instrumentation import answers
 from tests.real.conftest import do_without
-from tests.sse_server import Answer, Request, Server, serve
+from tests.support.sse_server import Answer, Request, Server, serve
 
 ROOT: Final = Path(__file__).parents[2]
 SUBJECTS: Final = {**CLIENTS, **SERVERS}

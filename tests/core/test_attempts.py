@@ -12,8 +12,8 @@ from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, as_plain, from_plain, 
 from llmtrace.core.row import from_dict
 from llmtrace.errors import DataError
 from llmtrace.testing import make_row
-from tests.recordings import MS, Request
 from tests.strategies import attempt_logs
+from tests.support.recordings import MS, Request
 
 # Status of an attempt (`None`: its connection broke), how long it took, and the backoff after it.
 attempts = st.lists(

@@ -20,7 +20,7 @@ from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, 
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.timed_reads import atimed_reads, timed_reads
 from llmtrace.testing import capture
-from tests.recordings import INFO, MS, Request
+from tests.support.recordings import INFO, MS, Request
 
 
 @pytest.fixture(autouse=True)

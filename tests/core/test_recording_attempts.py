@@ -8,7 +8,7 @@ from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.core.stages import Network, Reported
 from llmtrace.core.stream_clock import TEXT
 from llmtrace.instrumentation.streams.timed_reads import timed_reads
-from tests.recordings import MS, Request
+from tests.support.recordings import MS, Request
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from llmtrace.core.row import Row
 from llmtrace.core.stream_clock import GAP_BOUNDS_NS, TEXT
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.timed_reads import timed_reads
-from tests.recordings import INFO, MS, Request
+from tests.support.recordings import INFO, MS, Request
 
 
 @pytest.fixture(autouse=True)

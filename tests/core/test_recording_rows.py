@@ -7,7 +7,7 @@ import pytest
 from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.core.stages import STAGES, EngineFigures, Reported
 from llmtrace.core.stream_clock import HIDDEN, NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
-from tests.recordings import MS, Request
+from tests.support.recordings import MS, Request
 
 
 @pytest.fixture(autouse=True)

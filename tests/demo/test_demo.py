@@ -38,7 +38,7 @@ from llmtrace.simulator.engine.scheduler import EngineConfig
 from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace.testing import FakeClock, make_row
 from llmtrace.triage.result import CAUSES
-from tests.sse_server import serve as serve_script
+from tests.support.sse_server import serve as serve_script
 
 FAST = EngineConfig(base_s=0.001, sequence_s=0.0, prefill_token_s=1e-5, jitter=0.0)
 FEW = ("--requests", "8", "--concurrency", "4")

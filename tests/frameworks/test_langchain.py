@@ -14,7 +14,7 @@ from llmtrace.testing import capture
 from tests.instrumentation import answers
 from tests.instrumentation.raw import no_tls
 from tests.instrumentation.reading import eventually
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 langchain_openai = pytest.importorskip("langchain_openai")
 httpx = pytest.importorskip("httpx")

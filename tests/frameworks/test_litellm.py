@@ -15,7 +15,7 @@ from llmtrace.testing import capture
 from tests.instrumentation import answers
 from tests.instrumentation.answers import delta, events
 from tests.instrumentation.reading import eventually, raised_by
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 litellm = pytest.importorskip("litellm")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.sse_server import Answer, Request, Script
+from tests.support.sse_server import Answer, Request, Script
 
 METRICS = {"queue_time_ms": 1.5, "time_to_first_token_ms": 20.25, "generation_time_ms": 40.0}
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}

@@ -14,7 +14,7 @@ import pytest
 
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.instrumentation.llm_sdks import usage
-from tests.sse_server import Server, serve
+from tests.support.sse_server import Server, serve
 
 from . import answers
 from .reading import MODES

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 BODY: Final = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 PATHS: Final = {

@@ -13,8 +13,8 @@ import pytest
 
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
-from tests.sse_server import Server
 from tests.support.machine_noise import Waits, allowed_s, allowing
+from tests.support.sse_server import Server
 from tests.support.waiting import until
 
 MODES: Final = ("sync", "async")

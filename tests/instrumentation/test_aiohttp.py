@@ -13,7 +13,7 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from . import answers
 from .reading import near, recorded, settled

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from llmtrace.core.row import Row
-from tests.sse_server import Answer, Request, Script, Server, serve
+from tests.support.sse_server import Answer, Request, Script, Server, serve
 
 from . import answers, raw
 from .reading import client, method, recorded, settled

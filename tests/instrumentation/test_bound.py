@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmtrace.core.row import Row
-from tests.sse_server import Answer, Request, Script, Server
+from tests.support.sse_server import Answer, Request, Script, Server
 
 from .answers import WORDS, delta
 from .reading import near, read, recorded, seconds, settled

@@ -13,7 +13,7 @@ from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from llmtrace.simulator.server import serve
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from . import answers
 from .reading import answer, read, recorded

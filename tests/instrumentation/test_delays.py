@@ -16,8 +16,8 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, Server, serve
 from tests.support.machine_noise import allowed_s
+from tests.support.sse_server import Answer, Request, Server, serve
 
 from . import answers
 from .reading import client, method, near, read, recorded, seconds, settled

@@ -18,7 +18,7 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, Server
+from tests.support.sse_server import Answer, Request, Server
 
 from .answers import WORDS, chat, delta, events, messages
 from .reading import client, eventually, method, near, raised_by, read, recorded, seconds, settled

@@ -13,7 +13,7 @@ from llmtrace.core import engine_figures
 from llmtrace.core.engine_figures import IN_ANSWERS, REPORTS, STAGE_OF, read_answer
 from llmtrace.core.row import Row
 from llmtrace.core.stages import STAGES
-from tests.sse_server import Answer, Request, Server
+from tests.support.sse_server import Answer, Request, Server
 
 from . import answers
 from .reading import answer, read, recorded

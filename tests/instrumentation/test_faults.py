@@ -29,7 +29,7 @@ from llmtrace.instrumentation.streams import cancellation, iterators
 from llmtrace.runtime import trace_context
 from llmtrace.runtime.runtime import Runtime
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, Script, Server
+from tests.support.sse_server import Answer, Request, Script, Server
 
 from . import answers
 from .reading import MODES, client, eventually, method

@@ -12,7 +12,7 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import FakeClock, capture, fake_stream
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from .reading import client, eventually, method
 

@@ -15,7 +15,7 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, Server
+from tests.support.sse_server import Answer, Request, Server
 
 from . import answers
 from .raw import BODY, CLIENTS, no_tls, url

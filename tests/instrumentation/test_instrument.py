@@ -21,7 +21,7 @@ from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.llm_sdks.endpoints import provider_of
 from llmtrace.runtime import runtime
 from llmtrace.testing import capture
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from . import answers
 from .reading import client, method

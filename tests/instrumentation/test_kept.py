@@ -10,7 +10,7 @@ from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.failopen import internal_errors
 from llmtrace.instrumentation.http import phases
 from llmtrace.testing import capture
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from .answers import chat
 from .reading import client

@@ -9,7 +9,7 @@ import pytest
 from llmtrace.core.row import Row, from_dict
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from llmtrace.testing import capture
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from . import answers
 from .raw import BODY, CLIENTS, ask, url

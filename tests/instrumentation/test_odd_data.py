@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llmtrace.core import failopen
 from llmtrace.core.row import Row, from_dict
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, Script, Server
+from tests.support.sse_server import Answer, Request, Script, Server
 
 from . import answers
 from .reading import CALLS, client, method, read, recorded

@@ -35,7 +35,7 @@ from llmtrace.exporters.otlp.sink import otlp_sink
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import capture
 from tests.exporters.receivers import Receiver, http_receiver
-from tests.sse_server import Answer, Request, Script, Server
+from tests.support.sse_server import Answer, Request, Script, Server
 
 from . import answers
 from .reading import _NO_TLS, CALLS, client, method

@@ -25,7 +25,7 @@ from llmtrace.instrumentation.http import aiohttp_bodies, httpx_bodies, llm_requ
 from llmtrace.instrumentation.http.llm_requests import model_in
 from llmtrace.instrumentation.http.sse import Events
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, Server
+from tests.support.sse_server import Answer, Request, Server
 
 from . import answers
 from .raw import BODY, CELLS, CLIENTS, ask, datas, no_tls, url

@@ -11,7 +11,7 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, Server
+from tests.support.sse_server import Answer, Request, Server
 
 from . import answers
 from .reading import client, method, near, raised_by, read, recorded, seconds, settled

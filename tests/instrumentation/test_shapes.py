@@ -16,7 +16,7 @@ from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Reported
 from llmtrace.testing import capture
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from . import answers
 from .raw import BODY, datas, no_tls, url

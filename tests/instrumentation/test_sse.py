@@ -16,9 +16,9 @@ from llmtrace.core.row import Row
 from llmtrace.core.stream_clock import OTHER, PIECE, TEXT
 from llmtrace.instrumentation.http import sse
 from llmtrace.instrumentation.http.sse import Events, looks_like_events
-from tests.recordings import Request
-from tests.sse_server import Answer
-from tests.sse_server import Request as ScriptRequest
+from tests.support.recordings import Request
+from tests.support.sse_server import Answer
+from tests.support.sse_server import Request as ScriptRequest
 
 from . import answers
 

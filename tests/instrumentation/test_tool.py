@@ -23,7 +23,7 @@ from llmtrace.core.content import ARGUMENTS, RESULT, ContentPolicy
 from llmtrace.core.failopen import internal_errors
 from llmtrace.errors import ConfigError
 from llmtrace.testing import FakeClock, capture, fake_stream
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from .reading import client, eventually, method
 from .scopes import Spans, turn_of, watched

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmtrace.core.row import Row
-from tests.sse_server import Answer, Request, Server
+from tests.support.sse_server import Answer, Request, Server
 
 from .answers import METRICS, chat, delta
 from .reading import near, read, recorded, seconds, settled

@@ -22,7 +22,7 @@ from llmtrace.core.row import from_dict
 from llmtrace.errors import ConfigError
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from . import answers
 from .reading import client, eventually, method

@@ -12,7 +12,7 @@ import pytest
 
 import llmtrace
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, Script, Server, serve
+from tests.support.sse_server import Answer, Request, Script, Server, serve
 
 from . import answers
 from .reading import HI, raised_by, read, recorded

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import llmtrace
 from llmtrace.core.failopen import reset_internal_errors
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from .reading import client, method, read, recorded
 

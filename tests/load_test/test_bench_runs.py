@@ -25,7 +25,7 @@ from llmtrace.load_test.requests import Request
 from llmtrace.load_test.send_plan import Measured, Plan, bottleneck
 from llmtrace.simulator.server import serve as simulate
 from tests.load_test.test_measure import chunk
-from tests.sse_server import serve
+from tests.support.sse_server import serve
 
 
 def spent(name, seconds, prompt_tokens=5):

@@ -24,8 +24,8 @@ from llmtrace.load_test.requests import Request, at_rate, drawn
 from llmtrace.load_test.result_folder import write_folder
 from llmtrace.load_test.send_plan import Measured, Plan, bottleneck
 from llmtrace.run_comparison.read_run import read_run
-from tests.sse_server import serve
 from tests.support.machine_noise import Waits, allowed_s, allowing
+from tests.support.sse_server import serve
 
 TTFT_S = 0.2
 GAP_S = 0.03

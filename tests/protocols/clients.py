@@ -22,7 +22,7 @@ from llmtrace import websocket
 from llmtrace.grpc import aio_client_interceptors, client_interceptors
 from tests.instrumentation.raw import BODY, no_tls, url
 from tests.instrumentation.reading import CALLS, client, method
-from tests.sse_server import Server
+from tests.support.sse_server import Server
 
 from .servers import BEFORE, SERVICE, script
 

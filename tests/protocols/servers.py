@@ -20,7 +20,7 @@ from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_websocket
 
 from tests.instrumentation import answers
-from tests.sse_server import Answer, Request, Script
+from tests.support.sse_server import Answer, Request, Script
 
 WORDS: Final = ("one ", "two ", "three ")
 # How many messages with content come before a response goes wrong.

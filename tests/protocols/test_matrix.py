@@ -20,7 +20,7 @@ from llmtrace.core.stages import STAGES
 from llmtrace.instrumentation.registry import MODULES
 from llmtrace.testing import capture
 from tests.instrumentation import answers
-from tests.sse_server import Server, serve
+from tests.support.sse_server import Server, serve
 
 from . import clients, servers, table
 from .table import Cell

@@ -24,7 +24,7 @@ import pytest
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
-from tests.sse_server import Answer, Request, serve
+from tests.support.sse_server import Answer, Request, serve
 
 from . import proxies
 from .best_of import settles

@@ -16,7 +16,7 @@ from llmtrace.testing import capture
 from llmtrace.triage.pipeline import Settings, triage
 from tests.instrumentation import answers
 from tests.instrumentation.reading import client, method
-from tests.sse_server import serve
+from tests.support.sse_server import serve
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO is read on Linux only")
 

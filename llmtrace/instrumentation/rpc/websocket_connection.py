@@ -77,26 +77,10 @@ def _recorded(kind: Any) -> type[Any]:
     return copy_identity(made, kind)
 
 
-def _warn_of_legacy(connection: Any) -> None:
-    """Let the library's pending warning name the application, and not us."""
-    if getattr(connection, "pending_legacy_warning", False):
-        connection.maybe_raise_legacy_warning()
-
-
-class _Made:
-    """Notes when the connection of an asyncio client is made."""
-
-    def connection_made(self, transport: Any) -> None:
-        opening = vars(self).get("_llmtrace_opening")
-        if opening is not None:
-            guarded(_connected, opening, secure=transport.get_extra_info("ssl_object") is not None)
-        super().connection_made(transport)  # type: ignore[misc]
-
-
 def _async(kind: Any) -> type[Any]:
     receive = kind.recv  # `super()` costs more, and this is every message
 
-    class Connection(_Made, kind):  # type: ignore[misc]
+    class Connection(kind):  # type: ignore[misc]
         async def send(self, message: Any, *args: Any, **kwargs: Any) -> None:
             if not self._llmtrace.sending(message):
                 await super().send(message, *args, **kwargs)
@@ -142,6 +126,14 @@ def _async(kind: Any) -> type[Any]:
             self._llmtrace.left()
             await super().close(*args, **kwargs)
 
+        def connection_made(self, transport: Any) -> None:
+            opening = vars(self).get("_llmtrace_opening")
+            if opening is not None:
+                guarded(
+                    _connected, opening, secure=transport.get_extra_info("ssl_object") is not None
+                )
+            super().connection_made(transport)
+
         async def handshake(self, given: Any = None, *args: Any, **kwargs: Any) -> None:
             opening = vars(self).get("_llmtrace_opening")
             if opening is None:
@@ -164,7 +156,10 @@ def _sync(kind: Any) -> type[Any]:
 
     class Connection(kind):  # type: ignore[misc]
         def send(self, message: Any, *args: Any, **kwargs: Any) -> None:
-            _warn_of_legacy(self)
+            if getattr(
+                self, "pending_legacy_warning", False
+            ):  # the library's warnings name the application
+                self.maybe_raise_legacy_warning()
             if not self._llmtrace.sending(message):
                 super().send(message, *args, **kwargs)
                 return
@@ -176,7 +171,10 @@ def _sync(kind: Any) -> type[Any]:
             self._llmtrace.sent()
 
         def recv(self, *args: Any, **kwargs: Any) -> Any:
-            _warn_of_legacy(self)
+            if getattr(
+                self, "pending_legacy_warning", False
+            ):  # the library's warnings name the application
+                self.maybe_raise_legacy_warning()
             conversation = self._llmtrace
             conversation.wait_starts()
             try:
@@ -188,7 +186,8 @@ def _sync(kind: Any) -> type[Any]:
             return message
 
         def recv_streaming(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-            _warn_of_legacy(self)
+            if getattr(self, "pending_legacy_warning", False):
+                self.maybe_raise_legacy_warning()
             conversation = self._llmtrace
             fragments, parts = super().recv_streaming(*args, **kwargs), conversation.parts()
             try:
