@@ -18,8 +18,8 @@ from opentelemetry.context import Context
 from llmtrace.agents.run_in_scope import scoped
 from llmtrace.agents.scopes import ToolScope, ToolSeen, TurnScope
 from llmtrace.core.content import ARGUMENTS, RESULT, tool_content
+from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.outcomes import outcome_of
 from llmtrace.core.row import Outcome
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span, Value

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from llmtrace.core.attempt_clock import AttemptClock
 from llmtrace.core.content import Content
+from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.outcomes import outcome_of
 from llmtrace.core.row import Outcome, Row, blank_row
 from llmtrace.core.stages import EngineFigures, Network, Reported, StageName, Timeline, better
 from llmtrace.core.stream_clock import REASONING, TEXT, TOOL_CALL, Clock, since

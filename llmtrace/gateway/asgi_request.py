@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.outcomes import outcome_of
 from llmtrace.gateway.first_content import FirstContent, at_end_of_event, before_the_last
 from llmtrace.gateway.message_request import CARRIED, Served
 from llmtrace.gateway.timing_header import complete, more

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from opentelemetry import context as otel_context
 
+from llmtrace.core.error_outcomes import outcome_of, outcome_of_status
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.outcomes import outcome_of, outcome_of_status
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span
 from llmtrace.gateway import parent_trace

@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import fails_open
-from llmtrace.core.outcomes import outcome_of
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import langfuse_sdk
 from llmtrace.instrumentation.streams.cancellation import cancelled

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llmtrace.core import error_codes
 from llmtrace.core.error_codes import code_in, code_of
-from llmtrace.core.outcomes import outcome_of
+from llmtrace.core.error_outcomes import outcome_of
 
 
 @pytest.fixture(autouse=True)

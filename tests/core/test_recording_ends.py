@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from llmtrace.core.error_outcomes import outcome_of, type_name
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
-from llmtrace.core.outcomes import outcome_of, type_name
 from llmtrace.core.random_ids import random_id
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import Row

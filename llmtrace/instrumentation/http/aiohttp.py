@@ -18,8 +18,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from llmtrace.core.attempt_clock import LiveAttempt
+from llmtrace.core.error_outcomes import type_name
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.outcomes import type_name
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.http import aiohttp_bodies, llm_requests, tcp_info

@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from llmtrace.core.attempt_clock import LiveAttempt
+from llmtrace.core.error_outcomes import type_name
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.outcomes import type_name
 from llmtrace.core.recording import Recording
 from llmtrace.core.stream_clock import Clock
 from llmtrace.instrumentation.headers import propagation, sse_comments

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
 
+from llmtrace.core.error_outcomes import outcome_of_status
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.outcomes import outcome_of_status
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.headers import propagation

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmtrace.core.attempt_clock import LiveAttempt
+from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.core.outcomes import outcome_of
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import Outcome
 from llmtrace.core.stream_clock import NOTHING

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from llmtrace.core.outcomes import outcome_of
+from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.recording import Defer, Recording
 from llmtrace.core.row import Outcome, Row
 
