@@ -175,7 +175,7 @@ def _logistic(x: Floats, offset: Floats, share: Floats, count: Floats) -> tuple[
     for _ in range(_ITERATIONS):
         fitted = _share(x @ curve + offset)
         weight = count * fitted * (1 - fitted)
-        spread = np.linalg.inv((x.T * weight) @ x + _PRECISION)
+        spread = np.linalg.inv((x.T * weight) @ x + _PRECISION).astype(float)
         step = spread @ (x.T @ (count * (share - fitted)) - _PRECISION @ (curve - _PRIOR))
         curve = curve + step / max(1.0, float(np.abs(step).max()) / 5)
     return curve, spread
