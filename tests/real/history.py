@@ -32,6 +32,7 @@ from llmtrace_collector.scrape.scraper import TargetState
 from llmtrace_collector.scrape.targets import Target
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Distribution, Measured, Reading, Unifier
+from llmtrace_dashboards.rules.engine_limits import METRIC, engine_limits_s
 from llmtrace_dashboards.rules.recording_series import (
     ALLOWED,
     DIMENSIONS,
@@ -191,6 +192,8 @@ class Slos:
             bad = self._bad[slo, values]
             yield _line(bad_rate(), labels, _within(bad, at, 300) / 300, when)
             yield _line(valid_rate(), labels, _within(valid, at, 300) / 300, when)
+        for limit, limit_s in engine_limits_s(DEFAULT).items():
+            yield _line(METRIC, {"budget": DEFAULT.name, "limit": limit}, limit_s, when)
         for slo, (allowed, usual, left) in _USUAL.items():
             labels = {"budget": DEFAULT.name, "slo": slo}
             valid = sum((n for key, n in self._valid.items() if key[0] == slo), Counter())
@@ -391,6 +394,7 @@ class Fleet:
 
     def __init__(self, draws: random.Random) -> None:
         self._draws = draws
+        self._durations = random.Random(20261123)
         self._counters: dict[tuple[str, str, str], float] = {}
         self._histograms: dict[tuple[str, str], Counts] = {}
         self._states: list[TargetState] = []
@@ -446,10 +450,12 @@ class Fleet:
             ("decode", 0.15 if small else 1.3 * (1 + 0.25 * ill), 24),
             ("ttft", (0.09 if small else 0.24) + 0.9 * ill, 24),
             ("itl", (0.009 if small else 0.021) * (1 + 0.25 * ill), 60),
+            ("tpot", (0.009 if small else 0.021) * (1 + 0.25 * ill), 24),
+            ("e2e", (0.25 if small else 1.6) + 0.9 * ill, 24),
         ):
             kept = self._histograms.setdefault((name, signal), Counts(LATENCY_S))
             for _ in range(many):
-                kept.add(_spread(draws, middle, 0.5))
+                kept.add(_spread(self._durations, middle, 0.5))
         steps = self._histograms.setdefault(
             (name, "step_tokens"),
             Counts((1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)),
