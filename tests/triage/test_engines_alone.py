@@ -26,7 +26,7 @@ from llmtrace.triage.result import CAUSES
 RECORDED: Final = Path(__file__).parent / "recorded"
 # Incidents in an engine, and outside of all engines.
 INSIDE: Final = (
-    "saturation-mild", "saturation-severe", "kv-preempted-mild", "kv-small-more-load",
+    "saturation-mild", "saturation-severe", "kv-small-more-load",
     "prefix-stamped", "acceptance-severe", "acceptance-and-prefix-mild", "longer-outputs-mild",
 )  # fmt: skip
 OUTSIDE: Final = (
