@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 # One is a module of the others; one needs a browser (tests/real/test_browser.py).
 ELSEWHERE = ("engine.py", "browser_chat.py")
 PROGRAMS = sorted(p for p in EXAMPLES.glob("*.py") if p.name not in ELSEWHERE)
+RECIPES = sorted(p for p in (EXAMPLES / "recipes").glob("*.py") if p.name != "recipe.py")
 _NOT_OURS = ("OTEL_", "OPENAI_", "LANGFUSE_")
 # Something each prints only if it did its job.
 SAYS = {
@@ -53,6 +55,21 @@ def test_an_example_runs_as_it_is(program: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert SAYS[program.name] in done.stdout + done.stderr
     assert "failed" not in done.stderr
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_shows_what_it_quotes(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In direction, on the simulated engine: the stage that must move does, the other does not."""
+    monkeypatch.syspath_prepend(recipe.parent)
+
+    assert run_path(str(recipe))["main"](8), capsys.readouterr().out
+
+    printed = capsys.readouterr().out
+    assert "SIMULATED" in printed
+    assert "quoted" in printed
 
 
 def test_the_workflow_of_the_latency_guard_is_one():

@@ -117,6 +117,10 @@ def _add_load(bench: argparse.ArgumentParser) -> None:
         "--processes", type=positive(int), default=1, metavar="N",
         help="processes that send the requests, each its share (default: 1)",
     )  # fmt: skip
+    load.add_argument(
+        "--temperature", type=float, default=0.0, metavar="N",
+        help="of the sampling (default: 0, so that answers can be compared)",
+    )  # fmt: skip
     load.add_argument("--no-stream", action="store_true", help="request whole responses")
     load.add_argument(
         "--ignore-eos", action="store_true",
@@ -224,6 +228,7 @@ def _sending(
             api=options.api,
             stream=not options.no_stream,
             ignore_eos=options.ignore_eos,
+            temperature=options.temperature,
         )
 
 

@@ -82,7 +82,7 @@ def run_sweep(job: Job, sending: Sending, what: str, values: Sequence[float]) ->
             break
     if points:
         curve = Curve(what=what, points=points)
-        _show(job, curve, sending, f"{sending.target.name}: stages over {what}")
+        _show(job, curve, sending, f"Stages over {what}")
     return _status(runs)
 
 
@@ -201,8 +201,7 @@ def _show(job: Job, curve: Curve, sending: Sending, verdict: str) -> None:
             {**as_dict(curve), "verdict": verdict}, indent=2
         )
     if job.html is not None:
-        title = f"{'SIMULATED: ' if sending.target.simulated else ''}{sending.target.name}"
-        texts[job.html] = page(curve, f"{title}, {sending.target.model}", verdict)
+        texts[job.html] = page(curve, f"{sending.target.name}, {sending.target.model}", verdict)
     for path, text in texts.items():
         try:
             path.write_text(text, encoding="utf-8")
