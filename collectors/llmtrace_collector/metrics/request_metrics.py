@@ -25,6 +25,7 @@ _REMEMBERED_S: Final = 3_600.0
 _REMEMBERED: Final = 1_000_000
 # Sampled rows stand for others; one that claims to stand for more than this is not believed.
 _MAX_WEIGHT: Final = 1_000
+_MIN_INTERVAL_S: Final = 0.5
 _REASONS: Final = ("unreadable", "error", "weight")
 _COUNTED: Final = (
     "outcome", "e2e_s", "ttft_s", "tpot_s", "output_tokens", "cache_hit", "stream",
@@ -40,7 +41,8 @@ class RequestMetrics:
         store: of the rows.
         count: counts one of them.
         settle_s: how long a row must not have changed.
-        interval_s: between two looks.
+        interval_s: between two looks; `None` = half of that: what is found has waited anyway, and
+            a look is nearly all planning its query.
         without: services whose rows are left out.
         monotonic: seconds of this machine's clock.
 
@@ -58,7 +60,7 @@ class RequestMetrics:
         count: Callable[[Row], None],
         *,
         settle_s: float,
-        interval_s: float = 2.0,
+        interval_s: float | None = None,
         without: Collection[str] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,7 +69,7 @@ class RequestMetrics:
         self._store = store
         self._add = count
         self._settle_s = settle_s
-        self._interval_s = interval_s
+        self._interval_s = interval_s or max(_MIN_INTERVAL_S, settle_s / 2)
         self._without = frozenset(without)
         self._monotonic = monotonic
         # What had settled when the process before this one ended, it has counted.
