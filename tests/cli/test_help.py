@@ -151,7 +151,7 @@ def script(shell, capsys) -> str:
         (["budget", "suggest", "--to"], ["--total"]),
         (["triage", "--metric", "t"], ["ttft", "tpot"]),
         (["triage", "--at", "x", "serve", "--rep"], ["--reports"]),
-        (["slo", ""], ["rules", "sloth", "openslo"]),
+        (["slo", ""], ["rules", "engines", "sloth", "openslo"]),
         (["waterfall", ""], []),
         (["demo", "--rows-out", ""], []),
     ],
