@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -64,14 +62,6 @@ def metric(server: SimulatedServer, name: str, **labels: str) -> float:
         if sample.name == name and labels.items() <= sample.labels.items()
     ]
     return value
-
-
-def eventually(condition: Callable[[], bool], within_s: float = 5.0) -> bool:
-    """Ask again until a condition holds or the time is over."""
-    end = time.monotonic() + within_s
-    while not (held := condition()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return held
 
 
 def extra_of(answer: Any) -> dict[str, Any]:

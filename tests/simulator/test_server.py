@@ -21,12 +21,12 @@ from llmtrace.errors import ConfigError
 from llmtrace.simulator.engine.realtime import LiveEngine
 from llmtrace.simulator.engine.scheduler import EngineConfig, Request
 from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve
+from tests.support.waiting import until
 
 from .asking import (
     FAST,
     MODEL,
     chat,
-    eventually,
     metric,
     payloads,
     post,
@@ -177,7 +177,7 @@ def test_running_requests_show_in_the_gauges() -> None:
         body = streamed(tokens=4000, ignore_eos=True)
         url = server.url + "/chat/completions"
         with http.stream("POST", url, json=body), http.stream("POST", url, json=body):
-            assert eventually(lambda: metric(server, "vllm:num_requests_waiting") == 1)
+            assert until(lambda: metric(server, "vllm:num_requests_waiting") == 1)
             assert metric(server, "vllm:num_requests_running") == 1
             assert 0 < metric(server, "vllm:kv_cache_usage_perc") < 0.2
 
@@ -191,7 +191,7 @@ def test_disconnect_aborts_the_request(engine: SimulatedServer) -> None:
         next(lines)
         assert metric(engine, "vllm:num_requests_running") == 1
 
-    assert eventually(lambda: metric(engine, "vllm:num_requests_running") == 0)
+    assert until(lambda: metric(engine, "vllm:num_requests_running") == 0)
     assert metric(engine, "vllm:e2e_request_latency_seconds_count") == before
 
 
@@ -204,7 +204,7 @@ def test_disconnect_aborts_a_whole_answer_too(engine: SimulatedServer) -> None:
             timeout=0.1,
         )
 
-    assert eventually(lambda: metric(engine, "vllm:num_requests_running") == 0)
+    assert until(lambda: metric(engine, "vllm:num_requests_running") == 0)
 
 
 def test_stop_ends_open_streams() -> None:

@@ -15,6 +15,7 @@ from llmtrace_collector.receive import Ingest, IngestSettings, Intake, Spool, Sp
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.store.protocol import JoinReport, StoreError
 from tests.collector.receive.parts import MemoryStore, body, numbers, undelimited
+from tests.support.waiting import until
 
 QUICK = IngestSettings(interval_s=0.01, join_s=0.01, backoff_s=0.01, most_backoff_s=0.02)
 
@@ -37,14 +38,6 @@ def append(spool, *spans):
             await spool.append(body(number), 1)
 
     asyncio.run(run())
-
-
-def until(condition, timeout_s=30.0):
-    """Wait for something; say whether it came."""
-    end = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    return condition()
 
 
 def test_what_is_acknowledged_is_stored_and_joined(tmp_path):
@@ -294,7 +287,7 @@ def test_rows_of_a_quiet_collector_appear_within_seconds(tmp_path):
         assert until(lambda: store.joined == 1)
         append(spool, 1)
         # At most 4 s to the insert and 9 to the join, and what both take.
-        assert until(lambda: store.joined == 2, timeout_s=18)
+        assert until(lambda: store.joined == 2, within_s=18)
         assert ingest.stop()
 
 

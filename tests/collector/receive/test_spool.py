@@ -15,6 +15,7 @@ from llmtrace.errors import ConfigError
 from llmtrace_collector.receive import Spool, SpoolLimits
 from llmtrace_collector.receive.rejections import RefusedError
 from tests.collector.receive.parts import body, numbers, spooled
+from tests.support.waiting import auntil
 
 MIB = 1 << 20
 
@@ -96,12 +97,7 @@ def test_under_interval_the_disk_is_synced_without_another_request(tmp_path):
     with opened(tmp_path, sync="interval", sync_s=0.01) as spool:
         append(spool, 0)
         with asyncio.Runner() as runner:
-            for _ in range(1000):
-                if spool.counted.syncs:
-                    break
-                runner.run(asyncio.sleep(0.01))
-
-        assert spool.counted.syncs == 1
+            assert runner.run(auntil(lambda: spool.counted.syncs)) == 1
 
 
 def test_the_next_process_goes_on(tmp_path):
