@@ -16,18 +16,21 @@ import yaml
 from llmtrace.cli import make_parser
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-# One is a module of the others; one needs a browser (tests/real/test_browser.py).
-ELSEWHERE = ("engine.py", "browser_chat.py")
+# One is a module of the others; one needs a browser (tests/real/test_browser.py), and one a
+# collector (tests/real/test_slow_request.py).
+ELSEWHERE = ("engine.py", "browser_chat.py", "slow_request.py")
 PROGRAMS = sorted(p for p in EXAMPLES.glob("*.py") if p.name not in ELSEWHERE)
 RECIPES = sorted(p for p in (EXAMPLES / "recipes").glob("*.py") if p.name != "recipe.py")
 _NOT_OURS = ("OTEL_", "OPENAI_", "LANGFUSE_")
 # Something each prints only if it did its job.
 SAYS = {
     "agent_tools.py": "search, weather, news could have run together",
+    "anthropic_trace.py": "greeting",
     "async_chat.py": "timeout",
     "first_trace.py": "greeting",
     "gateway.py": "gw",
     "grpc_stream.py": "gave up: DEADLINE_EXCEEDED",
+    "import_dashboards.py": "dashboards, such as",
     "in_a_test.py": "passed",
     "langfuse_export.py": "generation",
     "own_provider.py": "under",
@@ -35,6 +38,7 @@ SAYS = {
     "raw_aiohttp.py": "connect",
     "raw_sse.py": "no route, over httpx: 10 tokens",
     "slow_consumer.py": "render",
+    "triage_incident.py": "queue",
     "websocket_chat.py": "success",
 }
 

@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from llmtrace.cli import make_parser
+
 from .conftest import do_without
 from .prometheus import (
     ALERTMANAGER,
@@ -71,12 +73,57 @@ def test_what_is_mounted_is_there():
     """Files of the project are mounted, not copied; all of them exist, and are read only."""
     found = {(name, path.name) for name, path, _ in mounted() if path.exists()}
 
-    assert len(found) == len(list(mounted())) == 8
+    assert len(found) == len(list(mounted())) == 10
     assert {("prometheus", "alerts.yaml"), ("grafana", "json")} <= found
     assert list((COMPOSE / "../../dashboards/json").resolve().glob("llmtrace-*.json"))
     services = compose()["services"]
     dockerfile = services["collect"]["build"]["dockerfile"]
     assert (COMPOSE / services["collect"]["build"]["context"] / dockerfile).exists()
+
+
+def test_what_is_run_is_there_and_understood():
+    """Programs of the mounted folder exist; the triage's command line is parsed."""
+    services = compose()["services"]
+    for name in ("simulated", "users"):
+        [mount] = services[name]["volumes"]
+        source, target, _ = mount.split(":")
+        program = services[name]["entrypoint"][1]
+        assert (COMPOSE / source / Path(program).relative_to(target)).is_file()
+    triage = services["triage"]
+    options = make_parser().parse_args([*triage["entrypoint"][1:], *triage["command"]])
+    assert (options.what, str(options.listen_token_file)) == ("serve", "/tokens/alerts")
+    assert all("profiles" in services[name] for name in ("vllm", "dcgm", "simulated", "users"))
+    named = {
+        volume.split(":")[0] for one in services.values() for volume in one.get("volumes", ())
+    }
+    assert {name for name in named if not name.startswith(".")} <= set(compose()["volumes"])
+
+
+def test_the_simulated_variant_has_requests(tmp_path):
+    """Its engine and its users run as they are, with no GPU."""
+    port = free_port()
+    folder = COMPOSE / "simulated"
+    address = f"127.0.0.1:{port}"
+    with subprocess.Popen([sys.executable, folder / "engine.py", address], cwd=tmp_path) as engine:
+        try:
+
+            def up() -> bool:
+                assert engine.poll() is None
+                with contextlib.suppress(OSError):
+                    return bool(urllib.request.urlopen(f"http://{address}/health", timeout=5))
+                return False
+
+            wait_for(up, "the engine is up", seconds=60)
+            done = subprocess.run(
+                [sys.executable, folder / "users.py", "3"],
+                env={**os.environ, "OPENAI_BASE_URL": f"http://{address}/v1",
+                     "OPENAI_API_KEY": "none", "LLMTRACE_EXPORTERS": "console"},
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        finally:
+            engine.terminate()
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("llmtrace-sim  chat  success") == 3, done.stderr
 
 
 def test_only_this_machine_reaches_it():
@@ -188,7 +235,7 @@ def test_the_same_configuration_runs_on_the_real_programs(tmp_path):
                 "Alertmanager has the alert",
             )
     assert active_alerts[0]["labels"]["instance"] == "vllm:8000"
-    assert active_alerts[0]["receivers"] == [{"name": "none"}]
+    assert active_alerts[0]["receivers"] == [{"name": "triage"}]
     assert json.dumps(active_alerts[0]["annotations"]).count("llmtrace triage --after") == 1
 
 
