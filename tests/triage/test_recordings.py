@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,3 +95,15 @@ def test_it_is_named_first(said):
     ]
 
     assert np.mean(first) >= 0.9
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kv-preempted-mild", "kv-small-more-load", "prefix-off-1", "midstream-mild", "frontend-cpu"],
+)
+def test_minutes_that_were_not_recorded_hide_no_cause(name):
+    """Their windows lie minutes apart; taken away, they are found, and the cause is the same."""
+    folder = next(folder for folder in RECORDED if folder.name == name)
+    case = replace(read_case(folder), before=None, after=None, metric=None)
+
+    assert named(triage(case, Settings(bootstrap=0)))[:1] == truth_of(folder)["causes"]

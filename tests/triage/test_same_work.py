@@ -9,7 +9,11 @@ from llmtrace.dataset.columns import from_dicts
 from llmtrace.triage.attribution.components import values
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN
-from llmtrace.triage.windows.same_work import relative_to_work, searched_series
+from llmtrace.triage.windows.same_work import (
+    find_other_work,
+    relative_to_work,
+    searched_series,
+)
 from llmtrace.triage.windows.spike import find_slow
 
 
@@ -61,3 +65,18 @@ def test_rows_without_lengths_are_searched_as_they_are():
 
     assert relative_to_work(rows, values(rows, "ttft")) is None
     assert len(list(searched_series(rows, values(rows, "ttft")))) == 1
+
+
+def test_requests_that_became_longer_are_found_as_other_work():
+    """Where no metric shows it, their lengths do; of the same lengths nothing is found."""
+    r = np.random.default_rng(2)
+
+    def of(times):
+        tokens = r.integers(100, 400, 300) * np.where(np.arange(300) >= 180, times, 1)
+        return from_dicts(
+            {"start": 1_700_000_000_000_000_000 + i * 10**9, "output_tokens": int(tokens[i])}
+            for i in range(300)
+        )
+
+    assert find_other_work(of(1)) is None
+    assert find_other_work(of(3)).start == pytest.approx(1_700_000_180.0, abs=2.0)
