@@ -217,3 +217,26 @@ def test_two_noisy_blocks_prove_no_rise():
         rose += found.z >= 3.5 or found.mean_z >= 3.5
 
     assert rose <= 10
+
+
+def test_a_batch_that_is_nearly_always_full_has_no_curve():
+    """Few samples below do not make a line; nothing is fitted, and nothing is warned of."""
+    rows_ = from_dicts(
+        {
+            "start": int((window.start + i) * 1e9),
+            "ttft_s": 0.1,
+            "tpot_s": 0.02 + 0.001 * (i % 5),
+            "decode_s": 0.2,
+            "outcome": "success",
+        }
+        for window in (BEFORE, AFTER)
+        for i in range(96)
+    )
+    running = [1.0 if i in (20, 21, 22) else 6.0 for i in range(200)]
+    both = [
+        *samples("running", running, every=1.0),
+        *samples("running", running, every=1.0, start=AFTER.start),
+    ]
+    found = gather(rows_, signals_from(both)[0], Facts({}, ()), BEFORE, AFTER)
+
+    assert found.on_curve() is None

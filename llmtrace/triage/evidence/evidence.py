@@ -43,6 +43,7 @@ _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else h
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
 _AFTER_FIRST: Final = ("decode", "render", "tool", "max_gap", "e2e", "held")
 
+_SAME_BATCH: Final = 0.01
 _MAX_VALUES: Final = 24  # of a column, when looking where something is
 _ELSEWHERE: Final = 0.35  # the rest moves by less than this share, or it is not local
 _T = TypeVar("_T")
@@ -359,6 +360,8 @@ class Evidence:
         if float(np.median(batches[1][known[1]])) > 2.5 * max(float(batch.max()), 1.0):
             return None  # a line that far out is a guess
         x, y = np.array(cells).T
+        if np.ptp(x) <= _SAME_BATCH * float(x.max()):
+            return None  # a typical batch never differed
         slope, base = np.polyfit(x, y, 1)
         expected = base + max(slope, 0.0) * float(np.median(batches[1][known[1]]))
         return float(np.median(times[1][known[1]])) / expected if expected > 0 else None
