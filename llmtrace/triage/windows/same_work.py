@@ -80,21 +80,23 @@ def relative_to_work(rows: Columns, one: Values) -> Values | None:
     index = np.concatenate([one.index, one.censored])
     if not len(one.value) or not np.isfinite(size[one.index]).any():
         return None
-    codes = np.stack([rows.words[name].codes[index] for name in _KIND])
-    _, kinds = np.unique(codes, axis=1, return_inverse=True)
-    cells = _cells(np.asarray(kinds).ravel(), size[index])
+    kinds = np.zeros(len(index), np.int64)
+    for words in (rows.words[name] for name in _KIND):
+        kinds = kinds * (len(words.names) + 1) + words.codes[index] + 1
+    cells = _cells(kinds, size[index])
     n = len(one.index)
     if len(np.unique(cells[:n])) <= 1:
         return None
     logs = np.log(np.maximum(one.value, 1e-9))
     usual = np.full(int(cells.max()) + 1, np.median(logs))
-    for cell in np.unique(cells[:n]):
-        usual[cell] = np.median(logs[cells[:n] == cell])
+    order = np.argsort(cells[:n], kind="stable")
+    for mine in np.split(order, np.flatnonzero(np.diff(cells[order])) + 1):
+        usual[cells[mine[0]]] = np.median(logs[mine])
     factor = np.exp(np.median(logs) - usual[cells])
     return replace(one, value=one.value * factor[:n], at_least=one.at_least * factor[n:])
 
 
-def _cells(kinds: NDArray[np.intp], size: Floats) -> NDArray[np.intp]:
+def _cells(kinds: NDArray[np.int64], size: Floats) -> NDArray[np.intp]:
     """Number cells of one kind and of about one size; of what has no size each kind has one."""
     cells = np.zeros(len(kinds), np.intp)
     used = 0
