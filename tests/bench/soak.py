@@ -5,10 +5,10 @@
 Ten applications at changing rates, compressed into minutes: `llmtrace collect` is ended in order
 and killed, its clock steps, its disk is full for a while (the system's error where the spool
 writes), and every fifth request is sent twice, one in ten of these a while later. Senders repeat
-what was not acknowledged, as exporters do. At the end it prints memory, lag, and the rows that were
-lost or doubled, and ends with 1 if there are any, if something is still waiting, or if memory grew
-beyond its bound. The clock that steps is `time.time_ns`; the engine's own is right throughout, so
-that what is stored while the other is ahead makes rows when that is right again.
+what was not acknowledged, as exporters do. At the end it prints memory, lag, and the rows that
+were lost or doubled, and ends with 1 if there are any, if something is still waiting, or if memory
+grew beyond its bound. The clock that steps is `time.time_ns`; the engine's own is right
+throughout, so that what is stored while the other is ahead makes rows when that is right again.
 """
 
 from __future__ import annotations
