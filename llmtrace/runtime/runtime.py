@@ -52,9 +52,9 @@ def enclosing() -> Recording | None:
     return around if around is None or around.function is None else around.function
 
 
-def _fields(around: Recording | None) -> Mapping[str, Any]:
+def _fields(around: Recording) -> Mapping[str, Any]:
     """Return the row fields that hold for what begins inside a decorated function."""
-    if around is None or around.function is not around or around.labels is None or around.ended:
+    if around.function is not around or around.labels is None or around.ended:
         return {}
     return around.labels[1]
 
@@ -109,12 +109,16 @@ class Runtime:
             generation: what Langfuse's own SDK records the same call as.
         """
         around = enclosing()
+        surroundings = otel_context.get_current()  # empty in most applications without a tracer
         known = {"service": self.service, **self.labels}
-        known |= {**scope.fields(), **_fields(around), **info}
+        if surroundings:
+            known |= scope.fields()
+        if around is not None:
+            known |= _fields(around)
+        known |= info
         recording = Recording(self._emit, known, clock=self.clock, wall=self.wall)
         if around is not None and around.function is around and around.labels is not None:
             recording.attributes |= around.labels[2]
-        surroundings = otel_context.get_current()  # empty in most applications without a tracer
         recording.span = identity = trace_context.of_request(
             recording,
             None if around is None or around.ended else around,
