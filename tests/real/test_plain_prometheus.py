@@ -160,7 +160,8 @@ def test_a_rush_is_named_without_a_row(plain: Plain):
 
     assert status == 10, listed
     best = found["causes"][0]  # the limit of seats is in no metric, which would confirm it
-    assert (best["id"], best["status"]) == ("queue_saturation", "likely")
+    assert best["id"] == "queue_saturation"
+    assert best["status"] in {"possible", "likely"}
     assert abs(found["after"]["start"] - plain.rush) < 6
     assert means["queue"]["after"] > 3 * means["queue"]["before"]
     for side in ("before", "after"):

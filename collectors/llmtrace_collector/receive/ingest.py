@@ -31,13 +31,12 @@ from llmtrace_collector.store.protocol import BadBatch, JoinReport, StoreError
 logger = logging.getLogger("llmtrace.collector")
 
 
-# Of few spans nearly all of an insert or a join is planning the query, so that they come the less
-# often the longer they take: a 40th of a core each, up to a rest that a person who watches the
-# live page still waits for, and after which a row is not yet counted (`metrics.settle`). Where
-# there is much to do they come sooner.
+# Of few spans nearly all of an insert or a join is planning the query. So a batch is joined as soon
+# as it is stored, and then both rest: the longer the longer they took, a 40th of a core, up to a
+# rest that a person who watches the live page still waits for, and after which a row is not yet
+# counted (`metrics.settle`). Where there is much to do they come sooner.
 _REST: Final = 39
-_MAX_REST_S: Final = 4.0  # between two inserts
-_MAX_JOIN_REST_S: Final = 9.0
+_MAX_REST_S: Final = 9.0
 # What is stored while a join runs may only be seen by the next.
 _JOINS: Final = 2
 # How often a batch is tried before it is divided, a part of it before that is divided further, and
@@ -123,7 +122,7 @@ class Ingest:
         self._monotonic = monotonic
         self._stopping = threading.Event()
         self._until = inf
-        self._join_at = -inf
+        self._join_at = self._rested_at = -inf
         self._joins_due = 0
         self._insert_took = 0.0
         self._worked_at = -inf
@@ -157,10 +156,7 @@ class Ingest:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            # From the last insert on: what a join took since is no reason to wait longer.
-            rest_s = min(_REST * self._insert_took, _MAX_REST_S)
-            wait_s = self._worked_at + rest_s - self._monotonic()
-            wait_s = max(self._settings.interval_s, wait_s)
+            wait_s = max(self._settings.interval_s, self._rested_at - self._monotonic())
             self._spool.wait(wait_s, self._settings.batch_bytes, self._stopping.is_set)
             self.drain(leave=self._settings.batch_bytes)
             self._join_if_due()
@@ -286,7 +282,7 @@ class Ingest:
         self._store.insert_otlp(batch.body, batch.token)
         self._insert_took = self._monotonic() - started
         if self._joins_due <= 0:
-            self._join_at = min(self._join_at, started + self._settings.join_s)
+            self._join_at = min(self._join_at, max(started, self._rested_at))
         self._joins_due = _JOINS
         self.counted.insert_s += self._insert_took
         self._worked_at = self._monotonic()
@@ -324,8 +320,8 @@ class Ingest:
                 self.counted.problem = None
         ended = self._monotonic()
         pause = self._settings.join_s * (1 if self._joins_due > 0 else _IDLE)
-        rest_s = min(_REST * (ended - started), _MAX_JOIN_REST_S)
-        self._join_at = ended + max(pause, rest_s)
+        self._rested_at = ended + min(_REST * (ended - started + self._insert_took), _MAX_REST_S)
+        self._join_at = max(ended + pause, self._rested_at)
         self.counted.join_s += ended - started
 
     def _failed(self, what: str, error: Exception) -> None:

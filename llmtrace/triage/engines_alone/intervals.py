@@ -24,6 +24,7 @@ _TOKENS: Final = {"input_tokens": "prompt_tokens", "output_tokens": "generation_
 # What counts the requests that ended: the first that there is.
 ENDED: Final = ("e2e_count", "queue_count", "ttft_count")
 _NS: Final = 1_000_000_000
+_GAP: Final = 4.0  # times as long as usual between two scrapes
 
 
 def interval_rows(signals: Signals) -> Columns:
@@ -37,6 +38,9 @@ def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
     tokens = {field: rates(signals, name, {}) for field, name in _TOKENS.items()}
     for engine, series in ended.items():
         width = np.diff(series.t, prepend=np.nan)
+        # What ended while nothing was scraped did not end in the moment it was noticed.
+        usual = float(np.nanmedian(width)) if len(width) > 1 else 1.0
+        width = np.where(width <= _GAP * usual, width, usual)
         means = {field: found.get(engine, {}) for field, found in durations.items()}
         made = {field: _by_time(found.get(engine)) for field, found in tokens.items()}
         for t, rate, seconds in zip(series.t.tolist(), series.value, width, strict=True):
@@ -46,7 +50,7 @@ def _rows(signals: Signals) -> Iterator[dict[str, Any]]:
                     "start": int(t * _NS),
                     "outcome": "success",
                     "replica": engine,
-                    "weight": rate * (seconds if seconds > 0 else 1.0),
+                    "weight": rate * seconds,
                     **row,
                     **{field: int(found[t] / rate) for field, found in made.items() if t in found},
                 }

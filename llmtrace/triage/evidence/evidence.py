@@ -180,26 +180,32 @@ class Evidence:
     @cached_property
     def load_per_engine(self) -> tuple[float, float] | None:
         """Requests a second to a typical engine, before and after; `None` = no row names one."""
-        rates = []
+        return None if self._loads is None else (self._loads[0][0], self._loads[1][0])
+
+    @cached_property
+    def _loads(self) -> list[tuple[float, float]] | None:
+        """Of both windows: requests a second to a typical engine, and the rows that say so."""
+        found = []
         for side, window in ((self.before, self.before.window), (self.after, self.served)):
             codes = side.rows.words["replica"].codes
-            counts = np.bincount(codes[codes >= 0])
-            counts = counts[counts >= MIN_COUNT]
-            if not len(counts):
+            named = codes >= 0
+            counts = np.bincount(codes[named])
+            enough = counts >= MIN_COUNT
+            if not enough.any():
                 return None
-            rates.append(float(np.median(counts)) / max(window.seconds, 1e-9))
-        return rates[0], rates[1]
+            requests = np.bincount(codes[named], side.rows.weights[named])
+            rate = float(np.median(requests[enough])) / max(window.seconds, 1e-9)
+            found.append((rate, float(np.median(counts[enough]))))
+        return found
 
     @cached_property
     def more_load(self) -> bool:
         """Whether a typical engine gets clearly more load: more requests, or fewer engines."""
-        each = self.load_per_engine
-        if each is None:
+        if self._loads is None:
             return self.more_requests
-        counts = [rate * window.seconds for rate, window in
-                  zip(each, (self.before.window, self.served), strict=True)]  # fmt: skip
-        error = math.sqrt(1 / counts[0] + 1 / counts[1])
-        return each[1] >= 1.15 * each[0] and math.log(each[1] / each[0]) >= 3 * error
+        (before, before_n), (after, after_n) = self._loads
+        error = math.sqrt(1 / before_n + 1 / after_n)
+        return after >= 1.15 * before and math.log(after / before) >= 3 * error
 
     def _count_z(self) -> float:
         """Standard errors between the counts, by the unrest of quarters of a minute or so."""
