@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace.cli.arguments import (
     Commands,
     add_budget_option,
@@ -262,6 +261,9 @@ def _import(options: argparse.Namespace, commands: Any) -> None:
 
 def _check(options: argparse.Namespace, prometheus: str, *, as_json: bool = False) -> None:
     """Print which panels of the dashboards stay empty with a Prometheus, and why."""
+    # Not at the top: it brings HTTP and TLS along.
+    from llmtrace.api_clients.prometheus_client import Prometheus
+
     server = Prometheus(prometheus, options.prometheus_token_file)
     gaps = collector_module("scrape.prometheus_gaps", "--prometheus").engine_gaps(server)
     commands = dashboards_module("command", "llmtrace dashboards check")
@@ -280,6 +282,9 @@ def _load_rules(options: argparse.Namespace, prometheus: str | None) -> None:
     if prometheus is None:
         raise ConfigError("--rules: name the Prometheus that reads that folder by --prometheus")
     write_engine_rules(options.budget, options.rules)
+    # Not at the top: it brings HTTP and TLS along.
+    from llmtrace.api_clients.prometheus_client import Prometheus
+
     server = Prometheus(prometheus, options.prometheus_token_file)
     if not server.reload():
         sys.stdout.write(
