@@ -28,6 +28,7 @@ from llmtrace.engines.local_vllm import Server
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row
 from tests.dashboards.grafana import TOKEN, Grafana, serving
+from tests.support.waiting import until
 
 from . import drawing
 from .conftest import do_without
@@ -36,6 +37,7 @@ from .test_dashboards import iso
 
 CALM_S: Final = 16.0  # after the rules are loaded
 RUSH_S: Final = 16.0
+ENOUGH: Final = 30  # answers in each of the two, however busy the machine is
 CLIENTS: Final = 12
 TOKENS: Final = 48
 _ANY: Final = "llmtrace_requests_total > 0"
@@ -61,9 +63,10 @@ class Plain:
 
 
 @contextmanager
-def clients(vllm: Server, number: int) -> Iterator[None]:
-    """Let so many clients send one request after the other."""
+def clients(vllm: Server, number: int) -> Iterator[list[int]]:
+    """Let so many clients send one request after the other; the list grows by each answer."""
     over = threading.Event()
+    answered: list[int] = []
 
     def one(_: int) -> None:
         body = {"model": vllm.model, "prompt": "one two three", "max_tokens": TOKENS,
@@ -74,12 +77,12 @@ def clients(vllm: Server, number: int) -> Iterator[None]:
                 {"Content-Type": "application/json"},
             )  # fmt: skip
             with urllib.request.urlopen(request, timeout=120) as answer:
-                answer.read()
+                answered.append(len(answer.read()))
 
     with ThreadPoolExecutor(number) as pool:
         running = [pool.submit(one, place) for place in range(number)]
         try:
-            yield
+            yield answered
         finally:
             over.set()
     for each in running:
@@ -110,7 +113,7 @@ def plain(vllm_two_seats: Server, tmp_path_factory: pytest.TempPathFactory) -> I
         serving(Grafana()) as grafana,
     ):
         start = time.time()
-        with clients(vllm_two_seats, 1):
+        with clients(vllm_two_seats, 1) as answered:
             status, said = called(
                 "dashboards", "import", "--url", grafana.url, "--engines-only",
                 "--token-file", str(folder / "token"), "--prometheus", url,
@@ -118,9 +121,11 @@ def plain(vllm_two_seats: Server, tmp_path_factory: pytest.TempPathFactory) -> I
             )  # fmt: skip
             assert status == 0, said
             time.sleep(CALM_S)
+            until(lambda: len(answered) >= ENOUGH, "requests", within_s=60)
         rush = time.time()
-        with clients(vllm_two_seats, CLIENTS):
+        with clients(vllm_two_seats, CLIENTS) as answered:
             time.sleep(RUSH_S)
+            until(lambda: len(answered) >= ENOUGH, "requests", within_s=60)
         yield Plain(url, said, grafana.dashboards, start, rush, time.time())
 
 
