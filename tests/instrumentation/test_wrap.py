@@ -332,7 +332,14 @@ _TRACED = sys.gettrace() is not None or (
 @pytest.mark.skipif(_TRACED, reason="coverage costs more than what is measured")
 @pytest.mark.parametrize("is_async", [False, True])
 def test_cost_of_a_decorated_generator(is_async: bool) -> None:
-    """A chunk costs a few microseconds at most: no task, no lock, no copy for each."""
+    """A chunk costs less than a task for each would, on the same machine at the same time."""
+
+    async def nothing() -> None:
+        pass
+
+    async def tasks() -> None:
+        for _ in range(ITEMS):
+            await asyncio.create_task(nothing())
 
     def once(function: Callable[[], Any]) -> Callable[[], None]:
         async def main() -> None:
@@ -351,9 +358,10 @@ def test_cost_of_a_decorated_generator(is_async: bool) -> None:
     plain: Any = _aplain if is_async else _plain
     bare, traced = once(plain), once(llmtrace.trace(plain))
     with capture():
-        added = [_cpu(traced) - _cpu(bare) for _ in range(7)]
-    # Measured: 1.1 us sync, 1.4 us async. A task for each chunk costs 5, and more.
-    assert statistics.median(added) < 4e-6
+        shares = [
+            (_cpu(traced) - _cpu(bare)) / _cpu(lambda: asyncio.run(tasks())) for _ in range(7)
+        ]
+    assert statistics.median(shares) < 0.8  # measured: 0.3 sync, 0.4 async
 
 
 def test_a_copy_reads_what_is_left() -> None:
