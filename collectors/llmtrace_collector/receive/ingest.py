@@ -31,10 +31,10 @@ from llmtrace_collector.store.protocol import BadBatch, JoinReport, StoreError
 logger = logging.getLogger("llmtrace.collector")
 
 
-# Of few spans nearly all of an insert or a join is planning the query. So a batch is joined as soon
-# as it is stored, and then both rest: the longer the longer they took, a 40th of a core, up to a
-# rest that a person who watches the live page still waits for, and after which a row is not yet
-# counted (`metrics.settle`). Where there is much to do they come sooner.
+# Of few spans nearly all of an insert or a join is planning the query. So a batch is joined as
+# soon as it is stored, and then both rest: the longer the longer they took, a 40th of a core, up
+# to a rest that a person who watches the live page still waits for, and after which a row is not
+# yet counted (`metrics.settle`). Where there is much to do they come sooner.
 _REST: Final = 39
 _MAX_REST_S: Final = 9.0
 # What is stored while a join runs may only be seen by the next.
