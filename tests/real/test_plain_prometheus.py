@@ -36,7 +36,7 @@ from .prometheus import missing, prometheus, query, scraping, wait_for
 from .test_dashboards import iso
 
 CALM_S: Final = 16.0  # after the rules are loaded
-RUSH_S: Final = 16.0
+RUSH_S: Final = 30.0
 ENOUGH: Final = 30  # answers in each of the two, however busy the machine is
 CLIENTS: Final = 12
 TOKENS: Final = 48
@@ -156,6 +156,7 @@ def test_one_command_fills_the_boards_of_engines(plain: Plain):
     assert "no GPU exporter's metrics are in this Prometheus" in plain.said
 
 
+@pytest.mark.timing  # a machine too busy to scrape each second leaves too few intervals
 def test_a_rush_is_named_without_a_row(plain: Plain):
     """By what the engine counts: the queue grew, seats are full, and more requests came."""
     status, listed = called("triage", "--prometheus", plain.url, "--last", "3m", "--json")
