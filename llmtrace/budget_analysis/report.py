@@ -14,16 +14,15 @@ import numpy as np
 
 from llmtrace.budget.model import Budget, Budgets
 from llmtrace.core.row import Row
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.columns import from_rows
-from llmtrace.dataset.summary import TURN_TTFT, UNATTRIBUTED, Line, Summary, summarise, ttfts_s
+from llmtrace.dataset.summary import TURN_TTFT, Line, Summary, summarise, ttfts_s
 from llmtrace.stats.quantiles import least_values
 from llmtrace.stats.significance import harrell_davis, share_bounds
 
 State = Literal["within", "near", "over", "unclear", "no limit", "not reported"]
 
 _NEAR: Final = 0.8  # of what is allowed: time to look, though nothing is wrong
-_PARTS: Final = (*STAGES, UNATTRIBUTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def reports(rows: Sequence[Row], budgets: Budgets) -> tuple[Report, ...]:
 
 
 def _values(rows: Sequence[Row], name: str) -> list[float]:
-    if name in _PARTS:
+    if name in PARTITION:
         found = (getattr(row.stages, name) for row in rows)
         return [ns / 1e9 for ns in found if ns is not None]
     values = (getattr(row, f"{name}_s") for row in rows)
@@ -141,11 +140,13 @@ def _anatomy(rows: Sequence[Row], objective: float) -> tuple[float | None, dict[
         return None, {}
     columns = from_rows(rows)
     whole = columns.numbers["e2e_s"]
-    values = np.column_stack([columns.numbers[f"{name}_s"] for name in _PARTS])
+    values = np.column_stack([columns.numbers[f"{name}_s"] for name in PARTITION])
     order = np.argsort(whole, kind="stable")
     spent = harrell_davis(len(order), objective) @ np.nan_to_num(values)[order]
     known = [bool(np.isfinite(column).any()) for column in values.T]
-    return float(spent.sum()), {name: float(spent[i]) for i, name in enumerate(_PARTS) if known[i]}
+    return float(spent.sum()), {
+        name: float(spent[i]) for i, name in enumerate(PARTITION) if known[i]
+    }
 
 
 def _compare(

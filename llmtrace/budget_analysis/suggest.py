@@ -19,15 +19,13 @@ import numpy as np
 from llmtrace.budget.model import Budget
 from llmtrace.budget_analysis.check import FRONT
 from llmtrace.core.row import TURN
-from llmtrace.core.stages import STAGES, StageName
+from llmtrace.core.stages import PARTITION, STAGES, UNATTRIBUTED, StageName
 from llmtrace.dataset.columns import Columns
 from llmtrace.errors import DataError
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.quantiles import least_values
 from llmtrace.stats.significance import harrell_davis
 
-UNATTRIBUTED: Final = "unattributed"
-_NAMES: Final = (*STAGES, UNATTRIBUTED)
 _DRAWS: Final = 400
 _MAX_DRAWN: Final = 4_000_000  # values sorted in all: seconds, not minutes
 _STEPS: Final = 60
@@ -131,14 +129,14 @@ def suggest(
     rows = _countable(rows)
     _expect_enough(rows, objective)
     whole = rows.numbers["e2e_s"]
-    reported = np.column_stack([rows.numbers[f"{one}_s"] for one in _NAMES])
+    reported = np.column_stack([rows.numbers[f"{one}_s"] for one in PARTITION])
     parts = np.nan_to_num(reported)  # time not reported is in another stage of the same request
     weights = harrell_davis(rows.n, objective)
     spent = weights @ parts[np.argsort(whole, kind="stable")]
     measured = float(spent.sum())
     goal = _rounded_up(measured) if total_s is None else round(total_s, _PLACES)
     allocated = goal * (1 - buffer)
-    limited = np.isfinite(reported).any(axis=0) & (np.array(_NAMES) != UNATTRIBUTED)
+    limited = np.isfinite(reported).any(axis=0) & (np.array(PARTITION) != UNATTRIBUTED)
     euler = _whole_ms(spent * (allocated / measured), allocated, limited.astype(np.float64))
     common_p, common = _common(parts, allocated)
     scale = np.divide(euler, spent, out=np.ones_like(spent), where=spent > 0)
@@ -154,8 +152,8 @@ def suggest(
             drawn=drawn,
             common=common,
         )
-        for i in range(len(_NAMES))
-        if _NAMES[i] != UNATTRIBUTED or spent[i] > 0
+        for i in range(len(PARTITION))
+        if PARTITION[i] != UNATTRIBUTED or spent[i] > 0
     )
     budget, notes = _budget(rows, shares, goal, objective=objective, name=name, weights=weights)
     return Suggestion(
@@ -189,7 +187,7 @@ def _share(
     known = reported[np.isfinite(reported)]
     low, top = np.quantile(drawn[:, i], (0.025, 0.975))
     return Share(
-        name=_NAMES[i],
+        name=PARTITION[i],
         known=len(known),
         p50_s=float(np.median(known)) if len(known) else None,
         high_s=float(np.quantile(known, objective)) if len(known) else None,

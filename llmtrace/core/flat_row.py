@@ -12,6 +12,7 @@ from llmtrace.core.attempts import MAX_S, as_plain, from_plain
 from llmtrace.core.browser_timing import IN_JSON, browser_kinds
 from llmtrace.core.row_fields import MARKS, NETWORK, OUTCOMES, RAW, REPORTED, RowFields
 from llmtrace.core.stages import (
+    PARTITION,
     SOURCES,
     STAGES,
     Network,
@@ -57,7 +58,7 @@ def flat_kinds() -> dict[str, type]:
         kinds[name] = kind if isinstance(kind, type) else float
     kinds |= {"stream": bool, "unwatched": bool, "network_rtt_source": str}
     durations = (
-        *STAGES, "unattributed", "client", *_REPORTS,
+        *PARTITION, "client", *_REPORTS,
         *(f"marked_{when}_{stage}" for when in ("before", "after") for stage in STAGES),
     )  # fmt: skip
     kinds |= dict.fromkeys((f"{name}_s" for name in durations), float)

@@ -145,6 +145,6 @@ RAW: Final = tuple(line for line in _OF_TIMELINE if _TYPES[line.field] == "int")
 # Durations as reported, uncut, each with a `.source`. Absent when not reported.
 REPORTED: Final = tuple(line for line in _OF_TIMELINE if _TYPES[line.field] == "Reported | None")
 # Named parts of what is unattributed. Absent when no HTTP hook saw the request.
-UNATTRIBUTED: Final = tuple(line for line in _OF_TIMELINE if _TYPES[line.field] == "int | None")
+UNSPLIT: Final = tuple(line for line in _OF_TIMELINE if _TYPES[line.field] == "int | None")
 # Sub-phases of the network stage. Absent when not observed.
 NETWORK: Final = tuple(wired_fields(Network, seconds=True))

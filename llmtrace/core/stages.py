@@ -25,6 +25,9 @@ else:
 
 StageName = Literal["network", "gateway", "queue", "prefill", "first_chunk", "decode", "render"]
 STAGES: Final[tuple[StageName, ...]] = get_args(StageName)
+UNATTRIBUTED: Final = "unattributed"
+# What the whole of a request is divided into, in the order in which it is shown.
+PARTITION: Final = (*STAGES, UNATTRIBUTED)
 
 Source = Literal[
     "client",  # a clock in this process

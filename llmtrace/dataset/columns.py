@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from llmtrace.core.attempts import MAX_S
 from llmtrace.core.row import Row
-from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNATTRIBUTED
+from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.core.sanitize import printable
 from llmtrace.core.stages import STAGES
 from llmtrace.stats.arrays import Floats, Mask
@@ -35,7 +35,7 @@ SECONDS: Final = (
     *(f"{stage}_s" for stage in STAGES), "unattributed_s", "ttft_arrival_s", "retry_s",
     *(
         f"{line.key}_s"
-        for line in (*UNATTRIBUTED, *RAW, *MARKS, *REPORTED, *NETWORK)
+        for line in (*UNSPLIT, *RAW, *MARKS, *REPORTED, *NETWORK)
         if line.in_columns
     ),
     *(name for name in _plain("double") if name.endswith("_s")),

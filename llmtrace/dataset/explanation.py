@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, Final
 
 from llmtrace.core.row import Row
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION
 from llmtrace.stats.quantiles import quantile
 
 HOUR_NS: Final = 3600 * 1_000_000_000
@@ -113,7 +113,7 @@ def explain(
         samples: of engines, as the collector's `/api/v1/signals` has them.
     """
     peers, alike = _peers(row, others)
-    stages = [compared for compared in (_compare(row, peers, f"{stage}_s") for stage in _PARTS)
+    stages = [compared for compared in (_compare(row, peers, f"{stage}_s") for stage in PARTITION)
               if compared is not None]  # fmt: skip
     stages.sort(key=lambda one: -one.excess_s)
     totals = [one for name in ("ttft_s", "e2e_s") if (one := _compare(row, peers, name))]
@@ -124,9 +124,6 @@ def explain(
     )  # fmt: skip
     engines = tuple(_engines(row, samples))
     return Explanation(row, len(peers), alike, (*stages, *totals), unusual, engines)
-
-
-_PARTS: Final = (*STAGES, "unattributed")
 
 
 def _peers(row: Row, others: Iterable[Row]) -> tuple[list[Row], str]:

@@ -12,12 +12,11 @@ from typing import Any, Final, Literal
 
 from llmtrace.budget import Budget
 from llmtrace.core.row import OUTCOMES, Row
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION, STAGES, UNATTRIBUTED
 from llmtrace.stats.quantiles import Interval, interval, quantile
 
 Verdict = Literal["within", "over", "unclear"]
 
-UNATTRIBUTED: Final = "unattributed"
 _METRICS: Final = ("e2e", "ttft", "tpot")
 TURN_TTFT: Final = "turn_ttft"
 _NS: Final = 1_000_000_000
@@ -186,7 +185,7 @@ def mean_changes(before: Sequence[Row], after: Sequence[Row]) -> dict[str, float
     """
     return {
         name: _mean(after, name) - _mean(before, name)
-        for name in (*STAGES, UNATTRIBUTED)
+        for name in PARTITION
         if any(getattr(row.stages, name) for row in (*before, *after))
     }
 

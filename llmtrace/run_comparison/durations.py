@@ -6,13 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
 
-UNATTRIBUTED: Final = "unattributed"
 METRICS: Final = ("first_content", "ttft", "tpot", "itl", "e2e")
-DURATIONS: Final = (*METRICS, *STAGES, UNATTRIBUTED)
+DURATIONS: Final = (*METRICS, *PARTITION)
 
 
 def perceived(rows: Columns) -> Floats:

@@ -16,7 +16,7 @@ from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, as_plain, from_plain
 from llmtrace.core.browser_timing import ON_WIRE, flatten, unflatten
 from llmtrace.core.flat_row import bounded
 from llmtrace.core.row import OUTCOMES, Row
-from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNATTRIBUTED
+from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, StageName, Stages, Timeline
 from llmtrace.core.wire_names import Attribute, Kind
 from llmtrace.errors import DataError
@@ -62,7 +62,7 @@ _MARK_PAIRS: Final = tuple((f"{line.field}_ns", line.name) for line in MARKS)
 _TIMELINE_PAIRS: Final = tuple((line.field, line.name) for line in RAW)
 _REPORTED_NAMES: Final = tuple((line.field, line.name, f"{line.name}.source") for line in REPORTED)
 _NETWORK_PAIRS: Final = tuple((line.field, line.name) for line in NETWORK)
-_UNATTRIBUTED_PAIRS: Final = tuple((line.field, line.name) for line in UNATTRIBUTED)
+_UNATTRIBUTED_PAIRS: Final = tuple((line.field, line.name) for line in UNSPLIT)
 _STAGE_NAMES: Final = tuple((line.field, line.name, f"{line.name}.source") for line in STAGE_TIMES)
 
 
@@ -75,7 +75,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     **{
         line.name: line.kind
         for table in (
-            PLAIN, MARKS, RAW, REPORTED, UNATTRIBUTED, NETWORK, STAGE_TIMES, SPECIAL, DERIVED,
+            PLAIN, MARKS, RAW, REPORTED, UNSPLIT, NETWORK, STAGE_TIMES, SPECIAL, DERIVED,
             BROWSER,
         )
         for line in table
@@ -280,7 +280,7 @@ def _timeline(attributes: Mapping[str, Any]) -> Timeline:
         _one_of(rtt_source, SOURCES, "llmtrace.network.rtt.source")
     parts: dict[str, Any] = {line.field: _ns(attributes, line.name) for line in NETWORK}
     raw: dict[str, Any] = {line.field: _ns(attributes, line.name) or 0 for line in RAW}
-    raw |= {line.field: _ns(attributes, line.name) for line in UNATTRIBUTED}
+    raw |= {line.field: _ns(attributes, line.name) for line in UNSPLIT}
     reported: dict[str, Any] = {line.field: _reported(attributes, line.name) for line in REPORTED}
     return Timeline(
         e2e=e2e,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNATTRIBUTED
+from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.core.stages import SOURCES
 from llmtrace.core.wire_names import Attribute
 from llmtrace.semconv.attributes import (
@@ -133,7 +133,7 @@ _SECTIONS: Final = (
         "As reported, before anything was cut to fit; its source in `<name>.source`.",
         REPORTED,
     ),
-    ("Parts of what is unattributed", "", UNATTRIBUTED),
+    ("Parts of what is unattributed", "", UNSPLIT),
     ("Sub-phases of the network stage", "", NETWORK),
     ("Marks", "", MARKS),
     ("The consumer's own time, and retries", "Left out when 0.", RAW),

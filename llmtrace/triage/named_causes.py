@@ -8,10 +8,9 @@ from dataclasses import replace
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.attribute import NAMES
-from llmtrace.triage.attribution.components import PARTS
 from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.causes import causes
-from llmtrace.triage.evidence.evidence import gather
+from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
 from llmtrace.triage.result import NAMED, OF_THE_WORK, Finding, Metric, Verdict
 from llmtrace.triage.verdict import Judged
 
@@ -44,8 +43,7 @@ def named_causes(
     """
     seconds: dict[str, float] = {}
     # What is not attributed counts too: without it a small stage would be all that is known.
-    of_ttft = (*PARTS[:5], "unattributed")
-    for one, stages in ((divided["ttft"], of_ttft), (divided["tpot"], PARTS[5:7])):
+    for one, stages in ((divided["ttft"], TTFT_STAGES), (divided["tpot"], PACE_STAGES)):
         if one.found is not None:
             for stage in stages:
                 seconds[stage] = float(one.found.seconds[NAMES.index(stage)])

@@ -21,7 +21,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.cli import main
 from llmtrace.core.row import TURN, from_dict
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION
 from llmtrace_collector.commands.top import ask
 
 from . import pages
@@ -147,7 +147,7 @@ def test_what_an_engine_tells_is_joined(collector):
 
     assert (actual["queue_s"], actual["prefill_s"]) == (0.05, 0.1)
     assert actual["queue_source"] == "engine_span"
-    parts = sum(round(actual.get(f"{name}_s", 0) * 1e9) for name in (*STAGES, "unattributed"))
+    parts = sum(round(actual.get(f"{name}_s", 0) * 1e9) for name in PARTITION)
     assert parts == row.e2e_ns
     trace = collector.json(f"/api/v1/traces/{row.trace_id}")
     assert [one["trace_id"] for one in trace["rows"]] == [row.trace_id]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from llmtrace.core.attempts import Attempt
 from llmtrace.core.row import OUTCOMES, Row, from_dict, seconds, with_figures
-from llmtrace.core.stages import STAGES, EngineFigures, Network, Reported, Timeline
+from llmtrace.core.stages import PARTITION, STAGES, EngineFigures, Network, Reported, Timeline
 from llmtrace.errors import DataError
 from llmtrace.testing import make_row
 from tests.strategies import durations, maybe, rows
@@ -83,7 +83,7 @@ def test_what_is_unknown_is_left_out(row):
 def test_written_stages_add_up(row):
     """The stages as written, in seconds, add up to the wait as written."""
     flat = row.as_dict()
-    written = [flat[f"{stage}_s"] for stage in (*STAGES, "unattributed") if f"{stage}_s" in flat]
+    written = [flat[f"{stage}_s"] for stage in PARTITION if f"{stage}_s" in flat]
 
     assert sum(written) == pytest.approx(flat["e2e_s"], rel=1e-12, abs=1e-12)
 

@@ -14,22 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import main
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION, STAGES
 from llmtrace.display.colours import OUTCOME_COLOURS, STAGE_COLOURS
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_dashboards.boards import dashboards, text
 from llmtrace_dashboards.export_files import files, write
 from llmtrace_dashboards.lint import lint
-from llmtrace_dashboards.lint.queries import (
-    chosen,
-    expand,
-    panels,
-    parse,
-    selectors,
-    targets,
-    variables,
-)
+from llmtrace_dashboards.lint.queries import chosen, expand, panels, selectors, targets, variables
 from llmtrace_dashboards.rules import recording_series
 from llmtrace_dashboards.rules.totals import INTERVAL, P95S, TOTALS, p95_of
 
@@ -99,7 +91,7 @@ def test_every_name_exists(name: str):
         selected.metric
         for panel in panels(dashboard)
         for target in targets(panel)
-        for selected in selectors(parse(expand(target["expr"], values)))
+        for selected in selectors(expand(target["expr"], values))
     }
 
     assert asked
@@ -113,7 +105,7 @@ def test_every_sum_that_is_recorded_is_read_by_a_panel():
         for values in ({**chosen(made), "by": by} for by in recording_series.DIMENSIONS):
             for panel in panels(made):
                 for target in targets(panel):
-                    for selected in selectors(parse(expand(target["expr"], values))):
+                    for selected in selectors(expand(target["expr"], values)):
                         if any(label == "selection" for label, _, _ in selected.matchers):
                             read.add((selected.metric, selected.matchers))
     names = {name for name, matchers in read if ("selection", "=~") in {m[:2] for m in matchers}}
@@ -211,7 +203,7 @@ def test_a_stage_has_one_colour_everywhere():
     ]
     colours = {(name, colour) for name, colour in given if name in STAGE_COLOURS}
 
-    assert {name for name, _ in colours} == {*STAGES, "unattributed"}
+    assert {name for name, _ in colours} == set(PARTITION)
     assert dict(colours) == STAGE_COLOURS
     assert len(colours) == len(STAGE_COLOURS)
 

@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION
 from tests.exporters.receivers import http_receiver
 from tests.exporters.test_wire import attributes_of
 
 ROOT = Path(__file__).parents[2]
 SCOPES = ("llmtrace", "langfuse-sdk", "com.anthropic.sdk.python")
-LAID_OUT = (*STAGES, "unattributed")
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def test_every_request_is_a_row(program, scenario):
         stages = [
             one
             for one in under(observations, row)
-            if one.scope == "llmtrace" and one.name in LAID_OUT
+            if one.scope == "llmtrace" and one.name in PARTITION
         ]
         assert len(stages) >= 2
         assert row.end - row.start == sum(one.end - one.start for one in stages)

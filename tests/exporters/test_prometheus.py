@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from llmtrace.budget import Budget
 from llmtrace.core import failopen
 from llmtrace.core.row import OUTCOMES
-from llmtrace.core.stages import Timeline
+from llmtrace.core.stages import PARTITION, Timeline
 from llmtrace.errors import ConfigError
-from llmtrace.exporters.prometheus.buckets import BANDS_NS, STAGE_LABELS
+from llmtrace.exporters.prometheus.buckets import BANDS_NS
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row
 from tests.exporters.samples import MS, START, TRACE, typical, unsplit
@@ -207,7 +207,7 @@ def test_the_anatomy_of_slow_requests(sink, registry):
     every = samples(registry, "llmtrace_anatomy_seconds_total")
     found = [sample for sample in every if sample.value]
 
-    known = {name for name in STAGE_LABELS if getattr(typical().stages, name) is not None}
+    known = {name for name in PARTITION if getattr(typical().stages, name) is not None}
     assert {sample.labels["stage"] for sample in every} == known
     assert len(every) == len(known) * (len(BANDS_NS) + 1)
     assert {(s.labels["over"], s.labels["le"]) for s in found} == {("1.92", "2.56")}

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION, STAGES
 from llmtrace.engines.local_vllm import Server
 from llmtrace_dashboards.lint.queries import chosen, expand, panels, targets, variables
 
@@ -277,7 +277,7 @@ def test_the_anatomy_adds_up_to_the_p95(drawn: dict[str, drawing.Report]):
         if value["name"] == "whole request"
     )
 
-    assert set(bars) == {*STAGES, "unattributed"}
+    assert set(bars) == set(PARTITION)
     assert sum(bars.values()) == pytest.approx(p95, rel=1e-6)
 
 

@@ -12,7 +12,7 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from llmtrace.core.attempts import Attempt
 from llmtrace.core.row import Row
 from llmtrace.core.row_fields import PLAIN
-from llmtrace.core.stages import STAGES, Timeline
+from llmtrace.core.stages import PARTITION, Timeline
 from llmtrace.errors import DataError
 from llmtrace.semconv.attributes import LATEST, RELEASED, SPECIAL, client_metrics
 from llmtrace.semconv.convert import (
@@ -99,7 +99,7 @@ def test_nothing_unknown_is_written(row):
 def test_stages_on_the_wire_add_up(row):
     """The stages as written add up to the whole wait once they are rounded to nanoseconds."""
     attributes = to_attributes(row)
-    parts = (attributes.get(f"llmtrace.stage.{name}", 0.0) for name in (*STAGES, "unattributed"))
+    parts = (attributes.get(f"llmtrace.stage.{name}", 0.0) for name in PARTITION)
 
     assert row.e2e_ns == sum(round(part * 1e9) for part in parts)
 

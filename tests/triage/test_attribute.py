@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmtrace.core.stages import PARTITION
 from llmtrace.stats.significance import harrell_davis, quantile
 from llmtrace.triage.attribution.anatomy import anatomy
 from llmtrace.triage.attribution.attribute import NAMES, attribute, bootstrap, requests
-from llmtrace.triage.attribution.components import PARTS
 
 Q = 0.95
 
@@ -18,7 +18,7 @@ Q = 0.95
 def window(seed, n=300, factors=(1,) * 8, cells=4, weight=None):
     """Draw requests whose parts are lognormal, times factors."""
     r = np.random.default_rng(seed)
-    parts = np.exp(r.normal(-3, 1, (n, len(PARTS)))) * np.array(factors)
+    parts = np.exp(r.normal(-3, 1, (n, len(PARTITION)))) * np.array(factors)
     parts[r.random(parts.shape) < 0.2] = 0.0  # many stages are often nothing
     start = np.sort(r.integers(0, 600 * 10**9, n)) + 10**18
     return requests(
@@ -30,7 +30,7 @@ def window(seed, n=300, factors=(1,) * 8, cells=4, weight=None):
     )
 
 
-factors = st.tuples(*[st.floats(0.1, 10)] * len(PARTS))
+factors = st.tuples(*[st.floats(0.1, 10)] * len(PARTITION))
 windows = st.builds(
     window, st.integers(0, 2**32), st.integers(3, 200), factors, st.integers(1, 5),
     st.sampled_from([None, lambda r, n: r.integers(1, 5, n).astype(float)]),
@@ -93,10 +93,10 @@ def test_a_window_beside_itself_has_not_changed(one):
     np.testing.assert_allclose(found.seconds, 0, atol=1e-9)
 
 
-@pytest.mark.parametrize("stage", PARTS)
+@pytest.mark.parametrize("stage", PARTITION)
 def test_a_stage_that_alone_got_slower_is_named(stage):
     """Its part is by far the largest, and about the whole change."""
-    slower = [5.0 if name == stage else 1.0 for name in PARTS]
+    slower = [5.0 if name == stage else 1.0 for name in PARTITION]
     found = attribute(window(1, 3000), window(2, 1500, slower), Q)
 
     assert found is not None
@@ -110,7 +110,7 @@ def test_a_mix_that_alone_changed_is_named():
     sides = []
     for share, n in ((0.05, 4000), (0.2, 2000)):
         cell = (r.random(n) < share).astype(np.int64)
-        parts = np.zeros((n, len(PARTS)))
+        parts = np.zeros((n, len(PARTITION)))
         parts[:, 3] = np.exp(r.normal(-1, 0.2, n)) * np.where(cell == 1, 6.0, 1.0)
         start = np.arange(n) * 10**9
         sides.append(requests(start, parts.sum(axis=1), parts, np.ones(n), cell))
@@ -127,7 +127,7 @@ def test_stages_that_become_slow_together_are_told_apart_from_slower_stages():
     r = np.random.default_rng(4)
     n = 4000
     one, two = (np.where(r.random(n) < 0.04, 2.0, 0.1) + r.random(n) * 0.01 for _ in range(2))
-    apart, together = np.zeros((n, len(PARTS))), np.zeros((n, len(PARTS)))
+    apart, together = np.zeros((n, len(PARTITION))), np.zeros((n, len(PARTITION)))
     apart[:, 2], apart[:, 3] = one, two
     together[:, 2], together[:, 3] = np.sort(one), np.sort(two)
     start, cell = np.arange(n) * 10**9, np.zeros(n, np.int64)
@@ -175,7 +175,7 @@ def test_windows_with_no_work_in_common_cannot_be_divided():
 
 def test_intervals_hold_what_was_found_and_nothing_more_than_it_must():
     """The interval of the stage that moved leaves 0 out; those of the others hold it."""
-    slower = [3.0 if name == "queue" else 1.0 for name in PARTS]
+    slower = [3.0 if name == "queue" else 1.0 for name in PARTITION]
     before, after = window(9, 1500), window(10, 1500, slower)
     found = attribute(before, after, Q)
     assert found is not None
@@ -228,4 +228,4 @@ def test_the_weights_of_ordered_values_add_up(n, q):
 
 def test_a_request_of_no_length_has_no_parts():
     """Nothing took nothing."""
-    assert anatomy(np.zeros(3), np.zeros((3, len(PARTS))), Q, 0.0) == {}
+    assert anatomy(np.zeros(3), np.zeros((3, len(PARTITION))), Q, 0.0) == {}

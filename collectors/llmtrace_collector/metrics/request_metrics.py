@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.row import Row, from_dict
+from llmtrace.core.stages import PARTITION
 from llmtrace.errors import DataError, LlmtraceError
-from llmtrace.exporters.prometheus.buckets import STAGE_LABELS
 from llmtrace_collector.store import Store, read
 
 # For how long it is remembered which rows were counted.
@@ -29,7 +29,7 @@ _MIN_INTERVAL_S: Final = 0.5
 _REASONS: Final = ("unreadable", "error", "weight")
 _COUNTED: Final = (
     "outcome", "e2e_s", "ttft_s", "tpot_s", "output_tokens", "cache_hit", "stream",
-    *(f"{stage}_s" for stage in STAGE_LABELS),
+    *(f"{stage}_s" for stage in PARTITION),
 )  # fmt: skip
 Key = tuple[str, str]
 

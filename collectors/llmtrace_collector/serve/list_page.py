@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from llmtrace.core.row import OUTCOMES, TURN
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION
 from llmtrace_collector.serve.list_query import address, earlier
 from llmtrace_collector.serve.page_frame import (
     UNKNOWN,
@@ -23,12 +23,11 @@ from llmtrace_collector.serve.page_frame import (
 )
 from llmtrace_collector.store.request_list import CHOSEN_BY, KINDS, SORTS, ListQuery, Place
 
-_STAGES: Final = (*STAGES, "unattributed")
 # The columns of CSV, in this order; durations in seconds, empty = not reported.
 COLUMNS: Final = (
     "start", "trace_id", "span_id", "service", "operation", "agent",
     "model", "route", "tenant", "outcome", "error_type", "e2e_s", "ttft_s", "tpot_s",
-    *(f"{stage}_s" for stage in _STAGES),
+    *(f"{stage}_s" for stage in PARTITION),
 )  # fmt: skip
 _WORDS: Final = ("route", "service", "tenant")
 _SPANS: Final = ("15m", "1h", "6h", "24h", "7d")
@@ -150,7 +149,7 @@ def _count(view: ListView) -> str:
 def _table(view: ListView) -> str:
     if not view.rows:
         return "<p>None. Take a longer time, or fewer filters.</p>"
-    extra = view.query.sort if view.query.sort in {*_STAGES, "tpot"} else None
+    extra = view.query.sort if view.query.sort in {*PARTITION, "tpot"} else None
     numbers = ["e2e", "ttft", *([extra] if extra else [])]
     heads = "".join(f'<th scope="col" class="n">{name}</th>' for name in numbers)
     words = "".join(f'<th scope="col">{name}</th>' for name in ("outcome", "model", *_WORDS))
@@ -170,7 +169,7 @@ def _line(row: Mapping[str, Any], longest: float, extra: str | None) -> str:
     outcome = row.get("outcome", "success")
     bad = "" if outcome == "success" else " bad"
     ended = text(" ".join(filter(None, (outcome, row.get("error_type")))))
-    stages = {stage: float(row.get(f"{stage}_s") or 0) for stage in _STAGES}
+    stages = {stage: float(row.get(f"{stage}_s") or 0) for stage in PARTITION}
     words = "".join(
         f'<td class="name"{_titled(row.get(field))} data-of="{field}">{_word(row.get(field))}</td>'
         for field in _WORDS

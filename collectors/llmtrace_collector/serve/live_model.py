@@ -13,14 +13,12 @@ from typing import Any, Final
 
 from llmtrace.budget import Budget
 from llmtrace.core.row import OUTCOMES
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION, UNATTRIBUTED
 from llmtrace.dataset.summary import Verdict
 from llmtrace_collector.serve.engine_status import EngineLine, GpuLine
 
-UNATTRIBUTED: Final = "unattributed"
-STAGE_NAMES: Final = (*STAGES, UNATTRIBUTED)
 METRICS: Final = ("ttft", "tpot", "e2e")
-NAMES: Final = (*STAGE_NAMES, *METRICS)
+NAMES: Final = (*PARTITION, *METRICS)
 _NS: Final = 1e9
 # Below this many requests the binomial is added up term by term, above it is as good as normal.
 _EXACT: Final = 2_000
@@ -158,7 +156,7 @@ def lines(
         name: _line(name, counted.get(name, Counted(0)), limits.get(name), waited, budget)
         for name in NAMES
     }
-    shown = [name for name in STAGE_NAMES if name != UNATTRIBUTED or _any(counted, name)]
+    shown = [name for name in PARTITION if name != UNATTRIBUTED or _any(counted, name)]
     return tuple(made[name] for name in shown), tuple(made[name] for name in METRICS)
 
 
@@ -170,7 +168,7 @@ def _line(
     name: str, one: Counted, limit_s: float | None, waited_ns: float, budget: Budget
 ) -> LiveLine:
     there = one.known > 0
-    is_part = name in STAGE_NAMES
+    is_part = name in PARTITION
     return LiveLine(
         name=name,
         known=one.known,

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from llmtrace.budget import Budget, regex
 from llmtrace.core.row import TURN
-from llmtrace_collector.serve.live_model import NAMES, STAGE_NAMES, Counted, Minutes, SlowRow
+from llmtrace.core.stages import PARTITION
+from llmtrace_collector.serve.live_model import NAMES, Counted, Minutes, SlowRow
 from llmtrace_collector.store import Store
 from llmtrace_collector.store.read import level
 
@@ -22,7 +23,7 @@ _MAX_NS: Final = 30 * _MINUTE_S * _NS
 _FEW: Final = 2
 
 _COLUMNS: Final[Mapping[str, str]] = {
-    **{name: f"{name}_ns" for name in (*STAGE_NAMES, "ttft", "e2e")},
+    **{name: f"{name}_ns" for name in (*PARTITION, "ttft", "e2e")},
     "tpot": "(tpot_s * 1e9)",
 }
 _OVER: Final = "(toUnixTimestamp64Nano(start) + e2e_ns)"
@@ -72,7 +73,7 @@ def counted(
 
 
 def _sources(name: str) -> str:
-    if name in STAGE_NAMES[:-1]:
+    if name in PARTITION[:-1]:
         source = f"toString({name}_source)"
         return f"topKIf({_FEW})({source}, {source} != '')"
     return "[]"
@@ -111,7 +112,7 @@ def minutes(store: Store, end_ns: int, budget: Budget, back: int = 60) -> Minute
 
 def slowest(store: Store, start_ns: int, end_ns: int, budget: Budget, most: int) -> list[SlowRow]:
     """Return the requests that took longest, whatever became of them."""
-    columns = ", ".join(f"{name}_ns" for name in STAGE_NAMES)
+    columns = ", ".join(f"{name}_ns" for name in PARTITION)
     where, given = _where(start_ns, end_ns, budget)
     found = store.query(
         f"SELECT trace_id, request_id, toUnixTimestamp64Nano(start), service, model, route, "  # noqa: S608
@@ -136,7 +137,7 @@ def _slow(row: Sequence[Any]) -> SlowRow:
         ttft_s=None if ttft is None else int(ttft) / _NS,
         stages={
             name: int(ns) / _NS
-            for name, ns in zip(STAGE_NAMES, stages, strict=True)
+            for name, ns in zip(PARTITION, stages, strict=True)
             if ns is not None
         },
     )

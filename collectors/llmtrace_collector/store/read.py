@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from llmtrace.core.row import TURN
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION, STAGES
 from llmtrace_collector.store.protocol import Readable
 from llmtrace_collector.store.row_columns import FIELDS
 
@@ -31,8 +31,8 @@ FILTERS: Final = (
     "server", "gateway", "client", "operation", "finish_reason", "error_type",
 )  # fmt: skip
 METRICS: Final = ("ttft", "tpot", "e2e")
-MEASURED: Final = (*STAGES, "unattributed", *METRICS)
-SLOWEST_BY: Final = ("e2e", "ttft", "tpot", *STAGES, "unattributed")
+MEASURED: Final = (*PARTITION, *METRICS)
+SLOWEST_BY: Final = ("e2e", "ttft", "tpot", *PARTITION)
 _DERIVED: Final = ("ttft_arrival_s", "tpot_s", "retry_s")
 
 Filters = Mapping[str, str]

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from llmtrace.core.row import TURN
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION
 from llmtrace_collector.store import read
 from llmtrace_collector.store.protocol import Readable
 
 _NS: Final = 1_000_000_000
 # Every version of a row is older than this one.
 _ANY_VERSION: Final = 1 << 64
-_STAGES: Final = (*STAGES, "unattributed")
 SORTS: Final = ("start", *read.SLOWEST_BY)
 KINDS: Final[Mapping[str, str]] = {
     "requests": f" AND operation != '{TURN}'", "turns": f" AND operation = '{TURN}'", "all": "",
@@ -33,12 +32,12 @@ _SPARE: Final = 10
 # A page of the list reads these alone; there are some hundred columns.
 _SHOWN: Final = (
     "service", "operation", "agent", "model", "route", "tenant", "outcome", "error_type",
-    "e2e_ns", "ttft_ns", *(f"{stage}_ns" for stage in _STAGES),
+    "e2e_ns", "ttft_ns", *(f"{stage}_ns" for stage in PARTITION),
 )  # fmt: skip
 # What `llmtrace.dataset.explanation` compares.
 _COMPARED: Final = (
     "service", "operation", "agent", "model", "route", "outcome", "stream", "prompt_tokens",
-    "output_tokens", "e2e_ns", "ttft_ns", *(f"{stage}_ns" for stage in _STAGES),
+    "output_tokens", "e2e_ns", "ttft_ns", *(f"{stage}_ns" for stage in PARTITION),
 )  # fmt: skip
 
 Place = tuple[int, int, str, str]  # the value that is sorted by, start (unix ns), trace, span

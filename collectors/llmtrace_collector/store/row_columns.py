@@ -14,7 +14,7 @@ from typing import Final
 from llmtrace.core.browser_timing import IN_JSON, ON_WIRE, name_of
 from llmtrace.core.content import NAMES as CONTENT
 from llmtrace.core.row import OUTCOMES
-from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNATTRIBUTED
+from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.core.stages import SOURCES, STAGES
 from llmtrace.semconv.attributes import BROWSER, DERIVED, E2E, FORMER, SPECIAL
 from llmtrace_collector.store.sql_builder import quoted
@@ -225,7 +225,7 @@ def _fields() -> Iterator[Field]:
         both = f"if({source} = '', NULL, {ns(line.name)})"
         yield Field(f"{line.key}_ns", NS, both, "NULL", f"{line.meaning}, as reported")
         yield Field(f"{line.key}_source", SOURCE, source, "''", "source")
-    for line in UNATTRIBUTED:
+    for line in UNSPLIT:
         yield Field(f"{line.field}_ns", NS, ns(line.name), "NULL", line.meaning)
     for line in NETWORK:
         yield Field(f"{line.key}_ns", NS, ns(line.name), "NULL", line.meaning)

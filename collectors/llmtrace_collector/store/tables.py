@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION, STAGES
 from llmtrace_collector.store import gather
 from llmtrace_collector.store import otlp_to_spans as spans
 from llmtrace_collector.store import span_facts as parts
@@ -52,7 +52,7 @@ class Table:
 
 
 _SECONDS: Final = (
-    *(f"{stage}_ns" for stage in (*STAGES, "unattributed")),
+    *(f"{stage}_ns" for stage in PARTITION),
     *(field.name for field in FIELDS if field.name.endswith("_ns")),
 )
 

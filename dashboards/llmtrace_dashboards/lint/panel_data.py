@@ -9,15 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from llmtrace.api_clients.prometheus_client import Prometheus
-from llmtrace_dashboards.lint.queries import (
-    chosen,
-    expand,
-    panels,
-    parse,
-    selectors,
-    targets,
-    variables,
-)
+from llmtrace_dashboards.lint.queries import chosen, expand, panels, selectors, targets, variables
 
 _VALUES: Final = re.compile(r"label_values\((.+),\s*(\w+)\)", re.DOTALL)
 # An hour for everything: a panel with a value in it is not empty.
@@ -85,7 +77,7 @@ def _has_value(server: Prometheus, names: set[str], expression: str) -> bool:
 
 
 def _metrics(expression: str) -> list[str]:
-    return [one.metric for one in selectors(parse(expression)) if one.metric]
+    return [one.metric for one in selectors(expression) if one.metric]
 
 
 def _reason(queries: Sequence[str], names: set[str], why: Mapping[str, str]) -> str:

@@ -56,15 +56,6 @@ def expand(expression: str, values: Mapping[str, str]) -> str:
     return _VARIABLE.sub(put, expression)
 
 
-def parse(expression: str) -> Any:
-    """Parse PromQL.
-
-    Raises:
-        ValueError: it is none; says why.
-    """
-    return promql.parse(expression)
-
-
 @dataclass(frozen=True, slots=True)
 class Selected:
     """One selector in an expression.
@@ -85,9 +76,13 @@ class Selected:
 _OPERATORS: Final = {"Equal": "=", "NotEqual": "!=", "Re": "=~", "NotRe": "!~"}
 
 
-def selectors(parsed: Any) -> Iterator[Selected]:
-    """Yield every selector of a parsed expression."""
-    yield from _walk(parsed, ())
+def selectors(expression: str) -> list[Selected]:
+    """Return every selector of an expression, parsed.
+
+    Raises:
+        ValueError: it is no PromQL; says why.
+    """
+    return [*_walk(promql.parse(expression), ())]
 
 
 def _walk(node: Any, inside: tuple[str, ...]) -> Iterator[Selected]:

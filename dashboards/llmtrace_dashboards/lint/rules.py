@@ -26,7 +26,6 @@ from llmtrace_dashboards.lint.queries import (
     chosen,
     expand,
     panels,
-    parse,
     selectors,
     targets,
     variables,
@@ -84,7 +83,7 @@ def template_label_promql(dashboard: Json) -> Classification:
         match = _LABEL_VALUES.fullmatch(query) if one.get("type") == "query" else None
         if match is not None:
             try:
-                parse(expand(match[1], chosen(dashboard)))
+                selectors(expand(match[1], chosen(dashboard)))
             except ValueError as error:
                 yield _variable(one), f"its query is no PromQL: {error}"
 
@@ -258,7 +257,7 @@ def target_promql(dashboard: Json) -> Classification:
                 )
             continue
         try:
-            parse(expand(str(target["expr"]), values))
+            selectors(expand(str(target["expr"]), values))
         except ValueError as error:
             yield _query(panel, target), f"is no PromQL: {error}"
 
@@ -406,10 +405,10 @@ def _selectors(
         if _asks_a_panel(panel):
             continue
         try:
-            parsed = parse(expand(str(target["expr"]), values))
+            found = selectors(expand(str(target["expr"]), values))
         except ValueError:
             continue  # `target_promql` says so
-        for selected in selectors(parsed):
+        for selected in found:
             yield panel, target, selected
 
 

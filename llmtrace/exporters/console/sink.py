@@ -12,7 +12,7 @@ from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from llmtrace.core.sanitize import printable
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION
 from llmtrace.exporters.console import turn_tree
 from llmtrace.exporters.console.bars import bar, short_ms
 from llmtrace.exporters.queued_sink import QueuedSink
@@ -89,8 +89,7 @@ def line(row: Row, zone: tzinfo | None = None) -> str:
     if (tpot := row.tpot_s) is not None:
         parts.append(f"tpot {tpot * 1000:.1f} ms")
     stages = [
-        f"{_SHORT.get(name, name)} {short_ms(getattr(row.stages, name))}"
-        for name in (*STAGES, "unattributed")
+        f"{_SHORT.get(name, name)} {short_ms(getattr(row.stages, name))}" for name in PARTITION
     ]
     return printable(f"{'  '.join(parts)}  |  {' '.join(stages)} ms  |  {row.trace_id}")
 

@@ -14,10 +14,10 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from llmtrace.core.failopen import internal_error
-from llmtrace.core.stages import STAGES, Network
+from llmtrace.core.stages import PARTITION, STAGES, Network
 from llmtrace.core.stream_clock import GAP_BOUNDS_NS
 from llmtrace.exporters.after_fork import restart_after_fork
-from llmtrace.exporters.prometheus.buckets import BANDS_NS, STAGE_LABELS, Thresholds, edges
+from llmtrace.exporters.prometheus.buckets import BANDS_NS, Thresholds, edges
 from llmtrace.semconv.attributes import TOKEN_BOUNDS
 
 if TYPE_CHECKING:
@@ -138,9 +138,9 @@ class Cell:
         self.gaps = Histogram(GAP_BOUNDS_NS)
         self.input_tokens = Histogram(TOKEN_BOUNDS)
         self.output_tokens = Histogram(TOKEN_BOUNDS)
-        stages = STAGE_LABELS if ours else ()
+        stages = PARTITION if ours else ()
         self.stages = {stage: Histogram(bounds[stage]) for stage in stages}
-        self.bands = [[0] * len(STAGE_LABELS) for _ in range(len(BANDS_NS) + 1)]
+        self.bands = [[0] * len(PARTITION) for _ in range(len(BANDS_NS) + 1)]
         self.stage_sources: dict[tuple[str | None, ...], int] = {}
         self.phases: dict[str, int] = {}
 
@@ -198,7 +198,7 @@ class Cell:
     @property
     def unknown(self) -> dict[str, int]:
         """Requests for which a stage is not known, by stage."""
-        found = dict.fromkeys(STAGE_LABELS, 0)  # what is unattributed always is
+        found = dict.fromkeys(PARTITION, 0)  # what is unattributed always is
         for by_stage, count in self.stage_sources.items():
             for stage, source in zip(STAGES, by_stage, strict=True):
                 if source is None:

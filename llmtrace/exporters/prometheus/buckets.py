@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION
 from llmtrace.core.stream_clock import GAP_BOUNDS_NS
 from llmtrace.errors import ConfigError
 
@@ -18,7 +18,6 @@ _NS: Final = 1_000_000_000
 # Limits in seconds, by metric or stage.
 Thresholds = Mapping[str, float | Sequence[float]]
 
-STAGE_LABELS: Final = (*STAGES, "unattributed")
 
 # Upper bounds in seconds. OpenTelemetry's are 10 ms doubling to 82 s.
 LATENCY_S: Final = (
@@ -42,7 +41,7 @@ _DEFAULT_S: Final[Mapping[str, tuple[float, ...]]] = {
     "ttft": LATENCY_S,
     "tpot": TPOT_S,
     "turn_ttft": LATENCY_S,
-    **dict.fromkeys(STAGE_LABELS, LATENCY_S),
+    **dict.fromkeys(PARTITION, LATENCY_S),
 }
 _GAP: Final = "inter_chunk_gap"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmtrace.core.stages import PARTITION
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import harrell_davis
-from llmtrace.triage.attribution.components import PARTS
 
 
 def anatomy(
@@ -20,7 +20,7 @@ def anatomy(
 
     Args:
         value: a metric of many requests.
-        parts: a column each of `PARTS`, adding up to `value`.
+        parts: a column each of `PARTITION`, adding up to `value`.
         q: between 0 and 1.
         at: the quantile as reported, which the smoother estimate is scaled to.
         weight: how many requests each stands for; one, if not given.
@@ -36,4 +36,4 @@ def anatomy(
     total = float(found.sum())
     if total > 0:
         found = found * (at / total)
-    return {name: float(found[i]) for i, name in enumerate(PARTS) if found[i] != 0}
+    return {name: float(found[i]) for i, name in enumerate(PARTITION) if found[i] != 0}

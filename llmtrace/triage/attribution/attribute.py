@@ -14,13 +14,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.core.stages import PARTITION
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import quantile
-from llmtrace.triage.attribution.components import PARTS
 from llmtrace.triage.attribution.shapley import Index, Staged, staged, swap
 from llmtrace.triage.attribution.workload_mix import Codes
 
-NAMES: Final = ("mix", *PARTS, "co_occurrence")
+NAMES: Final = ("mix", *PARTITION, "co_occurrence")
 
 _BLOCK_S: Final = (10.0, 60.0)
 _BLOCKS: Final = 24
@@ -39,7 +39,7 @@ class Requests:
         value: the metric, seconds.
         weight: how many requests each row stands for.
         cell: of the same work, as the other window's; -1 = of none.
-        staged: what the metric consists of, a column each of `PARTS`.
+        staged: what the metric consists of, a column each of `PARTITION`.
         by_value: in ascending order of the metric.
         by_cell: the same, cell by cell; those of no cell are left out.
     """

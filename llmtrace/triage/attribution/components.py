@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmtrace.core.row import TURN
-from llmtrace.core.stages import STAGES
+from llmtrace.core.stages import PARTITION, STAGES
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.result import Metric
 
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e", "render")
-PARTS: Final = (*STAGES, "unattributed")
 
 _BEFORE_CONTENT: Final = ("network", "gateway", "queue", "prefill", "first_chunk")
 _STRAYS: Final = 1.95  # by chance, one series in a thousand strays so far
@@ -118,7 +117,7 @@ def values(rows: Columns, metric: Metric) -> Values:
 
 
 def split(rows: Columns, metric: Metric, index: NDArray[np.intp]) -> Floats:
-    """Split a metric of these rows: a column each of `PARTS`, which come to the metric."""
+    """Split a metric of these rows: a column each of `PARTITION`, which come to the metric."""
     value = rows.numbers[f"{metric}_s"][index]
 
     def known(name: str) -> Floats:
@@ -150,20 +149,20 @@ def _fit(
     What is claimed beyond it is cut, from the last claimed back; what is left goes to `last` up
     to `most_last`, and then to `unattributed`.
     """
-    parts = np.zeros((len(value), len(PARTS)))
+    parts = np.zeros((len(value), len(PARTITION)))
     for name, column in columns.items():
-        parts[:, PARTS.index(name)] = column
+        parts[:, PARTITION.index(name)] = column
     rest = value - parts.sum(axis=1)
     for name in reversed(list(columns)):
         if not (rest < 0).any():
             break
-        column = parts[:, PARTS.index(name)]
+        column = parts[:, PARTITION.index(name)]
         cut = np.minimum(np.maximum(-rest, 0.0), column)
         column -= cut
         rest += cut
     if most_last is not None:
         taken = np.minimum(np.maximum(rest, 0.0), most_last)
-        parts[:, PARTS.index(last)] += taken
+        parts[:, PARTITION.index(last)] += taken
         rest = rest - taken
     # What rounding leaves over belongs to the largest part, not to a stage of its own.
     tiny = np.abs(rest) < _ROUNDING_S

@@ -34,6 +34,7 @@ from llmtrace.triage.evidence.window_rows import Side
 
 METRICS: Final = ("ttft_s", "tpot_s", "e2e_s")
 TTFT_STAGES: Final = ("network", "gateway", "queue", "prefill", "first_chunk", "unattributed")
+PACE_STAGES: Final = ("decode", "render")
 
 # The smallest change that matters, of the wait that it is part of: there is no other yardstick
 # that fits a model on a laptop and one on eight GPUs alike.
@@ -287,7 +288,7 @@ class Evidence:
         first chunk and time after it are weighed apart: outputs are long, and would drown it.
         """
         first = stage in TTFT_STAGES
-        group = TTFT_STAGES if first else ("decode", "render")
+        group = TTFT_STAGES if first else PACE_STAGES
         shares = [_share_of(stage, {one: self._added(one) for one in group})]
         if first and stage in self.contributions:
             # Of the p95 itself, where an attribution was made; what is per token is no share.

@@ -6,9 +6,9 @@ import math
 from typing import Any, Final
 
 from llmtrace.budget import DEFAULT
+from llmtrace.core.stages import PARTITION
 from llmtrace_collector.serve.engine_status import EngineLine, GpuLine
 from llmtrace_collector.serve.live_model import (
-    STAGE_NAMES,
     CollectorNow,
     Counted,
     Live,
@@ -117,7 +117,7 @@ def empty() -> Live:
         window=Window(300, 0, 0, {}),
         stages=stages,
         metrics=metrics,
-        minutes=Minutes((), dict.fromkeys((*STAGE_NAMES, "ttft", "tpot", "e2e"), ())),
+        minutes=Minutes((), dict.fromkeys((*PARTITION, "ttft", "tpot", "e2e"), ())),
         slowest=(),
         engines=(),
         gpus=(),
