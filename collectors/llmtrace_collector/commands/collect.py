@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,45 +167,18 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
     async with AsyncExitStack() as last:
         store = await asyncio.to_thread(open_store, config.store_place, keep=config.store.keep())
         last.callback(store.close)
-        limits = config.receive.limits()
-        spool = Spool(
-            config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes
-        )
-        last.push_async_callback(asyncio.to_thread, spool.close)
-        ingest = Ingest(spool, store)
-        intake = Intake(spool, limits)
-        gpus = last.enter_context(_gpus(config.scrape.gpu))
-        profiles = config.scrape.profiles
-        scraper = await last.enter_async_context(
-            Scraper(
-                config.scrape.sources(),
-                config.scrape.settings(),
-                builtin_profiles() if profiles is None else load_profiles(profiles),
-            )
-        )
+        spool, ingest, intake = _receiver(config, store, last)
+        gpus, scraper = await _sources(config, last)
+        local = None if gpus is None else gpus.read
         machine = socket.gethostname()
-        recorder = Recorder(
-            store,
-            scraper.states,
-            None if gpus is None else gpus.read,
-            machine=machine,
-            interval_s=config.scrape.interval,
-        )
+        interval_s = config.scrape.interval
+        recorder = Recorder(store, scraper.states, local, machine=machine, interval_s=interval_s)
         registry = CollectorRegistry()
-        sink = PrometheusSink(
-            thresholds_s=config.budget.thresholds_s(),
-            budget_seconds=config.budget.allocations_s(),
-            max_label_sets=_MAX_LABEL_SETS,
-            registry=registry,
-        )
-        last.callback(sink.close)
-        tally = RequestMetrics(
-            store, sink.write, settle_s=config.metrics.settle, without=config.metrics.without
-        )
-        registry.register(TargetMetrics(scraper.states, None if gpus is None else gpus.read))
+        tally = _request_metrics(config, store, registry, last)
+        registry.register(TargetMetrics(scraper.states, local))
         registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
         state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)))
-        unwanted = Unwanted(reloader.send_token, limits.body_bytes)
+        unwanted = Unwanted(reloader.send_token, intake.limits.body_bytes)
         registry.register(
             Own(lambda: _of_collector(began, recorder, tally, unwanted, state.clock))
         )
@@ -212,7 +186,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
             store,
             config.budget,
             states=scraper.states,
-            local=None if gpus is None else gpus.read,
+            local=local,
             ingest=ingest,
             spool=spool,
             intake=intake,
@@ -222,32 +196,79 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         )
         places = looking.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
-        web = _web(reloader, registry, Api(store, looking, intake=intake), state, spool)
-        if web is not None:
-            await web.start()
-            last.push_async_callback(web.stop)
-            places.web = _at(config.listen.web, web.port)
+        api = Api(store, looking, intake=intake)
+        places.web = await _serve(reloader, registry, api, state=state, spool=spool, last=last)
         # From here on the order of ending matters: senders first, then what they sent.
         last.push_async_callback(_drain, ingest, config)
         ingest.start()
         await _receive(reloader, intake, unwanted, places, last)
-
-        def follow(new: Config) -> None:
-            intake.limits = new.receive.limits()
-            spool.limits = new.spool.limits()
-            scraper.follow(new.scrape.sources())
-
-        reloader.applies(follow)
-        jobs = [recorder.run(), _watch(state.clock)]
-        if config.metrics.requests:
-            jobs.append(tally.run())
-        if config.store.disk_bytes is not None:
-            jobs.append(_keep_small(store, config.store.disk_bytes))
-        for job in jobs:
+        reloader.applies(partial(_follow, intake, spool, scraper))
+        for job in _jobs(config, store, recorder, tally, state.clock):
             last.push_async_callback(_end, asyncio.create_task(job))
         state.ready = True
         last.callback(_mark_stopping, state)
         yield places
+
+
+def _jobs(
+    config: Config,
+    store: ClickHouseStore,
+    recorder: Recorder,
+    tally: RequestMetrics,
+    clock: ClockWatch,
+) -> Iterator[Coroutine[Any, Any, None]]:
+    """Yield what goes on until the end."""
+    yield recorder.run()
+    yield _watch(clock)
+    if config.metrics.requests:
+        yield tally.run()
+    if config.store.disk_bytes is not None:
+        yield _keep_small(store, config.store.disk_bytes)
+
+
+def _follow(intake: Intake, spool: Spool, scraper: Scraper, new: Config) -> None:
+    """Apply what may change while the collector runs."""
+    intake.limits = new.receive.limits()
+    spool.limits = new.spool.limits()
+    scraper.follow(new.scrape.sources())
+
+
+def _receiver(
+    config: Config, store: ClickHouseStore, last: AsyncExitStack
+) -> tuple[Spool, Ingest, Intake]:
+    """Make what takes spans in, and what stores them."""
+    limits = config.receive.limits()
+    spool = Spool(config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes)
+    last.push_async_callback(asyncio.to_thread, spool.close)
+    return spool, Ingest(spool, store), Intake(spool, limits)
+
+
+async def _sources(config: Config, last: AsyncExitStack) -> tuple[GpuReader | None, Scraper]:
+    """Make what reads this machine's GPUs, and what scrapes engines and gateways."""
+    gpus = last.enter_context(_gpus(config.scrape.gpu))
+    profiles = config.scrape.profiles
+    scraper = Scraper(
+        config.scrape.sources(),
+        config.scrape.settings(),
+        builtin_profiles() if profiles is None else load_profiles(profiles),
+    )
+    return gpus, await last.enter_async_context(scraper)
+
+
+def _request_metrics(
+    config: Config, store: ClickHouseStore, registry: CollectorRegistry, last: AsyncExitStack
+) -> RequestMetrics:
+    """Make what counts stored requests into the metrics of a registry."""
+    sink = PrometheusSink(
+        thresholds_s=config.budget.thresholds_s(),
+        budget_seconds=config.budget.allocations_s(),
+        max_label_sets=_MAX_LABEL_SETS,
+        registry=registry,
+    )
+    last.callback(sink.close)
+    return RequestMetrics(
+        store, sink.write, settle_s=config.metrics.settle, without=config.metrics.without
+    )
 
 
 def _look_for_room(config: Config) -> None:
@@ -348,13 +369,16 @@ def _at(wanted: Address | None, port: int) -> Address:
     return Address(wanted.host if wanted else "127.0.0.1", port)
 
 
-def _web(
+async def _serve(
     reloader: Reloader,
     registry: CollectorRegistry,
     api: Api,
+    *,
     state: State,
     spool: Spool,
-) -> HttpServer | None:
+    last: AsyncExitStack,
+) -> Address | None:
+    """Serve pages, metrics and the API, if anywhere; return where."""
     config = reloader.config
     at = config.listen.web
     if at is None:
@@ -380,7 +404,9 @@ def _web(
         key=config.access.key,
     )
     reloader.applies(lambda new: server.take_certificate(new.access.certificate, new.access.key))
-    return server
+    await server.start()
+    last.push_async_callback(server.stop)
+    return _at(at, server.port)
 
 
 async def _receive(

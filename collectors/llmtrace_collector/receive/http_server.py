@@ -146,69 +146,74 @@ class _Server(uvicorn.Server):
 
 
 def _bounded(limits: ReceiveLimits, counted: Received) -> type[HttpToolsProtocol]:
-    busy = (
+    return type("Bounded", (_Bounded,), {"_limits": limits, "_counted": counted})
+
+
+def _busy(limits: ReceiveLimits) -> bytes:
+    return (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n"
         f"Retry-After: {ceil(limits.retry_after_s)}\r\n\r\n"
     ).encode()
 
-    class Bounded(HttpToolsProtocol):
-        """The protocol of one connection, with its limits."""
 
-        _waiting: asyncio.TimerHandle | None = None
-        _is_counted = False
+class _Bounded(HttpToolsProtocol):
+    """The protocol of one connection, with its limits."""
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            if counted.connections >= limits.connections:
-                self._drop("too_many", busy)
-                return
-            counted.connections += 1
-            self._is_counted = True
-            self._await_head()
+    _limits: ReceiveLimits
+    _counted: Received
+    _waiting: asyncio.TimerHandle | None = None
+    _is_counted = False
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._head_came()
-            if self._is_counted:
-                counted.connections -= 1
-                self._is_counted = False
-            super().connection_lost(exc)
-            self._unset_keepalive_if_required()
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if self._counted.connections >= self._limits.connections:
+            self._drop("too_many", _busy(self._limits))
+            return
+        self._counted.connections += 1
+        self._is_counted = True
+        self._await_head()
 
-        def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
-                return
-            with _counting(counted, "bad_http", self.transport.is_closing):
-                super().data_received(data)
-            if (
-                self._waiting is None
-                and (self.cycle is None or self.cycle.response_complete)
-                and self.timeout_keep_alive_task is None
-                and not self.transport.is_closing()
-            ):
-                self._await_head()  # a piece of the next request's
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_came()
+        if self._is_counted:
+            self._counted.connections -= 1
+            self._is_counted = False
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
 
-        def on_headers_complete(self) -> None:
-            self._head_came()
-            super().on_headers_complete()
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        with _counting(self._counted, "bad_http", self.transport.is_closing):
+            super().data_received(data)
+        if (
+            self._waiting is None
+            and (self.cycle is None or self.cycle.response_complete)
+            and self.timeout_keep_alive_task is None
+            and not self.transport.is_closing()
+        ):
+            self._await_head()  # a piece of the next request's
 
-        def _await_head(self) -> None:
-            self._waiting = self.loop.call_later(limits.head_s, self._drop, "slow_head")
+    def on_headers_complete(self) -> None:
+        self._head_came()
+        super().on_headers_complete()
 
-        def _head_came(self) -> None:
-            if self._waiting is not None:
-                self._waiting.cancel()
-                self._waiting = None
+    def _await_head(self) -> None:
+        self._waiting = self.loop.call_later(self._limits.head_s, self._drop, "slow_head")
 
-        def _drop(self, reason: str, answer: bytes = b"") -> None:
+    def _head_came(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
             self._waiting = None
-            if self.transport.is_closing():
-                return
-            counted.dropped_connections[reason] += 1
-            if answer:
-                self.transport.write(answer)
-            self.transport.close()
 
-    return Bounded
+    def _drop(self, reason: str, answer: bytes = b"") -> None:
+        self._waiting = None
+        if self.transport.is_closing():
+            return
+        self._counted.dropped_connections[reason] += 1
+        if answer:
+            self.transport.write(answer)
+        self.transport.close()
 
 
 @contextmanager

@@ -102,21 +102,21 @@ def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
             "window": window.long,
             **{label: value for label, value in filters.items() if value is not None},
         },
-        annotations={
-            "summary": (
+        annotations=_annotations(
+            name, BUDGET_DASHBOARD, window.long, settings, filters,
+            summary=(
                 f"{slo.budget}: {{{{ $value | humanizePercentage }}}} of the requests of the last "
                 f"{window.long} are {bad} ({slo.name})"
             ),
-            "description": (
+            description=(
                 f"Promised: {slo.promise}. Above {100 * float(most):g} % over {window.long} and "
                 f"still over {window.short}, {spent:.1%} of the error budget of {settings.period} "
                 f"is gone within {window.long}; at {100 * slo.allowed:g} % it would last exactly "
                 f"{settings.period}."
             ),
-            **_links(name, BUDGET_DASHBOARD, window.long, settings, filters),
-            "triage": _triage(window.long, settings, filters, slo.name if latency else None),
-        },
-    )
+            metric=slo.name if latency else None,
+        ),
+    )  # fmt: skip
 
 
 def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
@@ -143,27 +143,60 @@ def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
             ),
             lasting="10m",
             labels={"budget": slo.budget, "slo": slo.name},
-            annotations={
-                "summary": (
+            annotations=_annotations(
+                name, BUDGET_DASHBOARD, "1h", settings, {},
+                summary=(
                     f"{{{{ $labels.service }}}} on {{{{ $labels.instance }}}} does not count "
                     f"{slo.name} by the limit of the budget {slo.budget}"
                 ),
-                "description": (
+                description=(
                     f"No bucket of its {metric} ends at {bound(slo.threshold_s)} s, so that "
                     "its requests count neither as good nor as bad. Give the application and the "
                     "collector the budget file these rules were made from."
                 ),
-                **_links(name, BUDGET_DASHBOARD, "1h", settings, {}),
-                "triage": _triage("1h", settings, {}, slo.name),
-            },
-        )
+                metric=slo.name,
+            ),
+        )  # fmt: skip
 
 
 def lost(settings: RuleSettings) -> Iterator[Alert]:
     """Yield the alerts for what went silent: the collector, an engine, another target."""
+    yield _stalled(settings)
+    yield _silent(
+        "LlmtraceEngineDown",
+        "page",
+        # A target that never answered may be an engine, for all one knows.
+        f'kind!~"{_BESIDE}"',
+        settings,
+        lasting="1m",
+        window="30m",
+        summary="{{ $labels.instance }} does not answer the collector",
+        description=(
+            "An engine has not exposed its metrics for a minute: its process died, hangs, or "
+            "cannot be reached. Requests that were running there broke off together."
+        ),
+    )
+    yield _silent(
+        "LlmtraceTargetDown",
+        "ticket",
+        f'kind=~"{_BESIDE}"',
+        settings,
+        lasting="10m",
+        window="1h",
+        summary="{{ $labels.instance }} ({{ $labels.kind }}) does not answer the collector",
+        description=(
+            "A gateway or GPU exporter has not exposed its metrics for ten minutes. If requests "
+            "fail, other alerts say so; meanwhile triage cannot blame or clear what it exposes "
+            "of: a gateway's own time and retries, a GPU's clocks and throttling."
+        ),
+    )
+
+
+def _stalled(settings: RuleSettings) -> Alert:
+    name = "LlmtraceCollectorStalled"
     collector = f"{{job={quoted(settings.collector_job)}}}"
-    yield Alert(
-        name="LlmtraceCollectorStalled",
+    return Alert(
+        name=name,
         severity="page",
         expression=(
             f"up{collector} == 0\n"
@@ -174,53 +207,39 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
         ),
         lasting="2m",
         labels={},
-        annotations={
-            "summary": (
-                "The collector is down, stores nothing, or reads none of its targets in time"
-            ),
-            "description": (
+        annotations=_annotations(
+            name, ENGINE_DASHBOARD, "1h", settings, {},
+            summary="The collector is down, stores nothing, or reads none of its targets in time",
+            description=(
                 "Requests or engines are not counted while this lasts: no other alert can be "
                 "trusted, and no alert means nothing."
             ),
-            **_links("LlmtraceCollectorStalled", ENGINE_DASHBOARD, "1h", settings, {}),
-            "triage": _triage("1h", settings, {}, None),
-        },
-    )
-    yield Alert(
-        name="LlmtraceEngineDown",
-        severity="page",
-        # A target that never answered may be an engine, for all one knows.
-        expression=f'llmtrace_target_up{{kind!~"{_BESIDE}"}} == 0',
-        lasting="1m",
-        labels={},
-        annotations={
-            "summary": "{{ $labels.instance }} does not answer the collector",
-            "description": (
-                "An engine has not exposed its metrics for a minute: its process died, hangs, or "
-                "cannot be reached. Requests that were running there broke off together."
-            ),
-            **_links("LlmtraceEngineDown", ENGINE_DASHBOARD, "30m", settings, {},
-                     more=_INSTANCE),
-            "triage": _triage("30m", settings, {}, None),
-        },
+        ),
     )  # fmt: skip
-    yield Alert(
-        name="LlmtraceTargetDown",
-        severity="ticket",
-        expression=f'llmtrace_target_up{{kind=~"{_BESIDE}"}} == 0',
-        lasting="10m",
+
+
+def _silent(
+    name: str,
+    severity: Severity,
+    kinds: str,
+    settings: RuleSettings,
+    *,
+    lasting: str,
+    window: str,
+    summary: str,
+    description: str,
+) -> Alert:
+    return Alert(
+        name=name,
+        severity=severity,
+        expression=f"llmtrace_target_up{{{kinds}}} == 0",
+        lasting=lasting,
         labels={},
-        annotations={
-            "summary": "{{ $labels.instance }} ({{ $labels.kind }}) does not answer the collector",
-            "description": (
-                "A gateway or GPU exporter has not exposed its metrics for ten minutes. If "
-                "requests fail, other alerts say so; meanwhile triage cannot blame or clear what "
-                "it exposes of: a gateway's own time and retries, a GPU's clocks and throttling."
-            ),
-            **_links("LlmtraceTargetDown", ENGINE_DASHBOARD, "1h", settings, {}, more=_INSTANCE),
-            "triage": _triage("1h", settings, {}, None),
-        },
-    )
+        annotations=_annotations(
+            name, ENGINE_DASHBOARD, window, settings, {},
+            summary=summary, description=description, more=_INSTANCE,
+        ),
+    )  # fmt: skip
 
 
 def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
@@ -230,103 +249,123 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
         settings: how rules are made.
         base: what shares are over.
     """
-    by = f"by ({', '.join(_BY)})"
+    yield _in_stream(settings, base)
+    yield _truncated(settings, base)
+    yield _given_up(settings, base)
 
-    def count(metric: str, where: str = "") -> str:
-        return f"sum {by} (increase(llmtrace_{metric}{where}[{base}]))"
 
-    def quantile(q: float) -> str:
-        truncated = f'llmtrace_e2e_seconds_bucket{{outcome="truncated"}}[{base}]'
-        return f"histogram_quantile({q}, sum by ({', '.join(_BY)}, le) (increase({truncated})))"
+def _increase(metric: str, base: str, where: str = "") -> str:
+    return f"sum by ({', '.join(_BY)}) (increase(llmtrace_{metric}{where}[{base}]))"
 
-    started = count("ttft_seconds_count")
-    in_stream = count("ttft_seconds_count", '{outcome="error"}')
-    requests = count("requests_total")
-    truncated = count("requests_total", '{outcome="truncated"}')
-    cancelled = '{outcome="cancelled"}'
-    given_up = f"({count('requests_total', cancelled)} - {count('ttft_seconds_count', cancelled)})"
-    about = (
-        "{{ $labels.service }}{{ with $labels.model }}, {{ . }}{{ end }}"
-        "{{ with $labels.route }}, route {{ . }}{{ end }}"
-    )
-    filters = dict.fromkeys(_BY, "")
-    enough = f"{requests} >= {settings.least_requests}"
-    yield _breaking(
+
+def _in_stream(settings: RuleSettings, base: str) -> Alert:
+    started = _increase("ttft_seconds_count", base)
+    broke = _increase("ttft_seconds_count", base, '{outcome="error"}')
+    return _breaking(
         "LlmtraceErrorsInStream",
-        f"{in_stream} / {started} > {IN_STREAM_SHARE:g}\n"
-        f"and {in_stream} >= {MIN_BROKEN}\n"
+        f"{broke} / {started} > {IN_STREAM_SHARE:g}\n"
+        f"and {broke} >= {MIN_BROKEN}\n"
         f"and {started} >= {settings.least_requests}",
-        f"{about}: {{{{ $value | humanizePercentage }}}} of the responses break off with an "
-        "error",
-        "The stream was answered with 200, showed content, and then an error came inside it: rate "
-        "limit, context overflow, an engine that died. No status code counts these.",
-        settings=settings, base=base, filters=filters,
-    )  # fmt: skip
+        settings,
+        base,
+        summary="{{ $value | humanizePercentage }} of the responses break off with an error",
+        description=(
+            "The stream was answered with 200, showed content, and then an error came inside it: "
+            "rate limit, context overflow, an engine that died. No status code counts these."
+        ),
+    )
+
+
+def _truncated(settings: RuleSettings, base: str) -> Alert:
     where = '{outcome="truncated"}'
-    age = f"{count('e2e_seconds_sum', where)} / {count('e2e_seconds_count', where)}"
-    yield _breaking(
+    requests = _increase("requests_total", base)
+    truncated = _increase("requests_total", base, where)
+    age, aged = (_increase(f"e2e_seconds_{of}", base, where) for of in ("sum", "count"))
+    buckets = (
+        f"sum by ({', '.join(_BY)}, le) (increase(llmtrace_e2e_seconds_bucket{where}[{base}]))"
+    )
+    low, high = (f"histogram_quantile({q}, {buckets})" for q in (0.1, 0.9))
+    return _breaking(
         "LlmtraceTruncationPileUp",
         # Above the last bound every quantile is that bound, which looks like a pile and is none.
-        f"{age}\n"
+        f"{age} / {aged}\n"
         f"and {truncated} / {requests} > {TRUNCATED_SHARE:g}\n"
         f"and {truncated} >= {MIN_BROKEN}\n"
-        f"and {quantile(0.9)} < {PILE_WIDTH:g} * {quantile(0.1)}\n"
-        f"and {quantile(0.9)} > {quantile(0.1)}\n"
-        f"and {quantile(0.9)} < {LATENCY_S[-1]:g}\n"
-        f"and {enough}",
-        f"{about}: responses are cut off, nearly all of them after about "
-        "{{ $value | humanizeDuration }}",
-        "Streams end without a finish reason, and at much the same age: an idle or read timeout "
-        "of a proxy, load balancer or gateway between client and engine.",
-        settings=settings, base=base, filters=filters,
-    )  # fmt: skip
-    yield _breaking(
+        f"and {high} < {PILE_WIDTH:g} * {low}\n"
+        f"and {high} > {low}\n"
+        f"and {high} < {LATENCY_S[-1]:g}\n"
+        f"and {requests} >= {settings.least_requests}",
+        settings,
+        base,
+        summary=(
+            "responses are cut off, nearly all of them after about {{ $value | humanizeDuration }}"
+        ),
+        description=(
+            "Streams end without a finish reason, and at much the same age: an idle or read "
+            "timeout of a proxy, load balancer or gateway between client and engine."
+        ),
+    )
+
+
+def _given_up(settings: RuleSettings, base: str) -> Alert:
+    where = '{outcome="cancelled"}'
+    requests = _increase("requests_total", base)
+    cancelled = _increase("requests_total", base, where)
+    given_up = f"({cancelled} - {_increase('ttft_seconds_count', base, where)})"
+    return _breaking(
         "LlmtraceCallersGiveUp",
         f"{given_up} / {requests} > {GIVEN_UP_SHARE:g}\n"
         f"and {given_up} >= {MIN_BROKEN}\n"
-        f"and {enough}",
-        f"{about}: {{{{ $value | humanizePercentage }}}} of the callers leave before the first "
-        "content",
-        "A client that leaves before the first content is in no percentile of TTFT: the slowest "
-        "waits are missing, and a p95 may even look better for it.",
-        settings=settings, base=base, filters=filters,
-    )  # fmt: skip
+        f"and {requests} >= {settings.least_requests}",
+        settings,
+        base,
+        summary="{{ $value | humanizePercentage }} of the callers leave before the first content",
+        description=(
+            "A client that leaves before the first content is in no percentile of TTFT: the "
+            "slowest waits are missing, and a p95 may even look better for it."
+        ),
+    )
 
 
 def _breaking(
     name: str,
     expression: str,
-    summary: str,
-    description: str,
-    *,
     settings: RuleSettings,
     base: str,
-    filters: Mapping[str, str | None],
+    *,
+    summary: str,
+    description: str,
 ) -> Alert:
+    about = (
+        "{{ $labels.service }}{{ with $labels.model }}, {{ . }}{{ end }}"
+        "{{ with $labels.route }}, route {{ . }}{{ end }}"
+    )
     return Alert(
         name=name,
         severity="ticket",
         expression=expression,
         lasting=None,
         labels={},
-        annotations={
-            "summary": summary,
-            "description": description,
-            **_links(name, TRIAGE_DASHBOARD, base, settings, filters),
-            "triage": _triage(base, settings, filters, None),
-        },
-    )
+        annotations=_annotations(
+            name, TRIAGE_DASHBOARD, base, settings, dict.fromkeys(_BY, ""),
+            summary=f"{about}: {summary}", description=description,
+        ),
+    )  # fmt: skip
 
 
-def _links(
+def _annotations(
     name: str,
     dashboard: str,
     window: str,
     settings: RuleSettings,
     filters: Mapping[str, str | None],
     *,
+    summary: str,
+    description: str,
+    metric: str | None = None,
     more: str = "",
 ) -> dict[str, str]:
+    """Return an alert's texts: what is wrong, where to look, and the command for its window."""
     shown = _BEFORE * seconds(window)
     if settings.managed:
         start, end = f"now-{_minutes(shown)}", "now"
@@ -339,8 +378,11 @@ def _links(
     )
     base = settings.dashboards.rstrip("/")
     return {
-        "dashboard_url": (f"{base}/d/{dashboard}?from={start}&to={end}{chosen}{more}"),
+        "summary": summary,
+        "description": description,
+        "dashboard_url": f"{base}/d/{dashboard}?from={start}&to={end}{chosen}{more}",
         "runbook_url": f"{settings.runbooks}#{name.lower()}",
+        "triage": _triage(window, settings, filters, metric),
     }
 
 
