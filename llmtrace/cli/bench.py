@@ -199,8 +199,26 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--html is for --sweep and --find-rate; `llmtrace compare` has its own")
     if len(options.model) not in {0, 1, len(options.endpoint)}:
         raise ConfigError("give one --model for all endpoints, or one for each, in their order")
-    if options.endpoint and not options.model:
-        raise ConfigError("--endpoint needs --model: the name of the model to request")
+    if bool(options.endpoint) != bool(options.model):
+        raise ConfigError("--endpoint and --model go together: the URL, and the model to request")
+    swept = (options.sweep or "").partition("=")[0].strip().replace("-", "_")
+    if swept in {"rate", "concurrency"} and (options.rate or options.concurrency):
+        raise ConfigError(f"--sweep {swept} chooses the load: not with --rate, --concurrency")
+    _check_file(options, swept)
+
+
+def _check_file(options: argparse.Namespace, swept: str) -> None:
+    """Refuse what says how requests are drawn, where they are of a file."""
+    file = "--trace" if options.trace else "--dataset" if options.dataset else None
+    if file is None:
+        return
+    drawn = {"prompt_tokens": "256", "shared_prefix": 0, "turns": 1}
+    if options.trace:
+        drawn["output_tokens"] = "64"
+    for name, default in drawn.items():
+        if swept == name or getattr(options, name) != default:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is of requests that are drawn: those of {file} are not")
 
 
 def _sendings(options: argparse.Namespace) -> Iterator[AbstractContextManager[Sending]]:

@@ -51,7 +51,6 @@ def add_compare(commands: Commands) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     try:
-        from llmtrace.display.summary_tables import console_for
         from llmtrace.run_comparison import comparison_page, runs, wording
         from llmtrace.run_comparison.comparison_text import print_comparison
         from llmtrace.run_comparison.conditions import read_condition
@@ -77,7 +76,7 @@ def _compare(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(wording.as_dict(comparison), indent=2))
     else:
-        print_comparison(console_for(sys.stdout), comparison)
+        print_comparison(sys.stdout, comparison)
     failed = [condition.text for condition in conditions if condition.fails(comparison)]
     for text in failed:
         print(f"llmtrace: failed: {text}", file=sys.stderr)

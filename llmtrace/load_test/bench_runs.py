@@ -33,6 +33,7 @@ from llmtrace.run_comparison.comparison_text import print_comparison
 from llmtrace.run_comparison.runs import Run, compare
 
 _AGAIN: Final = 30  # requests at least that show a drift
+_REQUESTS: Final = 200  # at each rate of a search, unless given
 _FIRST: Final = 40  # requests of a closed loop that show about how much an endpoint takes
 
 
@@ -93,6 +94,7 @@ def run_search(job: Job, sending: Sending) -> int:
     plan = prepare(first.plan(sending), job.budget)
     note("a closed loop, to know where to begin:")
     begin = measure_prepared(plan, job.budget, progress(number_of(plan.requests)))
+    _status([begin])  # raises if it was interrupted
     points: list[Point] = []
 
     def at(rate: float, count: int) -> Columns:
@@ -107,10 +109,18 @@ def run_search(job: Job, sending: Sending) -> int:
         points.append(point(rate, measured, job.budget))
         return from_rows(measured.rows)
 
-    found = find_rate(at, job.budget, len(begin.rows) / begin.active_s, workload.requests or 200)
-    ordered = sorted(points, key=lambda one: one.value)
-    verdict = found_text(found, job.budget)
-    _show(job, Curve(what="rate", points=ordered), sending, verdict)
+    def show(verdict: str) -> None:
+        ordered = sorted(points, key=lambda one: one.value)
+        _show(job, Curve(what="rate", points=ordered), sending, verdict)
+
+    start = len(begin.rows) / begin.active_s
+    try:
+        found = find_rate(at, job.budget, start, workload.requests or _REQUESTS)
+    except KeyboardInterrupt:
+        if points:
+            show("Interrupted: these are the rates that were measured until then.")
+        raise
+    show(found_text(found, job.budget))
     return 0 if found.rate is not None else 1
 
 
@@ -136,7 +146,7 @@ def run_sides(job: Job, sendings: Sequence[Sending], blocks: int) -> int:
         console.print()
         if any(not side.case.rows.n for side in (runs[0], other)):
             continue
-        print_comparison(console, compare(runs[0], other, budget=job.budget))
+        print_comparison(sys.stdout, compare(runs[0], other, budget=job.budget))
     return _status(measured)
 
 

@@ -46,7 +46,9 @@ def print_summary(out: Console, measured: Measured, budget: Budget, *, simulated
     columns = stage_columns(summary, out.width)
     out.print(stage_table(columns, len(summary.stages)))
     out.print()
-    for sentence in _sentences(measured, sum_up(from_rows(rows), budget)):
+    for sentence in _sentences(
+        measured, sum_up(from_rows(rows), budget, measured.active_s or None)
+    ):
         out.print(fill(sentence, min(out.width, _WIDEST)))
     for text in (outcomes_text(summary), sum_text(summary), DEFINITIONS):
         out.print(fill(text, min(out.width, _WIDEST)))

@@ -12,12 +12,12 @@ import llmtrace
 from llmtrace.budget import Budget
 from llmtrace.core.row import Row
 from llmtrace.load_test.drive import Answered, drive
-from llmtrace.load_test.endpoint_apis import WARM_UP, Sending, client_of
+from llmtrace.load_test.endpoint_apis import Sending, client_of
 from llmtrace.load_test.requests import Request
 
 Done = Callable[[Answered], None]
 
-_LATE_SHARE: Final = 0.1  # of the median TTFT that the median request started late
+_LATE_SHARE: Final = 0.1  # of the median wait that the median request started late
 _LATE_S: Final = 0.005
 _BUSY: Final = 0.9  # of a core, above which a process of the client is late itself
 
@@ -70,7 +70,7 @@ class Measured:
 
 
 class _Rows:
-    """A sink that keeps the rows of the requests that count."""
+    """A sink that keeps the rows."""
 
     every_row = True
 
@@ -78,9 +78,8 @@ class _Rows:
         self.rows: list[Row] = []
 
     def write(self, row: Row) -> None:
-        """Keep a row, unless it is of the warm-up."""
-        if row.route != WARM_UP:
-            self.rows.append(row)
+        """Keep a row."""
+        self.rows.append(row)
 
     def flush(self, timeout_s: float) -> bool:
         """Return at once: no row waits to be sent."""
@@ -119,9 +118,8 @@ def send(
     sink, answered = _Rows(), list[Answered]()
 
     def over(one: Answered) -> None:
-        if one.number >= 0:
-            answered.append(one)
-            done(one)
+        answered.append(one)
+        done(one)
 
     spent = [0.0, 0.0]  # seconds of the clock and of the CPU, while requests are sent
 
@@ -155,7 +153,7 @@ def send(
 def bottleneck(measured: Measured) -> str | None:
     """Return in a sentence how the client itself distorts what was measured, if it does."""
     late = measured.late_s
-    waits = sorted(row.ttft_s for row in measured.rows if row.ttft_s is not None)
+    waits = sorted(row.e2e_s if row.ttft_s is None else row.ttft_s for row in measured.rows)
     if late and waits:
         middle, wait = late[len(late) // 2], waits[len(waits) // 2]
         if middle > max(_LATE_S, _LATE_SHARE * wait):

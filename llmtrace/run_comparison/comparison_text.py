@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TextIO
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmtrace.display.summary_tables import fill
+from llmtrace.display.summary_tables import console_for, fill
 from llmtrace.run_comparison.effects import QUANTILES
 from llmtrace.run_comparison.runs import Comparison
 from llmtrace.run_comparison.wording import (
@@ -27,8 +26,9 @@ _WIDE: Final = 120
 _WIDEST: Final = 100
 
 
-def print_comparison(out: Console, comparison: Comparison) -> None:
+def print_comparison(file: TextIO, comparison: Comparison) -> None:
     """Print what moved, each duration, the totals, and what a reader must know."""
+    out = console_for(file)
     out.print(f"{comparison.before} → {comparison.after}")
     out.print(Text(headline(comparison), style="bold"))
     out.print()

@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 
+from llmtrace import Timeline
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import main
 from llmtrace.demo.target import Target
+from llmtrace.display.summary_tables import console_for
 from llmtrace.exporters.row_files.read_back import read_rows
+from llmtrace.load_test import bench_runs
 from llmtrace.load_test.bench_workload import Workload, at_setting, read_sweep
 from llmtrace.load_test.client_processes import shares
 from llmtrace.load_test.curve_page import page
+from llmtrace.load_test.drive import Answered
 from llmtrace.load_test.endpoint_apis import Sending
 from llmtrace.load_test.interleave import blocks_of, run_interleaved
 from llmtrace.load_test.load_curve import Curve, point
 from llmtrace.load_test.measure import measure
+from llmtrace.load_test.measured_tables import print_summary
 from llmtrace.load_test.requests import Request
 from llmtrace.load_test.send_plan import Measured, Plan, bottleneck
 from llmtrace.simulator.server import serve as simulate
+from llmtrace.testing import make_row
 from tests.load_test.test_measure import chunk
 from tests.support.sse_server import serve
 
@@ -131,6 +138,23 @@ def test_a_client_that_uses_a_whole_core_says_so():
     assert "97% of a core" in bottleneck(busy)
 
 
+def test_a_client_that_starts_late_says_so_of_whole_responses_too():
+    """What is not streamed has no TTFT: its whole wait is what lateness is held against."""
+    rows = [make_row(timeline=Timeline(e2e=200_000_000, stream=False))] * 3
+    late = [Answered(i, 0.05, None) for i in range(3)]
+    assert "50 ms late" in bottleneck(Measured(rows=rows, answered=late, interrupted=False))
+    on_time = [Answered(i, 0.004, None) for i in range(3)]
+    assert bottleneck(Measured(rows=rows, answered=on_time, interrupted=False)) is None
+
+
+def test_an_endpoint_measured_in_blocks_has_the_rate_of_its_own_time(capsys):
+    """Other endpoints' blocks between its own are no time of its own."""
+    rows = [make_row(start=i * 10**9, timeline=Timeline(e2e=10**9)) for i in (1, 100)]
+    measured = Measured(rows=rows, answered=[], interrupted=False, active_s=2.0)
+    print_summary(console_for(sys.stdout), measured, DEFAULT, simulated=False)
+    assert "In 2.0 s: 1.00 requests/s" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("api", "stream"), [("openai", True), ("anthropic", True),
                                               ("anthropic", False)])  # fmt: skip
 def test_a_conversation_is_sent_turn_by_turn(api, stream):
@@ -226,6 +250,24 @@ def test_a_search_prints_a_rate_and_goodput(tmp_path, capsys):
     assert len([*(tmp_path / "s").glob("rate-*")]) >= 3
 
 
+@pytest.mark.parametrize("after", [0, 2])
+def test_an_interrupted_search_shows_what_it_has_seen(capsys, monkeypatch, after):
+    """Ctrl-C ends it at once, in the run before the search too."""
+    runs = []
+
+    def measured(plan, _budget, _done):
+        runs.append(plan)
+        rows = [make_row(start=i * 10**8, timeline=Timeline(e2e=10**8)) for i in range(40)]
+        stopped = len(runs) == after + 1
+        return Measured(rows=rows, answered=[], interrupted=stopped, active_s=4.0)
+
+    monkeypatch.setattr(bench_runs, "prepare", lambda plan, _budget: plan)
+    monkeypatch.setattr(bench_runs, "measure_prepared", measured)
+    assert main(["bench", "--find-rate"]) == 130
+    assert len(runs) == after + 1
+    assert ("Interrupted: these are" in capsys.readouterr().out) == (after > 0)
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -236,6 +278,10 @@ def test_a_search_prints_a_rate_and_goodput(tmp_path, capsys):
         (["--endpoint", "http://a", "--endpoint", "http://b", "--model", "m", "--find-rate"],
          "measure one --endpoint"),
         (["--endpoint", "http://a", "--model", "m", "--model", "n"], "one for each"),
+        (["--model", "m"], "--endpoint and --model go"),
+        (["--sweep", "rate=1,2", "--concurrency", "4"], "--sweep rate chooses the load"),
+        (["--trace", "x", "--sweep", "output_tokens=1,2"], "those of --trace are not"),
+        (["--dataset", "x", "--turns", "3"], "--turns is of requests that are drawn"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_said(capsys, options, problem):
