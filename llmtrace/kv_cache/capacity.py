@@ -91,11 +91,11 @@ def bytes_per_token(shape: ModelShape, dtype: str | None = None, devices: int = 
     return float(layers * _elements(shape, devices) * DTYPE_BYTES[dtype or shape.dtype])
 
 
-def tokens_held(shape: ModelShape, tokens: int) -> float:
+def tokens_held(shape: ModelShape | None, tokens: int) -> float:
     """Return for how many tokens a request of so many takes room: fewer, by sliding windows."""
-    layers = shape.layers + shape.sliding_layers
-    if not shape.sliding_layers or not layers:
+    if shape is None or not shape.sliding_layers:
         return float(tokens)
+    layers = shape.layers + shape.sliding_layers
     inside = min(tokens, shape.window or tokens)
     return (shape.layers * tokens + shape.sliding_layers * inside) / layers
 
@@ -146,10 +146,21 @@ def fit(shape: ModelShape, holds: Capacity, lengths: Sequence[int]) -> Fit | Non
 
     `None` where it is not known how many blocks there are, or no length is given.
     """
+    return None if holds.blocks is None else fit_blocks(
+        holds.blocks, holds.block_tokens, lengths, shape
+    )  # fmt: skip
+
+
+def fit_blocks(
+    total: int, size: int, lengths: Sequence[int], shape: ModelShape | None = None
+) -> Fit | None:
+    """Return how many requests of these lengths fit in so many blocks of a size at once.
+
+    `None` where no length is given. Without a shape, every layer keeps every token.
+    """
     lengths = sorted(length for length in lengths if length > 0)
-    if holds.blocks is None or not lengths:
+    if not lengths:
         return None
-    size = holds.block_tokens
     held = [tokens_held(shape, length) for length in lengths]
     blocks = [math.ceil(tokens / size) for tokens in held]
     high = lengths[max(math.ceil(0.95 * len(lengths)) - 1, 0)]
@@ -157,7 +168,7 @@ def fit(shape: ModelShape, holds: Capacity, lengths: Sequence[int]) -> Fit | Non
         requests=len(lengths),
         mean_tokens=sum(lengths) / len(lengths),
         high_tokens=high,
-        at_mean=int(holds.blocks * len(blocks) // sum(blocks)),
-        at_high=holds.blocks // math.ceil(tokens_held(shape, high) / size),
+        at_mean=total * len(blocks) // sum(blocks),
+        at_high=total // math.ceil(tokens_held(shape, high) / size),
         lost=1 - sum(held) / (size * sum(blocks)),
     )

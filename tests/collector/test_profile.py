@@ -149,7 +149,7 @@ def test_vllm_s_versions_are_those_of_its_releases():
         ),
         (
             {"signals": {"running": [{"name": "a", "evidence": "docs", "per_block": True}]}},
-            r"per_block: needs block_size",
+            r"per_block: needs kv_cache",
         ),
         ({"absent": {"running": "it is shy"}}, "absent: running is among the signals too"),
         ({"advice": [{"set": "x", "why": "y", "probe": "missing"}]}, "needs the signal it"),

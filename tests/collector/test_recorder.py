@@ -93,6 +93,7 @@ def test_facts():
 
     assert facts.instance == "a:8000"
     assert facts.facts["engine"] == "vllm"
+    assert facts.facts["kv_cache_tokens"] == 1_048_576
     assert facts.facts["started"] > 1.7e9
 
 

@@ -53,6 +53,8 @@ def test_a_real_vllm_page():
     assert reading.profiles == ("vllm",)
     assert reading.oldest == (0, 32, 0)
     assert reading.started == 1.7952273965e09
+    assert reading.kv_cache == {"kv_cache_tokens": 1_048_576, "kv_cache_blocks": 8192,
+                                "kv_cache_bytes": 2 << 30, "block_size": 128}  # fmt: skip
     assert values(reading) == {
         "running": 0.0,
         "waiting": 0.0,

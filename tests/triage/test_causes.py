@@ -134,3 +134,25 @@ def report(found) -> str:
         lines += [f"    {p.points:+} {p.text}" for p in (*one.evidence, *one.against)]
         lines += [f"    ? {text}" for text in one.missing]
     return "\n" + "\n".join(lines)
+
+
+def test_a_full_cache_is_said_with_what_fits_into_it():
+    """How many requests of now fit, how many of before; nothing where its size is not known."""
+    made = hand_made.kv_exhaustion()
+    for row in made.rows:
+        row["prompt_tokens"], row["output_tokens"] = 1000, 200
+    for row in made.after():
+        row["prompt_tokens"] = 4600
+    unknown = made.findings()["kv_exhaustion"]
+    made.facts["vllm-1"] |= {"kv_cache_blocks": 6000, "block_size": 16}
+    found = made.findings()["kv_exhaustion"]
+
+    [said] = [one for one in found.evidence if "holds" in one.text]
+    assert said.points == 0
+    assert said.text == (
+        "the KV cache of vllm-1 holds 96,000 tokens: 20 requests of these lengths (mean 4,800 "
+        "tokens, p95 4,800), 80 of those before (mean 1,200; prompts are 3,600 longer now); "
+        "18 ran and 9 waited"
+    )
+    assert (found.status, found.score) == (unknown.status, unknown.score)
+    assert not any("holds" in one.text for one in unknown.evidence)

@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, Final
@@ -20,7 +20,7 @@ from llmtrace.errors import LlmtraceError
 from llmtrace_collector.commands.doctor import Report, examine
 from llmtrace_collector.scrape.gpu import GpuReader
 from llmtrace_collector.scrape.samples import of_machine, of_targets
-from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings
+from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings, TargetState
 from llmtrace_collector.scrape.targets import StaticTargets, Target
 from llmtrace_collector.store import SignalSample
 
@@ -43,10 +43,16 @@ class Watch:
     def __init__(self, reports: Sequence[Report]) -> None:
         self.samples: list[dict[str, Any]] = []
         self.reports = [asdict(report) for report in reports]
-        self.facts: dict[str, Mapping[str, Any]] = {
+        self.facts: dict[str, dict[str, Any]] = {
             Target(report.url).instance: _facts(report) for report in reports
         }
         self.gpus: list[str] = []
+
+    def note_caches(self, states: Iterable[TargetState]) -> None:
+        """Keep as facts how large the KV caches of engines are."""
+        for state in states:
+            if state.reading is not None:
+                self.facts.setdefault(state.target.instance, {}).update(state.reading.kv_cache)
 
     def add(self, samples: Iterable[SignalSample]) -> None:
         """Keep samples of the store's form."""
@@ -109,6 +115,7 @@ async def _read(
             fresh = [one for one in scraper.states() if one.pages != seen.get(one.target.url, 0)]
             seen |= {one.target.url: one.pages for one in fresh}
             watch.add(of_targets(fresh, now))
+            watch.note_caches(fresh)
             if gpus is not None:
                 measured = gpus.read()
                 watch.add(of_machine(measured, socket.gethostname(), now))
@@ -118,7 +125,7 @@ async def _read(
                 started.set()
 
 
-def _facts(report: Report) -> Mapping[str, Any]:
+def _facts(report: Report) -> dict[str, Any]:
     """Return what is known of an engine, as facts of a case: texts alone."""
     needed = [one.setting for one in report.settings if one.state == "needed"]
     facts = {"engine": " and ".join(report.engines), "version": report.version}

@@ -89,12 +89,12 @@ def _is_engine(reading: Reading) -> bool:
 
 
 def facts_of(states: Sequence[TargetState], t_ns: int) -> Iterator[Facts]:
-    """Yield what is known of each engine that answers: what it is, its version, since when."""
+    """Yield what is known of each engine that answers: what it is, its cache, since when."""
     for state in states:
         reading = state.reading
         if reading is None or not _is_engine(reading):
             continue  # a GPU's page may be read under its engine's name, and is not what that is
-        known: dict[str, Any] = {"engine": reading.profiles[0]}
+        known: dict[str, Any] = {"engine": reading.profiles[0], **reading.kv_cache}
         if reading.oldest is not None:
             known["version_at_least"] = show_version(reading.oldest)
         if reading.started is not None:

@@ -21,6 +21,7 @@ CPU_USED: Final = "process_cpu_seconds_total"
 _INFINITY: Final = float("inf")
 # Asking all profiles whether they know a page costs more than reading it.
 _PAGES_BETWEEN_LOOKS: Final = 100
+_MAX_DIGITS: Final = 15  # of a whole number that a label tells
 _MAX_TEXT: Final = 200  # characters of a label's value that are kept
 
 Labels = tuple[tuple[str, str], ...]
@@ -82,6 +83,7 @@ class Reading:
         profiles: those that know this page; empty = none does.
         started: when its process started, unix seconds by its own clock; `None` = not reported.
         cpu_s: CPU seconds that process has used since; `None` = not reported.
+        kv_cache: how large its KV cache is, by the names of facts; what is not reported is not in.
         oldest: the oldest version that has every name on the page; `newest` = the last.
     """
 
@@ -90,6 +92,7 @@ class Reading:
     missing: tuple[Missing, ...] = ()
     started: float | None = None
     cpu_s: float | None = None
+    kv_cache: Mapping[str, int] = field(default_factory=dict)
     oldest: Version | None = None
     newest: Version | None = None
 
@@ -130,6 +133,7 @@ class _Plan:
     missing: tuple[Missing, ...]
     started: int | None
     cpu: int | None
+    kv_cache: Mapping[str, int]
     oldest: Version | None
     newest: Version | None
 
@@ -253,8 +257,10 @@ def _plan(profiles: tuple[Profile, ...], reader: ExpositionParser) -> _Plan:
     missing: list[Missing] = []
     oldest = newest = None
     taken_engine = False
+    kv_cache: dict[str, int] = {}
     for profile in profiles:
         chosen = _choose(profile, reader, leave_engine=taken_engine)
+        kv_cache = kv_cache or _kv_cache(profile, reader)
         groups += _groups(profile, chosen)
         profile_oldest, profile_newest = _versions(profile, reader, chosen)
         if oldest is None:
@@ -263,7 +269,7 @@ def _plan(profiles: tuple[Profile, ...], reader: ExpositionParser) -> _Plan:
         taken_engine = taken_engine or profile.kind == "engine"
     names = [one.name for one in reader.series]
     started, cpu = (names.index(one) if one in names else None for one in (STARTED, CPU_USED))
-    return _Plan(tuple(groups), tuple(missing), started, cpu, oldest, newest)
+    return _Plan(tuple(groups), tuple(missing), started, cpu, kv_cache, oldest, newest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,14 +349,47 @@ def _help_has(page: _Page, family: Family) -> bool:
 def _block_size(
     profile: Profile, by_name: Mapping[str, Sequence[tuple[int, Series]]]
 ) -> float | None:
-    if profile.block_size is None:
+    if profile.kv_cache is None:
         return None
-    name, label = profile.block_size
-    for _, series in by_name.get(name, ()):
-        text = series.labels.get(label, "")
-        if text.isdecimal() and int(text[:9]) > 0:
-            return float(text[:9])
+    for _, series in by_name.get(profile.kv_cache.name, ()):
+        found = _whole(series, profile.kv_cache.block_size)
+        if found is not None:
+            return float(found)
     return None
+
+
+def _whole(series: Series, label: str | None) -> int | None:
+    """Return the whole number above 0 that a label tells; `None` = it tells none."""
+    text = series.labels.get(label or "", "")
+    digits = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+    return (int(text) or None) if digits else None
+
+
+def _kv_cache(profile: Profile, reader: ExpositionParser) -> dict[str, int]:
+    """Return how large the KV caches of a page are: those of several engines added up."""
+    info = profile.kv_cache
+    if info is None:
+        return {}
+    found: list[dict[str, int]] = []
+    for series in reader.series:
+        if profile.canonical(series.name) != info.name:
+            continue
+        block, blocks = _whole(series, info.block_size), _whole(series, info.blocks)
+        counted = block * blocks if block and blocks else None
+        sizes = {
+            "kv_cache_tokens": _whole(series, info.tokens) or counted,
+            "kv_cache_blocks": blocks,
+            "kv_cache_bytes": _whole(series, info.bytes),
+            "block_size": block,
+        }
+        found.append({name: size for name, size in sizes.items() if size is not None})
+    known = [name for name in found[0] if all(name in one for one in found)] if found else []
+    if len({one.get("block_size") for one in found}) > 1:
+        known.remove("block_size")
+    return {
+        name: found[0][name] if name == "block_size" else sum(one[name] for one in found)
+        for name in known
+    }
 
 
 def _lowest_rank(hits: list[_Hit], ranks: tuple[str, ...]) -> list[_Hit]:
@@ -495,6 +534,7 @@ def _reading(profiles: tuple[Profile, ...], plan: _Plan, values: list[float | No
         missing=plan.missing,
         started=values[plan.started] if plan.started is not None else None,
         cpu_s=values[plan.cpu] if plan.cpu is not None else None,
+        kv_cache=plan.kv_cache,
         oldest=plan.oldest,
         newest=plan.newest,
     )

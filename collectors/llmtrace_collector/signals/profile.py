@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -44,7 +44,7 @@ _VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+)*")
 _MAX_BYTES: Final = 1 << 20
 _PROFILE_KEYS: Final = (
     "engine", "title", "kind", "checked", "path", "prefix", "prefix_aliases", "recognise",
-    "unless", "skip_labels", "labels", "one_of", "version", "block_size", "signals", "absent",
+    "unless", "skip_labels", "labels", "one_of", "version", "kv_cache", "signals", "absent",
     "advice",
 )  # fmt: skip
 _FAMILY_KEYS: Final = (
@@ -103,6 +103,22 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvCacheInfo:
+    """An info metric whose labels tell how large the KV cache is; but for `name`, its labels.
+
+    Attributes:
+        block_size: tokens in a block.
+        blocks, tokens, bytes: of the whole cache; `None` = it has no such label.
+    """
+
+    name: str
+    block_size: str
+    blocks: str | None = None
+    tokens: str | None = None
+    bytes: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """All that is known of one engine's, gateway's or exporter's page.
 
@@ -114,7 +130,6 @@ class Profile:
         labels: ours, and the page's labels its value is put together from.
         one_of: labels that distinguish series which say the same thing.
         version: where the version is reported: path, and key of the JSON there.
-        block_size: an info metric and its label that tell the tokens in a block.
         absent: signals that cannot be had, and why.
     """
 
@@ -132,7 +147,7 @@ class Profile:
     skip_labels: tuple[str, ...] = ()
     one_of: tuple[str, ...] = ()
     version: tuple[str, str] | None = None
-    block_size: tuple[str, str] | None = None
+    kv_cache: KvCacheInfo | None = None
     absent: Mapping[str, str]
     advice: tuple[Advice, ...] = ()
 
@@ -170,7 +185,7 @@ def _sample_names(profile: Profile) -> frozenset[str]:
         for name in (family.name, family.less)
         if name is not None
     )
-    info = (("info", profile.block_size[0]),) if profile.block_size else ()
+    info = (("info", profile.kv_cache.name),) if profile.kv_cache else ()
     return _sample_names_of(wanted + info)
 
 
@@ -269,7 +284,7 @@ def parse_profile(text: str, where: str) -> Profile:
         labels=_labels(read, top.get("labels"), kind),
         one_of=read.texts(top.get("one_of", []), "one_of"),
         version=_pair(read, top.get("version"), "version", ("path", "key"), ("evidence",)),
-        block_size=_pair(read, top.get("block_size"), "block_size", ("name", "label"), ()),
+        kv_cache=_kv_cache(read, top.get("kv_cache")),
         checked=read.maybe_text(top.get("checked"), "checked"),
         signals=_signals(read, top.get("signals")),
         absent=_absent(read, top.get("absent", {})),
@@ -383,6 +398,16 @@ def _pair(
     return first, second
 
 
+def _kv_cache(read: _Reader, value: Any) -> KvCacheInfo | None:
+    if value is None:
+        return None
+    found = read.mapping(value, "kv_cache", [one.name for one in fields(KvCacheInfo)])
+    texts = {name: read.text(found[name], f"kv_cache.{name}") for name in found}
+    for name in ("name", "block_size"):
+        texts[name] = read.text(found.get(name), f"kv_cache.{name}")
+    return KvCacheInfo(**texts)
+
+
 def _signals(read: _Reader, value: Any) -> Mapping[str, tuple[Family, ...]]:
     found = read.mapping(value, "signals", tuple(SIGNALS))
     return {
@@ -475,8 +500,8 @@ def _check_whole(read: _Reader, profile: Profile) -> None:
         raise read.wrong("absent", f"{', '.join(sorted(both))} is among the signals too")
     if not profile.signals:
         raise read.wrong("signals", "a profile without a signal reads nothing")
-    if profile.block_size is None:
+    if profile.kv_cache is None:
         for signal, place, family in profile.families():
             if family.per_block:
                 key = f"signals.{signal.name}[{place}].per_block"
-                raise read.wrong(key, "needs block_size, which tells the tokens in a block")
+                raise read.wrong(key, "needs kv_cache, which tells the tokens in a block")

@@ -9,7 +9,8 @@ import numpy as np
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
-from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.causes.kv_room import kv_room
+from llmtrace.triage.causes.scoring import against, gate, judge, note, proof, required, support
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import restarted, starts
 from llmtrace.triage.evidence.signals import Moved
@@ -97,8 +98,8 @@ def kv_exhaustion(e: Evidence) -> Finding:
 
     Later:
         Give the cache more room (GPU memory share, FP8 KV, tensor parallelism), and admit by
-        tokens and not by requests. KV bytes a token = 2 x layers x KV heads x head size x bytes an
-        element: work out how many requests of today's lengths fit.
+        tokens and not by requests. `llmtrace kv` works out how many requests of today's lengths
+        fit, before and after such a change.
     """
     kv, running = e.gauge("kv_usage"), e.gauge("running")
     preemptions = e.counted("preemptions")
@@ -124,6 +125,7 @@ def kv_exhaustion(e: Evidence) -> Finding:
         support(rows.rose(0.01) if e.reports("preemptions") else None,
                 f"requests preempted: {rows}"),
         support(None if kv is None else kv.rose(0.0, 0.1), "KV usage is up"),
+        note(kv_room(e) if short else None),
         support(None if gap is None else gap.rose(0.0, 0.5),
                 say.amounts("longest gap, in tokens", gap)),
         against(e.more_load and bool(full), f"load rose: {_load(e)}"),

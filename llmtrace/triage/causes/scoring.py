@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from llmtrace.triage.result import Finding, Point, Status
 
-Kind = Literal["gate", "required", "proof", "support", "against", "strongly_against"]
+Kind = Literal["gate", "required", "proof", "support", "note", "against", "strongly_against"]
 
 # Points if a line holds, and if it is known not to hold.
 WEIGHTS: Final[dict[Kind, tuple[int, int]]] = {
@@ -21,6 +21,7 @@ WEIGHTS: Final[dict[Kind, tuple[int, int]]] = {
     "required": (6, -10),  # without it the cause is impossible
     "proof": (10, 0),  # a counter or mark that is the cause
     "support": (3, 0),
+    "note": (0, 0),  # what a reader needs to see how the other lines come about
     "against": (-6, 0),
     "strongly_against": (-10, 0),
 }
@@ -66,6 +67,11 @@ def support(holds: bool | None, text: str, settle: str = "") -> Line:
     return Line("support", holds, text, settle)
 
 
+def note(text: str | None) -> Line:
+    """Make a line that counts nothing; `None` = there is none."""
+    return Line("note", None if text is None else True, text or "")
+
+
 def against(holds: bool | None, text: str, *, strongly: bool = False) -> Line:
     """Make a line: a condition that is unlikely under this cause."""
     return Line("strongly_against" if strongly else "against", holds, text)
@@ -92,7 +98,7 @@ def judge(cause: str, lines: Sequence[Line], action: str = "") -> Finding:
         if line.kind in ("gate", "required") and not line.holds:
             failed = True
         proved = proved or (line.kind == "proof" and line.holds)
-        if counts or (line.holds and line.kind == "gate"):
+        if counts or (line.holds and line.kind in ("gate", "note")):
             points.append(Point(line.text, counts))
     return Finding(
         id=cause,

@@ -105,6 +105,7 @@ def index() -> str:
         "required": "without it the cause is impossible",
         "proof": "a counter or mark that is the cause itself",
         "support": "the cause would make it likely",
+        "note": "how the other lines come about",
         "against": "unlikely under the cause",
         "strongly_against": "very unlikely under the cause",
     }

@@ -1,0 +1,94 @@
+"""Work out how many requests fit into an engine's KV cache, and what mix of lengths filled it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from llmtrace.kv_cache.reported_cache import ReportedCache, reported_cache
+from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.evidence.signals import Moved
+from llmtrace.triage.evidence.window_rows import Side
+
+_MIN_ROWS: Final = 20
+_DRAWN: Final = 4_000  # lengths that a mix is worked out from
+_MIN_CHANGE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Mix:
+    """Lengths of requests in tokens, and the means of their prompts and outputs."""
+
+    lengths: list[int]
+    prompt: float
+    output: float
+
+
+def kv_room(e: Evidence) -> str | None:
+    """Say what the fullest engine's cache holds of the requests of after, and of those before.
+
+    `None` where the size of no cache is known, or too few rows report their lengths.
+    """
+    found = _fullest(e)
+    if found is None:
+        return None
+    name, cache = found
+    after, before = _mix(e.after, name), _mix(e.before, name)
+    now = None if after is None else cache.fit(after.lengths)
+    if after is None or now is None:
+        return None
+    each = cache.bytes_per_token
+    size = "" if each is None else f" of {say.amount(each)} bytes"
+    text = (
+        f"the KV cache of {name} holds {cache.tokens:,} tokens{size}: {now.at_mean:,} requests of "
+        f"these lengths (mean {now.mean_tokens:,.0f} tokens, p95 {now.high_tokens:,})"
+    )
+    then = None if before is None else cache.fit(before.lengths)
+    if before is not None and then is not None:
+        text += f", {then.at_mean:,} of those before (mean {then.mean_tokens:,.0f}"
+        if now.mean_tokens > (1 + _MIN_CHANGE) * then.mean_tokens:
+            longer = {"prompts": after.prompt - before.prompt,
+                      "outputs": after.output - before.output}  # fmt: skip
+            most = max(longer, key=lambda part: longer[part])
+            text += f"; {most} are {longer[most]:,.0f} longer now"
+        text += ")"
+    counts = [(_mean(e.gauge(signal), name), what)
+              for signal, what in (("running", "ran"), ("waiting", "waited"))]  # fmt: skip
+    words = [f"{count:,.0f} {what}" for count, what in counts if count is not None]
+    return f"{text}; {' and '.join(words)}" if words else text
+
+
+def _fullest(e: Evidence) -> tuple[str, ReportedCache] | None:
+    """Return the engine whose cache was fullest, of those whose size is known."""
+    usage = e.gauge("kv_usage")
+    best: tuple[float, str, ReportedCache] | None = None
+    for name, facts in sorted(e.facts.instances.items()):
+        cache = reported_cache(facts)
+        used = _mean(usage, name) or 0.0
+        if cache is not None and (best is None or used > best[0]):
+            best = (used, name, cache)
+    return None if best is None else best[1:]
+
+
+def _mean(moved: Moved | None, name: str) -> float | None:
+    series = None if moved is None else moved.after.get(name)
+    return None if series is None or not len(series.value) else float(series.value.mean())
+
+
+def _mix(side: Side, name: str) -> _Mix | None:
+    """Return the mix of an engine's requests, where enough rows name it, else of all requests."""
+    prompt, output = side.number("prompt_tokens"), np.nan_to_num(side.number("output_tokens"))
+    known = np.isfinite(prompt)
+    own = known & side.where("replica", name)
+    kept = np.flatnonzero(own if int(own.sum()) >= _MIN_ROWS else known)
+    if len(kept) < _MIN_ROWS:
+        return None
+    weights = side.rows.weights[kept]
+    if len(kept) > _DRAWN or np.ptp(weights) > 0:  # a row stands for as many requests as it weighs
+        count = min(len(kept), _DRAWN)
+        kept = np.random.default_rng(1).choice(kept, count, p=weights / weights.sum())
+    lengths = [int(length) for length in prompt[kept] + output[kept]]
+    return _Mix(lengths, float(prompt[kept].mean()), float(output[kept].mean()))
