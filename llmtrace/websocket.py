@@ -88,18 +88,27 @@ def wrap(
     given = {"model": model, "route": route, "tenant": tenant, "tags": tags, **attributes}
     fields, extra = labels(given, _WHERE)
     protocol = _protocol(done, asks, classify)
-    if active() is None:
-        return connection
+    if active() is not None:
+        info = {"operation": "chat", "client": "websockets", **fields}
+        extra = {"network.protocol.name": "websocket", **extra}
+        make = partial(Conversation, protocol, info, extra)
+        websocket_connection.look_at(_recordable(connection), make)
+    return connection
+
+
+def _recordable(connection: Any) -> Any:
+    """Return the library's own object.
+
+    Raises:
+        ConfigError: it is of another library.
+    """
     target = websocket_connection.inside(connection)
     if target is None:
         raise ConfigError(
             f"{_WHERE} takes a connection of the websockets library, or what opens one, not "
             f"{connection!r}; for other streams use llmtrace.wrap or @llmtrace.trace"
         )
-    info = {"operation": "chat", "client": "websockets", **fields}
-    extra = {"network.protocol.name": "websocket", **extra}
-    websocket_connection.look_at(target, partial(Conversation, protocol, info, extra))
-    return connection
+    return target
 
 
 def _protocol(done: Any, asks: Any, classify: Any) -> Protocol:

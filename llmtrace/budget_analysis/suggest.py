@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import textwrap
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -111,7 +112,7 @@ def suggest(
     route: tuple[str, ...] = (),
     seed: int = 0,
 ) -> Suggestion:
-    """Deal a total out among the stages, by what requests spend in them.
+    """Allocate a total to the stages, by what requests spend in them.
 
     Args:
         rows: requests; those that succeeded count.
@@ -142,18 +143,11 @@ def suggest(
     scale = np.divide(euler, spent, out=np.ones_like(spent), where=spent > 0)
     drawn, kept = _draw(parts, whole, scale, (allocated, goal), objective=objective, seed=seed)
     highs = np.quantile(parts, objective, axis=0)
+    share = partial(
+        _share, reported, objective=objective, spent=spent, euler=euler, drawn=drawn, common=common
+    )
     shares = tuple(
-        _share(
-            i,
-            reported[:, i],
-            objective=objective,
-            spent=spent,
-            euler=euler,
-            drawn=drawn,
-            common=common,
-        )
-        for i in range(len(PARTITION))
-        if PARTITION[i] != UNATTRIBUTED or spent[i] > 0
+        share(i) for i in range(len(PARTITION)) if PARTITION[i] != UNATTRIBUTED or spent[i] > 0
     )
     budget, notes = _budget(rows, shares, goal, objective=objective, name=name, weights=weights)
     return Suggestion(
@@ -175,8 +169,8 @@ def _countable(rows: Columns) -> Columns:
 
 
 def _share(
-    i: int,
     reported: Floats,
+    i: int,
     *,
     objective: float,
     spent: Floats,
@@ -184,7 +178,7 @@ def _share(
     drawn: Floats,
     common: Floats | None,
 ) -> Share:
-    known = reported[np.isfinite(reported)]
+    known = reported[np.isfinite(reported[:, i]), i]
     low, top = np.quantile(drawn[:, i], (0.025, 0.975))
     return Share(
         name=PARTITION[i],

@@ -117,6 +117,26 @@ def _add_import(kinds: Commands) -> None:
         ),
         docs=_DOCS,
     )
+    _add_grafana(bring)
+    _add_data_source(bring)
+    bring.add_argument(
+        "--alerts", action="store_true", help="add the budget's alerts as Grafana-managed ones"
+    )
+    add_budget_option(bring)
+    _add_prometheus(bring)
+    bring.add_argument(
+        "--rules", type=Path, metavar="DIR",
+        help="folder of that Prometheus's rules to write those of `llmtrace slo engines` to; it "
+        "then reloads them",
+    )  # fmt: skip
+    bring.add_argument(
+        "--ca-file", type=Path, metavar="FILE", help="certificates to trust, as PEM"
+    )
+    add_timeout(bring)
+    _add_runbooks(bring)
+
+
+def _add_grafana(bring: argparse.ArgumentParser) -> None:
     bring.add_argument(
         "--url", required=True, metavar="URL", help="address of the Grafana's start page"
     )
@@ -139,6 +159,9 @@ def _add_import(kinds: Commands) -> None:
         metavar="UID",
         help="uid of the folder (default: llmtrace)",
     )
+
+
+def _add_data_source(bring: argparse.ArgumentParser) -> None:
     bring.add_argument(
         "--datasource-url", metavar="URL", help="address of a Prometheus to add as a data source"
     )
@@ -154,21 +177,6 @@ def _add_import(kinds: Commands) -> None:
         "--trace-url", metavar="URL",
         help="address of a trace, with ${__value.raw} for its id: exemplars link to it",
     )  # fmt: skip
-    bring.add_argument(
-        "--alerts", action="store_true", help="add the budget's alerts as Grafana-managed ones"
-    )
-    add_budget_option(bring)
-    _add_prometheus(bring)
-    bring.add_argument(
-        "--rules", type=Path, metavar="DIR",
-        help="folder of that Prometheus's rules to write those of `llmtrace slo engines` to; it "
-        "then reloads them",
-    )  # fmt: skip
-    bring.add_argument(
-        "--ca-file", type=Path, metavar="FILE", help="certificates to trust, as PEM"
-    )
-    add_timeout(bring)
-    _add_runbooks(bring)
 
 
 def _add_export(kinds: Commands) -> None:

@@ -39,6 +39,12 @@ def add_triage(commands: Commands) -> None:
         **dict.fromkeys((*_SOURCES, *_LINKS, "token_file", "prometheus", "prometheus_token_file"))
     )
     _add_sources(triage)
+    _add_question(triage)
+    _add_output(triage)
+    _add_serve(triage.add_subparsers(dest="what", metavar="[serve]"))
+
+
+def _add_question(triage: argparse.ArgumentParser) -> None:
     triage.add_argument(
         "--last",
         default="6h",
@@ -56,6 +62,9 @@ def add_triage(commands: Commands) -> None:
         "--where", action="append", default=[], metavar="NAME=VALUE",
         help="only requests with this model, route, tenant, ...; may be repeated",
     )  # fmt: skip
+
+
+def _add_output(triage: argparse.ArgumentParser) -> None:
     triage.add_argument(
         "--explain", action="store_true", help="show every line of evidence, and all metrics"
     )
@@ -66,8 +75,11 @@ def add_triage(commands: Commands) -> None:
         "--bootstrap", type=int, default=200, metavar="N",
         help="number of resamples for the intervals; 0 = no intervals (default: 200)",
     )  # fmt: skip
+
+
+def _add_serve(commands: Commands) -> None:
     serving = add_command(
-        triage.add_subparsers(dest="what", metavar="[serve]"),
+        commands,
         "serve",
         _triage,
         "triage alerts as they come in from an Alertmanager",

@@ -7,32 +7,41 @@ that is not seeded: the same case gives the same result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from llmtrace.dataset.case import Case, Window
-from llmtrace.dataset.columns import concatenate
+from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.errors import ConfigError
 from llmtrace.stats.quantiles import least_values
-from llmtrace.triage.attribution.attribute import bootstrap
+from llmtrace.triage.attribution.attribute import Spread, bootstrap
 from llmtrace.triage.attribution.cohorts import find_cohorts
 from llmtrace.triage.attribution.components import METRICS, Values, first_content, values
-from llmtrace.triage.attribution.divide_change import divide, usual_parts
+from llmtrace.triage.attribution.divide_change import Divided, divide, usual_parts
 from llmtrace.triage.attribution.exemplars import exemplars
 from llmtrace.triage.attribution.for_result import anatomy_of, contributions_of, estimates_of
 from llmtrace.triage.attribution.request_load import load_of
 from llmtrace.triage.comparison.outcomes import compare_outcomes
-from llmtrace.triage.comparison.p95_change import MIN_COUNT, compare
+from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import lacks_what, named_causes, with_proof
 from llmtrace.triage.quality import quality_of
-from llmtrace.triage.result import Cohort, Metric, Result
+from llmtrace.triage.result import (
+    Change,
+    Cohort,
+    Finding,
+    Load,
+    Metric,
+    Outcomes,
+    Quality,
+    Result,
+)
 from llmtrace.triage.rows_in_order import in_order, thinned
-from llmtrace.triage.verdict import in_time, judge
+from llmtrace.triage.verdict import Judged, in_time, judge
 from llmtrace.triage.windows.choose import FEW
-from llmtrace.triage.windows.look import look_at
+from llmtrace.triage.windows.look import Look, look_at
 from llmtrace.triage.windows.unrecorded import unrecorded
 from llmtrace.triage.with_time import NOTHING_FOUND, with_time
 
@@ -80,6 +89,41 @@ class Settings:
                 raise ConfigError(f"before and after overlap by {overlap:g} s")
 
 
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Both windows, before and after, and how they differ.
+
+    Attributes:
+        rows: those that are compared.
+        measured: each metric's values.
+        compared: each metric's change.
+        about: the metric to explain.
+    """
+
+    windows: tuple[Window, Window]
+    rows: tuple[Columns, Columns]
+    measured: Mapping[Metric, tuple[Values, Values]]
+    compared: Mapping[Metric, Compared]
+    outcomes: Outcomes
+    load: Mapping[str, Load]
+    about: Metric
+
+    @property
+    def of_metric(self) -> tuple[Values, Values]:
+        """The values of the metric to explain."""
+        return self.measured[self.about]
+
+    @property
+    def change(self) -> Change:
+        """The change of the metric to explain."""
+        return self.compared[self.about].change
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough requests for a p95."""
+        return min(map(len, self.of_metric)) >= MIN_COUNT
+
+
 Progress = Callable[[str, float], None]
 
 
@@ -102,7 +146,51 @@ def triage(
     report("sorting rows", 0.0)
     rows, duplicates = in_order(case.rows)
     report("looking for the spike", 0.1)
-    look = look_at(
+    look = _look(case, settings, rows, metric)
+    report("comparing", 0.2)
+    sides = _compare(look, metric)
+    report("dividing the change", 0.3)
+    looked_into: set[Metric] = {sides.about, "ttft", "tpot"}
+    divided = {name: divide(sides.rows, sides.measured[name], Q) for name in looked_into}
+    mine = divided[sides.about]
+    spread = _resample(sides, mine, settings, report)
+    report("looking for cohorts", 0.8)
+    judged = _judge(look, sides, mine, spread)
+    cohorts = _cohorts(sides, mine)
+    report("weighing causes", 0.9)
+    change = sides.change
+    few = not change.significant and min(change.before.n, change.after.n) < least_values(Q)
+    named = named_causes(
+        concatenate(sides.rows),
+        case,
+        sides.windows,
+        about=sides.about,
+        divided=divided,
+        lacks=lacks_what(judged.verdict, blind=look.blind),
+        blind=look.blind and judged.verdict in NOTHING_FOUND,
+        few=few,
+    )
+    judged = with_proof(judged, named, few=few)
+    intervals = spread is not None or not settings.bootstrap
+    quality = _quality(look, sides, mine, case, duplicates=duplicates, intervals=intervals)
+    result = _result(
+        sides,
+        mine,
+        spread,
+        judged,
+        cohorts=cohorts,
+        causes=named,
+        quality=quality,
+        seed=settings.seed,
+    )
+    found = with_time(result, case, look, sides.compared, sides.about)
+    report("done", 1.0)
+    return found
+
+
+def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) -> Look:
+    """Choose the windows, unless they are given."""
+    return look_at(
         first_content(rows),
         case.searched,
         before=settings.before or case.before,
@@ -111,124 +199,141 @@ def triage(
         metric=metric,
         gaps=unrecorded(rows.start / 1e9, case.signals.t),
     )
+
+
+def _compare(look: Look, metric: Metric | None) -> _Sides:
+    """Compare every metric of the windows; `metric` is the one to explain, if that is given."""
     windows = (look.chosen.before, look.chosen.after)
-    sides = (thinned(look.whole[0]), thinned(look.whole[1]))
-    report("comparing", 0.2)
+    rows = (thinned(look.whole[0]), thinned(look.whole[1]))
     certain, least = _FOUND if look.chosen.searched else _GIVEN
     wanted = METRICS if metric is None else (metric,)
-    measured = {name: (values(sides[0], name), values(sides[1], name)) for name in METRICS}
+    measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
     compared = {
-        name: compare(
-            sides, windows, measured[name], Q, certain=certain / len(wanted), least=least
-        )
+        name: compare(rows, windows, measured[name], Q, certain=certain / len(wanted), least=least)
         for name in METRICS
     }
-    outcomes = compare_outcomes(*sides)
-    about = metric or which_moved(compared)
-    report("dividing the change", 0.3)
-    looked_into: set[Metric] = {about, "ttft", "tpot"}
-    divided = {name: divide(sides, measured[name], Q) for name in looked_into}
-    mine = divided[about]
-    spread = None
-    enough = min(len(measured[about][0]), len(measured[about][1])) >= MIN_COUNT
-    if settings.bootstrap and enough and mine.found is not None:
-        spread = bootstrap(
-            mine.before,
-            mine.after,
-            Q,
-            mine.found,
-            times=settings.bootstrap,
-            seed=settings.seed,
-            progress=lambda share: report("resampling for intervals", 0.35 + 0.45 * share),
-        )
-    report("looking for cohorts", 0.8)
-    change = compared[about].change
-    load = {"before": load_of(sides[0], windows[0]), "after": load_of(sides[1], windows[1])}
-    judged = in_time(
+    return _Sides(
+        windows,
+        rows,
+        measured,
+        compared,
+        outcomes=compare_outcomes(*rows),
+        load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
+        about=metric or which_moved(compared),
+    )
+
+
+def _resample(sides: _Sides, mine: Divided, settings: Settings, report: Progress) -> Spread | None:
+    """Return the intervals of the change's parts, if they were requested and can be had."""
+    if not settings.bootstrap or not sides.enough or mine.found is None:
+        return None
+    return bootstrap(
+        mine.before,
+        mine.after,
+        Q,
+        mine.found,
+        times=settings.bootstrap,
+        seed=settings.seed,
+        progress=lambda share: report("resampling for intervals", 0.35 + 0.45 * share),
+    )
+
+
+def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> Judged:
+    return in_time(
         judge(
-            change,
+            sides.change,
             mine.found,
             spread,
-            outcomes,
-            load,
+            sides.outcomes,
+            sides.load,
             unmatched=mine.cells.unmatched_share,
             fewest=least_values(Q),
-            visible=compared[about].visible,
+            visible=sides.compared[sides.about].visible,
             thorough=look.chosen.searched and look.rows.n > FEW,
-            usual=lambda: usual_parts(sides, about, Q, fewest=least_values(Q)),
+            usual=lambda: usual_parts(sides.rows, sides.about, Q, fewest=least_values(Q)),
         ),
         look.mine,
-        load,
+        sides.load,
         after=look.chosen.after,
         span_s=look.span.seconds,
         alike_days=look.alike_days,
     )
-    rose = change.significant and (change.delta_s or 0.0) > 0
-    cohorts: tuple[Cohort, ...] = ()
-    if rose:
-        cohorts = find_cohorts(
-            sides,
-            measured[about],
-            mine.cells,
-            threshold=compared[about].threshold,
-            q=Q,
-            design=compared[about].design[0],
-        )
-    report("weighing causes", 0.9)
-    few = not change.significant and min(change.before.n, change.after.n) < least_values(Q)
-    named = named_causes(
-        concatenate(sides),
-        case,
-        windows,
-        about=about,
-        divided=divided,
-        lacks=lacks_what(judged.verdict, blind=look.blind),
-        blind=look.blind and judged.verdict in NOTHING_FOUND,
-        few=few,
+
+
+def _cohorts(sides: _Sides, mine: Divided) -> tuple[Cohort, ...]:
+    """Return who is affected by a rise."""
+    change, compared = sides.change, sides.compared[sides.about]
+    if not change.significant or (change.delta_s or 0.0) <= 0:
+        return ()
+    return find_cohorts(
+        sides.rows,
+        sides.of_metric,
+        mine.cells,
+        threshold=compared.threshold,
+        q=Q,
+        design=compared.design[0],
     )
-    judged = with_proof(judged, named, few=few)
-    result = Result(
+
+
+def _quality(
+    look: Look, sides: _Sides, mine: Divided, case: Case, *, duplicates: int, intervals: bool
+) -> Quality:
+    return quality_of(
+        sides.of_metric,
+        sides.compared[sides.about],
+        mine,
+        looked_at=sum(map(len, sides.rows)),
+        there=sum(map(len, look.whole)),
+        stands_for=float(sum(rows.weights.sum() for rows in look.whole)),
+        duplicates=duplicates,
+        warnings=(*([case.note] if case.note else []), *look.chosen.warnings, *case.warnings),
+        intervals=intervals,
+    )
+
+
+def _result(
+    sides: _Sides,
+    mine: Divided,
+    spread: Spread | None,
+    judged: Judged,
+    *,
+    cohorts: tuple[Cohort, ...],
+    causes: tuple[Finding, ...],
+    quality: Quality,
+    seed: int,
+) -> Result:
+    """Put together what was found of the windows; `with_time` adds the course over time."""
+    change, both, compared = sides.change, sides.of_metric, sides.compared[sides.about]
+    p95s = (change.before.p95, change.after.p95)
+    return Result(
         verdict=judged.verdict,
         reason=judged.reason,
-        metric=about if change.before.n or change.after.n else None,
+        metric=sides.about if change.before.n or change.after.n else None,
         quantile=Q,
         before=change.before,
         after=change.after,
         delta_s=change.delta_s,
         significant=change.significant,
-        contributions=contributions_of(change.delta_s, mine.found, spread, significant=enough),
+        contributions=contributions_of(
+            change.delta_s, mine.found, spread, significant=sides.enough
+        ),
         cohorts=cohorts,
         localised=bool(cohorts),
-        causes=named,
-        exemplars=exemplars(sides, measured[about], change.before.p95, change.after.p95),
-        quality=quality_of(
-            measured[about],
-            compared[about],
-            mine,
-            looked_at=sum(map(len, sides)),
-            there=sum(map(len, look.whole)),
-            stands_for=float(sum(rows.weights.sum() for rows in look.whole)),
-            duplicates=duplicates,
-            warnings=(*([case.note] if case.note else []), *look.chosen.warnings, *case.warnings),
-            intervals=spread is not None or not settings.bootstrap,
+        causes=causes,
+        exemplars=exemplars(sides.rows, both, *p95s),
+        quality=quality,
+        changes=tuple(
+            sides.compared[name].change for name in METRICS if any(map(len, sides.measured[name]))
         ),
-        changes=tuple(compared[name].change for name in METRICS if _any(measured[name])),
-        moved=all_moved(compared, outcomes),
-        outcomes=outcomes,
-        load=load,
-        anatomy=anatomy_of(mine, Q, change.before.p95, change.after.p95),
-        estimates=estimates_of(sides, settings.seed),
-        smallest_visible=compared[about].visible,
-        settle=_settle(judged.verdict, measured[about]),
-        grew=growth_of(sides, measured[about], max(compared[about].design)),
+        moved=all_moved(sides.compared, sides.outcomes),
+        outcomes=sides.outcomes,
+        load=sides.load,
+        anatomy=anatomy_of(mine, Q, *p95s),
+        estimates=estimates_of(sides.rows, seed),
+        smallest_visible=compared.visible,
+        settle=_settle(judged.verdict, both),
+        grew=growth_of(sides.rows, both, max(compared.design)),
     )
-    found = with_time(result, case, look, compared, about)
-    report("done", 1.0)
-    return found
-
-
-def _any(both: tuple[Values, Values]) -> bool:
-    return len(both[0]) + len(both[1]) > 0
 
 
 def _settle(verdict: str, both: tuple[Values, Values]) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -47,31 +47,12 @@ def quality_of(
         intervals: whether there are any, if any were requested.
     """
     coverage = _coverage(divided)
-    clustered = max(compared.design)
-    said = list(warnings)
-    if stands_for > _SAMPLED * there:
-        said.append(
-            f"a sample: these {there:,} rows stand for {stands_for:,.0f} requests; rates and "
-            "shares are of all of them, counts of rows"
-        )
     n = (len(both[0]), len(both[1]))
-    if least_values(compared.quantile) <= min(n) < _FEW:
-        said.append(f"few requests ({n[0]:,} before, {n[1]:,} after): wide intervals")
-    if coverage is not None and coverage < _MIN_COVERAGE:
-        said.append(
-            f"stages are known for {100 * coverage:.0f} % of the typical request's time: "
-            "the rest stays one piece, unattributed"
-        )
-    if clustered > _CLUSTERED:
-        said.append(f"slow requests come in bursts: {clustered:.0f} of them say as much as one")
-    censored = (len(both[0].censored), len(both[1].censored))
-    if censored[1] > _CENSORED * max(n[1], 1) and censored[1] > censored[0]:
-        said.append(
-            f"{censored[1]:,} requests were cut short before {both[1].metric} was known: "
-            "the true p95 after is higher"
-        )
-    for kind, share in divided.cells.new[:_SHOWN]:
-        said.append(f"{100 * share:.0f} % of the requests are new: {kind}")
+    said = [*warnings, *_of_the_rows(both, compared, there, stands_for, coverage)]
+    said += [
+        f"{100 * share:.0f} % of the requests are new: {kind}"
+        for kind, share in divided.cells.new[:_SHOWN]
+    ]
     if duplicates:
         said.append(f"{duplicates:,} rows were there twice, and left out once")
     if not intervals:
@@ -79,8 +60,8 @@ def quality_of(
     return Quality(
         n=n,
         coverage=coverage,
-        censored=censored,
-        clustered=clustered,
+        censored=(len(both[0].censored), len(both[1].censored)),
+        clustered=max(compared.design),
         duplicates=duplicates,
         unmatched_share=divided.cells.unmatched_share,
         effective_n=None if divided.found is None else divided.found.effective_n,
@@ -88,6 +69,38 @@ def quality_of(
         sampled=looked_at / there if there else 1.0,
         warnings=tuple(dict.fromkeys(said)),
     )
+
+
+def _of_the_rows(
+    both: tuple[Values, Values],
+    compared: Compared,
+    there: int,
+    stands_for: float,
+    coverage: float | None,
+) -> Iterator[str]:
+    """Yield what the rows themselves leave in doubt."""
+    if stands_for > _SAMPLED * there:
+        yield (
+            f"a sample: these {there:,} rows stand for {stands_for:,.0f} requests; rates and "
+            "shares are of all of them, counts of rows"
+        )
+    n = (len(both[0]), len(both[1]))
+    if least_values(compared.quantile) <= min(n) < _FEW:
+        yield f"few requests ({n[0]:,} before, {n[1]:,} after): wide intervals"
+    if coverage is not None and coverage < _MIN_COVERAGE:
+        yield (
+            f"stages are known for {100 * coverage:.0f} % of the typical request's time: "
+            "the rest stays one piece, unattributed"
+        )
+    clustered = max(compared.design)
+    if clustered > _CLUSTERED:
+        yield f"slow requests come in bursts: {clustered:.0f} of them say as much as one"
+    censored = (len(both[0].censored), len(both[1].censored))
+    if censored[1] > _CENSORED * max(n[1], 1) and censored[1] > censored[0]:
+        yield (
+            f"{censored[1]:,} requests were cut short before {both[1].metric} was known: "
+            "the true p95 after is higher"
+        )
 
 
 def _coverage(divided: Divided) -> float | None:

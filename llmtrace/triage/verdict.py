@@ -64,26 +64,17 @@ def judge(
             stretches of one window, in which nothing happened.
     """
     broken = _broken(outcomes)
+    if broken and not change.significant:
+        return Judged("regression", broken)
     if min(change.before.n, change.after.n) < fewest and not change.significant:
-        if broken:
-            return Judged("regression", broken)
         return Judged(
             "not_enough_data",
             f"{change.before.n:,} requests before and {change.after.n:,} after report "
             f"{change.metric}; a p95 needs {fewest} in each to have an interval.",
         )
     if not change.significant:
-        if broken:
-            return Judged("regression", broken)
         hidden = _hidden(change, found, spread, usual)
-        if hidden is not None:
-            return hidden
-        coarse = visible is None or visible > TOO_COARSE
-        seen = "no rise" if visible is None else f"a rise of {100 * visible:.0f} %"
-        return Judged(
-            "not_enough_data" if coarse and not thorough else "no_change",
-            f"{_moved(change)}: not beyond chance; {seen} of all requests would have been seen.",
-        )
+        return hidden or _not_seen(change, visible, thorough=thorough)
     if unmatched > NEW_SHARE or found is None:
         return Judged(
             "new_workload",
@@ -92,11 +83,32 @@ def judge(
         )
     if broken and found.delta < 0:
         return Judged("regression", broken)  # a request that fails early does not wait for long
+    return _moved_verdict(change, found, spread, load, broken=bool(broken))
+
+
+def _not_seen(change: Change, visible: float | None, *, thorough: bool) -> Judged:
+    coarse = visible is None or visible > TOO_COARSE
+    seen = "no rise" if visible is None else f"a rise of {100 * visible:.0f} %"
+    return Judged(
+        "not_enough_data" if coarse and not thorough else "no_change",
+        f"{_moved(change)}: not beyond chance; {seen} of all requests would have been seen.",
+    )
+
+
+def _moved_verdict(
+    change: Change,
+    found: Attribution,
+    spread: Spread | None,
+    load: Mapping[str, Load],
+    *,
+    broken: bool,
+) -> Judged:
+    """Give the verdict on a metric that moved: the workload, the same work, or both."""
     verdict = _kind(found, spread)
     mix, same = float(found.seconds[0]), found.same_work
+    per = " per token" if change.metric == "tpot" else ""
     if verdict != "workload" and _knock_on(change.metric, found, spread, load):
         if not broken:
-            per = " per token" if change.metric == "tpot" else ""
             from_mix = f"{_ms(mix)}{per} from the workload, and " if mix > 0 else ""
             return Judged(
                 "workload",
@@ -108,7 +120,6 @@ def judge(
         verdict = "mixed"
     if verdict in ("regression", "mixed") and found.delta < 0 and same < 0:
         verdict = "improvement"
-    per = " per token" if change.metric == "tpot" else ""
     words = {
         "workload": f"{_moved(change)}; the workload accounts for {_ms(mix)}{per} of it.",
         "regression": f"{_moved(change)}; the same work takes {_ms(same)}{per} longer.",

@@ -57,13 +57,8 @@ def run(
     named = "" if budget is None else f" --budget {budget.name}"
     remark = f"Made by `llmtrace slo {what}{named}`."
     if what in {"rules", "engines"}:
-        renamed = _severities(severities)
         files = _rules(what, budgets, settings, unified)
-        for file in files.values():
-            for rule in (rule for group in file["groups"] for rule in group["rules"]):
-                labels = rule.get("labels", {})
-                if (severity := labels.get("severity")) in renamed:
-                    labels["severity"] = renamed[severity]
+        _rename_severities(files.values(), _severities(severities))
         if rule_format == "prometheusrule":
             files = dict(map(_manifest, files.items()))
         made = {name: as_yaml(content, remark) for name, content in files.items()}
@@ -83,6 +78,14 @@ def run(
             print(f"{folder / name}", file=out)
     except OSError as error:
         raise SourceError(f"{folder}: cannot write there: {explain_error(error)}") from error
+
+
+def _rename_severities(files: Iterable[Mapping[str, Any]], renamed: Mapping[str, str]) -> None:
+    for file in files:
+        for rule in (rule for group in file["groups"] for rule in group["rules"]):
+            labels = rule.get("labels", {})
+            if (severity := labels.get("severity")) in renamed:
+                labels["severity"] = renamed[severity]
 
 
 def warn_unalerted(budgets: Iterable[Budget], warnings: TextIO) -> None:

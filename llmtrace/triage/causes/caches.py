@@ -42,26 +42,12 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
         Keep what varies at the end of the prompt; route by prefix; give the cache room; watch the
         hit ratio like an SLO.
     """
-    ratio = e.ratio("prefix_hits", "prefix_queries")
-    worst = e.worst_ratio("prefix_hits", "prefix_queries")
-    rows = e.row("cached_share")
     tokens, prompts = e.row("cached_tokens"), e.row("prompt_tokens")
     per_token = e.at_same("prefill_s", "computed_tokens")
     cached = None if tokens is None or not tokens.before_mean else (
         tokens.after_mean / tokens.before_mean)  # fmt: skip
-    # Other routes have other prefixes: that is no cache's doing.
-    usual = e.by_mix("cached_share")
-    by_rows = None
-    if rows is not None:
-        usual = rows.before_mean if usual is None else min(usual, rows.before_mean)
-        by_rows = rows.after_mean <= _FALLS_TO * usual and rows.mean_z <= -_SURE
-    by_signals = None if ratio is None else _sank(ratio)
-    if by_signals is False and worst is not None and _sank(worst):
-        by_signals, ratio = True, worst
-    if by_signals and by_rows is None and _other_kinds(e):
-        by_signals = None
-    if by_signals and by_rows is False:
-        by_signals = None
+    by_rows = _by_rows(e)
+    by_signals, ratio = _by_counters(e, by_rows)
     less = by_rows if cached is None else (bool(by_rows) or bool(by_signals)) and cached <= 0.9
     known = by_rows is not None or by_signals is not None
     deploys = e.events("deploy", "config")
@@ -88,6 +74,28 @@ def prefix_cache_collapse(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Fix what broke the shared prefix: roll back the template or the routing."
     return judge("prefix_cache_collapse", lines, action + flags(e, "prefix_cache_collapse"))
+
+
+def _by_rows(e: Evidence) -> bool | None:
+    """Return whether requests report a smaller share of their prompt from the cache."""
+    rows, usual = e.row("cached_share"), e.by_mix("cached_share")
+    if rows is None:
+        return None
+    # Other routes have other prefixes: that is no cache's doing.
+    usual = rows.before_mean if usual is None else min(usual, rows.before_mean)
+    return rows.after_mean <= _FALLS_TO * usual and rows.mean_z <= -_SURE
+
+
+def _by_counters(e: Evidence, by_rows: bool | None) -> tuple[bool | None, Ratio | None]:
+    """Return whether engines count fewer hits, unless requests explain it, and by which ratio."""
+    ratio = e.ratio("prefix_hits", "prefix_queries")
+    worst = e.worst_ratio("prefix_hits", "prefix_queries")
+    fewer = None if ratio is None else _sank(ratio)
+    if fewer is False and worst is not None and _sank(worst):
+        fewer, ratio = True, worst
+    if fewer and (by_rows is False or (by_rows is None and _other_kinds(e))):
+        fewer = None
+    return fewer, ratio
 
 
 def low_spec_acceptance(e: Evidence) -> Finding:

@@ -282,14 +282,9 @@ def frontend_cpu(e: Evidence) -> Finding:
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
     rows, floor = e.row("first_chunk_frontend_s"), e.floor("first_chunk_s")
     far = None if frontend is not None else _beyond_all(e, "frontend_time")
-    reported = [
-        one
-        for one in (
-            True if far else None if frontend is None else frontend.rose(floor, 0.3),
-            None if rows is None else rows.rose(floor, 0.3),
-        )
-        if one is not None
-    ]
+    by_engines = True if far else None if frontend is None else frontend.rose(floor, 0.3)
+    by_rows = None if rows is None else rows.rose(floor, 0.3)
+    reported = [rises for rises in (by_engines, by_rows) if rises is not None]
     # Short of CPU is also who wants one core and gets half: only more work shows in the counter.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = _share_of_first(e)

@@ -8,6 +8,7 @@ from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.evidence.changes import Shift
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import broken, refused_connections, restarted, starts
 from llmtrace.triage.evidence.window_rows import Side
@@ -193,6 +194,12 @@ def rate_limit_retries(e: Evidence) -> Finding:
     return judge("rate_limit_retries", lines, action)
 
 
+_UNBUFFERED = (
+    "Fix the proxy: no buffering and no compression for `text/event-stream` "
+    "(nginx: `proxy_buffering off; gzip off`, or `X-Accel-Buffering: no` from upstream)."
+)
+
+
 def proxy_buffering(e: Evidence) -> Finding:
     """A proxy on the path gathers chunks, and passes them on in bursts.
 
@@ -213,7 +220,7 @@ def proxy_buffering(e: Evidence) -> Finding:
     Later:
         A synthetic stream through every proxy, alarming when the first chunk comes with the last.
     """
-    per_token = e.row("wait_per_token_s")
+    per_token, decode = e.row("wait_per_token_s"), e.row("decode_s")
     bursts, chunks = e.row("burst_share"), e.row("chunks_per_token")
     whole, first = e.row("e2e_s"), e.row("ttft_s")
     faster = None
@@ -226,30 +233,23 @@ def proxy_buffering(e: Evidence) -> Finding:
     reported = [one for one in marks if one is not None]
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
-    said = []
-    if per_token is not None:
-        said.append(say.durations("waited per token", per_token))
-    if bursts is not None:
-        said.append(f"chunks that came at once, mean {say.percent(bursts.before_mean)} → "
-                    f"{say.percent(bursts.after_mean)}")  # fmt: skip
-    later = None if first is None or whole is None else (
-        bool(e.up("ttft_s")) and whole.change <= 0.5 * max(first.change, 0.0))  # fmt: skip
-    # Buffered content is late, but the end of the response is not.
-    longer = None if first is None or whole is None else (
-        bool(e.up("ttft_s")) and bool(e.up("e2e_s"))
-        and whole.after_mean - whole.before_mean
-        >= 0.8 * (first.after_mean - first.before_mean))  # fmt: skip
-    decode = e.row("decode_s")
+    said = _paces(per_token, bursts)
+    later = longer = None
+    if first is not None and whole is not None:
+        later = bool(e.up("ttft_s")) and whole.change <= 0.5 * max(first.change, 0.0)
+        # Buffered content is late, but the end of the response is not.
+        grew, at_first = (one.after_mean - one.before_mean for one in (whole, first))
+        longer = bool(e.up("ttft_s")) and bool(e.up("e2e_s")) and grew >= 0.8 * at_first
     local = e.local("gateway", "first_chunk_s") or e.local("region", "first_chunk_s")
     lines = [
         gate(gathers or _waits_on_the_way(e),
              say.durations("first chunk", e.row("first_chunk_s")),
              "time to first chunk by stages"),
-        required(any(reported) if reported else None, "; ".join(said) or "chunks: not reported",
+        required(any(reported) if reported else None, said or "chunks: not reported",
                  "output tokens and chunks of each request"),
         proof(None if bursty is None and fewer is None else
               bool(bursty or fewer) and bool(faster),
-              "; ".join(said), "which chunks came at once (`burst_chunks`)"),
+              said, "which chunks came at once (`burst_chunks`)"),
         support(later, say.durations("end to end", whole) + "; "
                 + say.durations("first chunk", first)),
         support(_engine_flat(e), "queue and prefill did not move"),
@@ -259,11 +259,18 @@ def proxy_buffering(e: Evidence) -> Finding:
         against(longer, say.durations("all of it takes longer by as much: end to end", whole)),
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
-    action = (
-        "Fix the proxy: no buffering and no compression for `text/event-stream` "
-        "(nginx: `proxy_buffering off; gzip off`, or `X-Accel-Buffering: no` from upstream)."
-    )
-    return judge("proxy_buffering", lines, action)
+    return judge("proxy_buffering", lines, _UNBUFFERED)
+
+
+def _paces(per_token: Shift | None, bursts: Shift | None) -> str:
+    """Return how chunks came, before and after, as far as it is known."""
+    said = []
+    if per_token is not None:
+        said.append(say.durations("waited per token", per_token))
+    if bursts is not None:
+        said.append(f"chunks that came at once, mean {say.percent(bursts.before_mean)} → "
+                    f"{say.percent(bursts.after_mean)}")  # fmt: skip
+    return "; ".join(said)
 
 
 def idle_timeout(e: Evidence) -> Finding:

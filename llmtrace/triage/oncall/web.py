@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from html import escape
 from typing import Any, Final
 
@@ -53,49 +54,7 @@ def make_app(
         names: host names of the server, in addition to loopback's. Without a token no other is
             accepted: a web page in a browser could have its own name resolve to this machine.
     """
-    called = LOOPBACK_NAMES | {name.lower() for name in names}
-
-    def guarded(handler: Handler) -> Handler:
-        async def guard(request: Request) -> Response:
-            if token is not None and not _bears(request, token):
-                # A browser then prompts for a password: the token, with any user name.
-                response: Response = JSONResponse(
-                    {"error": "a token is wanted"},
-                    401,
-                    {"WWW-Authenticate": 'Bearer, Basic realm="llmtrace", charset="UTF-8"'},
-                )
-            elif token is None and host_of(request.headers.get("host", "")) not in called:
-                response = JSONResponse({"error": "this server has another name"}, 421)
-            else:
-                response = await handler(request)
-            for name, value in _HEADERS.items():
-                response.headers.setdefault(name, value)
-            return response
-
-        return guard
-
-    async def alerts(request: Request) -> Response:
-        # Any web page can have a browser send text and forms here, but not this type.
-        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return JSONResponse({"error": "send Content-Type: application/json"}, 415)
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_BODY_S):
-                async for piece in request.stream():
-                    body += piece
-                    if len(body) > MAX_BYTES:
-                        return JSONResponse({"error": f"more than {MAX_BYTES} bytes"}, 413)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        except TimeoutError:
-            return Response(status_code=408)
-        try:
-            taken = desk.take(read_alerts(bytes(body)))
-        except DataError as error:
-            return JSONResponse({"error": str(error)}, 400)
-        except Full:
-            return JSONResponse({"error": "busy"}, 503, {"Retry-After": "30"})
-        return JSONResponse({"taken": taken}, 202)
+    guarded = partial(_guarded, token, LOOPBACK_NAMES | {name.lower() for name in names})
 
     async def index(_request: Request) -> Response:
         return HTMLResponse(_index(reports))
@@ -113,12 +72,58 @@ def make_app(
 
     return Starlette(
         routes=[
-            Route("/alerts", guarded(alerts), methods=["POST"]),
+            Route("/alerts", guarded(partial(_take, desk)), methods=["POST"]),
             Route("/", guarded(index)),
             Route("/reports/{name}", guarded(report)),
             Route("/healthz", health),
         ]
     )
+
+
+def _guarded(token: str | None, called: Collection[str], handler: Handler) -> Handler:
+    """Return a handler that answers those who may ask, with the headers of every response."""
+
+    async def guard(request: Request) -> Response:
+        if token is not None and not _bears(request, token):
+            # A browser then prompts for a password: the token, with any user name.
+            response: Response = JSONResponse(
+                {"error": "authentication required"},
+                401,
+                {"WWW-Authenticate": 'Bearer, Basic realm="llmtrace", charset="UTF-8"'},
+            )
+        elif token is None and host_of(request.headers.get("host", "")) not in called:
+            response = JSONResponse({"error": "this server has another name"}, 421)
+        else:
+            response = await handler(request)
+        for name, value in _HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    return guard
+
+
+async def _take(desk: AlertQueue, request: Request) -> Response:
+    # Any web page can have a browser send text and forms here, but not this type.
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        return JSONResponse({"error": "send Content-Type: application/json"}, 415)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BYTES:
+                    return JSONResponse({"error": f"more than {MAX_BYTES} bytes"}, 413)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except TimeoutError:
+        return Response(status_code=408)
+    try:
+        taken = desk.take(read_alerts(bytes(body)))
+    except DataError as error:
+        return JSONResponse({"error": str(error)}, 400)
+    except Full:
+        return JSONResponse({"error": "busy"}, 503, {"Retry-After": "30"})
+    return JSONResponse({"taken": taken}, 202)
 
 
 def _bears(request: Request, token: str) -> bool:
