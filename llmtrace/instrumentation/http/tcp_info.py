@@ -97,9 +97,10 @@ def answered(recording: Recording, attempt: LiveAttempt, sock: Any) -> None:
     received_ago = look(attempt, sock)
     if received_ago is None or attempt.answered is None:
         return
-    began = attempt.started
+    # Who came late to a message that a WebSocket had brought did not wait for it from the start.
+    began = max(attempt.started, recording.read_began)
     if attempt.send is not None and attempt.send_started is not None:
-        began = attempt.send_started + attempt.send
+        began = max(began, attempt.send_started + attempt.send)
     age = _at_least(received_ago)
     recording.arrival = Arrival(
         partial(data_age, sock),
