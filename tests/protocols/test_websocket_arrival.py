@@ -104,7 +104,7 @@ def call(mode: str, slow: Slow, *, late_s: float, block: tuple[float, float]) ->
             if block[1]:
                 asyncio.get_running_loop().call_later(block[0], pause, block[1])
             await connection.send("question")
-            await asyncio.sleep(late_s)
+            await asyncio.to_thread(pause, late_s)
             while await connection.recv() != END:
                 pass
 
