@@ -8,9 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import asynccontextmanager, contextmanager
 
+import httpx
 import openai
 import uvicorn
 from engine import endpoint
@@ -25,32 +25,47 @@ from llmtrace import gateway
 # Client and gateway are one process here; in truth each calls `init` for itself.
 llmtrace.init("gateway-example", exporters=["console"], own_hosts=["127.0.0.1"])
 
-kept: dict[str, list[str]] = {}  # a cache of whole responses
+EVENTS = "text/event-stream"
+kept: dict[tuple[str, bytes], bytes] = {}  # whole responses; a real cache has bounds
 
 
 def application(engine_url: str) -> Starlette:
     """Make a gateway that guards, caches and calls an engine."""
 
     async def chat(request: Request) -> Response:
-        body: dict[str, Any] = await request.json()
-        question = body["messages"][-1]["content"]
+        body, user = await request.body(), request.headers.get("authorization", "")
         await asyncio.sleep(0.05)  # a guardrail
-        if question in kept:
+        if (user, body) in kept:  # all of the request, and whose: no other's response is his
             gateway.cache_hit("exact")
-            return StreamingResponse(iter(kept[question]), media_type="text/event-stream")
-        return StreamingResponse(answer(body, question), media_type="text/event-stream")
+            return Response(kept[user, body], media_type=EVENTS)
+        upstream: httpx.AsyncClient = request.app.state.upstream
+        headers = {"content-type": "application/json", "authorization": user}
+        url = f"{engine_url}/chat/completions"
+        asked = upstream.build_request("POST", url, content=body, headers=headers)
+        response = await upstream.send(asked, stream=True)
 
-    async def answer(body: dict[str, Any], question: str) -> AsyncIterator[str]:
-        events = []
-        async with openai.AsyncOpenAI(base_url=engine_url, api_key="none") as upstream:
-            async for chunk in await upstream.chat.completions.create(**body):
-                events.append(f"data: {chunk.model_dump_json(exclude_none=True)}\n\n")
-                yield events[-1]
-        events.append("data: [DONE]\n\n")
-        yield events[-1]
-        kept[question] = events
+        async def parts() -> AsyncIterator[bytes]:
+            seen = []
+            try:
+                async for part in response.aiter_bytes():
+                    seen.append(part)
+                    yield part
+            finally:
+                await response.aclose()
+            if response.is_success and response.headers["content-type"].startswith(EVENTS):
+                kept[user, body] = b"".join(seen)
 
-    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+        return StreamingResponse(
+            parts(), response.status_code, media_type=response.headers["content-type"]
+        )
+
+    @asynccontextmanager
+    async def connected(app: Starlette) -> AsyncIterator[None]:
+        async with httpx.AsyncClient(timeout=600) as app.state.upstream:
+            yield
+
+    route = Route("/v1/chat/completions", chat, methods=["POST"])
+    app = Starlette(routes=[route], lifespan=connected)
     app.add_middleware(gateway.Middleware, name="my-gateway")  # this is all there is to it
     return app
 

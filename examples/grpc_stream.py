@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from llmtrace.grpc import aio_client_interceptors, client_interceptors, server_i
 from llmtrace.testing import capture
 
 METHOD = "/example.Chat/Answer"
+KEY = os.environ.get("OPENAI_API_KEY", "none")
 
 
 def encode(message: dict[str, Any]) -> bytes:
@@ -35,7 +37,7 @@ def serving(engine_url: str, model: str) -> Iterator[str]:
 
     def answer(question: dict[str, Any], _context: Any) -> Iterator[dict[str, Any]]:
         time.sleep(0.05)  # a guardrail: the interceptor reports it to the client
-        with openai.OpenAI(base_url=engine_url, api_key="none") as engine:
+        with openai.OpenAI(base_url=engine_url, api_key=KEY) as engine:
             for chunk in engine.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": question["text"]}],

@@ -9,6 +9,7 @@ import aiohttp
 from engine import endpoint
 
 import llmtrace
+from llmtrace.exporters.console import waterfall
 from llmtrace.testing import capture
 
 
@@ -38,7 +39,7 @@ with endpoint() as (url, model), capture(service="raw") as rows:
     asyncio.run(main(url, model))
 
 for row in rows:
-    network, stages = row.timeline.network, row.stages
-    print(f"{row.outcome}: {row.output_tokens} tokens in {row.e2e_s * 1000:.0f} ms")
-    print(f"connect {network.connect} ns, send {network.send} ns, round trip {network.rtt} ns")
-    print(f"the engine's own figures: queue {stages.queue} ns, prefill {stages.prefill} ns")
+    print(waterfall(row, width=96))
+    for phase in ("connect", "send", "rtt"):
+        ns = getattr(row.timeline.network, phase)
+        print(f"{phase:12} {'not reported' if ns is None else f'{ns / 1e6:.2f} ms'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import threading
 import time
@@ -24,6 +25,8 @@ from llmtrace import gateway, websocket
 from llmtrace.propagate import trace_headers
 from llmtrace.testing import capture
 
+KEY = os.environ.get("OPENAI_API_KEY", "none")
+
 # --- the server ----------------------------------------------------------------------------------
 
 
@@ -32,7 +35,7 @@ def application(engine_url: str, model: str) -> Starlette:
 
     async def chat(ws: WebSocket) -> None:
         await ws.accept()
-        async with openai.AsyncOpenAI(base_url=engine_url, api_key="none") as engine:
+        async with openai.AsyncOpenAI(base_url=engine_url, api_key=KEY) as engine:
             async for question in ws.iter_json():
                 # The question brings its trace context along: a handshake serves many.
                 with gateway.serving(ws, question, name="chat-server") as timing:
