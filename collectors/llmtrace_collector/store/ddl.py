@@ -62,40 +62,42 @@ def statements(
         yield from upgrade.statements(since, cluster, keep)
         for name in reversed(JOIN_VIEWS):
             yield f"DROP VIEW IF EXISTS {name}{on}"
-    yield from join_views()
+    yield from join_views(cluster)
 
 
-def join_views() -> Iterator[str]:
+def join_views(cluster: str | None = None) -> Iterator[str]:
     """Yield the statements of the views that join, one after the other, what has come.
 
     They go on from where rows were last written, so that what they missed while the server was
-    away is joined when that is back.
+    away is joined when that is back. On a cluster every node has them, and makes the rows of the
+    traces on its own shard: of other shards it reads what is fresh, and what names an id of these.
     """
+    on, local = tables.places(cluster)
     oldest = f"now64(6, 'UTC') - INTERVAL {tables.Keep().parts} DAY"
-    last = f"(SELECT max(at) FROM joins) - INTERVAL {_SETTLES_S} SECOND"
+    last = f"(SELECT max(at) FROM joins{local}) - INTERVAL {_SETTLES_S} SECOND"
+    around, large = gather.around(local=local), gather.around_large(local=local)
     after = ""
     for name, query in (
         ("join_fresh", gather.fresh(f"greatest({last}, {oldest})", "now64(6, 'UTC')")),
-        ("join_traces", gather.traces()),
-        ("join_around", f"{_all(gather.around())}\nUNION ALL\n{_all(gather.around_large())}"),
+        ("join_traces", gather.traces(local)),
+        ("join_around", f"{_all(around)}\nUNION ALL\n{_all(large)}"),
         ("join_above", gather.above()),
         ("join_affected", gather.affected()),
         ("join_named", gather.named()),
-        ("join_found", match_sql.found()),
+        ("join_found", match_sql.found(local=local)),
     ):
         yield (
-            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}\n"
+            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}{on}\n"
             f"REFRESH EVERY {_EVERY_S} SECOND{after} ENGINE = MergeTree ORDER BY tuple() AS\n"
-            f"{_all(query)}\nSETTINGS distributed_product_mode = 'global'"
+            f"{_all(query)}"
         )
         after = f" DEPENDS ON {name}"
     columns = ", ".join(rows_sql.COLUMNS)
     yield (
-        f"CREATE MATERIALIZED VIEW IF NOT EXISTS {JOIN_VIEWS[-1]}\n"
-        f"REFRESH EVERY {_EVERY_S} SECOND{after} APPEND TO requests AS\n"
+        f"CREATE MATERIALIZED VIEW IF NOT EXISTS {JOIN_VIEWS[-1]}{on}\n"
+        f"REFRESH EVERY {_EVERY_S} SECOND{after} APPEND TO requests{local} AS\n"
         f"SELECT {columns}, (SELECT max(version_ns) FROM joins) + 1 AS version_ns\n"
-        f"FROM (\n{rows_sql.select()}\n)\n"
-        "SETTINGS distributed_product_mode = 'global'"
+        f"FROM (\n{rows_sql.select()}\n)"
     )
 
 

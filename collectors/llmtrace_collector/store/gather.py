@@ -3,7 +3,9 @@
 A run costs by what arrived since the one before it. Of every fresh part the keys are looked up in
 `part_keys` (its trace, and the ids it names), so that all stored parts of its traces are found,
 whatever their age. Each step fills one table from those before it: temporary ones where a process
-runs the join, refreshed views where the server does (`ddl`). The text is the same.
+runs the join, refreshed views where the server does (`ddl`). The text is the same. What is stored
+may lie on many nodes and a step's table on this one alone, so that stored tables are compared with
+a step's by `GLOBAL IN` only, which on a node alone is `IN`.
 
     join_fresh      parts that arrived since the last run
     join_traces     the traces they belong to, by trace or by an id; which of them are too large
@@ -47,6 +49,13 @@ RECORDS: Final = ("engine", "plugin")
 ID_OF: Final = {"answer": "response_id", "question": "request_id"}
 IDS: Final = tuple(ID_OF.values())
 REQUESTS: Final = "kind IN ('row', 'genai')"
+# The columns that a record's figures are made of, beside what names it.
+_IN_FIGURE: Final = (
+    "parent_span_id", "service", "reported_queue_ns", "reported_prefill_ns", "reported_decode_ns",
+    "first_chunk_frontend_ns", "prompt_tokens", "cached_tokens", "output_tokens", "preemptions",
+    "replica", "kv_connector",
+)  # fmt: skip
+_LAST: Final = "ORDER BY arrived DESC LIMIT 1 BY trace_id, span_id, kind"
 _NS: Final = 1_000_000_000
 
 
@@ -78,57 +87,61 @@ SELECT kind, arrived, trace_id, span_id, response_id, request_id, e2e_ns, {id_ke
 FROM request_parts WHERE arrived > {since} AND arrived <= {until}"""
 
 
-def traces() -> str:
+def traces(local: str = "") -> str:
     """Return the query of the traces that fresh parts belong to.
 
     A trace of a plugin's record is of that record alone, and is not in `part_keys`.
+
+    Args:
+        local: the suffix of the tables of one shard, where each makes the rows of its own traces.
     """
     return f"""\
 SELECT trace_id, sum(n) > {MAX_IN_TRACE} AS large FROM (
-  SELECT trace_id, count() AS n FROM part_keys WHERE key IN (
+  SELECT trace_id, count() AS n FROM part_keys{local} WHERE key GLOBAL IN (
     SELECT {trace_key()} FROM join_fresh WHERE kind != 'plugin'
     UNION DISTINCT
-    SELECT {trace_key()} FROM part_keys WHERE key IN (SELECT arrayJoin(keys) FROM join_fresh)
+    SELECT {trace_key()} FROM part_keys{local}
+    WHERE key GLOBAL IN (SELECT arrayJoin(keys) FROM join_fresh)
   ) AND key = {trace_key()} GROUP BY trace_id
 ) GROUP BY trace_id"""
 
 
-def around(longest_s: int = MAX_S) -> str:
+def around(longest_s: int = MAX_S, local: str = "") -> str:
     """Return the query of all parts of those traces, each once, as it came last.
 
     Of a trace that is too large only what is fresh, and what names an id that a fresh part names.
     """
-    return f"""\
-{
-        _parts(
-            "key IN (SELECT " + trace_key() + " FROM join_traces WHERE NOT large)",
-            "trace_id IN (SELECT trace_id FROM join_traces WHERE NOT large)",
-            longest_s,
-        )
-    }"""
+    return _parts(
+        f"key GLOBAL IN (SELECT {trace_key()} FROM join_traces WHERE NOT large)",
+        "trace_id GLOBAL IN (SELECT trace_id FROM join_traces WHERE NOT large)",
+        longest_s,
+        local,
+    )
 
 
-def around_large(longest_s: int = MAX_S) -> str:
+def around_large(longest_s: int = MAX_S, local: str = "") -> str:
     """Return the query of what is looked at of the traces that are too large."""
-    large = "trace_id IN (SELECT trace_id FROM join_traces WHERE large)"
+    large = "trace_id GLOBAL IN (SELECT trace_id FROM join_traces WHERE large)"
     of_fresh = " OR ".join(
-        f"{name} IN (SELECT {name} FROM join_fresh WHERE {name} != '')"
-        for name in ("response_id", "request_id")
+        f"{name} GLOBAL IN (SELECT {name} FROM join_fresh WHERE {name} != '')" for name in IDS
     )
     named = _parts(
-        "key IN (SELECT arrayJoin(keys) FROM join_fresh)", f"{large} AND ({of_fresh})", longest_s
+        "key GLOBAL IN (SELECT arrayJoin(keys) FROM join_fresh)",
+        f"{large} AND ({of_fresh})",
+        longest_s,
+        local,
     )
     arrived = (
-        f"{large} AND (arrived, trace_id) IN (SELECT arrived, trace_id FROM join_fresh)"
-        " AND (trace_id, span_id) IN (SELECT trace_id, span_id FROM join_fresh)"
+        f"{large} AND (arrived, trace_id) GLOBAL IN (SELECT arrived, trace_id FROM join_fresh)"
+        " AND (trace_id, span_id) GLOBAL IN (SELECT trace_id, span_id FROM join_fresh)"
     )
     return f"""\
 SELECT * FROM (
 {named}
 UNION ALL
 SELECT *, {_figure()} AS figure, {_slice()} AS a_slice, {_gateway()} AS gateway_part
-FROM request_parts WHERE {arrived} AND {_believable(longest_s)}
-) ORDER BY arrived DESC LIMIT 1 BY trace_id, span_id, kind"""
+FROM request_parts{local} WHERE {arrived} AND {_believable(longest_s)}
+) {_LAST}"""
 
 
 def named(longest_s: int = MAX_S) -> str:
@@ -138,20 +151,28 @@ def named(longest_s: int = MAX_S) -> str:
     """
     keys = f"SELECT arrayJoin({id_keys()}) FROM join_affected"
     ids = " OR ".join(
-        f"{name} IN (SELECT {name} FROM join_affected WHERE {name} != '')"
-        for name in ("response_id", "request_id")
+        f"{name} GLOBAL IN (SELECT {name} FROM join_affected WHERE {name} != '')" for name in IDS
     )
-    elsewhere = "(trace_id, span_id) NOT IN (SELECT trace_id, span_id FROM join_around)"
-    return _parts(f"key IN ({keys})", f"({ids}) AND {elsewhere}", longest_s)
+    elsewhere = "(trace_id, span_id) GLOBAL NOT IN (SELECT trace_id, span_id FROM join_around)"
+    stored = _stored(f"key GLOBAL IN ({keys})", f"({ids}) AND {elsewhere}", longest_s)
+    return f"""\
+SELECT kind, trace_id, span_id, {", ".join(IDS)}, {_figure()} AS figure FROM (
+  SELECT kind, arrived, trace_id, span_id, {", ".join((*IDS, *_IN_FIGURE))} {stored}
+) {_LAST}"""
 
 
-def _parts(keyed: str, where: str, longest_s: int) -> str:
+def _parts(keyed: str, where: str, longest_s: int, local: str) -> str:
     return f"""\
 SELECT *, {_figure()} AS figure, {_slice()} AS a_slice, {_gateway()} AS gateway_part
-FROM request_parts
-WHERE (arrived, trace_id) IN (SELECT arrived, trace_id FROM part_keys WHERE {keyed})
-  AND {where} AND {_believable(longest_s)}
-ORDER BY arrived DESC LIMIT 1 BY trace_id, span_id, kind"""
+{_stored(keyed, where, longest_s, local)}
+{_LAST}"""
+
+
+def _stored(keyed: str, where: str, longest_s: int, local: str = "") -> str:
+    return f"""\
+FROM request_parts{local}
+WHERE (arrived, trace_id) GLOBAL IN (SELECT arrived, trace_id FROM part_keys{local} WHERE {keyed})
+  AND {where} AND {_believable(longest_s)}"""
 
 
 def _believable(longest_s: int) -> str:

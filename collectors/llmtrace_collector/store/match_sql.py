@@ -37,12 +37,13 @@ def records_of(kinds: Collection[str]) -> list[str]:
     return [one for one in RECORDS if one in kinds or (one == "engine" and "slice" in kinds)]
 
 
-def found(kinds: Collection[str] = EVERY_KIND, ids: Collection[str] = IDS) -> str:
+def found(kinds: Collection[str] = EVERY_KIND, ids: Collection[str] = IDS, local: str = "") -> str:
     """Return the query of what belongs to each affected request, if it makes a row.
 
     Args:
         kinds: of parts that there are at all; the query leaves out what the others would need.
         ids: of `IDS`, by which any record of an engine names an affected request.
+        local: the suffix of the tables of one shard; see `gather.traces`.
     """
     keys = {key: field for key, field in ID_OF.items() if field in ids}
     placed, records = bool(PLACED & set(kinds)), records_of(kinds)
@@ -86,7 +87,8 @@ LEFT JOIN (
 ) AS sizes ON sizes.trace_id = row.trace_id
 LEFT JOIN (
   SELECT trace_id, span_id, argMin(start, version_ns) AS start, max(parts) AS parts
-  FROM request_keys WHERE (trace_id, span_id) IN (SELECT trace_id, span_id FROM join_affected)
+  FROM request_keys{local}
+  WHERE (trace_id, span_id) GLOBAL IN (SELECT trace_id, span_id FROM join_affected)
   GROUP BY trace_id, span_id
 ) AS made ON made.trace_id = row.trace_id AND made.span_id = row.span_id{joins}
 WHERE row.{REQUESTS} AND ({twice} (SELECT trace_id, service FROM join_around WHERE kind = 'row'))"""
