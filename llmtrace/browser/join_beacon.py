@@ -47,6 +47,7 @@ def with_beacon(row: Row, beacon: Beacon, *, app_ns: int | None = None) -> Row:
         **_ending(row, seen),
         # Marks of the server's clock have no place on the page's; these are the page's own.
         max_gap_ns=seen.max_gap_ns,
+        gaps=None,
         last_content_ns=seen.last_content_ns,
         first_byte_ns=seen.first_byte_ns,
         answered_ns=None,

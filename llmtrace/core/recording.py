@@ -16,6 +16,7 @@ from llmtrace.core.attempt_clock import AttemptClock
 from llmtrace.core.content import Content
 from llmtrace.core.error_outcomes import outcome_of
 from llmtrace.core.failopen import internal_error
+from llmtrace.core.gap_slots import written
 from llmtrace.core.row import Outcome, Row, blank_row
 from llmtrace.core.stages import EngineFigures, Network, Reported, StageName, Timeline, better
 from llmtrace.core.stream_clock import REASONING, TEXT, TOOL_CALL, Clock, since
@@ -261,7 +262,7 @@ class Recording(AttemptClock):
         now = self.switch_interval(reading=False)
         if blocked and self.ttft is not None and outcome != "success":
             # The wait before a break is a gap too, or an idle time-out could not be proven.
-            self.max_gap = max(self.max_gap, self.waited - self.waited_at_content)
+            self.add_gap(self.waited - self.waited_at_content)
         return now
 
     def _row(self, outcome: Outcome, error_type: str | None) -> Row:
@@ -329,8 +330,9 @@ class Recording(AttemptClock):
             row["gap_sum_ns"] = self.waited_at_content - (ttft - self.held_before)
         if gaps:
             row["burst_chunks"] = gap_counts[0]
-        if self.max_gap >= 0:
+        if self.gap_slots:
             row["max_gap_ns"] = self.max_gap
+            row["gaps"] = written(self.slot_ns, self.gap_slots)
         row["gap_counts"] = gap_counts
         arrival = self.arrival
         if arrival is not None:

@@ -33,6 +33,7 @@ class RowFields:
         answered_ns: start to the headers of the answer. Where they come together with the first
             byte, something held them back.
         max_gap_ns: longest wait for a chunk after the first, the silence before a cut included.
+        gaps: the waits over time, as `core.gap_slots` writes and reads them.
         arrived_by_ns: start to when the first content was on this machine, at the latest, as the
             kernel says; `None` = not known to be before it was read.
         client_lag_ns: of the waits, for how long at least the kernel had the data: the event loop
@@ -96,7 +97,7 @@ class RowFields:
         "llmtrace.inference_calls", "of a turn: requests to a model"
     )
     tool_calls: int | None = wired("llmtrace.tool_calls", "tool calls run")
-    tool_wall_s: float | None = wired("llmtrace.tool_wall", "s, first tool's start to last end")
+    tool_wall_s: float | None = wired("llmtrace.tool_wall", "s while any tool call ran")
     tool_serial_s: float | None = wired("llmtrace.tool_serial", "s of all tool calls added up")
     tool_critical_path_s: float | None = wired(
         "llmtrace.tool_critical_path", "s of the longest chain of dependent tool calls"
@@ -107,6 +108,12 @@ class RowFields:
     nested: bool = False
     weight: float = wired("llmtrace.weight", "requests this row stands for", 1.0)
     max_gap_ns: int | None = wired("llmtrace.max_gap", "longest wait for a later chunk")
+    gaps: str | None = wired(
+        "llmtrace.gaps",
+        "of up to 32 equal slots from the first content on: their length, then the longest wait"
+        " that ended in each (`-`: none did), in µs",
+        in_columns=False,
+    )
     answered_ns: int | None = wired("llmtrace.answered", "start to the headers of the answer")
     first_byte_ns: int | None = wired("llmtrace.first_byte", "start to first byte of the body")
     first_event_ns: int | None = wired(

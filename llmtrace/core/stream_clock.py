@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from llmtrace.core.arrival import LOOK_NS, Arrival
+from llmtrace.core.gap_slots import FIRST_SLOT_NS, MAX_SLOTS, halved
 from llmtrace.core.stages import StageName
 
 Clock = Callable[[], int]
@@ -46,9 +47,10 @@ class StreamClock:
     """
 
     __slots__ = (
-        "arrival", "clock", "first_byte", "first_event", "firsts", "gap_counts", "held_before",
-        "last_content", "mark", "marked_after", "marked_before", "max_gap", "read_began", "start",
-        "started_unix_ns", "ttft", "wait_started", "waited", "waited_at_content",
+        "arrival", "clock", "first_byte", "first_event", "firsts", "gap_counts", "gap_slots",
+        "held_before", "last_content", "mark", "marked_after", "marked_before", "read_began",
+        "slot_end", "slot_ns", "start", "started_unix_ns", "ttft", "wait_started", "waited",
+        "waited_at_content",
     )  # fmt: skip
 
     def __init__(self, clock: Clock, wall: Clock) -> None:
@@ -67,8 +69,10 @@ class StreamClock:
         self.held_before = 0
         self.waited_at_content = 0
         self.last_content = 0
-        self.max_gap = -1
         self.gap_counts = [0] * (len(GAP_BOUNDS_NS) + 1)
+        self.gap_slots: list[int] = []  # the longest gap of each; -1: none ended in it
+        self.slot_ns = FIRST_SLOT_NS
+        self.slot_end = 0  # of the last one
         self.first_byte: int | None = None
         self.first_event: int | None = None
         self.firsts: list[int | None] = [None] * 5
@@ -94,6 +98,11 @@ class StreamClock:
     def consumer_time(self) -> int:
         """Consumer time so far, in nanoseconds; a wait that goes on began at `wait_started`."""
         return (self.wait_started or self.mark) - self.start - self.waited
+
+    @property
+    def max_gap(self) -> int:
+        """The longest gap so far; -1 before there is one."""
+        return max(self.gap_slots, default=-1)
 
     def event(self, kind: int) -> None:
         """Note what arrived at the last boundary."""
@@ -125,10 +134,26 @@ class StreamClock:
         """Note one more chunk with content. `timed_reads` alone has this inline."""
         gap = self.waited - self.waited_at_content
         self.gap_counts[bisect_left(GAP_BOUNDS_NS, gap)] += 1
-        if gap > self.max_gap:  # noqa: PLR1730 - a call to max() costs more
-            self.max_gap = gap
+        self.add_gap(gap)
         self.waited_at_content = self.waited
         self.last_content = self.mark
+
+    def add_gap(self, gap: int) -> None:
+        """Note how long the wait was that ended at the mark, in the slot of that time."""
+        if self.mark >= self.slot_end:
+            self.next_slot(self.mark)
+        self.gap_slots[-1] = max(self.gap_slots[-1], gap)
+
+    def next_slot(self, now: int) -> int:
+        """Begin the slot of gaps that `now` lies in; return when it ends."""
+        began, slots = self.start + (self.ttft or 0), self.gap_slots
+        number = max(0, (now - began) // self.slot_ns)
+        while number >= MAX_SLOTS:
+            slots[:] = halved(slots)
+            self.slot_ns, number = 2 * self.slot_ns, number // 2
+        slots += [-1] * (number + 1 - len(slots))
+        self.slot_end = began + len(slots) * self.slot_ns
+        return self.slot_end
 
     def add_mark(self, stage: StageName, ns: int) -> None:
         """Note an explicit mark. Inside the consumer's own time it is render already."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from llmtrace.core.gap_slots import read_slots
 from llmtrace.core.row import Row
 from llmtrace.dataset.explanation import (
     ENGINE_SIGNALS,
@@ -18,6 +19,7 @@ from llmtrace.dataset.explanation import (
 from llmtrace.exporters.span_layout import attempts, error_of, span_name
 from llmtrace.semconv.attributes import ORDER
 from llmtrace_collector.config.link_templates import LinkTemplate
+from llmtrace_collector.serve.gap_chart import gap_chart
 from llmtrace_collector.serve.links_out import links_for
 from llmtrace_collector.serve.page_frame import (
     UNKNOWN,
@@ -33,7 +35,7 @@ from llmtrace_collector.serve.request_facts import Inside, RequestFacts
 _NS: Final = 1_000_000_000
 _MAX_INSIDE: Final = 200
 _MAX_ENGINES: Final = 8
-_PART_CLASSES: Final = {"request": "mark", "tool": "fine", "turn": "s-unattributed"}
+_PART_CLASSES: Final = {"tool": "fine", "turn": "s-unattributed"}  # a request: `mark`
 _LABELS: Final = (
     "service", "route", "tenant", "region", "provider", "server", "replica", "gateway", "client",
     "version", "finish_reason", "http_status", "error_type", "cache_hit", "kv_connector",
@@ -172,9 +174,7 @@ def _inside_line(turn: Row, part: Inside) -> str:
     if part.kind != "tool":
         name = f'<a href="{turn.trace_id}?span={quote(part.span_id)}">{name}</a>'
     failed = part.outcome != "success"
-    kind = (
-        "failed" if failed else {"tool": "fine", "turn": "s-unattributed"}.get(part.kind, "mark")
-    )
+    kind = "failed" if failed else _PART_CLASSES.get(part.kind, "mark")
     drawn = (
         '<span class="none">another service: its clock is another</span>'
         if part.start_ns is None
@@ -239,7 +239,9 @@ def _chunks(row: Row) -> str:
         "mean gap": ms(mean),
         "longest gap": ms(row.max_gap_s),
     }  # fmt: skip
-    return _list(pairs)
+    slots = read_slots(row.gaps)
+    over_time = "" if slots is None else gap_chart(slots)
+    return _list(pairs) + (over_time or _none("Gaps over time: not reported."))
 
 
 def _engines(explanation: Explanation) -> str:

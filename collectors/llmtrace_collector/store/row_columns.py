@@ -30,7 +30,7 @@ SOURCE: Final = "Enum8({})".format(
 MARKED: Final = "Map(LowCardinality(String), Int64)"
 TEXTS: Final = "Map(LowCardinality(String), String)"
 
-# An id may be as long as its sender likes; a word is something to group by.
+# An id may be as long as its sender likes, as may figures in a text; a word is something to group by.
 _MAX_ID: Final = 512
 _MAX_WORD: Final = 256
 # Of attributes of the application's own.
@@ -116,7 +116,7 @@ def _flag(name: str) -> str:
 def _plain(field: str, name: str, kind: str) -> tuple[str, str, str]:
     """Return type, reading and default of a plain field; what a row always has is not nullable."""
     text = attribute(name)
-    if field in {"request_id", "response_id"}:
+    if field in {"request_id", "response_id", "gaps"}:
         return "String", f"left({text}, {_MAX_ID})", "''"
     if field == "operation":
         return WORD, f"if({text} = '', 'chat', {_word(name)})", "'chat'"

@@ -36,7 +36,7 @@ _LOOKED_AT: Final = tuple(
         "outcome", "error_type", "replica", "gateway", "cache_hit", "prompt_tokens",
         "cached_tokens", "output_tokens", "preemptions", "browser", "attempts", "response_id",
         "request_id", "operation", "stream", "unwatched", "marked_before", "marked_after",
-        "kv_connector",
+        "kv_connector", "gaps",
     }
 )  # fmt: skip
 _RIDING: Final = tuple(field.name for field in FIELDS if field.name not in _LOOKED_AT)
@@ -256,6 +256,7 @@ def _with_page(inner: str) -> str:
         ("outcome", f"if({ended}, page_outcome, toString(outcome))"),
         ("error_type", f"if({ended}, page['browser_error_type'], toString(error_type))"),
         paged("max_gap_ns", "page_max_gap"),
+        paged("gaps", "''"),
         paged("last_content_ns", "page_last_content"),
         paged("first_byte_ns", "page_first_byte"),
         *((f"{mark.field}_ns", f"if(paged, NULL, {mark.field}_ns)") for mark in MARKS

@@ -318,7 +318,7 @@ _ALIKE: Final = (
     {line.name for line in (*PLAIN, *SPECIAL, *DERIVED) if line.kind not in {"int", "double"}}
     | {f"{line.name}.source" for line in (*REPORTED, *STAGE_TIMES)}
     | {"http.response.status_code", "server.port"}
-) - {"llmtrace.request_id", "gen_ai.response.id", "llmtrace.tenant", ATTEMPT_LOG}
+) - {"llmtrace.request_id", "gen_ai.response.id", "llmtrace.tenant", "llmtrace.gaps", ATTEMPT_LOG}
 
 
 class _Sorted(NamedTuple):

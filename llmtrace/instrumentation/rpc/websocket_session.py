@@ -398,8 +398,7 @@ class Conversation:
             return
         if recording.ttft is not None:
             # The wait before a time-out is a gap too.
-            gap = recording.waited - recording.waited_at_content
-            recording.max_gap = max(recording.max_gap, gap)
+            recording.add_gap(recording.waited - recording.waited_at_content)
         _as_of(recording, given_up.at)
         if isinstance(given_up.outcome, Cancellation):
             cancellation.end(recording, given_up.outcome)

@@ -51,7 +51,8 @@ def _timed_reads(
     # `Recording.switch_interval` and `add_content_chunk` are written out inline here and in
     # `_atimed_reads`, because they run for every chunk: see `make bench`.
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
-    bucket = low = high = 0
+    slots = recording.gap_slots
+    bucket = low = high = slot_end = 0
     while True:
         try:
             recording.wait_started = began = clock()
@@ -73,14 +74,19 @@ def _timed_reads(
             kind = classify(recording, chunk)
             if kind > NOTHING and firsts[kind] is not None:
                 gap = waited - recording.waited_at_content
-                if not low < gap <= high:  # most gaps are much like the one before
+                if now >= slot_end:
+                    slot_end, high = recording.next_slot(now), low
+                if not low < gap <= high:  # most are like the one before, and not the longest
                     bucket = bisect_left(GAP_BOUNDS_NS, gap)
                     low, high = _EDGES[bucket : bucket + 2]
                     if gap > LOOK_NS and recording.arrival is not None:
                         high = min(high, recording.arrival.read(began, now))
+                    longest = slots[-1]
+                    if gap > longest:
+                        slots[-1] = longest = gap
+                    if longest < high:  # noqa: PLR1730 - a call to min() costs more
+                        high = longest
                 counts[bucket] += 1
-                if gap > recording.max_gap:  # noqa: PLR1730 - a call to max() costs more
-                    recording.max_gap = gap
                 recording.waited_at_content = waited
                 recording.last_content = now
             elif kind == HIDDEN:
@@ -88,6 +94,7 @@ def _timed_reads(
             else:
                 recording.read_began = began
                 recording.event(kind)
+                slot_end = 0  # it may have begun another slot
         except Exception as error:  # noqa: BLE001
             internal_error("record", error)
             if recording.usage_hidden and only_usage(chunk):
@@ -102,7 +109,8 @@ async def _atimed_reads(
     _finalizer: StreamFinalizer,
 ) -> AsyncGenerator[Any, None]:
     clock, firsts, counts = recording.clock, recording.firsts, recording.gap_counts
-    bucket = low = high = 0
+    slots = recording.gap_slots
+    bucket = low = high = slot_end = 0
     while True:
         try:
             recording.wait_started = began = clock()
@@ -127,14 +135,19 @@ async def _atimed_reads(
             kind = classify(recording, chunk)
             if kind > NOTHING and firsts[kind] is not None:
                 gap = waited - recording.waited_at_content
-                if not low < gap <= high:  # most gaps are much like the one before
+                if now >= slot_end:
+                    slot_end, high = recording.next_slot(now), low
+                if not low < gap <= high:  # most are like the one before, and not the longest
                     bucket = bisect_left(GAP_BOUNDS_NS, gap)
                     low, high = _EDGES[bucket : bucket + 2]
                     if gap > LOOK_NS and recording.arrival is not None:
                         high = min(high, recording.arrival.read(began, now))
+                    longest = slots[-1]
+                    if gap > longest:
+                        slots[-1] = longest = gap
+                    if longest < high:  # noqa: PLR1730 - a call to min() costs more
+                        high = longest
                 counts[bucket] += 1
-                if gap > recording.max_gap:  # noqa: PLR1730 - a call to max() costs more
-                    recording.max_gap = gap
                 recording.waited_at_content = waited
                 recording.last_content = now
             elif kind == HIDDEN:
@@ -142,6 +155,7 @@ async def _atimed_reads(
             else:
                 recording.read_began = began
                 recording.event(kind)
+                slot_end = 0  # it may have begun another slot
         except Exception as error:  # noqa: BLE001
             internal_error("record", error)
             if recording.usage_hidden and only_usage(chunk):

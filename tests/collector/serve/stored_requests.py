@@ -23,6 +23,8 @@ HOSTILE = "<script>alert(1)</script>\"'&"
 MS = 1_000_000
 NOW = time.time_ns()
 COUNT = 60
+# Slots of 0.13 s, in one of which no chunk came.
+GAPS = "134217: 21034 20555 - 80000"
 
 
 def timeline(queue_ms: int = 20, decode_ms: int = 400) -> Timeline:
@@ -42,7 +44,7 @@ def stored_rows():
             trace_id=f"{n + 1:032x}", span_id=f"{n + 1:016x}", request_id=f"lt-{n}",
             start=NOW - (COUNT - n) * 1000 * MS, service="shop", model="m", route="chat",
             tenant="acme" if n % 2 else "zeta", replica="engine-1:8000", chunks=20,
-            max_gap_ns=80 * MS, last_content_ns=(550 + n % 5) * MS, prompt_tokens=100,
+            max_gap_ns=80 * MS, gaps=GAPS, last_content_ns=(550 + n % 5) * MS, prompt_tokens=100,
             output_tokens=20, timeline=timeline(20 + n % 5),
         )
         for n in range(COUNT)
@@ -62,6 +64,7 @@ def stored_rows():
         trace_id="f" * 32, span_id="f" * 16, request_id=HOSTILE, start=NOW - 500 * MS,
         service=HOSTILE, model=HOSTILE, route=HOSTILE, tenant="=cmd()", outcome="error",
         error_type=HOSTILE, attributes={HOSTILE: HOSTILE}, timeline=timeline(),
+        gaps=HOSTILE,
     )  # fmt: skip
     turn = make_row(
         trace_id="e" * 32, span_id="e" * 16, request_id=None, operation=TURN, agent="planner",
