@@ -52,11 +52,11 @@ def test_from_a_checkout_to_the_page_of_a_slow_request(tmp_path: Path) -> None:
         listed = re.sub(r"^http://127\.0\.0\.1:4319", web, address)
         assert listed != address
         every = "25 requests"
-        line = re.compile(r'href="(requests/[0-9a-f]{32}\?span=[0-9a-f]{16})"')
 
         def first_line() -> str | None:
             page = get(listed)
-            return line.findall(page)[0] if every in page and line.search(page) else None
+            lines = re.findall(r'href="(requests/[0-9a-f]{32}\?span=[0-9a-f]{16})"', page)
+            return lines[0] if every in page else None
 
         href = wait_for(first_line, every)
         shown = get(f"{web}/{href}")

@@ -44,7 +44,7 @@ class ListView:
         given: the parameters of the address, as they were written.
         rows: in the order of the page, in the words of `Row.as_dict`.
         following: where the next page begins; `None` = there is none.
-        total: how many there are on all pages.
+        total: how many there are on all pages; at most, where these are not all.
         choices: known values of what is filtered by.
     """
 
@@ -54,6 +54,11 @@ class ListView:
     following: Place | None
     total: int
     choices: Mapping[str, Sequence[str]]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether these rows are all there are."""
+        return self.following is None and self.query.after is None
 
 
 def list_html(view: ListView) -> str:
@@ -135,8 +140,10 @@ def _spans(view: ListView) -> str:
 
 def _count(view: ListView) -> str:
     query, shown = view.query, len(view.rows)
-    what = {"requests": "request", "turns": "turn", "all": "request or turn"}[query.kind]
-    number = f"{view.total:,} {what}{'' if view.total == 1 else 's'}"
+    several = "" if view.total == 1 else "s"
+    kinds = ("request", "turn") if query.kind == "all" else (query.kind.removesuffix("s"),)
+    what = " or ".join(f"{kind}{several}" for kind in kinds)
+    number = f"{'' if view.is_all else 'up to '}{view.total:,} {what}"
     if query.name is not None:
         when = f"with the id {text(query.name)}"
     else:
@@ -148,7 +155,8 @@ def _count(view: ListView) -> str:
 
 def _table(view: ListView) -> str:
     if not view.rows:
-        return "<p>None. Take a longer time, or fewer filters.</p>"
+        more = "Take a longer time, or fewer filters." if view.is_all else "These were all."
+        return f"<p>None. {more}</p>"
     extra = view.query.sort if view.query.sort in {*PARTITION, "tpot"} else None
     numbers = ["e2e", "ttft", *([extra] if extra else [])]
     heads = "".join(f'<th scope="col" class="n">{name}</th>' for name in numbers)

@@ -67,18 +67,23 @@ class Pages:
         query = self._query(request)
 
         def look() -> ListView:
-            rows, following = request_list.listed(self._access.store, query)
+            store = self._access.store
+            rows, following = request_list.listed(store, query)
+            total = len(rows)
+            # Not counted where these are all: more may have come since they were read.
+            if following is not None or query.after is not None:
+                total = max(total, request_list.counted(store, query))
             return ListView(
                 query=query,
                 given=dict(request.query_params),
                 rows=rows,
                 following=following,
-                total=request_list.counted(self._access.store, query),
+                total=total,
                 choices=self._known(query),
             )
 
         view = await self._access.ask(look, request)
-        if query.name is not None and view.total == 1 and query.after is None:
+        if query.name is not None and view.is_all and view.total == 1:
             [row] = view.rows
             return RedirectResponse(f"requests/{row['trace_id']}?span={row['span_id']}", 303)
         return page_response("Requests", list_html(view))

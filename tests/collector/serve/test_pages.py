@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from llmtrace_collector.config.link_templates import LinkTemplate
-from llmtrace_collector.store import open_store
+from llmtrace_collector.store import open_store, request_list
 from tests.collector.serve.stored_requests import COUNT, HOSTILE, application, fill
 
 TOKEN = "0123456789abcdef-secret"
@@ -73,6 +73,31 @@ def test_the_list_filters_sorts_and_pages(store):
         assert float(parse_qs(earlier)["end"][0]) == pytest.approx(float(said["start"][0]))
 
 
+def test_the_list_says_how_many_it_shows(store):
+    """Exactly where it shows them all; a row that was written again may count twice elsewhere."""
+    with client(store) as one:
+        assert "62 requests, newest first" in one.get("/requests?limit=100").text
+        assert "up to 62 requests, 50 shown" in one.get("/requests").text
+        assert "1 request, " in one.get("/requests?slower_than=1").text
+        assert "63 requests or turns" in one.get("/requests?kind=all&limit=100").text
+    with pytest.MonkeyPatch.context() as patch, client(store) as one:
+        patch.setattr(request_list, "counted", lambda *_: 64)
+        assert "62 requests, newest first" in one.get("/requests?limit=100").text
+        assert "up to 64 requests, 50 shown" in one.get("/requests").text
+        assert one.get(f"/requests?id={COUNT:032x}").status_code == 303
+        assert one.get(f"/requests?id={'e' * 32}").status_code == 200
+        assert one.get("/requests?id=nothing").status_code == 200
+
+
+def test_a_request_whose_gaps_are_not_reported(store):
+    """Or are written as nothing of ours writes them."""
+    with client(store) as one:
+        page = one.get(f"/requests/{'f' * 32}").text
+
+    assert "Gaps over time: not reported." in page
+    assert 'class="gaps"' not in page
+
+
 def test_a_list_as_csv(store):
     """With a column a stage; what a spreadsheet would run is text in it."""
     with client(store) as one:
@@ -109,7 +134,9 @@ def test_the_page_of_a_request(store, name):
 
     assert "Unusual: queue, 900.0 ms where 22.0 ms is usual: 878.0 ms more" in page
     for words in ("engine_inband", "attempt 1", "503, then a wait of 20.0 ms", "attempt 2",
-                  "not reported", "longest gap</dt><dd>80.0 ms", "40 (usually 2)", "97%",
+                  "not reported", "longest gap</dt><dd>80.0 ms",
+                  "Longest gap 80.0 ms, 0.4 to 0.5 s after", "no chunk came",
+                  "40 (usually 2)", "97%",
                   "x-ratelimit-remaining</dt><dd>7", "max_num_seqs</dt><dd>64",
                   f"https://jaeger.example/trace/{COUNT:032x}?a="):  # fmt: skip
         assert words in page, words
