@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -89,13 +90,13 @@ class Tab:
 
     def open(self, url: str) -> None:
         """Go to an address, and wait until its document is there."""
-        self._browser.call("Page.navigate", self._session, url=url)
+        self.go(url)
+        self.arrive(url)
+
+    def arrive(self, url: str) -> None:
+        """Wait until the document at an address is there."""
         # A promise made in the page before would die with it.
-        give_up = time.monotonic() + _PATIENCE_S
-        while self.evaluate("document.readyState + location.href") != f"complete{url}":
-            if time.monotonic() > give_up:
-                raise TimeoutError(url)
-            time.sleep(0.02)
+        self.wait_for(f"document.readyState + location.href === {json.dumps('complete' + url)}")
 
     def evaluate(self, expression: str) -> Any:
         """Return what an expression comes to in the page; a promise is waited for."""
@@ -110,6 +111,39 @@ class Tab:
             raise RuntimeError(json.dumps(answer["exceptionDetails"])[:2000])
         return answer["result"].get("value")
 
+    def look_as(
+        self, *, width: int, height: int = 1400, scheme: str = "light", media: str = "screen"
+    ) -> None:
+        """Show pages from now on as on a screen, or paper, of a size, light or dark."""
+        self._browser.call(
+            "Emulation.setDeviceMetricsOverride", self._session,
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+        self._browser.call(
+            "Emulation.setEmulatedMedia", self._session, media=media,
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )  # fmt: skip
+
+    def go(self, url: str) -> None:
+        """Go to an address that may lead on to another, and do not wait."""
+        self._browser.call("Page.navigate", self._session, url=url)
+
+    def wait_for(self, expression: str) -> None:
+        """Wait until an expression is true in the page, whichever page that is by then."""
+        give_up = time.monotonic() + _PATIENCE_S
+        while not self.evaluate(expression):
+            if time.monotonic() > give_up:
+                raise TimeoutError(expression)
+            time.sleep(0.02)
+
+    def press(self, key: str, code: int) -> None:
+        """Press a key, as a person without a mouse does."""
+        for kind in ("keyDown", "keyUp"):
+            self._browser.call(
+                "Input.dispatchKeyEvent", self._session, type=kind, key=key, code=key,
+                windowsVirtualKeyCode=code, **({"text": "\r"} if key == "Enter" else {}),
+            )  # fmt: skip
+
     def before_every_page(self, script: str) -> None:
         """Run a script in every page that is opened from now on, before any of its own."""
         self._browser.call("Page.addScriptToEvaluateOnNewDocument", self._session, source=script)
@@ -118,9 +152,16 @@ class Tab:
         """Make this tab the visible one."""
         self._browser.call("Target.activateTarget", targetId=self._target)
 
-    def picture(self) -> bytes:
-        """Return what is to be seen, as PNG."""
-        shot = self._browser.call("Page.captureScreenshot", self._session)
+    def keep(self, name: str, *, whole: bool = False) -> None:
+        """Keep a picture of what is to be seen, or of the whole page, if they are wanted."""
+        if folder := os.environ.get("LLMTRACE_PICTURES"):
+            Path(folder, f"{name}.png").write_bytes(self.picture(whole=whole))
+
+    def picture(self, *, whole: bool = False) -> bytes:
+        """Return what is to be seen, or the whole page, as PNG."""
+        shot = self._browser.call(
+            "Page.captureScreenshot", self._session, captureBeyondViewport=whole
+        )
         return base64.b64decode(shot["data"])
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from llmtrace.engines import local_vllm
 
-from . import netns_run
+from . import chromium, netns_run
 from .engine_spans import SpanReceiver, receiving
 
 _HERE = Path(__file__).parent
@@ -32,6 +32,16 @@ def do_without(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true" or os.environ.get("LLMTRACE_REAL") == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Chromium]:
+    """Run a browser."""
+    program = chromium.find()
+    if program is None:
+        do_without("Chromium is not installed: run `make programs`")
+    with chromium.running(program) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

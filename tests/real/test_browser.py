@@ -22,21 +22,10 @@ from llmtrace.testing import capture
 
 from . import chromium
 from .chat_pages import Served, serving
-from .conftest import do_without
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "browser_chat.py"
 PATIENCE_S = 60.0
 LONG = "/chat?tokens=1000"  # ten seconds: it is not read to its end
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Chromium]:
-    """Run one browser for all tests."""
-    program = chromium.find()
-    if program is None:
-        do_without("Chromium is not installed: run `make programs`")
-    with chromium.running(program) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -20,14 +14,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
-from llmtrace_collector.receive import HttpServer, ReceiveLimits
-from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.serve.app import make_app
 from llmtrace_collector.serve.live_model import SlowRow, Window
 from tests.collector.serve.views import NOW, empty, view
 
 from . import chromium
-from .conftest import do_without
+from .page_server import serving
 
 TOKEN = "0123456789abcdef-secret"
 HOSTILE = '<img src=x onerror="window.hacked = 1"> & "quoted"'
@@ -46,37 +38,10 @@ class Shown:
         return JSONResponse(self.live, self.status)
 
 
-@contextmanager
-def serving(shown: Shown, token: str | None = None) -> Iterator[str]:
-    """Serve the page from a thread; yield its address."""
-    app = make_app(
-        CollectorRegistry(),
-        Mount("/api/v1", routes=[Route("/live", shown.answer)]),
-        lambda: None,
-        token=token,
-    )
-    loop = asyncio.new_event_loop()
-    server = HttpServer(app, "127.0.0.1", 0, ReceiveLimits(), Received())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
-        yield f"http://127.0.0.1:{server.port}/"
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(30)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Chromium]:
-    """Run a browser."""
-    program = chromium.find()
-    if program is None:
-        do_without("chromium is not installed: run `make programs`")
-    with chromium.running(program) as running:
-        yield running
+def served(shown: Shown, token: str | None = None) -> AbstractContextManager[str]:
+    """Serve the page, and what it receives."""
+    api = Mount("/api/v1", routes=[Route("/live", shown.answer)])
+    return serving(make_app(CollectorRegistry(), api, lambda: None, token=token))
 
 
 def open_tab(
@@ -84,32 +49,10 @@ def open_tab(
 ) -> chromium.Tab:
     """Open the page, and wait until it has shown something."""
     tab = browser.tab()
-    session = tab._session
-    browser.call(
-        "Emulation.setDeviceMetricsOverride", session,
-        width=width, height=1600, deviceScaleFactor=1, mobile=False,
-    )  # fmt: skip
-    browser.call(
-        "Emulation.setEmulatedMedia", session,
-        features=[{"name": "prefers-color-scheme", "value": scheme}],
-    )  # fmt: skip
+    tab.look_as(width=width, height=1600, scheme=scheme)
     tab.open(url)
-    wait_for(tab, "document.querySelector('#status').textContent !== 'loading'")
+    tab.wait_for("document.querySelector('#status').textContent !== 'loading'")
     return tab
-
-
-def wait_for(tab: chromium.Tab, expression: str) -> None:
-    """Wait until it is so."""
-    give_up = time.monotonic() + 30
-    while not tab.evaluate(expression):
-        assert time.monotonic() < give_up, expression
-        time.sleep(0.05)
-
-
-def keep(tab: chromium.Tab, name: str) -> None:
-    """Keep a picture, if they are wanted."""
-    if folder := os.environ.get("LLMTRACE_PICTURES"):
-        Path(folder, f"live-{name}.png").write_bytes(tab.picture())
 
 
 def text(tab: chromium.Tab, selector: str) -> str:
@@ -120,9 +63,9 @@ def text(tab: chromium.Tab, selector: str) -> str:
 @pytest.mark.parametrize(("scheme", "background"), [("light", 246), ("dark", 15)])
 def test_it_shows_all_of_it(browser: chromium.Chromium, scheme: str, background: int) -> None:
     """Every stage with its verdict, a picture of each, slow requests, engines, GPUs."""
-    with serving(Shown()) as url:
+    with served(Shown()) as url:
         tab = open_tab(browser, url, scheme=scheme)
-        keep(tab, scheme)
+        tab.keep(f"live-{scheme}")
         now, hour = text(tab, "#now"), text(tab, "#hour")
 
         for words in ("queue", "✗ over 150", "? unclear 400", "not reported", "✓ within 2,500"):
@@ -152,9 +95,9 @@ def test_it_shows_all_of_it(browser: chromium.Chromium, scheme: str, background:
 
 def test_on_a_phone(browser: chromium.Chromium) -> None:
     """Tables scroll inside their boxes, not the page."""
-    with serving(Shown()) as url:
+    with served(Shown()) as url:
         tab = open_tab(browser, url, width=420)
-        keep(tab, "phone")
+        tab.keep("live-phone")
 
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         tab.close()
@@ -164,9 +107,9 @@ def test_nothing_yet(browser: chromium.Chromium) -> None:
     """It says how to send to it, and draws no empty tables."""
     shown = Shown()
     shown.live = empty().as_json()
-    with serving(shown) as url:
+    with served(shown) as url:
         tab = open_tab(browser, url, width=1000)
-        keep(tab, "empty")
+        tab.keep("live-empty")
 
         assert "export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318" in text(tab, "#empty")
         hidden = (
@@ -180,13 +123,13 @@ def test_nothing_yet(browser: chromium.Chromium) -> None:
 def test_five_minutes_without_a_request(browser: chromium.Chromium) -> None:
     """The section stays and says so; its table, and the stages of before, do not."""
     shown = Shown()
-    with serving(shown) as url:
+    with served(shown) as url:
         tab = open_tab(browser, url)
         assert "over 150" in text(tab, "#now")
         shown.live = view(window=Window(300, 0, 0, {}), stages=(), metrics=()).as_json()
         tab.evaluate("refresh()")
-        wait_for(tab, "document.querySelector('#now table').hidden")
-        keep(tab, "quiet")
+        tab.wait_for("document.querySelector('#now table').hidden")
+        tab.keep("live-quiet")
 
         assert not tab.evaluate("document.querySelector('#now').hidden")
         assert text(tab, "#now").split("\n")[0] == "Stages now no request in the last 5 minutes"
@@ -202,9 +145,9 @@ def test_a_collector_that_has_just_begun(browser: chromium.Chromium) -> None:
     whole = shown.live["minutes"]
     high = {name: values[-2:] for name, values in whole["high_s"].items()}
     shown.live = {**shown.live, "minutes": {"t": whole["t"][-2:], "high_s": high}}
-    with serving(shown) as url:
+    with served(shown) as url:
         tab = open_tab(browser, url)
-        keep(tab, "begun")
+        tab.keep("live-begun")
 
         assert text(tab, "#hour").startswith("The last 10 minutes")
         line = "document.querySelector('#charts svg path:last-child').getAttribute('d')"
@@ -222,7 +165,7 @@ def test_names_from_anywhere_stay_text(browser: chromium.Chromium) -> None:
     )  # fmt: skip
     shown = Shown()
     shown.live = view(slowest=(row,)).as_json()
-    with serving(shown) as url:
+    with served(shown) as url:
         tab = open_tab(browser, url)
 
         assert HOSTILE in text(tab, "#slowest")
@@ -233,15 +176,15 @@ def test_names_from_anywhere_stay_text(browser: chromium.Chromium) -> None:
 
 def test_a_collector_that_has_a_token(browser: chromium.Chromium) -> None:
     """The page leads to the form, and the form back to it; no script sees the token again."""
-    with serving(Shown(), TOKEN) as url:
+    with served(Shown(), TOKEN) as url:
         tab = browser.tab()
-        browser.call("Page.navigate", tab._session, url=url)  # goes on to the form by itself
-        wait_for(tab, "!!document.querySelector('[name=token]')")
+        tab.go(url)  # goes on to the form by itself
+        tab.wait_for("!!document.querySelector('[name=token]')")
         tab.evaluate(
             f"document.querySelector('[name=token]').value = {TOKEN!r};"
             "document.querySelector('form').submit()"
         )
-        wait_for(tab, "!!document.querySelector('#now') && !document.querySelector('#now').hidden")
+        tab.wait_for("!!document.querySelector('#now') && !document.querySelector('#now').hidden")
 
         assert tab.evaluate("localStorage.length + sessionStorage.length") == 0
         assert TOKEN not in tab.evaluate("location.href + document.cookie")
@@ -251,11 +194,11 @@ def test_a_collector_that_has_a_token(browser: chromium.Chromium) -> None:
 def test_a_store_that_does_not_answer(browser: chromium.Chromium) -> None:
     """What was shown stays, and it is said how old it is."""
     shown = Shown()
-    with serving(shown) as url:
+    with served(shown) as url:
         tab = open_tab(browser, url)
         shown.live, shown.status = {"error": "the store does not answer"}, 503
         tab.evaluate("refresh()")
-        wait_for(tab, "document.querySelector('#status').textContent.includes('shown is')")
+        tab.wait_for("document.querySelector('#status').textContent.includes('shown is')")
 
         assert "✗ the store does not answer; shown is" in text(tab, "#status")
         assert "over 150" in text(tab, "#now")

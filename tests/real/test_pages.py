@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import base64
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -25,7 +22,6 @@ from tests.budget_analysis.test_report import QUEUED
 from tests.triage.days import Kind, day
 
 from . import chromium
-from .conftest import do_without
 
 LONG: Final = "a-replica-with-a-name-too-long-to-type-0123456789abcdef.example.internal:8000"
 HOSTILE: Final = '<img src=x onerror="document.title = 1"><script>document.title = 2</script>'
@@ -53,16 +49,6 @@ _FAINT: Final = """(() => {
   }
   return found;
 })()""".replace("MIN", str(CONTRAST))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Chromium]:
-    """Run a browser."""
-    program = chromium.find()
-    if program is None:
-        do_without("chromium is not installed: run `make programs`")
-    with chromium.running(program) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +101,9 @@ def look(
 ) -> chromium.Tab:
     """Open a page as a person would see it."""
     tab = browser.tab()
-    session = tab._session
-    browser.call(
-        "Emulation.setDeviceMetricsOverride", session,
-        width=width, height=900, deviceScaleFactor=1, mobile=width < 600,
-    )  # fmt: skip
-    browser.call(
-        "Emulation.setEmulatedMedia", session, media=media,
-        features=[{"name": "prefers-color-scheme", "value": scheme}],
-    )  # fmt: skip
+    tab.look_as(width=width, height=900, scheme=scheme, media=media)
     tab.open(f"file://{file}")
-    if folder := os.environ.get("LLMTRACE_PICTURES"):
-        shot = browser.call("Page.captureScreenshot", session, captureBeyondViewport=True)
-        name = f"{file.stem}-{media}-{scheme}-{width}.png"
-        Path(folder, name).write_bytes(base64.b64decode(shot["data"]))
+    tab.keep(f"{file.stem}-{media}-{scheme}-{width}", whole=True)
     return tab
 
 
