@@ -65,24 +65,6 @@ def read_engine_span(attributes: Mapping[str, Any]) -> EngineFigures | None:
     return EngineFigures(**found)
 
 
-def read_stage_span(
-    name: str, duration_ns: int, scope: str, parent_span_id: str = ""
-) -> EngineFigures | None:
-    """Read one of the spans that SGLang writes for each stage of a request, or `None`.
-
-    Args:
-        name: of the span.
-        duration_ns: of the span.
-        scope: the name of its instrumentation scope.
-        parent_span_id: of its thread's span. Each rank of an engine in parallel has one.
-    """
-    stage = SLICES.get(name) if scope == SGLANG_SCOPE else None
-    if stage is None:
-        return None
-    time: dict[str, Any] = {stage: reported(duration_ns, 1, "engine_span")}
-    return EngineFigures(**time, engine=parent_span_id, is_slice=True)
-
-
 def read_plugin_span(attributes: Mapping[str, Any]) -> tuple[str, EngineFigures] | None:
     """Read the span our plugin in vLLM wrote for a request, or `None` if this is not one.
 

@@ -86,11 +86,6 @@ class Comparison:
         """Whether the share of requests that fail differs by more than chance."""
         return self.failures_p < ALPHA
 
-    @property
-    def other_answers(self) -> bool:
-        """Whether any answer differs, so that a change of speed may be one of work."""
-        return self.answers is not None and self.answers[0] < 1
-
 
 def compare(
     before: Run,

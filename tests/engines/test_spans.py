@@ -15,7 +15,6 @@ from llmtrace.engines.spans import (
     ENGINE_SOURCE,
     read_engine_span,
     read_plugin_span,
-    read_stage_span,
 )
 from llmtrace.engines.vllm_plugin.finished import finished_request
 from llmtrace.engines.vllm_plugin.stat_logger import _engine
@@ -69,20 +68,6 @@ def test_sglangs_prefill_holds_its_queue_and_is_none():
     )
 
     assert figures == EngineFigures(decode=Reported(1000 * MS, "engine_span"))
-
-
-def test_sglangs_stage_spans():
-    """Each is a stage by its name and duration, if it is of SGLang's scope."""
-    waiting = read_stage_span("prefill_waiting", 2_000 * MS, "sglang server", "t")
-    forward = read_stage_span("chunked_prefill", 120 * MS, "sglang server", "t")
-
-    assert waiting == EngineFigures(
-        queue=Reported(2_000 * MS, "engine_span"), engine="t", is_slice=True
-    )
-    assert forward is not None
-    assert forward.prefill == Reported(120 * MS, "engine_span")
-    assert read_stage_span("prefill_waiting", 1, "my application") is None
-    assert read_stage_span("decode_loop", 1, "sglang server") is None
 
 
 def test_a_plugins_span():

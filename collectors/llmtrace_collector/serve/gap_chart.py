@@ -15,29 +15,19 @@ _MIN_HIGH: Final = 1.0
 
 
 def gap_chart(gaps: GapSlots) -> str:
-    """Return a picture with a bar a slot, and the same as a table."""
-    known = [one for one in gaps.longest_ns if one is not None]
-    if not known:
+    """Return a picture with a bar a slot; pointed at, it says its time and length."""
+    longest = max((one for one in gaps.longest_ns if one is not None), default=None)
+    if longest is None:
         return ""
-    longest = max(known)
     marked = gaps.longest_ns.index(longest)
-    whole = len(gaps.longest_ns) * gaps.slot_ns / _NS
-    bars = "".join(_bars(gaps, longest, marked))
     said = f"Longest gap {ms(longest / _NS)}, {_when(gaps, marked)} after the first content"
-    lines = "".join(
-        f"<tr{' class=sum' if slot == marked else ''}><td>{_when(gaps, slot)}</td>"
-        f'<td class="n">{"no chunk came" if gap is None else ms(gap / _NS)}</td></tr>'
-        for slot, gap in enumerate(gaps.longest_ns)
-    )
+    whole = len(gaps.longest_ns) * gaps.slot_ns / _NS
     return (
         f'<h3>Gaps over time</h3><p>{said}.</p><svg class="gaps" viewBox="0 0 {_WIDE:.0f} '
-        f'{_HIGH:.0f}" preserveAspectRatio="none" role="img" aria-label="{said}">{bars}</svg>'
+        f'{_HIGH:.0f}" preserveAspectRatio="none" role="img" aria-label="{said}">'
+        f"{''.join(_bars(gaps, longest, marked))}</svg>"
         f'<p class="ends soft"><span>first content</span><span>{whole:,.1f} s later</span></p>'
-        '<details><summary>The longest gap of each part of the stream</summary>'
-        '<div class="scroll"><table><thead><tr><th scope="col">after the first content</th>'
-        f'<th scope="col" class="n">longest gap</th></tr></thead><tbody>{lines}</tbody></table>'
-        "</div></details>"
-    )  # fmt: skip
+    )
 
 
 def _bars(gaps: GapSlots, longest: int, marked: int) -> Iterator[str]:

@@ -50,8 +50,7 @@ svg.bar { display: block; width: 100%; height: .85rem; background: var(--track);
   border-radius: 3px; }
 svg.gaps { display: block; width: 100%; height: 6rem; background: var(--track); }
 .ends { display: flex; justify-content: space-between; font-size: .85rem; margin: .1rem 0 .6rem; }
-h3 { font-size: 1rem; margin: .9rem 0 .2rem; } summary { cursor: pointer; }
-summary:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+h3 { font-size: 1rem; margin: .9rem 0 .2rem; }
 svg.swatch { width: .75rem; height: .75rem; margin-right: .4rem; vertical-align: -.05rem; }
 .mark { fill: var(--ink); } .fine { fill: var(--soft); } .failed { fill: var(--bad); }
 ul.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; list-style: none; padding: 0;

@@ -135,7 +135,8 @@ def test_the_page_of_a_request(store, name):
     assert "Unusual: queue, 900.0 ms where 22.0 ms is usual: 878.0 ms more" in page
     for words in ("engine_inband", "attempt 1", "503, then a wait of 20.0 ms", "attempt 2",
                   "not reported", "longest gap</dt><dd>80.0 ms",
-                  "Longest gap 80.0 ms, 0.4 to 0.5 s after", "no chunk came",
+                  "Longest gap 80.0 ms, 0.4 to 0.5 s after",
+                  "<title>0.1 to 0.3 s: 20.6 ms</title>",
                   "40 (usually 2)", "97%",
                   "x-ratelimit-remaining</dt><dd>7", "max_num_seqs</dt><dd>64",
                   f"https://jaeger.example/trace/{COUNT:032x}?a="):  # fmt: skip

@@ -21,10 +21,10 @@ from llmtrace.browser.join_beacon import with_beacon
 from llmtrace.core.random_ids import random_id
 from llmtrace.core.row import with_figures
 from llmtrace.core.span import Span
-from llmtrace.core.stages import STAGES, Reported, Timeline
+from llmtrace.core.stages import STAGES, EngineFigures, Reported, Timeline
 from llmtrace.engines.join import join as joined
 from llmtrace.engines.join import together
-from llmtrace.engines.spans import read_engine_span, read_plugin_span, read_stage_span
+from llmtrace.engines.spans import SLICES, read_engine_span, read_plugin_span
 from llmtrace.testing import make_row
 from llmtrace_collector.store import gather
 from tests.collector.store.sent import STORABLE_REQUESTS, delimited, drawn, fetch, join, send
@@ -346,9 +346,12 @@ def test_sglangs_stages_come_from_its_stage_spans(store, slices_first):
         send_slices(store, slices)
 
     records = [read_engine_span(own.attributes)] + [
-        read_stage_span(each.name, each.duration_ns, "sglang server", own.span_id)
+        EngineFigures(
+            **{SLICES[each.name]: Reported(each.duration_ns, "engine_span")},
+            engine=own.span_id, is_slice=True,
+        )
         for each in slices[:3]
-    ]
+    ]  # fmt: skip
     wanted = with_figures(one, together(records))
     assert wanted.timeline.queue is not None
     assert differences(store, [wanted]) == {}
