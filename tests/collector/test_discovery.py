@@ -16,6 +16,7 @@ from aiohttp import web
 from llmtrace.errors import ConfigError
 from llmtrace_collector.config.schema import as_yaml, load
 from llmtrace_collector.scrape import dns_srv
+from llmtrace_collector.scrape.access import Access
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
 from llmtrace_collector.scrape.dns_srv import SrvTargets
 from llmtrace_collector.scrape.fetch import FetchError, make_session
@@ -23,6 +24,8 @@ from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings
 from llmtrace_collector.scrape.targets import Target
 
 from .test_scrape import until
+
+SHOWN = Access(username="me", password_file=Path("password"))
 
 
 def pod(name: str, address: str | None, phase: str = "Running", **about: Any) -> dict[str, Any]:
@@ -100,7 +103,9 @@ def looks(api: Api, account: Path, steps: Any) -> None:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = runner.addresses[0][1]
-        source = KubernetesPods("app=vllm", 8000, api=f"http://127.0.0.1:{port}", account=account)
+        source = KubernetesPods(
+            "app=vllm", 8000, api=f"http://127.0.0.1:{port}", account=account, for_targets=SHOWN
+        )
         try:
             async with make_session() as session:
                 await steps(lambda: source.targets(session), source)
@@ -130,6 +135,7 @@ def test_pods_that_come_and_go(account: Path) -> None:
             "http://[fd00::3]:8000/metrics",
         ]
         assert first[0].labels == (("namespace", "llm"), ("pod", "a"))
+        assert {one.access for one in first} == {SHOWN}
         assert [one["labelSelector"] for one in api.asked] == ["app=vllm"] * 2
         api.pods = [
             pod("a", "10.0.0.1", deletionTimestamp="2026-11-22T10:00:00Z"),
@@ -274,10 +280,14 @@ def test_the_hosts_and_ports_of_a_service() -> None:
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
             Datagrams, local_addr=address
         )
-        source = SrvTargets("_metrics._tcp.engines.llm.svc", server=address)
+        source = SrvTargets(
+            "_metrics._tcp.engines.llm.svc", server=address, scheme="https", for_targets=SHOWN
+        )
         try:
             async with server, make_session() as session:
-                return [[one.instance for one in await source.targets(session)] for _ in range(3)]
+                found = [await source.targets(session) for _ in range(3)]
+                assert {(one.url[:8], one.access) for one in found[0]} == {("https://", SHOWN)}
+                return [[one.instance for one in each] for each in found]
         finally:
             transport.close()
 
@@ -319,6 +329,7 @@ def test_a_server_that_lists_targets_and_an_engine_with_a_password(tmp_path: Pat
     """The list is given to who shows the token, the page to who shows name and password."""
     (tmp_path / "token").write_text("a-token-of-many-letters")
     (tmp_path / "password").write_text("päss word\n")
+    (tmp_path / "engines").write_text("another-token-of-many")
     asked: list[tuple[str, str | None]] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -326,6 +337,8 @@ def test_a_server_that_lists_targets_and_an_engine_with_a_password(tmp_path: Pat
         port = request.url.port
         if request.path == "/sd":
             return web.json_response([{"targets": [f"127.0.0.1:{port}"]}])
+        if request.path == "/others":
+            return web.json_response([{"targets": [f"http://127.0.0.1:{port}/other"]}])
         return web.Response(text="# no engine\n")
 
     async def main() -> None:
@@ -337,20 +350,29 @@ def test_a_server_that_lists_targets_and_an_engine_with_a_password(tmp_path: Pat
         root = f"http://127.0.0.1:{runner.addresses[0][1]}"
         file = tmp_path / "c.yaml"
         file.write_text(
-            f"scrape:\n  http: [{{url: {root}/sd, token_file: token}}]\n"
+            f"scrape:\n  http: [{{url: {root}/sd, token_file: token}},\n"
+            f"    {{url: {root}/others, for_targets: {{token_file: engines}}}}]\n"
+            "  files: [{file: t.json, for_targets: {username: me, password_file: password}}]\n"
             f"  targets: [{{targets: ['{root}/page'], username: me, password_file: password}}]\n"
         )
+        (tmp_path / "t.json").write_text(f'[{{"targets": ["{root}/filed"]}}]')
         config = load(file, None, {})
+        (tmp_path / "again.yaml").write_text(as_yaml(config))
+        again = load(tmp_path / "again.yaml", None, {})
+        assert again.scrape.sources() == config.scrape.sources()
         assert "password_file: " + str(tmp_path / "password") in as_yaml(config)
         quick = ScrapeSettings(interval_s=0.2, timeout_s=0.2)
         async with Scraper(config.scrape.sources(), quick):
-            await until(lambda: len({path for path, _ in asked}) == 3, "all three")
+            await until(lambda: len({path for path, _ in asked}) == 6, "all six")
         await runner.cleanup()
 
     asyncio.run(main())
     basic = base64.b64encode("me:päss word".encode()).decode()
-    assert set(asked) == {("/sd", "Bearer a-token-of-many-letters"), ("/metrics", None),
-                          ("/page", f"Basic {basic}")}  # fmt: skip
+    assert set(asked) == {
+        ("/sd", "Bearer a-token-of-many-letters"), ("/metrics", None),
+        ("/others", None), ("/other", "Bearer another-token-of-many"),
+        ("/page", f"Basic {basic}"), ("/filed", f"Basic {basic}"),
+    }  # fmt: skip
 
 
 def test_the_settings(tmp_path: Path) -> None:
@@ -377,6 +399,10 @@ def test_the_settings(tmp_path: Path) -> None:
         ("kubernetes: [{port: 1}]", "selector"),
         ("kubernetes: [{selector: a, port: no}]", "port"),
         ("kubernetes: [{selector: a, port: 1, colour: b}]", "colour"),
+        ("kubernetes: [{selector: a, port: 1, for_targets: x}]", "for_targets: 'x' is not"),
+        ("dns: [{name: 'a:1', for_targets: {server_name: b}}]", "say `scheme: https`"),
+        ("dns: [{name: 'a:1', scheme: ftp}]", "scheme: 'ftp' is not one of http, https"),
+        ("files: [{path: a}]", "no such setting: path"),
     ):
         file.write_text(f"scrape: {{{text}}}")
         with pytest.raises(ConfigError, match=words):

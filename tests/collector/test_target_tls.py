@@ -31,7 +31,7 @@ def made(tmp_path_factory):
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     openssl(folder, "req", "-x509", *curve, "-subj", "/CN=authority", "-keyout", "ca.key",
             "-out", "ca.pem")  # fmt: skip
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:engines.test\n")
     for name in ("engine", "collector"):
         openssl(folder, "req", *curve, "-subj", f"/CN={name}", "-keyout", f"{name}.key",
                 "-out", f"{name}.csr")  # fmt: skip
@@ -40,7 +40,14 @@ def made(tmp_path_factory):
     return folder
 
 
-def read_once(made, tls):
+def listed(tls):
+    """Return what makes a source of one target on a port, with these files."""
+    return lambda port: StaticTargets(
+        (Target(f"https://127.0.0.1:{port}/metrics", access=Access(tls=tls)),)
+    )
+
+
+def read_once(made, source):
     """Read the page of an engine that wants a certificate; return the target's state."""
     there = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=made / "ca.pem")
     there.load_cert_chain(made / "engine.pem", made / "engine.key")
@@ -49,8 +56,7 @@ def read_once(made, tls):
     async def main():
         server = await asyncio.start_server(web.always(good()), "127.0.0.1", 0, ssl=there)
         port = server.sockets[0].getsockname()[1]
-        target = Target(f"https://127.0.0.1:{port}/metrics", access=Access(tls=tls))
-        async with server, Scraper([StaticTargets((target,))], QUICK) as scraper:
+        async with server, Scraper([source(port)], QUICK) as scraper:
             await until(lambda: any(s.up is not None for s in scraper.states()), "a reading")
             [state] = scraper.states()
         return state
@@ -62,7 +68,9 @@ def test_a_target_with_an_authority_and_a_certificate_of_its_own_is_read(made):
     """The engine's is signed by that authority, and so is the one that is shown to it."""
     state = read_once(
         made,
-        TlsFiles(ca=made / "ca.pem", cert=made / "collector.pem", key=made / "collector.key"),
+        listed(
+            TlsFiles(ca=made / "ca.pem", cert=made / "collector.pem", key=made / "collector.key")
+        ),
     )
 
     assert (state.up, dict(state.failures)) == (True, {})
@@ -71,7 +79,7 @@ def test_a_target_with_an_authority_and_a_certificate_of_its_own_is_read(made):
 @pytest.mark.parametrize("known", [False, True])
 def test_without_the_authority_or_the_certificate_it_is_not_read(made, known):
     """And the reason says that it is TLS, or that the engine broke off."""
-    state = read_once(made, TlsFiles(ca=made / "ca.pem") if known else None)
+    state = read_once(made, listed(TlsFiles(ca=made / "ca.pem") if known else None))
 
     assert state.up is False
     assert set(state.failures) <= ({"tls", "protocol", "connect"} if known else {"tls"})
@@ -91,9 +99,32 @@ def test_a_certificate_that_is_renewed_is_taken_and_one_that_is_gone_is_said(mad
     assert files.context() is not first
 
     ca.unlink()
-    state = read_once(made, files)
+    state = read_once(made, listed(files))
     assert dict(state.failures) == {"files": 1}
     assert "ca.pem" in state.problem
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_a_name_finds_is_read_with_the_files_for_it(made, tmp_path, named):
+    """The certificate must name the host that was looked up, or whom the settings say."""
+    files = {"ca_file": "ca.pem", "cert_file": "collector.pem", "key_file": "collector.key"}
+    given = ", ".join(f"{name}: {made / one}" for name, one in files.items())
+    more = ", server_name: engines.test" if named else ""
+
+    def source(port):
+        file = tmp_path / "collect.yaml"
+        entry = f"{{name: 'localhost:{port}', scheme: https, for_targets: {{{given}{more}}}}}"
+        file.write_text(f"data: {tmp_path}\nscrape: {{dns: [{entry}]}}\n")
+        config = load(file)
+        file.write_text(as_yaml(config))
+        [found] = load(file).scrape.sources()
+        assert found == config.scrape.dns[0]
+        return found
+
+    state = read_once(made, source)
+
+    assert state.up is named
+    assert dict(state.failures) == ({} if named else {"tls": 1})
 
 
 def settings(tmp_path, **files):

@@ -42,7 +42,14 @@ from llmtrace_collector.config.fields import (
     whole,
 )
 from llmtrace_collector.config.link_templates import LinkTemplate, link
-from llmtrace_collector.config.target_fields import discovery_server, dns_name, pods, target
+from llmtrace_collector.config.target_fields import (
+    discovery_server,
+    dns_name,
+    pods,
+    target,
+    target_list,
+    written,
+)
 from llmtrace_collector.receive.limits import SYNCS, ReceiveLimits, SpoolLimits, Sync
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
 from llmtrace_collector.scrape.dns_srv import SrvTargets
@@ -300,22 +307,32 @@ class Scrape:
         (),
         each(target),
         "addresses of metrics pages, or `{targets: [...], labels: {...}, token_file: ...}`, or "
-        "`username` and `password_file`, with `ca_file`, `cert_file` and `key_file` for their TLS",
+        "`username` and `password_file`, with `ca_file`, `cert_file` and `key_file` for their TLS "
+        "(`server_name`: whom the certificate must name)",
     )
-    files: tuple[Path, ...] = setting((), each(path), "lists of targets, as Prometheus's file_sd")
+    files: tuple[FileTargets, ...] = setting(
+        (),
+        each(target_list),
+        "lists of targets, as Prometheus's file_sd; or `{file: ..., for_targets: {...}}`",
+    )
     http: tuple[HttpTargets, ...] = setting(
         (),
         each(discovery_server),
-        "servers of such lists, as its http_sd; or `{url: ..., token_file: ...}`, as of a target",
+        "servers of such lists, as its http_sd; or `{url: ..., token_file: ...}`, as of a target, "
+        "with `for_targets: {token_file: ...}` for what they list",
     )
     dns: tuple[DnsTargets | SrvTargets, ...] = setting(
         (),
         each(dns_name),
         "`host:port` of headless Services: each address is a target; or a name of SRV records, as "
-        "`_metrics._tcp.engines.llm.svc.cluster.local`",
+        "`_metrics._tcp.engines.llm.svc.cluster.local`; or `{name: ..., scheme: https, "
+        "for_targets: {...}}`",
     )
     kubernetes: tuple[KubernetesPods, ...] = setting(
-        (), each(pods), "pods by label: `{selector: app=vllm, port: 8000, namespace: llm}`"
+        (),
+        each(pods),
+        "pods by label: `{selector: app=vllm, port: 8000, namespace: llm}`, with `scheme` and "
+        "`for_targets`",
     )
     interval: float = setting(15.0, span, "between two readings of one target")
     timeout: float = setting(10.0, span, "for one reading")
@@ -332,8 +349,7 @@ class Scrape:
         """Return what knows the targets."""
         listed = tuple(one for group in self.targets for one in group)
         static = (StaticTargets(listed),) if listed else ()
-        files = tuple(FileTargets(one) for one in self.files)
-        return (*static, *files, *self.http, *self.dns, *self.kubernetes)
+        return (*static, *self.files, *self.http, *self.dns, *self.kubernetes)
 
     def settings(self) -> ScrapeSettings:
         """Return the timing and the limits of a scrape."""
@@ -457,7 +473,7 @@ def check(config: Config) -> None:
     config.receive.limits()
     config.spool.limits()
     for one in config.scrape.files:
-        FileTargets(one).read()
+        one.read()
     taken: dict[tuple[str, int], str] = {}
     for name in ("web", "otlp_http", "otlp_grpc"):
         at: Address | None = getattr(listen, name)
@@ -536,16 +552,10 @@ def as_yaml(config: Config) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Address | LinkTemplate):
         return str(value)
-    if isinstance(value, Target):
-        plain = {"targets": [shown(value.url)], "labels": dict(value.labels)}
-        return plain | value.access.settings()
-    if isinstance(value, HttpTargets):
-        return {"url": shown(value.url)} | value.access.settings()
-    if isinstance(value, DnsTargets | SrvTargets):
-        return value.name.removeprefix("dns ")
-    if isinstance(value, KubernetesPods):
-        named = {one.name: getattr(value, one.name) for one in fields(value) if one.init}
-        return {name: str(one) if name == "account" else one for name, one in named.items() if one}
+    if isinstance(
+        value, Target | FileTargets | HttpTargets | DnsTargets | SrvTargets | KubernetesPods
+    ):
+        return written(value)
     if isinstance(value, Budgets):
         return {"budgets": [as_plain(one) for one in value]}
     if isinstance(value, StoreSettings):

@@ -1,26 +1,30 @@
-"""Read the settings that name targets: addresses, lists of them, DNS names and pods.
+"""Read and write the settings that name targets: addresses, lists of them, DNS names and pods.
 
-Each with the credentials for it, whose files must be there before anything listens.
+Each with the credentials for it, or for what it finds (`for_targets`), whose files must be there
+before anything listens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from llmtrace.errors import ConfigError
-from llmtrace_collector.config.fields import Where, file_there, path, text, token_file
-from llmtrace_collector.scrape.access import Access
+from llmtrace_collector.config.fields import Where, file_there, one_of, path, text, token_file
+from llmtrace_collector.scrape.access import NONE_NEEDED, Access
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods
 from llmtrace_collector.scrape.dns_srv import SrvTargets, is_srv
-from llmtrace_collector.scrape.fetch import checked
+from llmtrace_collector.scrape.fetch import checked, shown
 from llmtrace_collector.scrape.target_tls import TlsFiles
-from llmtrace_collector.scrape.targets import HttpTargets, Target, parse_groups
+from llmtrace_collector.scrape.targets import FileTargets, HttpTargets, Target, parse_groups
 
 _MAX_PORT: Final = 65_535
+_POD_TEXTS: Final = ("selector", "namespace", "path", "api")
 _CREDENTIALS: Final = ("token_file", "username", "password_file")
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
+_SERVER_NAME: Final = "server_name"
+_FOUND: Final = "for_targets"
+_SCHEME: Final = one_of("http", "https")
 
 
 def target(value: Any, where: Where) -> tuple[Target, ...]:
@@ -37,16 +41,23 @@ def discovery_server(value: Any, where: Where) -> HttpTargets:
     """Read a server that lists targets: its address, or `{url, token_file, ca_file, ...}`."""
     if not isinstance(value, Mapping):
         return HttpTargets(checked(text(value, where), where.text))
-    access = _access(value, where, {"url"})
+    access = _access(value, where, {"url", _FOUND})
     at = where.at(".url")
-    return HttpTargets(checked(text(value.get("url"), at), at.text), access)
+    url = checked(text(value.get("url"), at), at.text)
+    return HttpTargets(url, access, _for_targets(value, where))
+
+
+def target_list(value: Any, where: Where) -> FileTargets:
+    """Read a file that lists targets: its path, or `{file, for_targets}`."""
+    if not isinstance(value, Mapping):
+        return FileTargets(path(value, where))
+    _known(value, where, {"file", _FOUND})
+    return FileTargets(path(value.get("file"), where.at(".file")), _for_targets(value, where))
 
 
 def _access(value: Mapping[str, Any], where: Where, others: set[str]) -> Access:
     """Read the credentials for a server; beside them there may be other settings."""
-    known = {*others, *_CREDENTIALS, *_TLS_FILES}
-    if unknown := set(value) - known:
-        raise where.wrong(f"no such setting: {', '.join(map(str, sorted(unknown)))}")
+    _known(value, where, {*others, *_CREDENTIALS, *_TLS_FILES, _SERVER_NAME})
     given = {name: value[name] for name in _CREDENTIALS if value.get(name) is not None}
     if ("username" in given) != ("password_file" in given):
         raise where.wrong("username and password_file go together: give both, or neither")
@@ -61,31 +72,59 @@ def _access(value: Mapping[str, Any], where: Where, others: set[str]) -> Access:
     )
 
 
+def _for_targets(value: Mapping[str, Any], where: Where) -> Access:
+    """Read the credentials for what a source finds."""
+    at, given = where.at(f".{_FOUND}"), value.get(_FOUND)
+    if given is None:
+        return NONE_NEEDED
+    if not isinstance(given, Mapping):
+        raise at.wrong(f"{given!r} is not {{token_file: ..., ca_file: ...}}, as of a target")
+    return _access(given, at, set())
+
+
+def _spoken(value: Mapping[str, Any], where: Where) -> dict[str, Any]:
+    """Read how targets are read that are found by name or label: scheme and credentials."""
+    scheme = _SCHEME(value.get("scheme") or "http", where.at(".scheme"))
+    access = _for_targets(value, where)
+    if access.tls is not None and scheme != "https":
+        raise where.wrong(f"{_FOUND} has settings of TLS: say `scheme: https` beside it")
+    return {"scheme": scheme, _FOUND: access}
+
+
+def _known(value: Mapping[str, Any], where: Where, names: Collection[str]) -> None:
+    if unknown := set(value) - set(names):
+        raise where.wrong(f"no such setting: {', '.join(map(str, sorted(unknown)))}")
+
+
 def dns_name(value: Any, where: Where) -> DnsTargets | SrvTargets:
-    """Read `host:port`, whose addresses are targets, or a name of SRV records."""
+    """Read `host:port`, whose addresses are targets, or a name of SRV records.
+
+    Or `{name, scheme, for_targets}` with one of both.
+    """
+    spoken: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        _known(value, where, {"name", "scheme", _FOUND})
+        spoken = _spoken(value, where)
+        value, where = value.get("name"), where.at(".name")
     if is_srv(said := text(value, where)):
-        return SrvTargets(said)
+        return SrvTargets(said, **spoken)
     host, _, port = said.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) <= _MAX_PORT:
         raise where.wrong(f"{value!r} is not a name and a port such as engines.llm.svc:8000")
-    return DnsTargets(host, int(port))
+    return DnsTargets(host, int(port), **spoken)
 
 
 def pods(value: Any, where: Where) -> KubernetesPods:
-    """Read which pods are targets: `{selector, port, namespace, path, api, account}`."""
+    """Read which pods are targets: `{selector, port, namespace, path, api, account, ...}`."""
     if not isinstance(value, Mapping):
         raise where.wrong(f"{value!r} is not {{selector: app=vllm, port: 8000}}")
-    known = {one.name for one in fields(KubernetesPods) if one.init}
-    if unknown := set(value) - known:
-        raise where.wrong(f"no such setting: {', '.join(map(str, sorted(unknown)))}")
+    _known(value, where, {"port", "account", "scheme", _FOUND, *_POD_TEXTS})
     port = value.get("port")
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port <= _MAX_PORT:
         raise where.at(".port").wrong(f"{port!r} is not a port such as 8000")
     given: dict[str, Any] = {
-        name: text(value[name], where.at(f".{name}"))
-        for name in known - {"port", "account"}
-        if value.get(name)
+        name: text(value[name], where.at(f".{name}")) for name in _POD_TEXTS if value.get(name)
     }
     if "selector" not in given:
         raise where.wrong("selector is missing: the labels of the pods, such as app=vllm")
@@ -93,18 +132,41 @@ def pods(value: Any, where: Where) -> KubernetesPods:
         checked(given["api"], where.at(".api").text)
     if value.get("account") is not None:
         given["account"] = path(value["account"], where.at(".account"))
-    return KubernetesPods(port=port, **given)
+    return KubernetesPods(port=port, **given, **_spoken(value, where))
+
+
+def written(value: Any) -> Any:
+    """Return the setting that would be read as this target, or source of targets."""
+    if isinstance(value, Target):
+        plain = {"targets": [shown(value.url)], "labels": dict(value.labels)}
+        return plain | value.access.settings()
+    found = {_FOUND: value.for_targets.settings()} if value.for_targets != NONE_NEEDED else {}
+    if isinstance(value, HttpTargets):
+        return {"url": shown(value.url)} | value.access.settings() | found
+    if isinstance(value, FileTargets):
+        return {"file": str(value.path)} | found if found else str(value.path)
+    if value.scheme != "http":
+        found = {"scheme": value.scheme} | found
+    if isinstance(value, KubernetesPods):
+        named = {name: getattr(value, name) for name in _POD_TEXTS if getattr(value, name)}
+        return {**named, "port": value.port, "account": str(value.account), **found}
+    name = value.name.removeprefix("dns ")
+    return {"name": name} | found if found else name
 
 
 def _tls_files(value: Mapping[str, Any], where: Where) -> TlsFiles | None:
     """Read the files of a target's connections, and look whether they hold what they must."""
     given = {name: value[name] for name in _TLS_FILES if value.get(name) is not None}
-    if not given:
+    named = value.get(_SERVER_NAME)
+    if not given and named is None:
         return None
     if ("cert_file" in given) != ("key_file" in given):
         raise where.wrong("cert_file and key_file go together: give both, or neither")
     there = {name: file_there(one, where.at(f".{name}")) for name, one in given.items()}
-    files = TlsFiles(**{name.removesuffix("_file"): one for name, one in there.items()})
+    files = TlsFiles(
+        **{name.removesuffix("_file"): one for name, one in there.items()},
+        server_name="" if named is None else text(named, where.at(f".{_SERVER_NAME}")),
+    )
     try:
         files.context()
     except ConfigError as error:

@@ -9,6 +9,7 @@ import ssl
 from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.errors import ConfigError
@@ -65,9 +66,17 @@ class Access:
         except ConfigError as error:
             raise FetchError("files", f"{where}: {error}") from error
 
+    @property
+    def server_name(self) -> str | None:
+        """Whom the server's certificate must name; `None` = the host in its address."""
+        return (self.tls.server_name or None) if self.tls else None
+
     def settings(self) -> dict[str, str]:
         """Return what is set, by the names that settings have for it."""
         files = {"token_file": self.token_file, "password_file": self.password_file}
-        files |= self.tls.named() if self.tls else {}
         named = {"username": self.username} if self.username else {}
-        return named | {name: str(path) for name, path in files.items() if path}
+        named |= {name: str(path) for name, path in files.items() if path}
+        return named | (self.tls.settings() if self.tls else {})
+
+
+NONE_NEEDED: Final = Access()

@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ import aiohttp
 
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.errors import ConfigError
-from llmtrace_collector.scrape.access import Access
+from llmtrace_collector.scrape.access import NONE_NEEDED, Access
 from llmtrace_collector.scrape.fetch import FetchError, fetch, read_json
 from llmtrace_collector.scrape.target_tls import TlsFiles
 from llmtrace_collector.scrape.targets import Target
@@ -40,11 +40,15 @@ class DnsTargets:
 
     Attributes:
         host: the name; port and path are the same at each of its addresses.
+        scheme: of each page; a certificate must name the host, unless `for_targets` says whom.
+        for_targets: the credentials for each target.
     """
 
     host: str
     port: int
     path: str = "/metrics"
+    scheme: str = "http"
+    for_targets: Access = NONE_NEEDED
 
     @property
     def name(self) -> str:
@@ -63,8 +67,14 @@ class DnsTargets:
             found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise FetchError("connect", f"{self.name}: {error.strerror or error}") from error
-        addresses = sorted({str(one[4][0]) for one in found})
-        return [Target(_url(address, self.port, self.path)) for address in addresses]
+        access = self.for_targets
+        if self.scheme == "https" and access.server_name is None:
+            tls = replace(access.tls or TlsFiles(), server_name=self.host)
+            access = replace(access, tls=tls)
+        return [
+            Target(_url(self.scheme, address, self.port, self.path), access=access)
+            for address in sorted({str(one[4][0]) for one in found})
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,8 @@ class KubernetesPods:
         path: of the page.
         api: address of the API; "" = that of the cluster this runs in.
         account: the folder with `token`, `ca.crt` and `namespace`.
+        scheme: of each page, `http` or `https`.
+        for_targets: the credentials for each pod's page.
         seen: the version of the list that was read last, from which on changes are watched.
     """
 
@@ -87,6 +99,8 @@ class KubernetesPods:
     path: str = "/metrics"
     api: str = ""
     account: Path = ACCOUNT
+    scheme: str = "http"
+    for_targets: Access = NONE_NEEDED
     seen: list[str] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
@@ -194,13 +208,14 @@ class KubernetesPods:
             if status.get("phase") != "Running" or about.get("deletionTimestamp") or not address:
                 return None
             labels = (("namespace", str(about["namespace"])), ("pod", str(about["name"])))
-            return Target(_url(str(address), self.port, self.path), labels)
+            url = _url(self.scheme, str(address), self.port, self.path)
+            return Target(url, labels, self.for_targets)
         except (KeyError, TypeError, AttributeError):
             return None
 
 
-def _url(address: str, port: int, path: str) -> str:
-    return f"http://{_bracketed(address)}:{port}{path}"
+def _url(scheme: str, address: str, port: int, path: str) -> str:
+    return f"{scheme}://{_bracketed(address)}:{port}{path}"
 
 
 def _bracketed(host: str) -> str:

@@ -12,6 +12,7 @@ from dns import asyncresolver
 from dns.exception import DNSException
 from dns.resolver import NXDOMAIN, LifetimeTimeout, NoAnswer
 
+from llmtrace_collector.scrape.access import NONE_NEEDED, Access
 from llmtrace_collector.scrape.fetch import FetchError
 from llmtrace_collector.scrape.targets import Target
 
@@ -37,11 +38,15 @@ class SrvTargets:
         service: the name, whole: no search domains are tried.
         path: of the page.
         server: address and port of a DNS server; `None` = those of the system.
+        scheme: of each page, `http` or `https`.
+        for_targets: the credentials for each target.
     """
 
     service: str
     path: str = "/metrics"
     server: tuple[str, int] | None = None
+    scheme: str = "http"
+    for_targets: Access = NONE_NEEDED
 
     @property
     def name(self) -> str:
@@ -69,7 +74,7 @@ class SrvTargets:
         found = {(record.target.to_text(omit_final_dot=True), record.port) for record in answer}
         # "." = there is decidedly no such service
         return [
-            Target(f"http://{host}:{port}{self.path}")
+            Target(f"{self.scheme}://{host}:{port}{self.path}", access=self.for_targets)
             for host, port in sorted(found)
             if host not in {"", "."}
         ]

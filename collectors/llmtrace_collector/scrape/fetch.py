@@ -97,6 +97,7 @@ async def fetch(
     size: int,
     authorization: str | None = None,
     tls: ssl.SSLContext | None = None,
+    server_name: str | None = None,
     large: asyncio.Semaphore | None = None,
     first_line: bool = False,
 ) -> str:
@@ -109,6 +110,7 @@ async def fetch(
         size: bytes at most.
         authorization: the header of that name; `None` = none.
         tls: of `https://`; `None` = the system's authorities, and no certificate of ours.
+        server_name: whom the server's certificate must name; `None` = the host in the address.
         large: how many large bodies may be in memory at once. An ordinary page waits for no one.
         first_line: whether what follows the first line is left unread.
 
@@ -120,7 +122,11 @@ async def fetch(
         async with (
             asyncio.timeout(timeout_s),
             session.get(
-                url, headers=headers, allow_redirects=False, ssl=True if tls is None else tls
+                url,
+                headers=headers,
+                allow_redirects=False,
+                ssl=True if tls is None else tls,
+                server_hostname=server_name,
             ) as answer,
         ):
             if answer.status != 200:  # noqa: PLR2004

@@ -269,6 +269,7 @@ class Scraper:
                 size=self._settings.limits.size,
                 authorization=target.access.authorization(name),
                 tls=target.access.context(name),
+                server_name=target.access.server_name,
                 large=self._large,
             )
             if len(text) > _LONG_PAGE:

@@ -25,15 +25,19 @@ class TlsFiles:
         ca: authorities that sign the target's certificate, in place of the system's.
         cert: shown to the target (mTLS), with its `key`.
         key: of `cert`.
+        server_name: whom the target's certificate must name; "" = the host in its address.
     """
 
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    server_name: str = ""
 
-    def named(self) -> dict[str, Path | None]:
-        """Return the files by the names that settings have for them."""
-        return {"ca_file": self.ca, "cert_file": self.cert, "key_file": self.key}
+    def settings(self) -> dict[str, str]:
+        """Return what is set, by the names that settings have for it."""
+        files = {"ca_file": self.ca, "cert_file": self.cert, "key_file": self.key}
+        named = {"server_name": self.server_name} if self.server_name else {}
+        return {name: str(one) for name, one in files.items() if one} | named
 
     def context(self) -> ssl.SSLContext:
         """Return a context of the files as they are now.

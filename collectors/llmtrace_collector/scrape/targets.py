@@ -17,10 +17,9 @@ import aiohttp
 import yaml
 
 from llmtrace.errors import ConfigError, explain_error
-from llmtrace_collector.scrape.access import Access
+from llmtrace_collector.scrape.access import NONE_NEEDED, Access
 from llmtrace_collector.scrape.fetch import checked, fetch, read_json, shown
 
-NONE_NEEDED: Final = Access()
 _MAX_BYTES: Final = 8 << 20
 _MAX_TEXT: Final = 500
 _HOST_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):[0-9]{1,5}")
@@ -91,9 +90,15 @@ class StaticTargets:
 
 @dataclass(frozen=True, slots=True)
 class FileTargets:
-    """Targets in a JSON or YAML file, as Prometheus's `file_sd_configs` reads it."""
+    """Targets in a JSON or YAML file, as Prometheus's `file_sd_configs` reads it.
+
+    Attributes:
+        path: of the file.
+        for_targets: the credentials for each target in it.
+    """
 
     path: Path
+    for_targets: Access = NONE_NEEDED
 
     @property
     def name(self) -> str:
@@ -119,7 +124,7 @@ class FileTargets:
             content = json.loads(text) if self.path.suffix == ".json" else yaml.safe_load(text)
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise ConfigError(f"{where}: cannot read targets: {explain_error(error)}") from error
-        return parse_groups(content, where)
+        return parse_groups(content, where, self.for_targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +133,14 @@ class HttpTargets:
 
     Attributes:
         url: of the list.
-        access: the credentials for that server; its targets need none.
+        access: the credentials for that server.
+        for_targets: those for each target that it lists.
         timeout_s: for one look.
     """
 
     url: str
     access: Access = NONE_NEEDED
+    for_targets: Access = NONE_NEEDED
     timeout_s: float = 10.0
 
     @property
@@ -150,8 +157,9 @@ class HttpTargets:
             size=_MAX_BYTES,
             authorization=self.access.authorization(self.name),
             tls=self.access.context(self.name),
+            server_name=self.access.server_name,
         )
-        return parse_groups(read_json(text, self.url), self.name)
+        return parse_groups(read_json(text, self.url), self.name, self.for_targets)
 
 
 def parse_groups(content: Any, where: str, access: Access = NONE_NEEDED) -> tuple[Target, ...]:
