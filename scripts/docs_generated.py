@@ -30,6 +30,7 @@ from llmtrace_dashboards.rules.burn_rate import RuleSettings
 from llmtrace_dashboards.rules.recording_series import (
     ALLOWED,
     REMAINING,
+    SITE_LEVEL,
     bad_rate,
     bad_ratio,
     bad_total,
@@ -107,6 +108,7 @@ def recorded_series() -> str:
         )
     for window in settings.short_windows:
         words_of[valid_count(window)] = f"Requests that counted in {window}."
+    words_of[f"{SITE_LEVEL}:…"] = "The same for each `cluster` and `namespace`, but for 30 days."
     return "\n".join([*lines, *(f"| `{name}` | {words} |" for name, words in words_of.items())])
 
 

@@ -97,6 +97,6 @@ def test_reasons_are_said_once():
     lines = list(describe(empty, panel_counts(made), gaps.engines))
 
     assert lines[:2] == ["TGI at tgi-0:80", "vLLM at vllm-0:8000"]
-    assert "llmtrace / Engine budget: 0 of 9 panels have data" in lines
-    budget = lines[lines.index("llmtrace / Engine budget: 0 of 9 panels have data") + 1 :]
+    assert "llmtrace / Engine budget: 0 of 10 panels have data" in lines
+    budget = lines[lines.index("llmtrace / Engine budget: 0 of 10 panels have data") + 1 :]
     assert len(budget) == 3  # of rules, and of what neither of the two reports

@@ -120,6 +120,48 @@ def test_a_few_requests_still_call_by_the_longer_window(tmp_path):
     fires(tmp_path, slow(*phases, each_minute=10), DAY + 5 * HOUR + 30, burn("6h", "page"))
 
 
+def slow_at(each_minute: float, share: float, **site: str) -> list[dict[str, str]]:
+    """Return twelve hours of healthy traffic in one place, then forty minutes of slow."""
+    slow_ones, fine = each_minute * share, each_minute * (1 - share)
+    return requests(
+        {0.3: [(HALF, each_minute), (40, fine)], 3.0: [(HALF, 0.0), (40, slow_ones)]}, **site
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "places"),
+    [
+        pytest.param(
+            [*slow_at(200, 0.0, cluster="eu", namespace="shop"),
+             *slow_at(20, 0.45, cluster="us", namespace="shop")],
+            ['cluster="us", namespace="shop"'],
+            id="in one of two, which hardly shows in both together",
+        ),
+        pytest.param(
+            [one for n in range(5) for one in slow_at(10, 0.45, namespace=f"team-{n}")],
+            [""],
+            id="in all of them, each with too few requests to say so",
+        ),
+        pytest.param(
+            [*slow_at(20, 0.9, cluster="eu"), *slow_at(20, 0.9, cluster="us")],
+            ['cluster="eu"', 'cluster="us"'],
+            id="in both, and no third time for both together",
+        ),
+    ],
+)  # fmt: skip
+def test_a_budget_burns_where_prometheus_says_its_requests_are(tmp_path, inputs, places):
+    """By cluster and namespace; over all of them where none burns by itself."""
+    firing = (
+        'count by (window, cluster, namespace) (ALERTS{alertstate="firing", window="1h",'
+        ' alertname="LlmtraceLatencyBudgetBurn"})'
+    )
+    values = {f'{{{one}{", " * bool(one)}window="1h"}}': 1.0 for one in places}
+
+    outcome_of(
+        tmp_path, written(CHAT), inputs, f"{HALF + 40}m", every="5m", expected=[(firing, values)]
+    )
+
+
 def test_a_route_the_budget_is_not_for_does_not_burn_it(tmp_path):
     """Another budget's slow requests are none of this budget's."""
     others = requests({3.0: [(8 * HOUR, HEALTHY)]}, route="batch")

@@ -95,6 +95,16 @@ def test_a_turn_without_tools_lost_nothing_that_could_be_measured(sink, registry
     assert value(registry, "llmtrace_turn_tool_serial_loss_seconds_count") == 1
 
 
+def test_how_many_tool_calls_run_at_once(sink, registry):
+    """Their time added up, over that in which any ran: of the same turns, so that it is exact."""
+    sink.write(turn(tool_serial_s=3.0, tool_wall_s=1.0))
+    sink.write(turn(tool_serial_s=1.5, tool_wall_s=1.5))
+    sink.write(turn(tool_serial_s=7.0))  # when they ran is not known
+
+    assert value(registry, "llmtrace_turn_tool_seconds_total", agent="trip") == 4.5
+    assert value(registry, "llmtrace_turn_tool_wall_seconds_total", agent="trip") == 2.5
+
+
 def test_a_turns_first_content_has_the_budgets_bound(registry):
     """Those that know it are counted, by a bound at exactly what the budget allows."""
     made = PrometheusSink(registry=registry, thresholds_s={"turn_ttft": 0.8})

@@ -81,12 +81,16 @@ def test_names():
         "llmtrace_turn_duration_seconds",
         "llmtrace_turn_ttft_seconds",
         "llmtrace_turn_tool_serial_loss_seconds",
+        "llmtrace_turn_tool_seconds",
+        "llmtrace_turn_tool_wall_seconds",
         "llmtrace_tool_duration_seconds",
         "llmtrace_requests",
         "llmtrace_tokens",
         "llmtrace_stage_unknown",
         "llmtrace_stage_source",
         "llmtrace_anatomy_seconds",
+        "llmtrace_prompt_ttft_seconds",
+        "llmtrace_prompt_ttft_requests",
         "llmtrace_network_phase_seconds",
         "llmtrace_unattributed_client_seconds",
         "llmtrace_client_lag_seconds",
@@ -213,6 +217,23 @@ def test_the_anatomy_of_slow_requests(sink, registry):
     assert {(s.labels["over"], s.labels["le"]) for s in found} == {("1.92", "2.56")}
     assert {s.labels["stage"]: s.value for s in found}["prefill"] == 0.23
     assert sum(round(s.value * 1e9) for s in found) == 2_400 * MS
+
+
+def test_first_content_by_the_length_of_the_prompt(sink, registry):
+    """Of requests that know both; a bound belongs to the band below it, as in histograms."""
+    for tokens in (256, 257, 1200, 10**6, None):
+        sink.write(typical(prompt_tokens=tokens))
+    unary = Timeline(e2e=60 * MS, stream=False)
+    sink.write(typical(timeline=unary))
+    every = samples(registry, "llmtrace_prompt_ttft_requests_total")
+
+    found = {(s.labels["over"], s.labels["le"]): s.value for s in every}
+    assert found == {
+        ("0", "256"): 1, ("256", "1024"): 1, ("1024", "4096"): 1, ("4096", "16384"): 0,
+        ("16384", "65536"): 0, ("65536", "+Inf"): 1,
+    }  # fmt: skip
+    assert value(registry, "llmtrace_prompt_ttft_seconds_total", over="256") == 0.4
+    assert value(registry, "llmtrace_prompt_ttft_seconds_total", over="4096") == 0
 
 
 def test_network_phases_and_retries(sink, registry):

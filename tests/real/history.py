@@ -326,7 +326,7 @@ def _turn(draws: random.Random, second: int) -> Row:
     agent = draws.choice(("planner", "planner", "researcher"))
     rounds = draws.choice((1, 2, 2, 3)) + (agent == "researcher")
     e2e = int(sum(_spread(draws, 2300, 0.35) for _ in range(rounds)) * MS)
-    luck = draws.random()
+    luck, busy_s = draws.random(), e2e / 1e9 * 0.4
     return Row(
         request_id=f"lt-{draws.getrandbits(64):016x}",
         trace_id=f"{draws.getrandbits(128):032x}",
@@ -338,6 +338,8 @@ def _turn(draws: random.Random, second: int) -> Row:
         region="eu-west",
         outcome="success" if luck < 0.95 else "cancelled" if luck < 0.98 else "error",
         tool_calls=3,
+        tool_wall_s=busy_s,
+        tool_serial_s=busy_s * (1.2 if agent == "researcher" else 1.9),
         tool_serial_loss_s=_spread(draws, 0.9 if agent == "researcher" else 0.2, 0.6),
         timeline=Timeline(e2e=e2e, stream=False),
     )

@@ -156,16 +156,19 @@ _TOOLS_ROW: Final = Row(
         ),
         Panel(
             kind="timeseries",
-            title="Tool calls at work for each turn in progress",
-            description="Time in tool calls over time in turns. 1 is a turn that spends all of "
-            "its time in one tool after the other; above it tools run in parallel. A fall while "
-            "turns get longer: calls that could run together take turns.",
+            title="Tool calls at once, while any runs",
+            description="Time of all tool calls over the time of their turns in which any of them "
+            "ran: 1 is one after the other, 3 is three at once. A fall while turns get longer: "
+            "calls that could run together take turns.",
             queries=(
                 Query(
                     expr=promql.share(
-                        total(f"{_TOOL}_sum{{{TOOLS}}}"), total(f"{_TURN}_sum{{{TURNS}}}")
+                        *(
+                            total(f"llmtrace_turn_{time}_seconds_total{{{TURNS}}}", "agent")
+                            for time in ("tool", "tool_wall")
+                        )
                     ),
-                    legend="calls at once",
+                    legend="{{agent}}",
                 ),
             ),
             unit="short",

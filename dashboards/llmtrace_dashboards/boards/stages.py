@@ -29,9 +29,11 @@ _FRACTION: Final = "percentunit"
 # Of requests for which a stage is known.
 _KNOWN_STEPS: Final[tuple[Step, ...]] = ((None, NEUTRAL), (0.5, NEAR), (0.95, WITHIN))
 
-_PER_PROMPT: Final = promql.share(
-    f"1000 * {total(f'llmtrace_ttft_seconds_sum{{{SUCCEEDED}}}')}",
-    total(f'llmtrace_tokens_total{{{SUCCEEDED}, type="input"}}'),
+_BY_PROMPT: Final = promql.share(
+    *(
+        total(f"llmtrace_prompt_ttft_{what}_total{{{SUCCEEDED}}}", "over", "le")
+        for what in ("seconds", "requests")
+    )
 )
 
 _TIME: Final = Row(
@@ -104,11 +106,11 @@ _TIME: Final = Row(
         ),
         Panel(
             kind="timeseries",
-            title="Time to first token, for each 1,000 prompt tokens",
-            description="Mean time to the first token over the mean prompt length. Flat while "
+            title="Time to first token, by prompt length",
+            description="Mean time to the first token of the prompts of each length. Flat while "
             "TTFT rises: prompts are longer, and take what their length takes. Rising: the same "
             "prompt takes longer, in a queue, without its cached prefix, or on a slower engine.",
-            queries=(Query(expr=_PER_PROMPT, legend="TTFT per 1,000 tokens"),),
+            queries=(Query(expr=_BY_PROMPT, legend="over {{over}} tokens"),),
             unit="s",
             empty="No TTFT, or no prompt tokens: clients must ask for usage",
             least=0,

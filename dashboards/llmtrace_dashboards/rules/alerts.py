@@ -16,7 +16,13 @@ from urllib.parse import quote
 
 from llmtrace.exporters.prometheus.buckets import LATENCY_S
 from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity, Window, seconds
-from llmtrace_dashboards.rules.recording_series import bad_ratio, valid_count
+from llmtrace_dashboards.rules.recording_series import (
+    SITE_LEVEL,
+    SITES,
+    SLO_LEVEL,
+    bad_ratio,
+    valid_count,
+)
 from llmtrace_dashboards.rules.slo import Slo, bound, plain, quoted
 
 BUDGET_DASHBOARD: Final = "llmtrace-budget"
@@ -25,6 +31,14 @@ TRIAGE_DASHBOARD: Final = "llmtrace-triage"
 _BEFORE: Final = 4  # a window is shown and compared with so many times as much before it
 _USUAL_S: Final = 21_600  # what `llmtrace triage` looks back by itself
 _BY: Final = ("model", "route", "service")
+_AND_SITES: Final = ", ".join((*_BY, *SITES))
+# Named in a text, and chosen on a dashboard, where Prometheus labels its series with them.
+_AT: Final = "".join(
+    f"{{{{ with $labels.{one} }}}}, {one} {{{{ . }}}}{{{{ end }}}}" for one in SITES
+)
+_CHOSEN: Final = "".join(
+    f"{{{{ with $labels.{one} }}}}&var-{one}={{{{ . | urlquery }}}}{{{{ end }}}}" for one in SITES
+)
 # Thresholds of what no budget covers: shares of the requests, and how many it takes at least.
 IN_STREAM_SHARE: Final = 0.01
 TRUNCATED_SHARE: Final = 0.01
@@ -80,7 +94,6 @@ def burning(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
 
 
 def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
-    where = f"{{budget={quoted(slo.budget)}, slo={quoted(slo.name)}}}"
     most = f"{window.threshold(slo.allowed):g}"
     latency = slo.threshold_s is not None
     name = "LlmtraceLatencyBudgetBurn" if latency else "LlmtraceAvailabilityBudgetBurn"
@@ -90,10 +103,10 @@ def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
     return Alert(
         name=name,
         severity=window.severity,
+        # Where it burns; and over all places, where it burns in none by itself.
         expression=(
-            f"{bad_ratio(window.long)}{where} > {most}\n"
-            f"and {bad_ratio(window.short)}{where} > {most}\n"
-            f"and {valid_count(window.short)}{where} >= {settings.least_requests}"
+            f"{_burns(slo, window, settings, SITE_LEVEL)}\n"
+            f"or on (budget, slo)\n{_burns(slo, window, settings, SLO_LEVEL)}"
         ),
         lasting=None,
         labels={
@@ -105,8 +118,8 @@ def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
         annotations=_annotations(
             name, BUDGET_DASHBOARD, window.long, settings, filters,
             summary=(
-                f"{slo.budget}: {{{{ $value | humanizePercentage }}}} of the requests of the last "
-                f"{window.long} are {bad} ({slo.name})"
+                f"{slo.budget}{_AT}: {{{{ $value | humanizePercentage }}}} of the requests of the "
+                f"last {window.long} are {bad} ({slo.name})"
             ),
             description=(
                 f"Promised: {slo.promise}. Above {100 * float(most):g} % over {window.long} and "
@@ -117,6 +130,16 @@ def _burn(slo: Slo, window: Window, settings: RuleSettings) -> Alert:
             metric=slo.name if latency else None,
         ),
     )  # fmt: skip
+
+
+def _burns(slo: Slo, window: Window, settings: RuleSettings, level: str) -> str:
+    where = f"{{budget={quoted(slo.budget)}, slo={quoted(slo.name)}}}"
+    most = f"{window.threshold(slo.allowed):g}"
+    return (
+        f"({bad_ratio(window.long, level)}{where} > {most}\n"
+        f"and {bad_ratio(window.short, level)}{where} > {most}\n"
+        f"and {valid_count(window.short, level)}{where} >= {settings.least_requests})"
+    )
 
 
 def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
@@ -137,7 +160,7 @@ def unmeasured(slos: Iterable[Slo], settings: RuleSettings) -> Iterator[Alert]:
             name=name,
             severity="ticket",
             expression=(
-                f"count by (service, instance) (\n"
+                f"count by (service, instance, {', '.join(SITES)}) (\n"
                 f"(rate({metric}_count{{{where}}}[10m]) > 0 and {metric}_count{{{where}}})\n"
                 f"unless ignoring (le) {metric}_bucket{{{edge}}}\n)"
             ),
@@ -195,6 +218,7 @@ def lost(settings: RuleSettings) -> Iterator[Alert]:
 def _stalled(settings: RuleSettings) -> Alert:
     name = "LlmtraceCollectorStalled"
     collector = f"{{job={quoted(settings.collector_job)}}}"
+    job = f"(job, {', '.join(SITES)})"
     return Alert(
         name=name,
         severity="page",
@@ -202,8 +226,8 @@ def _stalled(settings: RuleSettings) -> Alert:
             f"up{collector} == 0\n"
             f"or (absent(up{collector}) and on () "
             f"count(present_over_time(llmtrace_ingest_lag_seconds[{_SEEN}])))\n"
-            f"or max by (job) (llmtrace_ingest_lag_seconds{collector}) > {MAX_LAG_S}\n"
-            f"or min by (job) (increase(llmtrace_target_late_total{collector}[5m])) > 0"
+            f"or max by {job} (llmtrace_ingest_lag_seconds{collector}) > {MAX_LAG_S}\n"
+            f"or min by {job} (increase(llmtrace_target_late_total{collector}[5m])) > 0"
         ),
         lasting="2m",
         labels={},
@@ -255,7 +279,7 @@ def broken(settings: RuleSettings, base: str = "10m") -> Iterator[Alert]:
 
 
 def _increase(metric: str, base: str, where: str = "") -> str:
-    return f"sum by ({', '.join(_BY)}) (increase(llmtrace_{metric}{where}[{base}]))"
+    return f"sum by ({_AND_SITES}) (increase(llmtrace_{metric}{where}[{base}]))"
 
 
 def _in_stream(settings: RuleSettings, base: str) -> Alert:
@@ -281,9 +305,7 @@ def _truncated(settings: RuleSettings, base: str) -> Alert:
     requests = _increase("requests_total", base)
     truncated = _increase("requests_total", base, where)
     age, aged = (_increase(f"e2e_seconds_{of}", base, where) for of in ("sum", "count"))
-    buckets = (
-        f"sum by ({', '.join(_BY)}, le) (increase(llmtrace_e2e_seconds_bucket{where}[{base}]))"
-    )
+    buckets = f"sum by ({_AND_SITES}, le) (increase(llmtrace_e2e_seconds_bucket{where}[{base}]))"
     low, high = (f"histogram_quantile({q}, {buckets})" for q in (0.1, 0.9))
     return _breaking(
         "LlmtraceTruncationPileUp",
@@ -338,7 +360,7 @@ def _breaking(
 ) -> Alert:
     about = (
         "{{ $labels.service }}{{ with $labels.model }}, {{ . }}{{ end }}"
-        "{{ with $labels.route }}, route {{ . }}{{ end }}"
+        "{{ with $labels.route }}, route {{ . }}{{ end }}" + _AT
     )
     return Alert(
         name=name,
@@ -380,7 +402,7 @@ def _annotations(
     return {
         "summary": summary,
         "description": description,
-        "dashboard_url": f"{base}/d/{dashboard}?from={start}&to={end}{chosen}{more}",
+        "dashboard_url": f"{base}/d/{dashboard}?from={start}&to={end}{chosen}{_CHOSEN}{more}",
         "runbook_url": f"{settings.runbooks}#{name.lower()}",
         "triage": _triage(window, settings, filters, metric),
     }

@@ -21,6 +21,9 @@ from llmtrace_dashboards.rules.recording_series import (
     DIMENSIONS,
     PLACES,
     REMAINING,
+    SITE_LEVEL,
+    SITES,
+    SLO_LEVEL,
     Recorded,
     bad_rate,
     bad_ratio,
@@ -33,7 +36,8 @@ from llmtrace_dashboards.rules.slo import Slo, counted, promised, quoted, slos
 from llmtrace_dashboards.rules.totals import totals, totals_by
 
 _KEPT: Final = (*DIMENSIONS, *PLACES)
-_SUM: Final = "sum by (budget, slo)"
+# What is recorded of SLOs, and by which labels.
+_LEVELS: Final = {SLO_LEVEL: ("budget", "slo"), SITE_LEVEL: ("budget", "slo", *SITES)}
 
 
 def rule_files(
@@ -84,7 +88,8 @@ def _limits(budgets: Iterable[Budget], settings: RuleSettings) -> dict[str, Any]
 
 def _recording(of: Sequence[Slo], settings: RuleSettings) -> Iterator[dict[str, Any]]:
     # The long windows are sums over what was recorded before them.
-    yield _group("llmtrace-slo", settings.interval, (*_of_each(of, settings), *_of_all(settings)))
+    levels = (rule for level in _LEVELS for rule in _of_all(settings, level))
+    yield _group("llmtrace-slo", settings.interval, (*_of_each(of, settings), *levels))
     yield _group("llmtrace-slo-period", settings.period_interval, _over_the_period(settings))
     sums = totals(settings.base, seconds(settings.totals_interval))
     yield _group("llmtrace-totals", settings.totals_interval, sums)
@@ -125,16 +130,17 @@ def _of_each(of: Sequence[Slo], settings: RuleSettings) -> Iterator[Recorded]:
             yield Recorded(ALLOWED, f"vector({slo.allowed:g})", help_, labels)
 
 
-def _of_all(settings: RuleSettings) -> Iterator[Recorded]:
+def _of_all(settings: RuleSettings, level: str) -> Iterator[Recorded]:
     base = settings.base
     # Summed once: every longer window is over these two series of each SLO, however many label
     # sets there are.
     for total, each in ((bad_total, bad_rate), (valid_total, valid_rate)):
-        yield Recorded(total(base), f"{_SUM} ({each(base)})", "Of all label sets.")
-    bad, valid = bad_total(base), valid_total(base)
+        summed = f"sum by ({', '.join(_LEVELS[level])}) ({each(base)})"
+        yield Recorded(total(base, level), summed, "Of all label sets.")
+    bad, valid = bad_total(base, level), valid_total(base, level)
     for window in settings.windows:
         share = f"{bad} / ({valid} > 0)" if window == base else _share(bad, valid, window)
-        yield Recorded(bad_ratio(window), share, f"Share of bad requests over {window}.")
+        yield Recorded(bad_ratio(window, level), share, f"Share of bad requests over {window}.")
     # A rate is recorded every so often: its sum, times that, is how many requests there were.
     every = f"{seconds(settings.interval):g}"
     for window in settings.short_windows:
@@ -142,7 +148,7 @@ def _of_all(settings: RuleSettings) -> Iterator[Recorded]:
             count = f"{valid} * {seconds(base):g}"
         else:
             count = f"sum_over_time({valid}[{window}]) * {every}"
-        yield Recorded(valid_count(window), count, f"Requests that count in {window}.")
+        yield Recorded(valid_count(window, level), count, f"Requests that count in {window}.")
 
 
 def _over_the_period(settings: RuleSettings) -> Iterator[Recorded]:

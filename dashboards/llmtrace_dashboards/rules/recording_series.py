@@ -37,6 +37,9 @@ class Recorded:
 # --- what is recorded of each budget: labelled `budget` and `slo` (e2e, ttft, tpot, availability)
 
 SLO_LEVEL: Final = "budget_slo"
+# Where something is wrong for all that runs there: without these labels, the same as everything.
+SITES: Final = ("cluster", "namespace")
+SITE_LEVEL: Final = "_".join((SLO_LEVEL, *SITES))
 # Share of the valid requests that may be bad: 1 - objective.
 ALLOWED: Final = f"{SLO_LEVEL}:llmtrace_slo_allowed:ratio"
 # What is left of thirty days' error budget: 1 = all of it, 0 = none, below 0 = overspent.
@@ -53,24 +56,25 @@ def valid_rate(base: str = BASE) -> str:
     return f"{SLO_LEVEL}_{_LEVEL}:llmtrace_slo_valid:rate{base}"
 
 
-def bad_total(base: str = BASE) -> str:
-    """Name the bad requests a second, by budget and SLO alone."""
-    return f"{SLO_LEVEL}:llmtrace_slo_bad:rate{base}"
+def bad_total(base: str = BASE, level: str = SLO_LEVEL) -> str:
+    """Name the bad requests a second, by budget and SLO alone, or by place as well."""
+    return f"{level}:llmtrace_slo_bad:rate{base}"
 
 
-def valid_total(base: str = BASE) -> str:
+def valid_total(base: str = BASE, level: str = SLO_LEVEL) -> str:
     """Name the requests a second that count at all, by the same."""
-    return f"{SLO_LEVEL}:llmtrace_slo_valid:rate{base}"
+    return f"{level}:llmtrace_slo_valid:rate{base}"
 
 
-def bad_ratio(window: str) -> str:
-    """Name the share of the valid requests that were bad over a window, by budget and SLO.
+def bad_ratio(window: str, level: str = SLO_LEVEL) -> str:
+    """Name the share of the valid requests that were bad over a window, by the same.
 
-    Recorded for 5m, 30m, 1h, 2h, 6h, 1d, 3d and 30d. Divided by `ALLOWED` it is the burn rate.
+    Recorded for 5m, 30m, 1h, 2h, 6h, 1d and 3d, and for 30d by budget and SLO alone. Divided by
+    `ALLOWED` it is the burn rate.
     """
-    return f"{SLO_LEVEL}:llmtrace_slo_bad:ratio_rate{window}"
+    return f"{level}:llmtrace_slo_bad:ratio_rate{window}"
 
 
-def valid_count(window: str) -> str:
-    """Name how many valid requests there were in a (short) window, by budget and SLO."""
-    return f"{SLO_LEVEL}:llmtrace_slo_valid:increase{window}"
+def valid_count(window: str, level: str = SLO_LEVEL) -> str:
+    """Name how many valid requests there were in a (short) window, by the same."""
+    return f"{level}:llmtrace_slo_valid:increase{window}"

@@ -104,7 +104,18 @@ _ALL: Final = (
     *_counters(("stage", "source"), "llmtrace_stage_source_total", only=_SUCCEEDED),
     *_counters(("stage", "le"), "llmtrace_stage_duration_seconds_bucket", only=_SUCCEEDED),
     *_counters(("stage", "over", "le"), "llmtrace_anatomy_seconds_total", only=_SUCCEEDED),
-    *_counters(("agent",), "llmtrace_turn_duration_seconds_count"),
+    *_counters(
+        ("over", "le"),
+        "llmtrace_prompt_ttft_seconds_total",
+        "llmtrace_prompt_ttft_requests_total",
+        only=_SUCCEEDED,
+    ),
+    *_counters(
+        ("agent",),
+        "llmtrace_turn_duration_seconds_count",
+        "llmtrace_turn_tool_seconds_total",
+        "llmtrace_turn_tool_wall_seconds_total",
+    ),
     *_counters(("agent", "le"), "llmtrace_turn_duration_seconds_bucket", only=_SUCCEEDED),
     *_counters(
         ("agent",),

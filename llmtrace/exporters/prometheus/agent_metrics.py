@@ -23,6 +23,7 @@ _NS: Final = 1_000_000_000
 # Turns may take minutes.
 _EDGES: Final = tuple(round(bound * _NS) for bound in LATENCY_S)
 _COUNTS: Final = ("inference_calls", "tool_calls")
+_TOOL_TIMES: Final = ("tool_serial", "tool_wall")  # of which only the sums are wanted
 _MAX_LABEL_SETS: Final = 200
 
 
@@ -107,7 +108,8 @@ class Agents:
 
     Attributes:
         turns: their `duration`, their first content, `ttft`, their `inference_calls` and
-            `tool_calls` and, of those with tools, what these lost by taking turns, `loss`.
+            `tool_calls` and, of those with tools, what these lost by taking turns, `loss`, their
+            time added up, `tool_serial`, and that in which any of them ran, `tool_wall`.
         tools: their `duration`.
     """
 
@@ -117,6 +119,7 @@ class Agents:
             duration=_EDGES,
             ttft=edges(thresholds_s or {})["turn_ttft"],
             loss=_EDGES,
+            **dict.fromkeys(_TOOL_TIMES, ()),
             **dict.fromkeys(_COUNTS, CALL_BOUNDS),
         )
         self.tools: _Cells[ToolLabels] = _Cells(duration=_EDGES)
@@ -138,6 +141,9 @@ class Agents:
         values |= {name: n for name in _COUNTS if (n := getattr(row, name)) is not None}
         if row.tool_calls and row.tool_serial_loss_s is not None:
             values["loss"] = round(row.tool_serial_loss_s * _NS)
+        if row.tool_serial_s is not None and row.tool_wall_s is not None:
+            values["tool_serial"] = round(row.tool_serial_s * _NS)
+            values["tool_wall"] = round(row.tool_wall_s * _NS)
         self.turns.observe(labels, values, mark_of(row))
 
     def span(self, span: Span) -> None:

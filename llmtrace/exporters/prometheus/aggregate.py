@@ -17,7 +17,7 @@ from llmtrace.core.failopen import internal_error
 from llmtrace.core.stages import PARTITION, STAGES, Network
 from llmtrace.core.stream_clock import GAP_BOUNDS_NS
 from llmtrace.exporters.after_fork import restart_after_fork
-from llmtrace.exporters.prometheus.buckets import BANDS_NS, Thresholds, edges
+from llmtrace.exporters.prometheus.buckets import BANDS_NS, PROMPT_BANDS, Thresholds, edges
 from llmtrace.semconv.attributes import TOKEN_BOUNDS
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class Cell:
         bands: nanoseconds spent in each stage, by how long the request took in all: for each of
             `BANDS_NS` and one for what is longer, a sum for each stage.
         stage_sources: requests by the source of each of `STAGES`; `None` = it is not known.
+        by_prompt: of requests that know both, nanoseconds to the first content and how many they
+            are, by the length of the prompt: for each of `PROMPT_BANDS` and one for longer ones.
         phases: nanoseconds in each sub-phase of `network`, where an HTTP hook reported it.
         client: nanoseconds of the application's own before its requests were handed over.
         lag: nanoseconds for which data had been here before the client read it, at least.
@@ -124,8 +126,8 @@ class Cell:
     """
 
     __slots__ = (
-        "bands", "cache_hits", "cache_write_tokens", "cached_tokens", "client", "e2e", "gaps",
-        "input_tokens", "lag", "output_tokens", "phases", "reasoning_tokens", "requests",
+        "bands", "by_prompt", "cache_hits", "cache_write_tokens", "cached_tokens", "client", "e2e",
+        "gaps", "input_tokens", "lag", "output_tokens", "phases", "reasoning_tokens", "requests",
         "retries", "stage_sources", "stages", "streamed", "tpot", "ttft",
     )  # fmt: skip
 
@@ -141,6 +143,7 @@ class Cell:
         stages = PARTITION if ours else ()
         self.stages = {stage: Histogram(bounds[stage]) for stage in stages}
         self.bands = [[0] * len(PARTITION) for _ in range(len(BANDS_NS) + 1)]
+        self.by_prompt = [[0, 0] for _ in range(len(PROMPT_BANDS) + 1)]
         self.stage_sources: dict[tuple[str | None, ...], int] = {}
         self.phases: dict[str, int] = {}
 
@@ -168,6 +171,10 @@ class Cell:
         """Count what OpenTelemetry's metrics do not have."""
         if (tpot := row.tpot_s) is not None:
             self.tpot.observe(round(tpot * _NS), mark)
+        if row.prompt_tokens is not None and row.timeline.ttft is not None:
+            shown = self.by_prompt[bisect_left(PROMPT_BANDS, row.prompt_tokens)]
+            shown[0] += row.timeline.ttft
+            shown[1] += 1
         stages = row.stages
         band = self.bands[bisect_left(BANDS_NS, row.timeline.e2e)]
         for place, (name, histogram) in enumerate(self.stages.items()):
@@ -225,9 +232,9 @@ class Cell:
         self.lag += other.lag
         self.cache_hits += other.cache_hits
         self.streamed += other.streamed
-        for mine, theirs in zip(self.bands, other.bands, strict=True):
-            for place, ns in enumerate(theirs):
-                mine[place] += ns
+        for name in ("bands", "by_prompt"):
+            for mine, theirs in zip(getattr(self, name), getattr(other, name), strict=True):
+                mine[:] = map(add, mine, theirs)
         for by_stage, count in other.stage_sources.items():
             self.stage_sources[by_stage] = self.stage_sources.get(by_stage, 0) + count
         for phase, ns in other.phases.items():

@@ -34,6 +34,8 @@ TPOT_S: Final = (
 BANDS_S: Final = (
     0.32, 0.64, 0.96, 1.28, 1.92, 2.56, 3.84, 5.12, 7.68, 10.24, 20.48,
 )  # fmt: skip
+# TTFT is added up by the length of its prompt, in tokens.
+PROMPT_BANDS: Final = (256, 1024, 4096, 16384, 65536)
 BANDS_NS: Final = tuple(round(bound * _NS) for bound in BANDS_S)
 
 _DEFAULT_S: Final[Mapping[str, tuple[float, ...]]] = {

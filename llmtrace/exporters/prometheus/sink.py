@@ -17,7 +17,13 @@ from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.exporters.prometheus.agent_metrics import Agents
 from llmtrace.exporters.prometheus.aggregate import Aggregate, Cell, Histogram
-from llmtrace.exporters.prometheus.buckets import BANDS_NS, Thresholds, edges, limits
+from llmtrace.exporters.prometheus.buckets import (
+    BANDS_NS,
+    PROMPT_BANDS,
+    Thresholds,
+    edges,
+    limits,
+)
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -251,6 +257,16 @@ class _Families:
             "Time in each stage, by how long its request took in all: above `over`, up to `le`.",
             labels=(*labels, "stage", "over", "le"),
         )
+        self.prompt_ttft = CounterMetricFamily(
+            "llmtrace_prompt_ttft_seconds",
+            "Time to first content, by tokens of the prompt: above `over`, up to `le`.",
+            labels=(*labels, "over", "le"),
+        )
+        self.prompt_requests = CounterMetricFamily(
+            "llmtrace_prompt_ttft_requests",
+            "Requests whose time to first content and prompt tokens are known, by the latter.",
+            labels=(*labels, "over", "le"),
+        )
         self.phase = CounterMetricFamily(
             "llmtrace_network_phase_seconds",
             "Time in each sub-phase of the network stage, where observed.",
@@ -294,6 +310,16 @@ class _Families:
         self.loss = HistogramMetricFamily(
             "llmtrace_turn_tool_serial_loss_seconds",
             "What independent tool calls of a turn lost by taking turns.",
+            labels=turn_labels,
+        )
+        self.tool_serial = CounterMetricFamily(
+            "llmtrace_turn_tool_seconds",
+            "Time of all tool calls of turns, added up.",
+            labels=turn_labels,
+        )
+        self.tool_wall = CounterMetricFamily(
+            "llmtrace_turn_tool_wall_seconds",
+            "Time of turns while any of their tool calls ran.",
             labels=turn_labels,
         )
         self.tool = HistogramMetricFamily(
@@ -340,6 +366,9 @@ class _Families:
             for stage, ns in zip(cell.stages, band, strict=True):
                 if stage in known:
                     self.anatomy.add_metric((*labels, stage, over, le), ns / _NS)
+        for (over, le), (ns, count) in zip(_PROMPT_BANDS, cell.by_prompt, strict=True):
+            self.prompt_ttft.add_metric((*labels, over, le), ns / _NS)
+            self.prompt_requests.add_metric((*labels, over, le), count)
         for phase, ns in cell.phases.items():
             self.phase.add_metric((*labels, phase), ns / _NS)
         self.client.add_metric(labels, cell.client / _NS)
@@ -359,6 +388,8 @@ class _Families:
         _add(self.turn, labels, turns["duration"])
         _add(self.turn_ttft, labels, turns["ttft"])
         _add(self.loss, labels, turns["loss"])
+        self.tool_serial.add_metric(labels, turns["tool_serial"].total / _NS)
+        self.tool_wall.add_metric(labels, turns["tool_wall"].total / _NS)
 
 
 def _without_requests(known: Collection[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -395,3 +426,4 @@ def _bound(edge_ns: int) -> str:
 
 _EDGES: Final = ("0.0", *map(_bound, BANDS_NS), "+Inf")
 _BANDS: Final = tuple(pairwise(_EDGES))
+_PROMPT_BANDS: Final = tuple(pairwise(("0", *map(str, PROMPT_BANDS), "+Inf")))
