@@ -152,8 +152,7 @@ class Api:
         when = query_params.between(given, self._wall())
         limit = query_params.number(given, "limit", _MAX_LISTED, _MAX_LISTED)
         found = await self.access.ask(
-            lambda: [*islice(read.events(self._store, when.start_ns, when.end_ns), limit)],
-            request,
+            lambda: [*islice(read.events(self._store, when.start_ns, when.end_ns), limit)], request
         )
         return JSONResponse({"events": found})
 

@@ -21,15 +21,7 @@ from llmtrace.semconv.attributes import ORDER
 from llmtrace_collector.config.link_templates import LinkTemplate
 from llmtrace_collector.serve.gap_chart import gap_chart
 from llmtrace_collector.serve.links_out import links_for
-from llmtrace_collector.serve.page_frame import (
-    UNKNOWN,
-    bar,
-    moment,
-    ms,
-    navigation,
-    swatch,
-    text,
-)
+from llmtrace_collector.serve.page_frame import UNKNOWN, bar, moment, ms, navigation, swatch, text
 from llmtrace_collector.serve.request_facts import Inside, RequestFacts
 
 _NS: Final = 1_000_000_000

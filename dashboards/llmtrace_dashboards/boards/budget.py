@@ -58,8 +58,7 @@ _P95: Final = either(
     quantile(0.95, _STAGE, "stage", window=RANGE),
 )
 _WITHIN: Final = either(
-    *(named(within(name, window=RANGE), name) for name, _ in _PROMISES),
-    promql.stage_within(RANGE),
+    *(named(within(name, window=RANGE), name) for name, _ in _PROMISES), promql.stage_within(RANGE)
 )
 
 _QUESTION: Final = Row(

@@ -59,10 +59,7 @@ _READER: Final = Row(
             "and at least so much. Above a tenth it is worth more to fix the client than the "
             "engine.",
             queries=(
-                Query(
-                    expr=promql.stage_share("render"),
-                    legend="render",
-                ),
+                Query(expr=promql.stage_share("render"), legend="render"),
                 Query(
                     expr=f"{total(f'llmtrace_client_lag_seconds_total{{{SUCCEEDED}}}')} "
                     f"/ ({total(f'llmtrace_e2e_seconds_sum{{{SUCCEEDED}}}')} > 0)",

@@ -72,8 +72,7 @@ _SCHEDULER: Final = Row(
             "What waiting requests wait for, where the engine reports it: `capacity` is a slot or "
             "KV blocks, `deferred` is a transfer or a grammar.",
             Query(
-                expr=_gauge(f"{_ENGINE}_requests_waiting_by_reason", "reason"),
-                legend="{{reason}}",
+                expr=_gauge(f"{_ENGINE}_requests_waiting_by_reason", "reason"), legend="{{reason}}"
             ),
             unit="short",
             empty=_NOT_REPORTED,
@@ -231,8 +230,7 @@ _WORK: Final = Row(
             "changed (a date, an id), the cache is full, or routing forgot its affinity.",
             Query(
                 expr=promql.either(
-                    _HITS,
-                    f"avg by (instance) ({_ENGINE}_prefix_cache_hit_ratio{{{ENGINES}}})",
+                    _HITS, f"avg by (instance) ({_ENGINE}_prefix_cache_hit_ratio{{{ENGINES}}})"
                 ),
                 legend="{{instance}}",
             ),
@@ -332,10 +330,7 @@ _GPUS: Final = Row(
             "Memory in use",
             "Of all there is. Engines reserve their share at the start: what matters is the KV "
             "cache above. A rise after the start is a leak, or a neighbour.",
-            Query(
-                expr=f"{_gpu('memory_used_bytes')} / ({_MEMORY})",
-                legend=_EACH,
-            ),
+            Query(expr=f"{_gpu('memory_used_bytes')} / ({_MEMORY})", legend=_EACH),
             unit=_FRACTION,
             empty=_NO_GPUS,
             most=1,

@@ -213,13 +213,6 @@ ENGINE_BUDGET: Final = Board(
     title="llmtrace / Engine budget",
     description="Are the engines within their part of the latency budget, by their own counts?",
     rows=(_USED, _OVER_TIME, _WHICH),
-    variables=(
-        *ENGINE_PLACES,
-        ENGINE_KIND,
-        ENGINE_MODEL,
-        INSTANCE,
-        ENGINE_BUDGET_NAME,
-        RECORDED,
-    ),
+    variables=(*ENGINE_PLACES, ENGINE_KIND, ENGINE_MODEL, INSTANCE, ENGINE_BUDGET_NAME, RECORDED),
     annotations=MARKS,
 )

@@ -138,10 +138,7 @@ _OUTCOMES: Final = Row(
             description="Share of the requests that succeeded whose response came from a cache, "
             "where a gateway or server reports that. A fall makes every percentile worse while "
             "each request that misses is as fast as before: ask why it misses.",
-            queries=(
-                Query(expr=_HITS, legend="hit"),
-                Query(expr=f"1 - {_HITS}", legend="miss"),
-            ),
+            queries=(Query(expr=_HITS, legend="hit"), Query(expr=f"1 - {_HITS}", legend="miss")),
             unit=_FRACTION,
             decimals=1,
             empty=NO_REQUESTS,
@@ -284,12 +281,7 @@ _SOURCES: Final = Row(
             title="Time that could not be split",
             description="`unattributed`, as a share of all the time requests took. It grows when "
             "an engine stops telling its queue and prefill. Above a tenth, trust no attribution.",
-            queries=(
-                Query(
-                    expr=promql.stage_share("unattributed"),
-                    legend="unattributed",
-                ),
-            ),
+            queries=(Query(expr=promql.stage_share("unattributed"), legend="unattributed"),),
             unit=_FRACTION,
             decimals=1,
             empty=NO_REQUESTS,

@@ -15,15 +15,7 @@ from llmtrace_dashboards.boards.shared_panels import (
     side_by_side,
 )
 from llmtrace_dashboards.panels import Board, Column, Panel, Query, Row, Step
-from llmtrace_dashboards.promql import (
-    INSTANCES,
-    RANGE,
-    SUCCEEDED,
-    anatomy,
-    named,
-    quantile,
-    total,
-)
+from llmtrace_dashboards.promql import INSTANCES, RANGE, SUCCEEDED, anatomy, named, quantile, total
 from llmtrace_dashboards.variables import BEFORE, FULL, INSTANCE, MARKS, RECORDED_BEFORE, REQUESTS
 
 _E2E: Final = "llmtrace_e2e_seconds"

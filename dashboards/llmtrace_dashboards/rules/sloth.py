@@ -43,9 +43,7 @@ def _sloth_slo(slo: Slo, settings: RuleSettings) -> dict[str, Any]:
         "objective": round(100 * (1 - slo.allowed), 6),
         "description": f"{slo.promise}.",
         "labels": {"budget": slo.budget, "slo": slo.name},
-        "sli": {
-            "events": {"error_query": slo.bad(_WINDOW), "total_query": slo.valid(_WINDOW)},
-        },
+        "sli": {"events": {"error_query": slo.bad(_WINDOW), "total_query": slo.valid(_WINDOW)}},
         "alerting": {
             "name": name,
             "annotations": {"runbook_url": f"{settings.runbooks}#{name.lower()}"},

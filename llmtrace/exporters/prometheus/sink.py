@@ -17,13 +17,7 @@ from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.exporters.prometheus.agent_metrics import Agents
 from llmtrace.exporters.prometheus.aggregate import Aggregate, Cell, Histogram
-from llmtrace.exporters.prometheus.buckets import (
-    BANDS_NS,
-    PROMPT_BANDS,
-    Thresholds,
-    edges,
-    limits,
-)
+from llmtrace.exporters.prometheus.buckets import BANDS_NS, PROMPT_BANDS, Thresholds, edges, limits
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
