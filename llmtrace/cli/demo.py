@@ -84,6 +84,11 @@ def _add_load(demo: argparse.ArgumentParser) -> None:
         "--requests", type=positive(int), metavar="N", help="largest number of requests"
     )
     load.add_argument(
+        "--arrivals", type=Path, metavar="FILE",
+        help="trace whose times and lengths are replayed, scaled to the engine: the Azure LLM "
+        "inference traces (CSV), Mooncake's (JSON lines), also gzipped",
+    )  # fmt: skip
+    load.add_argument(
         "--concurrency",
         type=positive(int),
         metavar="N",
@@ -115,6 +120,7 @@ def _demo(options: argparse.Namespace) -> None:
             seconds=options.seconds,
             requests=options.requests,
             users=options.concurrency,
+            arrivals=options.arrivals,
             fault=None if fault == injected_faults.NONE else fault,
             severity=options.severity,
             html=options.html,

@@ -32,6 +32,7 @@ class DemoOptions:
             With a fault: the least, and until there are as many requests as triage needs.
         requests: largest number of requests.
         users: concurrent users in the busiest phase.
+        arrivals: trace whose times and lengths are replayed, scaled to the demo's engine.
         fault: fault injected half-way, and then triaged; `None` = none.
         severity: of the fault, from 1 to 3.
         html: file of the triage's page; default: llmtrace's folder for what can be
@@ -47,6 +48,7 @@ class DemoOptions:
     seconds: float | None = None
     requests: int | None = None
     users: int | None = None
+    arrivals: Path | None = None
     fault: str | None = None
     severity: float = 3.0
     html: Path | None = None

@@ -10,14 +10,17 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import openai
 
 import llmtrace
 from llmtrace.demo.options import Phase
-from llmtrace.demo.simulated_users import Job, jobs
+from llmtrace.demo.simulated_users import Job, jobs, replayed
 from llmtrace.demo.target import Target
+
+if TYPE_CHECKING:
+    from llmtrace.simulator.fleet.arrivals import Arrivals
 
 _TIMEOUT_S: Final = 120.0
 # A user reads and types between two requests, much faster here than in life.
@@ -54,6 +57,7 @@ async def drive(
     phases: Sequence[Phase],
     started: Callable[[Phase], None],
     jobs_in: Callable[[Phase, Iterator[Job]], Iterator[Job]] = lambda _, work: work,
+    trace: Arrivals | None = None,
 ) -> None:
     """Let the users of each phase send requests until it is over, and read the last responses.
 
@@ -62,12 +66,15 @@ async def drive(
         phases: one after the other.
         started: called with each phase.
         jobs_in: returns the jobs of a phase, given the usual ones.
+        trace: whose times and lengths are replayed; `None` = a help desk's.
     """
-    work = jobs(longest_prompt=target.longest_prompt)
+    longest = target.longest_prompt
+    work = jobs(longest_prompt=longest) if trace is None else replayed(trace, longest)
+    clock = asyncio.get_running_loop().time
     async with make_client(target) as client:
         for phase in phases:
             started(phase)
-            mine = share(jobs_in(phase, work), phase, asyncio.get_running_loop().time)
+            mine = due(share(jobs_in(phase, work), phase, clock), clock)
             async with asyncio.TaskGroup() as group:
                 for number in range(phase.users):
                     group.create_task(_user(client, target, mine, phase, number))
@@ -87,12 +94,21 @@ def share(work: Iterator[Job], phase: Phase, clock: Callable[[], float]) -> Iter
         yield next(work)
 
 
+def due(work: Iterator[Job], clock: Callable[[], float]) -> Iterator[tuple[float, Job]]:
+    """Yield each job and when it is due, by a clock of seconds: a trace's pattern is kept."""
+    at = clock()
+    for job in work:
+        at += job.after_s
+        yield at - clock(), job
+
+
 async def _user(
-    client: Any, target: Target, work: Iterator[Job], phase: Phase, number: int
+    client: Any, target: Target, work: Iterator[tuple[float, Job]], phase: Phase, number: int
 ) -> None:
     pauses = random.Random(number)  # noqa: S311 - no secret
     await asyncio.sleep(pauses.uniform(*_PAUSE_S))
-    for job in work:
+    for wait_s, job in work:
+        await asyncio.sleep(max(wait_s, 0.0))
         try:
             await read(client, target, job, phase)
         except Exception:  # noqa: BLE001 - its row has the error; a user tries again

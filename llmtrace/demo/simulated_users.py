@@ -10,7 +10,10 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from llmtrace.simulator.fleet.arrivals import Arrivals
 
 Message = dict[str, str]
 
@@ -32,6 +35,7 @@ _ASKS: Final = {
     "question": "What should I try first?",
     "conversation": "That did not help. What is the next step?",
     "document": "Sum up these notes: what is open, and what comes first?",
+    "replay": "Sum up these notes.",
 }
 # Share of the requests, shortest and longest prompt in characters, most output tokens.
 _MIX: Final = {
@@ -42,6 +46,11 @@ _MIX: Final = {
 MAX_PROMPT: Final = 8_000
 _SLOW_RENDER_S: Final = 0.012
 _DECK: Final = 50
+# Of a replayed trace: what the demo's engine can do, and its users at most together.
+_REPLAYED_PER_S: Final = 3.0
+_REPLAYED_OUTPUT: Final = 60.0  # tokens, on average
+_REPLAYED_TOKENS: Final = (8, 200)
+_SHORTEST: Final = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class Job:
         max_tokens: the longest answer wanted.
         render_s: seconds the reader spends on each chunk before asking for the next.
         leaves_after: chunks after which the reader has seen enough; `None` = reads to the end.
+        after_s: seconds after the one before it that it is due; 0 = as soon as a user is free.
     """
 
     route: str
@@ -61,6 +71,7 @@ class Job:
     max_tokens: int
     render_s: float = 0.0
     leaves_after: int | None = None
+    after_s: float = 0.0
 
 
 def jobs(seed: int = 0, longest_prompt: int = MAX_PROMPT) -> Iterator[Job]:
@@ -89,6 +100,35 @@ def jobs(seed: int = 0, longest_prompt: int = MAX_PROMPT) -> Iterator[Job]:
             max_tokens=draws.choice(limits),
             render_s=_SLOW_RENDER_S if number % 8 == 5 else 0.0,  # noqa: PLR2004
             leaves_after=draws.randint(10, 40) if number % 30 == 17 else None,  # noqa: PLR2004
+        )
+
+
+def replayed(trace: Arrivals, longest_prompt: int = MAX_PROMPT) -> Iterator[Job]:
+    """Yield the requests of a trace, again and again, scaled to what the demo's engine can do.
+
+    When they come keeps its pattern and how long they are its proportions; the longest prompts
+    are cut.
+
+    Args:
+        trace: when requests came, and how long they were.
+        longest_prompt: characters that the endpoint's context holds.
+    """
+    draws = random.Random(0)  # noqa: S311 - no secret
+    starts, prompts, outputs = (
+        column.tolist() for column in (trace.start_s, trace.prompt, trace.output)
+    )
+    slower = trace.rate / _REPLAYED_PER_S
+    characters = longest_prompt / sorted(prompts)[int(0.95 * len(prompts))]
+    tokens = _REPLAYED_OUTPUT * len(outputs) / sum(outputs)
+    least, most = _REPLAYED_TOKENS
+    for number in itertools.count():
+        k = number % len(starts)
+        length = min(max(round(prompts[k] * characters), _SHORTEST), longest_prompt)
+        yield Job(
+            route="replay",
+            messages=_messages("replay", length, draws),
+            max_tokens=min(max(round(outputs[k] * tokens), least), most),
+            after_s=(starts[k] - starts[k - 1]) * slower if k else 0.0,
         )
 
 

@@ -10,12 +10,21 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.attribute import NAMES
 from llmtrace.triage.attribution.divide_change import Divided
 from llmtrace.triage.causes import causes
+from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
-from llmtrace.triage.result import NAMED, OF_THE_WORK, Finding, Metric, Verdict
+from llmtrace.triage.result import (
+    NAMED,
+    NOTHING_FOUND,
+    OF_THE_WORK,
+    OF_TRAFFIC,
+    Finding,
+    Metric,
+    Verdict,
+)
 from llmtrace.triage.verdict import Judged
 
 
-def lacks_what(verdict: Verdict, *, blind: bool) -> str | None:
+def _lacks_what(verdict: Verdict, *, blind: bool) -> str | None:
     """Return what is missing for causes to be named; `None` = nothing."""
     if verdict == "not_enough_data":
         return "more requests"
@@ -31,7 +40,8 @@ def named_causes(
     *,
     about: Metric,
     divided: Mapping[Metric, Divided],
-    lacks: str | None,
+    verdict: Verdict,
+    searched: bool,
     blind: bool,
     few: bool,
 ) -> tuple[Finding, ...]:
@@ -57,15 +67,29 @@ def named_causes(
         contributions=seconds,
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
     )
+    found = _as_far_as_known(causes(evidence), verdict, blind=blind, few=few)
+    return tuple(with_record(one, searched=searched) for one in found)
+
+
+def _as_far_as_known(
+    found: Sequence[Finding], verdict: Verdict, *, blind: bool, few: bool
+) -> Sequence[Finding]:
+    lacks = _lacks_what(verdict, blind=blind)
     if lacks is None:
-        return tuple(causes(evidence))
-    return tuple(
+        return found
+    blind = blind and verdict in NOTHING_FOUND
+
+    def stands(one: Finding) -> bool:
+        if one.id in OF_TRAFFIC and verdict == "traffic":
+            return True
+        return one.status not in NAMED or (_has_proof(one) and not few)
+
+    return [
         replace(one, status="unknown", missing=(*one.missing, lacks))
-        if (one.status in NAMED and (few or not _has_proof(one)))
-        or (blind and one.status == "ruled_out")
+        if not stands(one) or (blind and one.status == "ruled_out")
         else one
-        for one in causes(evidence)
-    )
+        for one in found
+    ]
 
 
 def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged:
@@ -86,5 +110,5 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
 
 
 def _has_proof(found: Finding) -> bool:
-    """Return whether something is wrong, whatever the p95; lengths vary a little on any day."""
-    return found.status == "confirmed" and found.id not in OF_THE_WORK
+    """Return whether something is wrong, whatever the p95; work and traffic vary on any day."""
+    return found.status == "confirmed" and found.id not in OF_THE_WORK | OF_TRAFFIC

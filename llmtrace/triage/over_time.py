@@ -108,3 +108,22 @@ class Growth:
     share_before: float
     share_after: float
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Similar:
+    """A past report of `triage serve` that looks alike.
+
+    Attributes:
+        report: its name.
+        alert, started: which alert it is of, and when that began.
+        verdict, metric: what it said.
+        cause: the first that it named; `None` = none.
+    """
+
+    report: str
+    alert: str
+    started: float
+    verdict: str
+    metric: str | None
+    cause: str | None

@@ -26,7 +26,7 @@ from llmtrace.triage.comparison.outcomes import compare_outcomes
 from llmtrace.triage.comparison.p95_change import MIN_COUNT, Compared, compare
 from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.mix_growth import growth_of
-from llmtrace.triage.named_causes import lacks_what, named_causes, with_proof
+from llmtrace.triage.named_causes import named_causes, with_proof
 from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import (
     Change,
@@ -43,7 +43,7 @@ from llmtrace.triage.verdict import Judged, in_time, judge
 from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.look import Look, look_at
 from llmtrace.triage.windows.unrecorded import unrecorded
-from llmtrace.triage.with_time import NOTHING_FOUND, with_time
+from llmtrace.triage.with_time import with_time
 
 Q: Final = 0.95
 
@@ -166,8 +166,9 @@ def triage(
         sides.windows,
         about=sides.about,
         divided=divided,
-        lacks=lacks_what(judged.verdict, blind=look.blind),
-        blind=look.blind and judged.verdict in NOTHING_FOUND,
+        verdict=judged.verdict,
+        searched=look.chosen.searched,
+        blind=look.blind,
         few=few,
     )
     judged = with_proof(judged, named, few=few)
@@ -331,6 +332,7 @@ def _result(
         anatomy=anatomy_of(mine, Q, *p95s),
         estimates=estimates_of(sides.rows, seed),
         smallest_visible=compared.visible,
+        smallest_visible_share=compared.visible_share,
         settle=_settle(judged.verdict, both),
         grew=growth_of(sides.rows, both, max(compared.design)),
     )

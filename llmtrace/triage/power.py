@@ -19,6 +19,7 @@ TOO_COARSE: Final = 0.2  # what goes unseen above that is no "nothing moved"
 _FACTORS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 4.0, 9.0)
 _ONE_IN_FIVE: Final = 0.8416  # standard deviations below the mean: 80 % power
 _ENOUGH: Final = 20_000
+_HALVINGS: Final = 10  # of the shares between the expected one and all
 
 
 def smallest_visible(
@@ -58,3 +59,34 @@ def smallest_visible(
         if 2 * len(shares) * chance < certain:
             return factor
     return None
+
+
+def smallest_share(
+    counts: tuple[int, int], designs: tuple[float, float], q: float, *, tests: int, certain: float
+) -> float | None:
+    """Return the least share of requests beyond the p95 before that would be called so.
+
+    In four of five cases. `None` where not even all of them would.
+
+    Args:
+        counts: requests before and after.
+        designs: how many requests say as much as one independent one, before and after.
+        q: the quantile; `1 - q` are beyond it on any day.
+        tests: at how many quantiles the windows are compared.
+        certain: the chance of a false alarm to stay below.
+    """
+    if not min(counts):
+        return None
+    n0, n1 = counts[0] / designs[0], counts[1] / max(designs)
+
+    def shows(share: float) -> bool:
+        seen = share - _ONE_IN_FIVE * math.sqrt(share * (1 - share) / max(n1, 1))
+        return 2 * tests * more_than(seen * n1, n1, (1 - q) * n0, n0) < certain
+
+    low, high = 1 - q, 1.0
+    if not shows(high):
+        return None
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if shows(middle) else (middle, high)
+    return round(high, 3)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Final, Literal, get_args
 
 from llmtrace.dataset.case import Window
-from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Onset, State
+from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Onset, Similar, State
 
 Verdict = Literal[
     "no_change",  # the p95 did not move beyond chance
@@ -26,6 +26,7 @@ Verdict = Literal[
     "not_enough_data",
 ]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
+NOTHING_FOUND: Final[frozenset[Verdict]] = frozenset({"no_change", "not_enough_data"})
 
 Metric = Literal["ttft", "tpot", "e2e", "render"]
 
@@ -40,16 +41,22 @@ CAUSES: Final = (
     "slow_renderer", "serial_tools", "idle_timeout", "midstream_errors", "client_gate",
     "frontend_cpu", "kv_transfer", "lora_slots", "replica_imbalance", "engine_paused",
     "engine_down", "client_give_ups", "response_cache_misses", "streaming_off",
-    "grammar_compilation", "busy_client",
+    "grammar_compilation", "busy_client", "client_cold", "disaggregated_kv", "traffic_lost",
+    "traffic_surge",
 )  # fmt: skip
 
 # Shown by rows that were made by hand alone; the simulator has no response cache, no clients that
-# stop streaming or are too busy to read, and no structured answers.
+# start, stop streaming or are too busy to read, no structured answers and no engines for prefill
+# alone, and the number of requests is no fault of a day.
 NOT_SIMULATED: Final = frozenset(
-    {"response_cache_misses", "streaming_off", "grammar_compilation", "busy_client"}
-)
+    {
+        "response_cache_misses", "streaming_off", "grammar_compilation", "busy_client",
+        "client_cold", "disaggregated_kv", "traffic_lost", "traffic_surge",
+    }
+)  # fmt: skip
 
 OF_THE_WORK: Final = frozenset({"long_prompts", "longer_outputs"})  # causes that are no fault
+OF_TRAFFIC: Final = frozenset({"traffic_lost", "traffic_surge"})  # seen in numbers of requests
 
 Bounds = tuple[float | None, float | None]
 NO_BOUNDS: Final[Bounds] = (None, None)
@@ -116,9 +123,34 @@ class Point:
     points: int
 
 
+# Where a rule named its cause first: on recordings of real engines, in simulated worlds.
+ShownIn = Literal["recordings", "simulation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RightWhen:
+    """How often a status was right, in simulated worlds that no rule was written on.
+
+    Attributes:
+        right, of: true calls, of all of this status.
+        calls: of which cause; `all causes` where those of this one are too few to say.
+        measured: the date.
+    """
+
+    right: int
+    of: int
+    calls: str
+    measured: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What the evidence says of one cause; `score` is the sum of the points."""
+    """What the evidence says of one cause; `score` is the sum of the points.
+
+    Attributes:
+        shown_in: where the rule named its cause first; empty = it was not shown yet.
+        right_when_so_called: `None` = not measured.
+    """
 
     id: str
     status: Status
@@ -128,6 +160,8 @@ class Finding:
     missing: tuple[str, ...] = ()
     action: str = ""
     runbook: str = ""
+    shown_in: tuple[ShownIn, ...] = ()
+    right_when_so_called: RightWhen | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +305,10 @@ class Result:
         grew: the kinds of request that make the part of the mix, the largest first.
         smallest_visible: the least relative rise of the metric that these windows would have shown
             in four of five cases; `None` = not even ten times as slow.
+        smallest_visible_share: the least share of requests beyond the p95 before that they would
+            have shown, 5 % being expected.
         settle: what data would settle what is open.
+        similar: past reports that look alike, where `triage serve` keeps them.
     """
 
     verdict: Verdict
@@ -302,7 +339,9 @@ class Result:
     anatomy: Anatomy | None = None
     estimates: Estimates | None = None
     smallest_visible: float | None = None
+    smallest_visible_share: float | None = None
     settle: tuple[str, ...] = ()
+    similar: tuple[Similar, ...] = ()
 
 
 def as_json(result: Result) -> dict[str, Any]:

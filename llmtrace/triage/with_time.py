@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from llmtrace.dataset.case import Case, Window
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.impact import impact_of
 from llmtrace.triage.near_events import events_near
-from llmtrace.triage.result import Metric, Result, Verdict
+from llmtrace.triage.result import NOTHING_FOUND, Metric, Result
 from llmtrace.triage.windows.look import Look
 from llmtrace.triage.windows.onset import date_onset, state_of
-
-NOTHING_FOUND: Final[frozenset[Verdict]] = frozenset({"no_change", "not_enough_data"})
 
 
 def with_time(

@@ -1,10 +1,11 @@
 """How often does triage name the right cause of what really went wrong on a real vLLM?
 
-    python -m tests.bench.bench_recordings [--searched] [--json FILE]
+    python -m tests.bench.bench_recordings [--searched] [--json FILE] [--store]
 
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
-taken away first. Exits with 1 where a bar is missed.
+taken away first. `--store` keeps which causes were named first, which reports quote. Exits with 1
+where a bar is missed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from llmtrace.dataset.case import read_case
+from tests.bench import track_record
 from tests.bench.bench_triage import TOP, Answer, report, said_of
 
 RECORDED: Final = Path(__file__).parents[1] / "triage" / "recorded"
@@ -63,7 +65,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--searched", action="store_true", help="take the windows away")
     parser.add_argument("--json", type=Path, help="write every answer here")
+    parser.add_argument("--store", action="store_true", help="keep what reports quote")
     given = parser.parse_args()
+    if given.store and given.searched:
+        parser.error("--store: of recordings with their windows")
     folders = sorted(path.parent for path in RECORDED.glob("*/truth.json"))
     answers = [
         answer(folder, seed, searched=given.searched) for seed, folder in enumerate(folders)
@@ -73,6 +78,11 @@ def main() -> int:
         print(f"{one.name:30}{one.verdict:16}{named or 'nothing named'}")
     accepted = {folder.name: _truth(folder)[1] for folder in folders}
     figures = report([counted(one, accepted[one.name]) for one in answers])
+    if given.store:
+        first = [(one.truth[0], one.truth[0] in one.top[:1]) for one in answers if one.truth]
+        named = track_record.counted(first)
+        command = "python -m tests.bench.bench_recordings"
+        track_record.store("recordings", command, {"named_first": named})
     if given.json:
         given.json.write_text(json.dumps([asdict(one) for one in answers], indent=1))
     return int(any(figures[name] < bar for name, bar in BARS.items()))

@@ -26,8 +26,8 @@ from llmtrace.demo.incident import linger, room_for_page
 from llmtrace.demo.injected_faults import FAULTS, calm, named
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.progress import Progress
-from llmtrace.demo.sample_app import share
-from llmtrace.demo.simulated_users import MAX_PROMPT, jobs
+from llmtrace.demo.sample_app import due, share
+from llmtrace.demo.simulated_users import MAX_PROMPT, jobs, replayed
 from llmtrace.demo.target import Target
 from llmtrace.engines import local_vllm
 from llmtrace.errors import ConfigError
@@ -35,6 +35,7 @@ from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.runtime import runtime
 from llmtrace.simulator.api.fault_header import Faults
 from llmtrace.simulator.engine.scheduler import EngineConfig
+from llmtrace.simulator.fleet.arrivals import read_arrivals
 from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace.testing import FakeClock, make_row
 from llmtrace.triage.result import CAUSES
@@ -594,3 +595,30 @@ def test_a_key_is_not_in_what_is_printed_of_a_target():
 
     assert "sk-secret" not in repr(target)
     assert target.hide_key("bad key sk-secret-3") == "bad key ***"
+
+
+def test_a_trace_is_replayed(tmp_path):
+    """Its pattern and proportions, at three requests a second, as long as the engine can take."""
+    trace = tmp_path / "trace.jsonl"
+    lines = [(0, 400, 20), (1000, 800, 40), (9000, 16_000, 60)]
+    trace.write_text(
+        "".join(
+            json.dumps({"timestamp": at, "input_length": put, "output_length": out}) + "\n"
+            for at, put, out in lines
+        )
+    )
+    again = list(itertools.islice(replayed(read_arrivals(trace)), 6))
+    lengths = [sum(len(m["content"]) for m in job.messages[1:]) for job in again]
+    waits = [wait for wait, _ in due(iter(again), lambda: 5.0)]
+
+    assert [job.after_s for job in again[:3]] == pytest.approx([0.0, 2 / 27, 16 / 27])
+    assert [job.max_tokens for job in again[:3]] == [30, 60, 90]
+    assert lengths[2] > 0.9 * MAX_PROMPT > 10 * lengths[1]
+    assert [job.max_tokens for job in again[3:]] == [30, 60, 90]
+    assert waits == pytest.approx(list(itertools.accumulate(job.after_s for job in again)))
+
+
+def test_a_trace_that_cannot_be_read_fails_before_anything_starts(tmp_path, capsys):
+    """With the name of the option."""
+    assert demo("--arrivals", str(tmp_path / "none.csv")) == 2
+    assert "--arrivals" in capsys.readouterr().err

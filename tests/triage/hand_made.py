@@ -577,6 +577,63 @@ def client_gate_missing() -> Incident:
     return made
 
 
+# --- client_cold
+
+
+def client_cold() -> Incident:
+    """A new version is rolled out, and its first requests import and connect."""
+    made = quiet()
+    for row in made.rows:
+        row |= {"version": "1", "client_s": 0.0}
+    for number, row in enumerate(made.after()):
+        row["version"] = "2"
+        if number < 60:
+            row |= {"client_s": 0.7, "network_tls_s": 0.5, "network_s": row["network_s"] + 0.5}
+            row["unattributed_s"] += 0.7
+    return made
+
+
+def client_cold_near() -> Incident:
+    """A pool that is too small, in a new version: the wait lasts."""
+    made = client_gate()
+    for row in made.rows:
+        row["version"] = "1"
+    for row in made.after():
+        row["version"] = "2"
+    return made
+
+
+def client_cold_missing() -> Incident:
+    made = client_cold()
+    made.forget_rows("version")
+    return made
+
+
+# --- traffic_lost, traffic_surge
+
+
+def traffic_lost() -> Incident:
+    return quiet(after_rate=0.5)
+
+
+def traffic_lost_near() -> Incident:
+    """Clients that wait for one answer before they ask again: fewer requests are an effect."""
+    made = traffic_lost()
+    slow_queue(made, 3.0)
+    return made
+
+
+def traffic_surge() -> Incident:
+    made = quiet(after_rate=6.0)
+    for number, row in enumerate(made.after()):
+        row["tenant"] = row["tenant"] if number % 3 == 0 else "batch"
+    return made
+
+
+def traffic_surge_near() -> Incident:
+    return queue_saturation()
+
+
 # --- busy_client
 
 
@@ -669,6 +726,36 @@ def kv_transfer_near() -> Incident:
 def kv_transfer_missing() -> Incident:
     made = kv_transfer()
     made.forget("waiting_deferred")
+    return made
+
+
+# --- disaggregated_kv
+
+
+def disaggregated_kv() -> Incident:
+    """What was prefilled elsewhere takes long to get to the engine that decodes."""
+    made = quiet()
+    dice = rng()
+    for row in made.rows:
+        row["first_chunk_kv_transfer_s"] = 0.004
+    for row in made.after():
+        more = float(dice.exponential(0.6))
+        row["first_chunk_kv_transfer_s"] += more
+        row["first_chunk_s"] += more
+    return made
+
+
+def disaggregated_kv_near() -> Incident:
+    """The first chunk is as late, and the transfer is not."""
+    made = disaggregated_kv()
+    for row in made.after():
+        row["first_chunk_kv_transfer_s"] = 0.004
+    return made
+
+
+def disaggregated_kv_missing() -> Incident:
+    made = disaggregated_kv()
+    made.forget_rows("first_chunk_kv_transfer_s")
     return made
 
 

@@ -274,6 +274,7 @@ def test_what_would_have_been_seen_is_said():
     assert many.smallest_visible <= 0.2
     assert few.smallest_visible is None or few.smallest_visible > 0.2
     assert "would have been seen" in few.reason
+    assert 0.05 < many.smallest_visible_share < 0.1 < few.smallest_visible_share
 
 
 def test_forty_requests_are_enough_for_what_is_plain():

@@ -21,8 +21,8 @@ Made = Callable[[], Incident]
 
 POSITIVE: dict[str, Made] = {name: getattr(hand_made, name) for name in CAUSES}
 NEAR: dict[str, Made] = {name: getattr(hand_made, f"{name}_near") for name in CAUSES}
-# What these two are seen in, outcomes, every row has.
-ALWAYS_KNOWN = ("midstream_errors", "client_give_ups")
+# What these are seen in, outcomes and numbers of requests, is in any rows.
+ALWAYS_KNOWN = ("midstream_errors", "client_give_ups", "traffic_lost", "traffic_surge")
 MISSING: dict[str, Made] = {
     name: getattr(hand_made, f"{name}_missing") for name in CAUSES if name not in ALWAYS_KNOWN
 }

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,10 +28,13 @@ from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace.triage.oncall.alert import MAX_BYTES, Alert, read_alerts
 from llmtrace.triage.oncall.alert_queue import AlertQueue, Full, QueueSettings, triage_alert
 from llmtrace.triage.oncall.command import serve
-from llmtrace.triage.oncall.notify import Annotated, Webhook, summary
+from llmtrace.triage.oncall.notify import Annotated, Webhook, as_report, summary
 from llmtrace.triage.oncall.report_store import Reports
+from llmtrace.triage.oncall.similar import similar_reports
 from llmtrace.triage.oncall.web import make_app
 from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.report.html import page
+from llmtrace.triage.result import NAMED, as_json
 from llmtrace.triage.sources import reader
 from tests.support.waiting import until
 from tests.triage.days import Kind, day
@@ -378,6 +382,29 @@ def hearing(
 def result(slow: Case) -> Any:
     """Triage the slow day."""
     return triage(slow, Settings(bootstrap=40))
+
+
+def test_what_was_seen_before_is_found(result, slow, tmp_path):
+    """The same alert of last week, then another alert of the same cause; no other cause."""
+    reports = Reports(tmp_path)
+    past = {
+        "week": ("LlmtraceTtftBurn", as_json(result)),
+        "other": ("Another", as_json(result)),
+        "fails": ("LlmtraceTtftBurn", {**as_json(result), "causes": []}),
+    }
+    for number, (name, (alert, flat)) in enumerate(past.items()):
+        [one] = read_alerts(notification(firing(1e9 + number, alertname=alert)))
+        reports.keep(reports.named(one), as_report(name, one, flat, 1e9), "")
+    (tmp_path / "20010909T014643Z-Half-0123456789abcdef.json").write_text("{}")
+    [now] = read_alerts(notification(firing(2e9)))
+    found = similar_reports(reports, result, now, reports.named(now))
+    again = replace(result, similar=found)
+
+    assert result.causes[0].status in NAMED
+    assert [one.alert for one in found] == ["LlmtraceTtftBurn", "Another"]
+    assert found[0].cause == result.causes[0].id
+    assert "seen before: 2001-09-09" in summary(now, again, None)
+    assert f'<a href="{found[0].report}">' in page(again, slow)
 
 
 def test_a_chat_is_told_without_markup(result):

@@ -14,6 +14,7 @@ from llmtrace.budget import Budget
 from llmtrace.dataset.case import Case, Event, Facts, Window, no_signals, signals_from
 from llmtrace.dataset.columns import Columns, concatenate
 from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.result import NAMED
 from llmtrace.triage.windows.date_change import date_change
 from llmtrace.triage.windows.ramp import ramp_of
 from tests.bench.bench_search import noise, searched
@@ -185,6 +186,7 @@ def test_requests_that_double_are_a_finding():
     assert traffic.direction == "up"
     assert traffic.start - START == pytest.approx(1500, abs=40)
     assert traffic.level / traffic.usual == pytest.approx(2.2, rel=0.2)
+    assert [one.id for one in result.causes if one.status in NAMED] == ["traffic_surge"]
 
 
 def test_requests_that_stop_are_a_finding():
@@ -195,6 +197,8 @@ def test_requests_that_stop_are_a_finding():
     assert result.verdict == "traffic"
     assert result.state == "ongoing"
     assert "stopped" in result.reason
+    assert [one.id for one in result.causes if one.status in NAMED] == ["traffic_lost"]
+    assert "no request came at all" in [point.text for point in result.causes[0].evidence]
 
 
 @pytest.mark.parametrize("seed", range(20))

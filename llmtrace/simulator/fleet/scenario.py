@@ -42,6 +42,7 @@ class Scenario:
     Attributes:
         seed: of all random numbers, those of the deployment included.
         faults: causes and their severities, from 1 to 3.
+        sound: the faults are left out: the same deployment, as it was without them.
         shift: change of the workload, of `SHIFTS`; no fault.
         before_s, after_s: lengths of the two intervals, in seconds.
         drop: signals that were not scraped; `*` = all of them.
@@ -54,6 +55,7 @@ class Scenario:
 
     seed: int
     faults: tuple[tuple[str, float], ...] = ()
+    sound: bool = False
     shift: str | None = None
     before_s: float = 1800.0
     after_s: float = 600.0
@@ -135,7 +137,8 @@ def simulate(scenario: Scenario) -> Simulated:
     if scenario.shift is not None:
         SHIFTS[scenario.shift](day)
     for fault, (_, severity) in zip(faults, scenario.faults, strict=True):
-        fault.inject(day, severity)
+        if not scenario.sound:
+            fault.inject(day, severity)
     ran = run_day(day, scenario.seed)
     case = observe(ran, EPOCH_S + 86_400 * (scenario.seed % _DATES), drop=scenario.drop)
     if world is not None:

@@ -1,4 +1,4 @@
-"""Weigh each of 29 causes by the evidence.
+"""Weigh each cause by the evidence.
 
 One rule a cause, each of its own mechanism; a rule's docstring is its runbook. No rule knows of
 another: one table, `BEHIND`, lists which cause may be behind which effect.
@@ -9,11 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from llmtrace.triage.causes import answers, caches, clients, hosts, load, network, workload
+from llmtrace.triage.causes import (
+    answers,
+    caches,
+    clients,
+    hosts,
+    load,
+    network,
+    request_numbers,
+    workload,
+)
+from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import LIKELY, with_points
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import cache_fell_first
-from llmtrace.triage.result import NAMED, Finding, Point
+from llmtrace.triage.result import NAMED, OF_TRAFFIC, Finding, Point
 
 Rule = Callable[[Evidence], Finding]
 
@@ -25,6 +35,9 @@ RULES: Final[Mapping[str, Rule]] = {
         network.idle_timeout,
         network.rate_limit_retries,
         network.midstream_errors,
+        request_numbers.traffic_lost,
+        request_numbers.traffic_surge,
+        clients.client_cold,
         clients.client_gate,
         clients.busy_client,
         clients.serial_tools,
@@ -42,6 +55,7 @@ RULES: Final[Mapping[str, Rule]] = {
         hosts.cold_start,
         workload.head_of_line,
         caches.lora_slots,
+        caches.disaggregated_kv,
         caches.kv_transfer,
         caches.grammar_compilation,
         load.replica_imbalance,
@@ -75,7 +89,9 @@ BEHIND: Final[Mapping[str, tuple[str, ...]]] = {
     "midstream_errors": ("engine_down", "idle_timeout"),
     "rate_limit_retries": ("engine_down",),
     "head_of_line": ("engine_paused", "engine_down", "cold_start", "prefix_cache_collapse"),
-    "network_path": ("engine_down",),
+    "network_path": ("engine_down", "client_cold"),
+    "client_gate": ("client_cold",),
+    "kv_transfer": ("disaggregated_kv",),
     "client_give_ups": tuple(name for name in RULES if name != "client_give_ups"),
 }  # fmt: skip
 # Seen in how requests end, whatever becomes of their latency.
@@ -88,15 +104,15 @@ OUTSIDE: Final[Mapping[str, frozenset[str]]] = {
     "tpot_s": frozenset(
         {
             "network_path", "client_gate", "gateway_overhead", "response_cache_misses",
-            "streaming_off",
+            "streaming_off", "client_cold", "disaggregated_kv",
         }
     ),
 }  # fmt: skip
 _OUTSIDE: Final = -4
 # The waits of which causes are made; one that is a small part of what was added is not its cause.
-WAITS: Final[Mapping[str, str]] = {
+_WAITS: Final[Mapping[str, str]] = {
     "network_path": "network_s", "gateway_overhead": "gateway_s", "busy_client": "client_lag_s",
-    "client_gate": "client_delay_s",
+    "client_gate": "client_delay_s", "client_cold": "client_setup_s",
 }  # fmt: skip
 _SMALL_PART: Final = 0.25
 _BY_LOAD: Final = ("queue_saturation", "batch_size")
@@ -139,14 +155,15 @@ def _after_the_first(ranked: Sequence[Finding]) -> list[Finding]:
 
 
 def _same_change(first: Finding, other: Finding) -> bool:
-    """Return whether two causes are about the same change: requests that fail, or are slow."""
+    """Return whether two causes are about the same change: of outcomes, of numbers, of times."""
     followed = any("would follow from" in point.text for point in other.against)
-    return not followed and (first.id in BY_OUTCOME) == (other.id in BY_OUTCOME)
+    kinds = (BY_OUTCOME, OF_TRAFFIC)
+    return not followed and all((first.id in kind) == (other.id in kind) for kind in kinds)
 
 
 def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
     """Take points off causes of slowness where nothing got slower."""
-    if finding.id in BY_OUTCOME or finding.status not in NAMED or evidence.moved:
+    if finding.id in BY_OUTCOME | OF_TRAFFIC or finding.status not in NAMED or evidence.moved:
         return finding
     return with_points(finding, [Point("no metric moved beyond its usual unrest", _NOTHING_MOVED)])
 
@@ -161,11 +178,11 @@ def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
 
 def _of_its_wait(evidence: Evidence, finding: Finding) -> Finding:
     """Leave a cause at most possible if its wait is a small part of what the metric grew by."""
-    wait = WAITS.get(finding.id)
+    wait = _WAITS.get(finding.id)
     part = None if wait is None else evidence.part_of_metric(wait)
     if finding.status not in NAMED or part is None or part >= _SMALL_PART:
         return finding
-    text = f"it is only {max(part, 0):.0%} of what the metric grew by"
+    text = f"it is only {say.percent(max(part, 0))} of what the metric grew by"
     return with_points(finding, [Point(text, min(_IS_BEHIND, LIKELY - 1 - finding.score))])
 
 

@@ -165,25 +165,20 @@ def kv_transfer(e: Evidence) -> Finding:
         Fix the network between the engines; alert on transfer time and on expired requests.
     """
     deferred, share = _deferred(e)
-    fetching, legs = e.gauge("kv_fetch"), e.row("first_chunk_kv_transfer_s")
-    time = e.ratio("kv_transfer_time_sum", "kv_transfer_time_count")
+    fetching = e.gauge("kv_fetch")
     waits = deferred if fetching is None else fetching
     slow, calm, known = _models(e)
     some = bool(slow) and bool(calm)
-    slower = legs is not None and legs.rose(0.02)
     lines = [
-        gate(e.gate("queue") if not slower else True,
-             say.durations("queue", e.row("queue_s")), "the engine's queue time per request"),
+        gate(e.gate("queue"), say.durations("queue", e.row("queue_s")),
+             "the engine's queue time per request"),
         required(None if waits is None else _more(waits),
                  say.gauge("requests deferred" if fetching is None else
                            "requests that fetch KV blocks", waits),
                  "the gauges `kv_fetch` (vLLM 0.32) or `waiting_deferred` (vLLM 0.20)"),
         proof(None if fetching is None else _more(fetching),
               say.gauge("requests that fetch KV blocks", fetching)),
-        proof(None if legs is None else slower,
-              say.durations("wait of the engine that decodes", legs)),
-        support(None if time is None else time.after >= 1.5 * time.before,
-                "a transfer of KV blocks takes 1.5 times as long or more"),
+        support(_transfers_slower(e), _SLOWER_TRANSFERS),
         proof(None if share is None or not known else share >= 0.5 and not some,
               f"{say.percent(share or 0)} of waiting requests are deferred, of every model",
               "the rows' `model`, to distinguish it from adapters that wait for a slot"),
@@ -192,6 +187,57 @@ def kv_transfer(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute round the slow KV tier or link, or compute prompts locally until it is well."
     return judge("kv_transfer", lines, action + flags(e, "kv_transfer"))
+
+
+def disaggregated_kv(e: Evidence) -> Finding:
+    """Prefill and decode run apart, and the KV blocks take longer from one to the other.
+
+    Looks like:
+        Requests wait for the engine that decodes, after a prefill as fast as ever: the first chunk
+        is late by the transfer. One pair of engines or one link, or all at once where the network
+        between them is full.
+
+    Confirm:
+            sum by (instance) (rate(llmtrace_engine_kv_transfer_seconds_sum[5m]))
+              / sum by (instance) (rate(llmtrace_engine_kv_transfer_seconds_count[5m]))
+            sum by (instance, reason) (rate(llmtrace_engine_kv_transfer_failures_total[5m]))
+            sum by (instance, stage) (llmtrace_engine_requests_kv_fetch)
+        Rows: `first_chunk_kv_transfer_s`, the queue of the engine that decodes.
+
+    Now:
+        Reroute round the slow link or pair; or serve prefill and decode on one engine until it is
+        well. Transfers that fail are computed again: look at failures first.
+
+    Later:
+        Place both on one fast network; alert on the time and on failures of transfers.
+    """
+    wait, failures = e.row("first_chunk_kv_transfer_s"), e.counted("kv_transfer_failures")
+    floor, part = e.floor("first_chunk_s"), e.part_of_metric("first_chunk_kv_transfer_s")
+    local = e.local("replica", "first_chunk_kv_transfer_s")
+    lines = [
+        gate(e.gate("first_chunk", "queue"), say.durations("first chunk", e.row("first_chunk_s")),
+             "time to first chunk by stages"),
+        required(None if wait is None else wait.rose(floor) or wait.grew(floor),
+                 say.durations("wait of the engine that decodes", wait),
+                 "`first_chunk_kv_transfer_s`: spans of both engines"),
+        proof(None if part is None else part >= 0.5,
+              f"it is {say.percent(min(max(part or 0, 0), 1))} of what the metric grew by"),
+        support(_transfers_slower(e), _SLOWER_TRANSFERS),
+        support(None if failures is None else failures[1] >= 5 and failures[1] > 2 * failures[0],
+                say.counted("transfers that failed", failures)),
+        support(None if local is None else True, f"only {local}"),
+        against(e.gate("prefill"), say.durations("prefill", e.row("prefill_s"))),
+    ]  # fmt: skip
+    action = "Reroute round the slow link between prefill and decode, or serve both on one engine."
+    return judge("disaggregated_kv", lines, action)
+
+
+_SLOWER_TRANSFERS = "a transfer of KV blocks takes 1.5 times as long or more"
+
+
+def _transfers_slower(e: Evidence) -> bool | None:
+    time = e.ratio("kv_transfer_time_sum", "kv_transfer_time_count")
+    return None if time is None else time.after >= 1.5 * time.before
 
 
 def lora_slots(e: Evidence) -> Finding:

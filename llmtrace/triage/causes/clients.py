@@ -1,15 +1,21 @@
-"""Rules for causes in the client: pool, busy loop, rendering, tool calls, cancellations."""
+"""Rules for causes in the client: start, pool, busy loop, rendering, tool calls, cancellations."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
+from llmtrace.triage.evidence.changes import MIN_COUNT
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
+
+_LATER: Final = 0.25  # of the share of slow starts in the first half, at most, in the second
 
 
 def slow_renderer(e: Evidence) -> Finding:
@@ -145,6 +151,70 @@ def client_gate(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Fix the client: raise its pool or semaphore. It is not the server."
     return judge("client_gate", lines, action)
+
+
+def client_cold(e: Evidence) -> Finding:
+    """The first requests of a client's process wait for imports, connection pools and TLS.
+
+    Looks like:
+        Time before a request is on a connection is up, of the first requests of a new version or
+        right after a deployment or a scaling, and gone a little later. Engines are as ever.
+
+    Confirm:
+            histogram_quantile(0.95,
+              sum by (le, version) (
+                rate(llmtrace_stage_duration_seconds_bucket{stage="network"}[5m])))
+        Rows: `client_s`, `network_client_wait_s`, `network_connect_s` and `network_tls_s` of the
+        first requests of each process beside those that follow.
+
+    Now:
+        Wait, if it was one roll-out. Where processes start all day (serverless, scaling to zero),
+        keep some of them warm.
+
+    Later:
+        Import and make the client when the process starts, send one request before it is ready,
+        and keep connections alive for longer than the pauses between requests.
+    """
+    setup, floor = e.row("client_setup_s"), e.floor("network_s")
+    versions = e.new_words("version")
+    events = [one.text for one in e.events("deploy", "scale", "restart")]
+    new = [*(f"version {name} is new" for name in versions), *events]
+    fades = None if setup is None else _fades(e.after, versions, max(setup.before_p95, floor))
+    lines = [
+        gate(e.gate("network", "unattributed"),
+             say.durations("before a request is on a connection", setup),
+             "`client_s` and the network's phases (HTTP client hooks)"),
+        required(None if setup is None else setup.rose(floor) or setup.grew(floor),
+                 say.durations("imports, pools, DNS, TCP and TLS", setup),
+                 "`client_s` and the network's phases (HTTP client hooks)"),
+        # A process that starts again under the same version is in no row.
+        required(True if new else None, f"clients started: {'; '.join(new[:2])}",
+                 "the rows' `version`, or an event for each deployment of a client"),
+        proof(fades if new else None, "those are the first requests; later ones are as before"),
+        against(None if fades is None else not fades, "the wait lasts: it is not of the start",
+                strongly=True),
+    ]  # fmt: skip
+    action = "Start clients warm: import and connect before a process takes requests."
+    return judge("client_cold", lines, action)
+
+
+def _fades(side: Side, versions: Sequence[str], usual: float) -> bool | None:
+    """Return whether a longer set-up is of the first requests, and no more of those that follow.
+
+    Args:
+        side: the window after.
+        versions: that are new in it; none = all of them are looked at.
+        usual: seconds of set-up that are nothing unusual.
+    """
+    value = side.number("client_setup_s")
+    mine = np.isfinite(value)
+    if versions:
+        mine &= side.where("version", *versions)
+    slow = (value > usual)[mine][np.argsort(side.t[mine], kind="stable")]
+    if slow.sum() < MIN_COUNT:
+        return None
+    half = len(slow) // 2
+    return bool(slow[half:].mean() <= _LATER * slow[:half].mean())
 
 
 def busy_client(e: Evidence) -> Finding:

@@ -8,7 +8,7 @@ how often a status is right is measured (docs/reference/benchmarks.md).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from llmtrace.triage.result import Finding, Point, Status
@@ -134,15 +134,12 @@ def with_points(finding: Finding, extra: Iterable[Point]) -> Finding:
     if status in ("confirmed", "likely", "possible") or score <= RULED_OUT:
         proved = any(point.points >= WEIGHTS["proof"][0] for point in finding.evidence)
         status = _status(score, failed=False, unknown=False, proved=proved)
-    return Finding(
-        id=finding.id,
+    return replace(
+        finding,
         status=status,
         score=score,
         evidence=finding.evidence + tuple(p for p in extra if p.points >= 0),
         against=finding.against + tuple(p for p in extra if p.points < 0),
-        missing=finding.missing,
-        action=finding.action,
-        runbook=finding.runbook,
     )
 
 

@@ -21,11 +21,11 @@ from llmtrace.stats.significance import (
     share_bounds,
 )
 from llmtrace.triage.attribution.components import Values, slow
-from llmtrace.triage.power import smallest_visible
+from llmtrace.triage.power import smallest_share, smallest_visible
 from llmtrace.triage.result import NO_BOUNDS, Bounds, Change, Metric, Side
 from llmtrace.triage.windows.date_change import date_change
 
-FLOOR_S: Final[dict[Metric, float]] = {"ttft": 0.005, "tpot": 0.0005, "e2e": 0.01, "render": 0.005}
+_OF_THE_WHOLE: Final = 0.02  # of a typical request: rendering that takes less is not felt
 MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
 _ALSO: Final = (0.5, 0.8)
 
@@ -39,6 +39,7 @@ class Compared:
         design: how many requests say as much as one independent one, before and after.
         threshold: the p95 before, above which a request counts as slow; NaN = not known.
         visible: the smallest relative change that would have been seen; `None` = none would.
+        visible_share: the smallest share of slow requests that would have been.
     """
 
     change: Change
@@ -46,6 +47,7 @@ class Compared:
     design: tuple[float, float]
     threshold: float
     visible: float | None = None
+    visible_share: float | None = None
 
 
 def compare(
@@ -63,7 +65,7 @@ def compare(
     more lay above the p95 after) is tested by Fisher's exact test, for as many independent
     requests as clustering leaves. The same is tested at the p50 and the p80, where these moved the
     same way: where few requests lie near the p95, it moves far with little to show for it. And the
-    move must matter: by a share of the p95, and a floor.
+    move must matter: by a share of the p95, and, of rendering, of the whole request.
 
     Args:
         rows: of the windows before and after.
@@ -88,8 +90,9 @@ def compare(
     k, n, design_a = up.after
     side_b = _side(before, windows[0], q, up.before[2])
     side_a = _side(after, windows[1], q, design_a)
-    p_value = _p_value(rows, both, q, seconds, least)
-    matters = _matters(metric, low, high, least)
+    floor = _floor(rows[0], metric)
+    p_value = _p_value(rows, both, q, seconds, (floor, least))
+    matters = _matters(low, high, floor, least)
     enough = min(len(before), len(after)) >= MIN_COUNT
     change = Change(
         metric=metric,
@@ -102,8 +105,12 @@ def compare(
         significant=bool(enough and matters and p_value < certain),
     )
     designs = (up.before[2], design_a)
-    visible = smallest_visible(both, designs, (*_ALSO, q), certain=certain, least=least)
-    return Compared(change, q, designs, low, visible)
+    shares = (*_ALSO, q)
+    visible = smallest_visible(both, designs, shares, certain=certain, least=least)
+    share = smallest_share(
+        (len(before), len(after)), designs, q, tests=len(shares), certain=certain
+    )
+    return Compared(change, q, designs, low, visible, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,7 @@ def _p_value(
     both: tuple[Values, Values],
     q: float,
     seconds: tuple[float, float],
-    least: float,
+    by: tuple[float, float],
 ) -> float:
     """Return the chance of a change as clear as this, of those in the direction of the p95's."""
     turned = ((rows[1], rows[0]), (both[1], both[0]), (seconds[1], seconds[0]))
@@ -161,13 +168,20 @@ def _p_value(
     chance = 1.0
     for share in (*_ALSO, q):
         low, high = (quantile(side.value, share, side.weight) for side in one)
-        if share == q or (_matters(both[0].metric, low, high, least) and high > low):
+        if share == q or (_matters(low, high, *by) and high > low):
             chance = min(chance, _p(_share_above(one_rows, one, low, lengths)))
     return min(1.0, 2 * chance * (1 + len(_ALSO)))  # either direction, at each of the shares
 
 
-def _matters(metric: Metric, low: float, high: float, least: float) -> bool:
-    return abs(high - low) >= max(FLOOR_S[metric], least * min(low, high))
+def _matters(low: float, high: float, floor: float, least: float) -> bool:
+    return abs(high - low) >= max(floor, least * min(low, high))
+
+
+def _floor(before: Columns, metric: Metric) -> float:
+    """Return the seconds that are worth a word: of what may be nothing, a part of the whole."""
+    whole = before.numbers["e2e_s"]
+    known = whole[np.isfinite(whole)]
+    return _OF_THE_WHOLE * float(np.median(known)) if metric == "render" and len(known) else 0.0
 
 
 def _p(found: _Above) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Final, Literal
 
 from llmtrace.dataset.case import Case, Window
@@ -114,6 +115,7 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
         )
     before, after, searched, found_one = _windows(rows, settings)
 
+    @cache
     def evidence(about: Metric) -> Evidence:
         return gather(rows, case.signals, case.facts, before, after, metric=about)
 

@@ -176,7 +176,7 @@ class Evidence:
     def more_requests(self) -> bool:
         """Whether clearly more requests come than before, beyond their usual unrest."""
         before, after = self.request_rate
-        return after >= 1.15 * before and self._count_z() >= 4.0  # noqa: PLR2004
+        return after >= 1.15 * before and self.count_z >= 4.0  # noqa: PLR2004
 
     @cached_property
     def load_per_engine(self) -> tuple[float, float] | None:
@@ -208,7 +208,8 @@ class Evidence:
         error = math.sqrt(1 / before_n + 1 / after_n)
         return after >= 1.15 * before and math.log(after / before) >= 3 * error
 
-    def _count_z(self) -> float:
+    @cached_property
+    def count_z(self) -> float:
         """Standard errors between the counts, by the unrest of quarters of a minute or so."""
         rates = []
         for side in (self.before, self.after):

@@ -104,6 +104,14 @@ def _client_delay(side: Side) -> Floats:
     return np.where(known, _or_zero(own) + _or_zero(pool), np.nan)
 
 
+def _client_setup(side: Side) -> Floats:
+    """All that comes before a request is on a connection: imports, pools, DNS, TCP, TLS."""
+    parts = ["client_s", *(f"network_{one}_s" for one in ("client_wait", "dns", "connect", "tls"))]
+    found = [side.number(name) for name in parts]
+    known = ~np.all([np.isnan(one) for one in found], axis=0)
+    return np.where(known, np.sum([_or_zero(one) for one in found], axis=0), np.nan)
+
+
 def _network_and_client(side: Side) -> Floats:
     """The network, and what came before it on the client's side."""
     return side.number("network_s") + _or_zero(side.number("client_s"))
@@ -143,6 +151,7 @@ DERIVED: Final[Mapping[str, Callable[[Side], Floats]]] = {
     "cached_share": _over("cached_tokens", "prompt_tokens"),
     "network_path_s": _network_path,
     "client_delay_s": _client_delay,
+    "client_setup_s": _client_setup,
     "network_and_client_s": _network_and_client,
     "gateway_once_s": _gateway_once,
     "render_own_s": _render_own,

@@ -24,6 +24,7 @@ from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.oncall.notify import Notifier, as_report
 from llmtrace.triage.oncall.report_store import Reports
+from llmtrace.triage.oncall.similar import similar_reports
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page
 from llmtrace.triage.report.links import Links
@@ -168,6 +169,7 @@ class AlertQueue:
             return
         case, result = found
         name = self._reports.named(alert)
+        result = replace(result, similar=similar_reports(self._reports, result, alert, name))
         self._reports.keep(
             name,
             as_report(name, alert, as_json(result), self._wall()),

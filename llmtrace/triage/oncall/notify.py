@@ -19,7 +19,7 @@ from llmtrace.display.summary_tables import ms
 from llmtrace.errors import ConfigError, SourceError
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.report.naming import METRIC_NAMES, PART_NAMES, signed, unit, verdict_words
-from llmtrace.triage.report.sentences import cohort_text, event_text, when
+from llmtrace.triage.report.sentences import cohort_text, event_text, similar_text, when
 from llmtrace.triage.result import NAMED, Result
 
 _TIMEOUT_S: Final = 10.0
@@ -64,6 +64,8 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
         lines += [f"{named[0].status} cause: {named[0].id}", f"do: {named[0].action}"]
     else:
         lines.append("no cause is supported by the evidence")
+    if result.similar:
+        lines.append(f"seen before: {similar_text(result.similar[0])}")
     if link is not None:
         lines.append(link)
     return "\n".join(lines)

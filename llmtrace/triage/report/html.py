@@ -22,7 +22,7 @@ from llmtrace.triage.report import charts, waterfall
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.naming import signed, unit, verdict_words
 from llmtrace.triage.report.runbooks import page as runbook
-from llmtrace.triage.report.sentences import facts, quality_text, when
+from llmtrace.triage.report.sentences import facts, quality_text, record_text, similar_text, when
 from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import NAMED, Cohort, Finding, Point, Result, Status
 
@@ -172,6 +172,15 @@ def _cohort(one: Cohort) -> str:
     )
 
 
+def _seen_before(result: Result) -> str:
+    """Return links to past reports, which lie beside this one."""
+    links = "".join(
+        f'<li><a href="{escape(one.report)}">{escape(similar_text(one))}</a></li>'
+        for one in result.similar
+    )
+    return f"<h3>Seen before</h3><ul>{links}</ul>" if links else ""
+
+
 def _causes(result: Result, links: Links) -> str:
     if not result.causes:
         return ""
@@ -179,7 +188,9 @@ def _causes(result: Result, links: Links) -> str:
     cards = "".join(_cause(one, links) for one in named)
     if not named:
         cards = "<p>None is supported by the evidence.</p>"
-    return f"<section><h2>Causes</h2>{cards}{_others(result.causes)}</section>"
+    return (
+        f"<section><h2>Causes</h2>{cards}{_seen_before(result)}{_others(result.causes)}</section>"
+    )
 
 
 def _cause(one: Finding, links: Links) -> str:
@@ -198,7 +209,8 @@ def _cause(one: Finding, links: Links) -> str:
         f'<div class="cause"><h3>{escape(one.id)} '
         f'<span class="pill" style="--c:{_STATUS_COLOURS[one.status]}">{one.status}</span> '
         f'<small class="soft">{one.score:+d} points</small></h3>'
-        f'<table class="points">{"".join(lines)}</table>{action}{runbook}</div>'
+        f'<table class="points">{"".join(lines)}</table>{action}'
+        f'<p class="soft">{escape(record_text(one))}</p>{runbook}</div>'
     )
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from llmtrace.display.summary_tables import date_and_zone, ms, time_span
-from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent
+from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Similar
 from llmtrace.triage.report.naming import METRIC_NAMES, duration, latest, signed, unit
-from llmtrace.triage.result import Cohort, Estimate, Load, Outcomes, Result, Side
+from llmtrace.triage.result import Cohort, Estimate, Finding, Load, Outcomes, Result, Side
 
 _MAX_COHORTS: Final = 3
 _MAX_TENANTS: Final = 3
@@ -92,6 +92,10 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
         yield ("" if number else "other times"), text
     if result.smallest_visible is not None:
         seen = f"a rise of {100 * result.smallest_visible:.0f} % of all requests"
+        share = result.smallest_visible_share
+        if share is not None:
+            usual = 1 - result.quantile
+            seen += f", or {share:.1%} of them beyond the p95 before ({usual:.0%} expected),"
         yield "power", f"{seen} would have been seen"
     for when_, estimate in _estimates(result):
         yield (
@@ -138,6 +142,12 @@ def event_text(event: NearEvent) -> str:
     side = "before" if event.distance_s < 0 else "after"
     apart = duration(abs(event.distance_s))
     return f"{event.kind}: {event.text}, {apart} {side} it began ({date_and_zone(event.t)})"
+
+
+def similar_text(one: Similar) -> str:
+    """Say when something alike was seen, and what was named then."""
+    named = one.cause or "no cause was named"
+    return f"{date_and_zone(one.started)}, {one.alert}: {named}"
 
 
 def growth_text(one: Growth, result: Result) -> str:
@@ -232,6 +242,20 @@ def _share(name: str, before: float | None, after: float | None) -> str:
     if before is None or after is None:
         return f"{name}: not reported"
     return f"{name} {before:.1%} → {after:.1%}"
+
+
+def record_text(one: Finding) -> str:
+    """Say where a rule was shown, and how often its status was right."""
+    places = {"recordings": "recordings of real engines", "simulation": "simulated incidents"}
+    shown = " and ".join(places[name] for name in one.shown_in) or "rows made by hand alone"
+    right = one.right_when_so_called
+    if right is None:
+        return f"shown on {shown}; how often {one.status} is right: not measured"
+    calls = "of this cause" if right.calls == one.id else "of all causes"
+    return (
+        f"shown on {shown}; {one.status} was right in {right.right} of {right.of} calls {calls}, "
+        f"in simulated worlds no rule was written on ({right.measured})"
+    )
 
 
 def quality_text(result: Result) -> str:

@@ -28,7 +28,7 @@ from llmtrace.triage.report.naming import (
     unit,
     verdict_words,
 )
-from llmtrace.triage.report.sentences import facts, has_split, quality_text, when
+from llmtrace.triage.report.sentences import facts, has_split, quality_text, record_text, when
 from llmtrace.triage.result import NAMED, Contribution, Finding, Result, Status
 
 _STATUS_STYLES: Final[dict[Status, str]] = {
@@ -185,6 +185,7 @@ def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> Rendera
         lines.add_row(Text("→", "bold"), Text(one.action, "bold"))
     if runbook := links.runbook(one.id) or one.runbook:
         lines.add_row("", Text(runbook, "dim", overflow="fold"))
+    lines.add_row("", Text(record_text(one), "dim"))
     return Group(head, Padding(lines, (0, 0, 0, 3)))
 
 

@@ -16,14 +16,14 @@ import numpy as np
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats, Mask
-from llmtrace.triage.attribution.components import METRICS, Values
+from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import failed_mask
 from llmtrace.triage.over_time import Incident, Searched
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import Bins, bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike, chance_of
 from llmtrace.triage.windows.ramp import Ramp, find_ramp, ramp_of
-from llmtrace.triage.windows.same_work import searched_series
+from llmtrace.triage.windows.same_work import Series
 from llmtrace.triage.windows.spike import find_failures, find_slow, find_traffic
 from llmtrace.triage.windows.unrecorded import closed_up, opened
 
@@ -35,7 +35,7 @@ Find = Callable[[Floats, Floats, Bins], Spike | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class _Watched:
     """A quantity of each request, by time, and how its stretches are looked for."""
 
     metric: Searched
@@ -46,7 +46,7 @@ class Series:
 
 def find_all(
     rows: Columns,
-    values: Callable[[Metric], Values],
+    series: Callable[[Metric], Sequence[Series]],
     span: Window,
     metric: Metric | None = None,
     gaps: Sequence[Window] = (),
@@ -55,7 +55,7 @@ def find_all(
 
     Args:
         rows: by start, of the span.
-        values: a metric of these rows.
+        series: in which a change of a metric is searched.
         span: the time they are of, to the end of what could be seen.
         metric: the only one to search; `None` = all, failures and traffic.
         gaps: times of which nothing was recorded.
@@ -63,14 +63,13 @@ def find_all(
     found: list[Incident] = []
     for name in METRICS if metric is None else (metric,):
         found += _clearest(
-            _of_metric(Series(name, t, value, find_slow), span)
-            for t, value in searched_series(rows, values(name))
+            _of_metric(_Watched(name, t, value, find_slow), span) for t, value in series(name)
         )
     t = rows.start / 1e9
     if metric is None and len(t):
         failed = failed_mask(rows)
-        series = Series("errors", t, failed.astype(np.float64), _failures)
-        found += [_described(series, one, "up", span) for one in _merged(_each(series))]
+        watched = _Watched("errors", t, failed.astype(np.float64), _failures)
+        found += [_described(watched, one, "up", span) for one in _merged(_each(watched))]
         found += _traffic(t, span, gaps)
     return tuple(sorted(found, key=lambda one: (one.start, one.metric)))
 
@@ -84,7 +83,7 @@ def _failures(t: Floats, value: Floats, bins: Bins) -> Spike | None:
     return find_failures(t, value > 0, bins)
 
 
-def _of_metric(series: Series, span: Window) -> list[Incident]:
+def _of_metric(series: _Watched, span: Window) -> list[Incident]:
     slower = [_described(series, one, "up", span) for one in _merged(_each(series))]
     if slower:
         return [_turned(one, series, span) for one in slower]
@@ -96,7 +95,7 @@ def _of_metric(series: Series, span: Window) -> list[Incident]:
     return [one for one in found if not one.began_before]  # of those it is the rest that rose
 
 
-def _each(series: Series) -> Iterator[Spike]:
+def _each(series: _Watched) -> Iterator[Spike]:
     """Yield the clearest stretch, then that of the rest, as long as they stand out."""
     t, value = series.t, series.value
     taken: list[Spike] = []
@@ -128,7 +127,7 @@ def _merged(stretches: Iterator[Spike]) -> list[Spike]:
     return joined
 
 
-def _described(series: Series, found: Spike, direction: str, span: Window) -> Incident:
+def _described(series: _Watched, found: Spike, direction: str, span: Window) -> Incident:
     t, value = series.t, series.value
     inside = _inside(t, found)
     end = found.end if found.end is not None else span.end
@@ -151,7 +150,7 @@ def _described(series: Series, found: Spike, direction: str, span: Window) -> In
     )
 
 
-def _gradual(series: Series, ramp: Ramp) -> Incident:
+def _gradual(series: _Watched, ramp: Ramp) -> Incident:
     """Return the incident of a rise without an edge, from when half of it was reached."""
     high = series.t >= ramp.middle
     return Incident(
@@ -162,7 +161,7 @@ def _gradual(series: Series, ramp: Ramp) -> Incident:
     )  # fmt: skip
 
 
-def _turned(one: Incident, series: Series, span: Window) -> Incident:
+def _turned(one: Incident, series: _Watched, span: Window) -> Incident:
     """Return an improvement for a high level from the first request on, for most of the time."""
     if not one.began_before or one.end is None:
         return one

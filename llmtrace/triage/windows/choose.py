@@ -16,14 +16,14 @@ import numpy as np
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.attribution.components import METRICS, Values
+from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.outcomes import failed_mask
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
 from llmtrace.triage.windows.other_changes import clearer_ramp, other_change
-from llmtrace.triage.windows.same_work import find_other_work, searched_series
+from llmtrace.triage.windows.same_work import Series, find_other_work
 from llmtrace.triage.windows.spike import find_failures, find_slow
 from llmtrace.triage.windows.unrecorded import from_gap, recorded_part
 
@@ -58,7 +58,7 @@ class Chosen:
 
 def choose(
     rows: Columns,
-    values: Callable[[Metric], Values],
+    series: Callable[[Metric], Sequence[Series]],
     *,
     before: Window | None,
     after: Window | None,
@@ -72,7 +72,7 @@ def choose(
 
     Args:
         rows: that are searched, by start.
-        values: a metric of these rows.
+        series: in which a change of a metric is searched.
         before: as the user gave it; `None` = to be found.
         after: the same.
         at: a time inside the incident, unix seconds.
@@ -89,7 +89,7 @@ def choose(
         found, warning = _before(t, every, after, 0.0)
         return Chosen(found, after, None, searched=False, warnings=warning)
     since = None if before is None else before.end
-    highest = _search(rows, values, since, at, metric)
+    highest = _search(rows, series, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
     if spike is not None and since is None and at is None:
         spike = clearer_ramp(incidents, spike, t) or spike
@@ -173,7 +173,7 @@ def _quiet_from(incidents: Sequence[Incident], after: Window) -> float:
 
 def _search(
     rows: Columns,
-    values: Callable[[Metric], Values],
+    series: Callable[[Metric], Sequence[Series]],
     since: float | None,
     at: float | None,
     metric: Metric | None,
@@ -188,7 +188,7 @@ def _search(
     if metric is None:
         best = _clearer(best, find_failures(rows.start / 1e9, failed_mask(rows), bins, at))
     for name in METRICS if metric is None else (metric,):
-        for t, value in searched_series(rows, values(name)):
+        for t, value in series(name):
             best = _clearer(best, find_slow(t, value, bins, at))
     if best is None:
         return None

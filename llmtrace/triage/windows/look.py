@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all
 from llmtrace.triage.windows.choose import Chosen, choose
 from llmtrace.triage.windows.onset import overlapping
+from llmtrace.triage.windows.same_work import Series, searched_series
 
 _HIGH: Final = 0.95
 
@@ -77,18 +79,21 @@ def look_at(
         gaps: times of which nothing was recorded.
     """
     mine = rows if searched is None else rows.within(searched.start, searched.end)
-    kept: dict[Metric, Values] = {}
 
+    @cache
     def of(name: Metric) -> Values:
-        if name not in kept:
-            kept[name] = values(mine, name)
-        return kept[name]
+        return values(mine, name)
 
     span = _span(mine, searched)
-    incidents = _incidents(mine, of, span, metric, gaps)
+
+    @cache
+    def series(name: Metric) -> list[Series]:
+        return list(searched_series(mine, of(name)))
+
+    incidents = _incidents(mine, series, span, metric, gaps)
     chosen = choose(
         mine,
-        of,
+        series,
         before=before,
         after=after,
         at=at,
@@ -126,12 +131,16 @@ def _span(rows: Columns, searched: Window | None) -> Window:
 
 def _incidents(
     rows: Columns,
-    of: Callable[[Metric], Values],
+    series: Callable[[Metric], Sequence[Series]],
     span: Window,
     metric: Metric | None,
     gaps: Sequence[Window],
 ) -> tuple[Incident, ...]:
     fewer = thinned(rows)
     if fewer is rows:
-        return find_all(rows, of, span, metric, gaps)
-    return find_all(fewer, lambda name: values(fewer, name), span, metric, gaps)
+        return find_all(rows, series, span, metric, gaps)
+
+    def of_fewer(name: Metric) -> list[Series]:
+        return list(searched_series(fewer, values(fewer, name)))
+
+    return find_all(fewer, of_fewer, span, metric, gaps)

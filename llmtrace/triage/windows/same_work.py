@@ -35,8 +35,11 @@ _PER_CELL: Final = 20  # requests, at least: a median of fewer follows each of t
 _MAX_CELLS: Final = 16  # of a kind
 
 
-def searched_series(rows: Columns, one: Values) -> Iterator[tuple[Floats, Floats]]:
-    """Yield the series in which a change of a metric is searched: when, and how long.
+Series = tuple[Floats, Floats]  # of requests by time: when, and how long
+
+
+def searched_series(rows: Columns, one: Values) -> Iterator[Series]:
+    """Yield the series in which a change of a metric is searched.
 
     The metric itself, in which a change of the work shows, and where it can be known, the metric
     relative to the work, in which one of the system does.

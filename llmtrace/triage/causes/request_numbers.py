@@ -1,0 +1,129 @@
+"""Rules for requests that stop coming, or come in crowds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from llmtrace.stats.arrays import Floats
+from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes.scoring import against, judge, proof, required, support
+from llmtrace.triage.evidence.evidence import Evidence
+from llmtrace.triage.result import Finding
+
+_TIMES: Final = 1.8  # as many, or as few: the bar of the search for traffic
+_SURE: Final = 4.0  # standard errors, by the unrest of counts
+_COLUMNS: Final = (
+    "tenant", "route", "region", "client", "version", "service", "gateway", "model", "server",
+)  # fmt: skip
+_MOST: Final = 0.8  # of the change: the value that holds as much is where it happened
+_CALM: Final = 0.25  # the rest changed by less than this share of what it was
+_REST: Final = 0.1  # of all requests before: with less of them there is no rest
+
+
+def traffic_lost(e: Evidence) -> Finding:
+    """Requests stop coming, or far fewer come: they are lost before they get here.
+
+    Looks like:
+        Requests a second fall while those that arrive are answered as ever. A route, a region, a
+        tenant or a client that is gone altogether says where; all of them at once is in front of
+        all: DNS, a load balancer, a certificate, a release.
+
+    Confirm:
+            sum by (service, route) (rate(llmtrace_requests_total[5m]))
+            sum by (service, route) (rate(llmtrace_requests_total[5m] offset 1d))
+        Is it recorded less, and not sent less? `llmtrace doctor`, and the engines' own counts.
+
+    Now:
+        Check what is in front: DNS, certificates, the load balancer's targets, the last release of
+        the clients that went quiet. Users see errors that no engine counts.
+
+    Later:
+        Alert on the rate of requests of each route beside the same hour of yesterday; run a
+        synthetic request through the front door.
+    """
+    before, after = e.request_rate
+    where = _where(e)
+    failing = e.outcome("error", "truncated", "timeout")
+    stopped = not after
+    text = "no request came at all" if stopped else f"only {where}"
+    lines = [
+        required(before >= _TIMES * after and e.count_z <= -_SURE,
+                 say.rates("requests", before, after)),
+        proof(stopped or where is not None, text),
+        support(not e.moved, "requests that come are answered as fast as before"),
+        against(bool(e.moved), "requests take longer: who waits sends fewer", strongly=True),
+        against(failing.rose(0.01), f"requests fail: {failing}"),
+    ]  # fmt: skip
+    place = f" It is {where}." if where and not stopped else ""
+    action = "Check what is in front: DNS, certificates, the load balancer, the clients' release."
+    return judge("traffic_lost", lines, action + place)
+
+
+def traffic_surge(e: Evidence) -> Finding:
+    """Far more requests come than before, and are answered as fast.
+
+    Looks like:
+        Requests a second rise by a factor. One tenant, route or client as a rule: a batch job, a
+        retry loop, a release that asks twice. Nothing is slower yet; where it is, look for a
+        [saturated queue](queue_saturation.md) or a [larger batch](batch_size.md).
+
+    Confirm:
+            topk(5, sum by (service, tenant) (rate(llmtrace_requests_total[5m])))
+            sum by (instance) (llmtrace_engine_requests_running)
+
+    Now:
+        Ask who it is whether it is meant. If not, limit that tenant or client; if so, add replicas
+        before the queue fills.
+
+    Later:
+        Limits for each tenant; an alert on a tenant's share of all requests.
+    """
+    before, after = e.request_rate
+    where = _where(e)
+    lines = [
+        required(after >= _TIMES * before and e.count_z >= _SURE,
+                 say.rates("requests", before, after)),
+        proof(where is not None, f"only {where}"),
+        support(not e.moved, "requests are answered as fast as before"),
+        against(bool(e.moved), "requests take longer: that is weighed as a queue or a batch"),
+    ]  # fmt: skip
+    place = f" It is {where}." if where else ""
+    action = "Ask whether it is meant; limit that client, or add replicas before the queue fills."
+    return judge("traffic_surge", lines, action + place)
+
+
+def _where(e: Evidence) -> str | None:
+    """Return the one value of a column that makes most of a change of the number of requests.
+
+    `None` where the rest changed as well, or no column names it.
+    """
+    for column in _COLUMNS:
+        rates = dict(_by_value(e, column))
+        before, after = (sum(one[side] for one in rates.values()) for side in (0, 1))
+        change = after - before
+        if not change or len(rates) <= 1:
+            continue
+        name, (low, high) = max(rates.items(), key=lambda one: (one[1][1] - one[1][0]) / change)
+        rest = before - low
+        calm = rest >= _REST * before and abs(after - high - rest) <= _CALM * rest
+        if calm and (high - low) / change >= _MOST:
+            return f"{column}={name} ({say.amount(low)} → {say.amount(high)} a second)"
+    return None
+
+
+def _by_value(e: Evidence, column: str) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield each value of a column, and its requests a second before and after."""
+    found: list[dict[str, float]] = []
+    for side, window in ((e.before, e.before.window), (e.after, e.served)):
+        words = side.rows.words[column]
+        known = words.codes >= 0
+        counts = np.bincount(
+            words.codes[known], side.rows.weights[known], minlength=len(words.names)
+        )
+        rates: Floats = counts / max(window.seconds, 1e-9)
+        found.append(dict(zip(words.names, rates.tolist(), strict=True)))
+    for name in dict.fromkeys((*found[0], *found[1])):
+        yield name, (found[0].get(name, 0.0), found[1].get(name, 0.0))

@@ -1,0 +1,60 @@
+"""Say how often a cause was right when it was called what it is called now.
+
+The counts are in track_record.json, which only `python -m tests.bench.bench_worlds --store` and
+`python -m tests.bench.bench_recordings --store` write: worlds that no rule was written on, and
+recordings of real engines.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from llmtrace.triage.result import NAMED, NOT_SIMULATED, Finding, RightWhen, ShownIn
+
+FILE: Final = "track_record.json"
+_ENOUGH: Final = 10  # calls of one cause, below which those of all causes say more
+
+
+def with_record(finding: Finding, *, searched: bool) -> Finding:
+    """Return a finding with where its rule was shown, and how often its status was right.
+
+    Args:
+        finding: of a rule, with its final status.
+        searched: whether the windows were searched for, which makes every status less sure.
+    """
+    found = track_record()
+    shown: list[ShownIn] = []
+    if found.get("recordings", {}).get("named_first", {}).get(finding.id, (0, 0))[0]:
+        shown.append("recordings")
+    worlds = found.get("worlds", {})
+    if worlds.get("named_first", {}).get(finding.id, (0, 0))[0]:
+        shown.append("simulation")
+    right = None
+    if finding.status in NAMED and finding.id not in NOT_SIMULATED and worlds:
+        right = _right(worlds, finding, "searched" if searched else "given")
+    return replace(finding, shown_in=tuple(shown), right_when_so_called=right)
+
+
+def _right(worlds: dict[str, Any], finding: Finding, way: str) -> RightWhen | None:
+    by_cause = worlds["called"][way]
+    right, of = by_cause.get(finding.id, {}).get(finding.status, (0, 0))
+    whose = finding.id
+    if of < _ENOUGH:
+        every = [calls.get(finding.status, (0, 0)) for calls in by_cause.values()]
+        right, of = (sum(one[k] for one in every) for k in (0, 1))
+        whose = "all causes"
+    if not of:
+        return None
+    return RightWhen(right=right, of=of, calls=whose, measured=worlds["date"])
+
+
+@cache
+def track_record() -> dict[str, Any]:
+    """Return what was measured, and how."""
+    text = resources.files(__package__).joinpath(FILE).read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
