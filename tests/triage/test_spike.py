@@ -11,6 +11,7 @@ import pytest
 
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.date_change import date_change
+from llmtrace.triage.windows.failure_stretch import stretch_of_failures
 from llmtrace.triage.windows.highest_stretch import CERTAIN
 from llmtrace.triage.windows.spike import find_failures, find_slow
 from tests.bench.bench_search import BARS, PLACES, false_alarms, finds
@@ -145,3 +146,44 @@ def test_a_silence_is_no_part_of_what_follows_it():
     value = np.exp(r.normal(0, 0.5, 200)) * np.where(t > 100, 5.0, 1.0)
 
     assert find_slow(t, value, bins_for(t)).start == pytest.approx(340, abs=2)
+
+
+def failing(share: float, *, burst: int, n: int = 264, begin: float = 0.68):
+    """Make requests of which a share fails from a time on, or so many in a row."""
+    r = np.random.default_rng(4)
+    t = np.sort(r.uniform(0, 300.0, n))
+    first = int(begin * n)
+    failed = (np.arange(n) >= first) & (r.random(n) < share)
+    failed[first : first + burst] = True
+    return t, failed, t[first]
+
+
+def test_few_failures_where_there_were_none_are_a_stretch():
+    """Twenty among eighty, as long as they come one by one."""
+    t, failed, begin = failing(0.25, burst=0)
+    found = find_failures(t, failed, bins_for(t))
+
+    assert 15 <= failed.sum() <= 30
+    assert found.score > CERTAIN
+    assert found.start == pytest.approx(begin, abs=10.0)
+    assert found.end is None
+
+
+def test_failures_that_follow_one_another_are_one_event():
+    """Four requests of one burst say no more than one."""
+    t, failed, _ = failing(0.0, burst=4)
+
+    assert find_failures(t, failed, bins_for(t)).score < CERTAIN
+    assert stretch_of_failures(t, failed) is None
+
+
+@pytest.mark.parametrize("share", [0.003, 0.02, 0.2])
+def test_independent_failures_make_no_stretch(share):
+    """In a hundred series of each share."""
+    found = []
+    for seed in range(100):
+        r = np.random.default_rng([7, seed])
+        t = np.sort(r.uniform(0, HOURS, 400))
+        found.append(stretch_of_failures(t, r.random(400) < share))
+
+    assert not [one for one in found if one is not None and one.score > CERTAIN]

@@ -432,6 +432,9 @@ def starts(e: Evidence) -> Mapping[str, float]:
 def _starts(e: Evidence) -> Mapping[str, float]:
     recent = _FRESH * max(e.after.window.seconds, 0.5 * e.before.window.seconds)
     since = e.after.window.start - recent
+    # What started since the requests compared with is new, however short the window is.
+    if 0 <= e.after.window.start - e.before.window.end <= e.before.window.seconds:
+        since = min(since, e.before.window.end)
     until = e.after.window.end
     found: dict[str, float] = {}
     for name, series in e.series("started").items():

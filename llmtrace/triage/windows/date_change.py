@@ -45,7 +45,7 @@ def date_change(t: Floats, slow: Mask, low: float, high: float) -> Dated | None:
     reached = np.cumsum(slow)
     k, total = reached[split - 1].astype(np.float64), float(reached[-1])
     rising = k / split < (total - k) / (n - split)
-    both = _log_likelihood(k, split) + _log_likelihood(total - k, n - split)
+    both = log_likelihood(k, split) + log_likelihood(total - k, n - split)
     chance = np.where(rising, both, -np.inf)
     best = int(np.argmax(chance))
     if not rising[best]:
@@ -60,7 +60,8 @@ def date_change(t: Floats, slow: Mask, low: float, high: float) -> Dated | None:
     )
 
 
-def _log_likelihood(k: Floats, n: NDArray[np.intp]) -> Floats:
+def log_likelihood(k: Floats, n: Floats | NDArray[np.intp]) -> Floats:
+    """Return how likely so many of so many are, if that is their share: a logarithm."""
     p = np.clip(k / n, 1e-12, 1 - 1e-12)
     found: Floats = k * np.log(p) + (n - k) * np.log1p(-p)
     return found

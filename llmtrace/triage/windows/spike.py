@@ -15,6 +15,7 @@ import numpy as np
 from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.windows.bins import MAX_BINS, MIN_BINS, PER_BIN, Bins
 from llmtrace.triage.windows.date_change import date_change
+from llmtrace.triage.windows.failure_stretch import stretch_of_failures
 from llmtrace.triage.windows.highest_stretch import Spike, highest_stretch
 
 _THRESHOLDS: Final = (0.8, 0.95)
@@ -98,7 +99,11 @@ def find_failures(t: Floats, failed: Mask, bins: Bins, at: float | None = None) 
     reached = np.append(0, np.cumsum(failed))
     counts = np.diff(place).astype(np.float64)
     angles = _angles(np.diff(reached[place]), counts)
-    return highest_stretch(angles, counts, bins, at, floor=_SPREAD, least=_MIN_ANGLE)[0]
+    found, _ = highest_stretch(angles, counts, bins, at, floor=_SPREAD, least=_MIN_ANGLE)
+    again = stretch_of_failures(t, failed) if at is None else None
+    if again is not None and (found is None or again.score > found.score):
+        return again
+    return found
 
 
 def find_traffic(t: Floats, start: float, end: float, *, more: bool) -> Spike | None:
