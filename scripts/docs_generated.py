@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
+from runbook_index import PAGES as RUNBOOKS
 
 from llmtrace.budget import DEFAULT
 from llmtrace.budget.file import as_plain
@@ -20,7 +21,6 @@ from llmtrace.cli import make_parser
 from llmtrace.core.engine_figures import REPORTS
 from llmtrace.exporters.prometheus.sink import LABELS, PrometheusSink
 from llmtrace.semconv import docs
-from llmtrace.triage.report import runbooks
 from llmtrace_collector.config.fields import leaves, variable
 from llmtrace_collector.config.schema import PREFIX, Config
 from llmtrace_collector.serve.routes import ADDRESSES
@@ -272,5 +272,5 @@ GENERATORS: Final[Mapping[str, Callable[[], str]]] = {
 }
 WHOLE_PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "reference/semconv.md": docs.page,
-    **{f"on-call/runbooks/{name}": make for name, make in runbooks.PAGES.items()},
+    **{f"on-call/runbooks/{name}": make for name, make in RUNBOOKS.items()},
 }

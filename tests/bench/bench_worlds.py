@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_worlds [--seeds N] [--quiet N] [--jobs N] [--written-on] [--store]
 
-Each incident has a world of its own (`llmtrace.simulator.fleet.worlds`). Worlds of two families
+Each incident has a world of its own (`tests.bench.worlds`). Worlds of two families
 exist: those that rules may be written on, and the unseen ones, which have other seeds, replayed
 traces and an engine that counts its queue in another way, and are only for reports. Every figure
 is printed with the windows given and with windows and metric taken away. Evidence is grounded if
@@ -28,7 +28,6 @@ import numpy as np
 from llmtrace.dataset.case import Case
 from llmtrace.simulator.fleet.arrivals import read_arrivals
 from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
-from llmtrace.simulator.fleet.worlds import draw_world, traits
 from llmtrace.stats.significance import more_than
 from llmtrace.triage.causes.scoring import WEIGHTS
 from llmtrace.triage.pipeline import Settings, triage
@@ -44,6 +43,7 @@ from tests.bench.bench_triage import (
     dropped,
 )
 from tests.bench.track_record import counted, store
+from tests.bench.worlds import World, draw_world, traits
 
 WAYS: Final = ("given", "searched")
 BY_CHANCE: Final = 1e-4  # of as many slow requests, in incidents that count
@@ -145,7 +145,7 @@ def answer(task: Task) -> Answer:
     """Play one incident and triage it both ways."""
     played = play(task)
     world = played.scenario.world
-    assert world is not None
+    assert isinstance(world, World)
     head = Answer(
         kind=task.kind,
         seed=task.seed,

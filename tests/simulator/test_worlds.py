@@ -13,8 +13,8 @@ pytest.importorskip("numba", reason="the fleet simulator needs the extra `simula
 from llmtrace.errors import ConfigError
 from llmtrace.simulator.fleet.arrivals import read_arrivals
 from llmtrace.simulator.fleet.scenario import Scenario, simulate
-from llmtrace.simulator.fleet.worlds import KNOWN_BY, draw_world
 from llmtrace.triage.result import CAUSES, NOT_SIMULATED
+from tests.bench.worlds import KNOWN_BY, draw_world
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:04.5319600,3180,8

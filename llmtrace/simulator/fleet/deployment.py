@@ -14,6 +14,7 @@ import numpy as np
 
 from llmtrace.core.stages import Source
 from llmtrace.simulator.fleet.array_layout import BLOCK, Policy
+from llmtrace.simulator.fleet.arrivals import Arrivals
 from llmtrace.simulator.fleet.step_cost import MODELS, StepCost
 
 NEEDS: Final = ("adapters", "agents", "kv_transfer", "prefixes", "silences", "spec", "wide")
@@ -233,3 +234,22 @@ def size_up(rng: np.random.Generator, draft: Deployment, *, wide: bool) -> Deplo
         blocks=blocks,
         names=tuple(f"vllm-{k}" for k in range(draft.replicas)),
     )
+
+
+def for_trace(
+    trace: Arrivals, draft: Deployment, rng: np.random.Generator, *, wide: bool
+) -> Deployment:
+    """Return a deployment of the size that a trace's lengths need."""
+    return size_up(rng, replace(draft, routes=(_route(trace),)), wide=wide)
+
+
+def _route(trace: Arrivals) -> Route:
+    """Return the kind of question that a trace is made of, for the sizes of machines."""
+    own = np.maximum(trace.prompt - trace.shared, 8)
+    prefix = 1 - float(own.mean() / trace.prompt.mean())
+    spreads = [float(np.log(one).std()) for one in (trace.prompt, trace.output)]
+    medians = [
+        float(one.mean()) / np.exp(spread**2 / 2)
+        for one, spread in zip((trace.prompt, trace.output), spreads, strict=True)
+    ]
+    return Route("replay", 1.0, medians[0], spreads[0], medians[1], spreads[1], prefix)

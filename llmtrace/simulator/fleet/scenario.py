@@ -7,7 +7,7 @@ runs it and returns the case, as it would have been recorded, and the truth.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
 
@@ -16,14 +16,12 @@ from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.errors import ConfigError
 from llmtrace.simulator.fleet.arrivals import Arrivals
-from llmtrace.simulator.fleet.deployment import draw
+from llmtrace.simulator.fleet.deployment import Deployment, draw, for_trace
 from llmtrace.simulator.fleet.faults import MILD, SEVERE, find
 from llmtrace.simulator.fleet.plan import Day
 from llmtrace.simulator.fleet.run_fleet import run_day
 from llmtrace.simulator.fleet.telemetry import observe
 from llmtrace.simulator.fleet.traffic_shifts import SHIFTS
-from llmtrace.simulator.fleet.world_records import seen
-from llmtrace.simulator.fleet.worlds import World, for_trace, lengths, prepare, settle
 from llmtrace.stats.arrays import Floats
 
 EPOCH_S: Final = 1_790_000_000
@@ -33,6 +31,22 @@ _OVER: Final = 0.08  # if besides so many requests lie above the p95 before
 _WORSE: Final = 0.02  # more requests that did not succeed
 
 Shown = Literal["ttft", "tpot", "e2e", "outcomes"]
+
+
+class World(Protocol):
+    """One way a day can be, apart from its faults: `tests.bench.worlds` draws them."""
+
+    def settle(self, draft: Deployment, rng: np.random.Generator, *, wide: bool) -> Deployment:
+        """Return a deployment with its machines, as large as its traffic needs it."""
+
+    def lengths(self, deployment: Deployment) -> tuple[float, float]:
+        """Return how long the windows before and after are, in seconds of the simulator."""
+
+    def prepare(self, day: Day) -> None:
+        """Write into a day what it does to it."""
+
+    def seen(self, case: Case) -> Case:
+        """Return what is recorded of a case in it, on its time scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +141,13 @@ def simulate(scenario: Scenario) -> Simulated:
     before_s, after_s = scenario.before_s, scenario.after_s
     world = scenario.world
     if world is not None:
-        deployment = settle(world, deployment, rng, wide="wide" in needs)
-        before_s, after_s = lengths(world, deployment)
+        deployment = world.settle(deployment, rng, wide="wide" in needs)
+        before_s, after_s = world.lengths(deployment)
     elif scenario.arrivals is not None:
         deployment = for_trace(scenario.arrivals, deployment, rng, wide="wide" in needs)
     day = Day(rng, deployment, before_s, after_s, replay=scenario.arrivals)
     if world is not None:
-        prepare(world, day)
+        world.prepare(day)
     if scenario.shift is not None:
         SHIFTS[scenario.shift](day)
     for fault, (_, severity) in zip(faults, scenario.faults, strict=True):
@@ -142,7 +156,7 @@ def simulate(scenario: Scenario) -> Simulated:
     ran = run_day(day, scenario.seed)
     case = observe(ran, EPOCH_S + 86_400 * (scenario.seed % _DATES), drop=scenario.drop)
     if world is not None:
-        case = seen(world, case)
+        case = world.seen(case)
     moved = measure(case)
     wanted = [metric for fault in faults for metric in fault.shows] or ["ttft", "tpot", "e2e"]
     shown = tuple(dict.fromkeys(m for m in wanted if is_visible(case, moved, m)))
