@@ -7,13 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llmtrace.cli.arguments import (
-    Commands,
-    add_budget_option,
-    add_command,
-    add_json,
-    add_timeout,
-)
+from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_json, add_timeout
 from llmtrace.cli.extras import collector_module, dashboards_module
 from llmtrace.cli.slo import write_engine_rules
 from llmtrace.errors import ConfigError

@@ -114,11 +114,7 @@ def _kv(options: argparse.Namespace) -> None:
     dtype = options.cache_dtype or shape.dtype
     room = _room(options, shape)
     holds = capacity.capacity(
-        shape,
-        room,
-        dtype=dtype,
-        block_tokens=options.block_size,
-        devices=options.tensor_parallel,
+        shape, room, dtype=dtype, block_tokens=options.block_size, devices=options.tensor_parallel
     )
     fits = capacity.fit(shape, holds, _lengths(options, shape))
     if options.json:

@@ -9,13 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from llmtrace.cli.arguments import (
-    Commands,
-    add_command,
-    add_token_file,
-    point_in_time,
-    positive,
-)
+from llmtrace.cli.arguments import Commands, add_command, add_token_file, point_in_time, positive
 from llmtrace.cli.explain import choose, find
 from llmtrace.errors import ConfigError, DataError
 

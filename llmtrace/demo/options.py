@@ -111,7 +111,4 @@ def plan(options: DemoOptions) -> tuple[Phase, ...]:
     rush_s = None if seconds is None or calm_s is None else seconds - calm_s
     calm_n = None if requests is None else round(requests * _CALM_SHARE)
     rush_n = None if requests is None or calm_n is None else requests - calm_n
-    return (
-        Phase("calm", calm_users, calm_s, calm_n),
-        Phase("rush", users, rush_s, rush_n),
-    )
+    return (Phase("calm", calm_users, calm_s, calm_n), Phase("rush", users, rush_s, rush_n))

@@ -52,11 +52,7 @@ def run(options: DemoOptions) -> None:
     if trouble is None and options.html is not None:
         raise ConfigError("--html is for the page of a triage; name what goes wrong with --fault")
     if trouble is not None:
-        from llmtrace.demo.incident import (
-            incident_story,
-            linger,
-            room_for_page,
-        )  # needs numpy
+        from llmtrace.demo.incident import incident_story, linger, room_for_page  # needs numpy
 
     page = None if trouble is None else room_for_page(options.html)
     # What servers say is shown as it is: no markup in it, no colours guessed.

@@ -11,12 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from llmtrace.core.engine_figures import (
-    SGLANG_SLICES,
-    SGLANG_SPAN,
-    VLLM_SPAN,
-    read_attributes,
-)
+from llmtrace.core.engine_figures import SGLANG_SLICES, SGLANG_SPAN, VLLM_SPAN, read_attributes
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.stages import EngineFigures, Reported, Source, reported
 

@@ -22,11 +22,7 @@ _Turns = list[tuple[Message, ...]]
 
 
 def from_dataset(
-    path: Path,
-    count: int | None,
-    output: Lengths | None,
-    seed: int,
-    api: Api = "openai",
+    path: Path, count: int | None, output: Lengths | None, seed: int, api: Api = "openai"
 ) -> list[Request]:
     """Read requests from JSON lines.
 

@@ -179,10 +179,7 @@ def _ranks(values: Floats) -> Floats:
 def _welch(before: Sample, after: Sample, scores: Floats) -> float:
     """Compare the batches' mean scores of two runs (Welch's t-test, two-sided)."""
     n = len(before.values)
-    means = [
-        _batch_means(scores[:n], before.weights),
-        _batch_means(scores[n:], after.weights),
-    ]
+    means = [_batch_means(scores[:n], before.weights), _batch_means(scores[n:], after.weights)]
     # Scores come in steps of one request: no run is without any noise.
     floor = [(1 / len(side.values)) ** 2 for side in (before, after)]
     errors = [

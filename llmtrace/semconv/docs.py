@@ -123,11 +123,7 @@ joined to, whose stages then are the page's. See [the browser](../instrument/bro
 
 _SECTIONS: Final = (
     ("The request", "", (*PLAIN, *SPECIAL)),
-    (
-        "Stages",
-        _STAGES_TEXT,
-        (*STAGE_TIMES, *DERIVED),
-    ),
+    ("Stages", _STAGES_TEXT, (*STAGE_TIMES, *DERIVED)),
     (
         "What was reported",
         "As reported, before anything was cut to fit; its source in `<name>.source`.",
@@ -137,20 +133,13 @@ _SECTIONS: Final = (
     ("Sub-phases of the network stage", "", NETWORK),
     ("Marks", "", MARKS),
     ("The consumer's own time, and retries", "Left out when 0.", RAW),
-    (
-        "In the browser",
-        _BROWSER_TEXT,
-        BROWSER,
-    ),
+    ("In the browser", _BROWSER_TEXT, BROWSER),
     (
         "Response headers",
         _RESPONSE_HEADER_TEXT,
         (
             Attribute(
-                "response_headers",
-                f"{RESPONSE_HEADER}<header>",
-                "string",
-                "the header's value",
+                "response_headers", f"{RESPONSE_HEADER}<header>", "string", "the header's value"
             ),
         ),
     ),

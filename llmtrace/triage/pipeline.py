@@ -28,16 +28,7 @@ from llmtrace.triage.comparison.which_moved import all_moved, which_moved
 from llmtrace.triage.mix_growth import growth_of
 from llmtrace.triage.named_causes import named_causes, with_proof
 from llmtrace.triage.quality import quality_of
-from llmtrace.triage.result import (
-    Change,
-    Cohort,
-    Finding,
-    Load,
-    Metric,
-    Outcomes,
-    Quality,
-    Result,
-)
+from llmtrace.triage.result import Change, Cohort, Finding, Load, Metric, Outcomes, Quality, Result
 from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged, in_time, judge
 from llmtrace.triage.windows.choose import FEW

@@ -188,10 +188,7 @@ def _rows_alone(rows: Columns, source: str) -> Case:
 
 
 def from_collector(
-    collector: Collector,
-    window: Window,
-    progress: Progress,
-    filters: Filters | None = None,
+    collector: Collector, window: Window, progress: Progress, filters: Filters | None = None
 ) -> Case:
     """Read a case from a running collector.
 

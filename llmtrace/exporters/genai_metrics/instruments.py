@@ -187,8 +187,5 @@ def _seconds(meter: Meter, name: str, description: str) -> Histogram:
 
 def _tokens(meter: Meter, name: str) -> Histogram:
     return meter.create_histogram(
-        name,
-        "{token}",
-        "Number of tokens used.",
-        explicit_bucket_boundaries_advisory=TOKEN_BOUNDS,
+        name, "{token}", "Number of tokens used.", explicit_bucket_boundaries_advisory=TOKEN_BOUNDS
     )

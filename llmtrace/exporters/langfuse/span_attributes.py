@@ -96,12 +96,7 @@ def _beside_row(row: Row) -> Attributes:
 
 def _beside_shared(row: Row) -> Attributes:
     named = {} if row.provider is None else {_PROVIDER: row.provider}
-    return {
-        **_KEPT,
-        **named,
-        **_of_trace(row.attributes),
-        **_version(row),
-    }
+    return {**_KEPT, **named, **_of_trace(row.attributes), **_version(row)}
 
 
 def _beside_stage(stage: str, source: str | None) -> Attributes:
@@ -114,11 +109,7 @@ def _beside_span(span: Span) -> Attributes:
 
 # How spans are written that Langfuse gets with others, from the application's own provider.
 BESIDE: Final = Dialect(
-    row=_beside_row,
-    shared=_beside_shared,
-    stage=_beside_stage,
-    span=_beside_span,
-    begun=_KEPT,
+    row=_beside_row, shared=_beside_shared, stage=_beside_stage, span=_beside_span, begun=_KEPT
 )
 
 

@@ -42,8 +42,5 @@ def of_stage(stage: str, source: str | None) -> dict[str, Value]:
 
 # As docs/reference/semconv.md has it.
 OTEL: Final = Dialect(
-    row=to_attributes,
-    shared=lambda _row: {},
-    stage=of_stage,
-    span=lambda span: span.attributes,
+    row=to_attributes, shared=lambda _row: {}, stage=of_stage, span=lambda span: span.attributes
 )

@@ -80,10 +80,7 @@ _ROWS_A_TURN: Final = 16
 
 
 def encode(
-    rows: Iterable[Row | Span],
-    resources: Resources,
-    most_bytes: int,
-    dialect: Dialect = OTEL,
+    rows: Iterable[Row | Span], resources: Resources, most_bytes: int, dialect: Dialect = OTEL
 ) -> Iterator[tuple[bytes, int]]:
     """Encode rows and spans as OTLP trace export requests of at most about `most_bytes` each.
 

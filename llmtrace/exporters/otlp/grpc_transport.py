@@ -77,9 +77,7 @@ def _undelivered(error: Any, where: str) -> RetryExhausted:
     # A server out of resources is retried only if it says when.
     exhausted = code is grpc.StatusCode.RESOURCE_EXHAUSTED and wait_s is not None
     return RetryExhausted(
-        f"gRPC {code.name} from {where}",
-        retryable=exhausted or code in _RETRYABLE,
-        wait_s=wait_s,
+        f"gRPC {code.name} from {where}", retryable=exhausted or code in _RETRYABLE, wait_s=wait_s
     )
 
 

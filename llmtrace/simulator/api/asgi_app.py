@@ -144,12 +144,7 @@ async def _reply(service: Service, dialect: Dialect, http: HttpRequest) -> ASGIA
         ask = dialect.read(parse_body(await http.body()))
         faults = _faults_of(service, http)
         reply, request = plan_reply(
-            service.config,
-            dialect,
-            ask,
-            faults=faults,
-            request_id=request_id,
-            arrived_s=arrived_s,
+            service.config, dialect, ask, faults=faults, request_id=request_id, arrived_s=arrived_s
         )
         request = unique(request, next(service.numbers))
         if not ask.stream:

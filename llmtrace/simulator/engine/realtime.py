@@ -32,10 +32,7 @@ class LiveEngine:
     """One engine that takes steps while `run` runs. Everything happens on one event loop."""
 
     def __init__(
-        self,
-        config: EngineConfig,
-        watch: Watch,
-        clock: Callable[[], float] = time.monotonic,
+        self, config: EngineConfig, watch: Watch, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Keep the parts; `watch` is called with every step that ended."""
         self.config = config

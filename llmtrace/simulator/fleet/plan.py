@@ -25,12 +25,7 @@ Records = Any  # a numpy.recarray: its fields are attributes, which no type chec
 # Given the questions, which of them start after the onset, and a generator of its own.
 Edit = Callable[[Arrays, NDArray[np.bool_], np.random.Generator], None]
 
-_TABLES = {
-    Engine: Table.ENGINE,
-    Gateway: Table.GATEWAY,
-    Quota: Table.QUOTA,
-    Pool: Table.POOL,
-}
+_TABLES = {Engine: Table.ENGINE, Gateway: Table.GATEWAY, Quota: Table.QUOTA, Pool: Table.POOL}
 
 
 @dataclass(frozen=True, slots=True)

@@ -458,11 +458,7 @@ def _gpu(
     }
 
 
-def _joined(
-    parts: Sequence[_Part],
-    labels: Sequence[dict[str, str]],
-    epoch_s: int,
-) -> Signals:
+def _joined(parts: Sequence[_Part], labels: Sequence[dict[str, str]], epoch_s: int) -> Signals:
     instances: dict[str, int] = {}
     signals: dict[str, int] = {}
     columns: list[list[NDArray[Any]]] = [[np.empty(0)] for _ in range(5)]

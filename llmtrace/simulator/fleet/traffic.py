@@ -159,11 +159,7 @@ def draw_demand(day: Day, seed: int) -> Demand:
 
 
 def _pick(
-    day: Day,
-    dimension: str,
-    shares: object,
-    after: NDArray[np.bool_],
-    rng: np.random.Generator,
+    day: Day, dimension: str, shares: object, after: NDArray[np.bool_], rng: np.random.Generator
 ) -> _Ints:
     usual = np.cumsum(np.asarray(shares, np.float64))
     x = rng.random(len(after))

@@ -118,8 +118,7 @@ class Evidence:
     def row_among(self, name: str, key: str, mask: Callable[[Side], Mask]) -> Shift | None:
         """Compare a field among the requests of a mask; `key` identifies the mask."""
         return self.once(
-            ("among", name, key),
-            lambda: self._row(name, (mask(self.before), mask(self.after))),
+            ("among", name, key), lambda: self._row(name, (mask(self.before), mask(self.after)))
         )
 
     def _row(self, name: str, masks: tuple[Mask, Mask] | None) -> Shift | None:

@@ -46,8 +46,7 @@ def summary(alert: Alert, result: Result, link: str | None) -> str:
         )
     lines += when(result)[:-2]
     moved = sorted(
-        (one for one in result.contributions if one.significant),
-        key=lambda one: -abs(one.seconds),
+        (one for one in result.contributions if one.significant), key=lambda one: -abs(one.seconds)
     )
     if moved:
         parts = (
@@ -89,9 +88,7 @@ class Webhook:
         """Post the summary to the webhook. Raises `SourceError`."""
         text = _escaped(summary(alert, result, link))
         request = urllib.request.Request(  # noqa: S310 - http or https, see above
-            self.url,
-            json.dumps({"text": text}).encode(),
-            {"Content-Type": "application/json"},
+            self.url, json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}
         )
         try:
             with _OPENER.open(request, timeout=_TIMEOUT_S):
@@ -149,11 +146,7 @@ def as_report(name: str, alert: Alert, triaged: Mapping[str, Any], at: float) ->
     """Return what is kept of a report: the alert, when it was triaged, and the result."""
     return {
         "name": name,
-        "alert": {
-            "name": alert.name,
-            "started": alert.started,
-            "labels": dict(alert.labels),
-        },
+        "alert": {"name": alert.name, "started": alert.started, "labels": dict(alert.labels)},
         "triaged": at,
         "result": dict(triaged),
     }
