@@ -133,21 +133,26 @@ def rows():
     return made.rows
 
 
-def names_nothing(rows_, signals=None, facts=None):
-    """Return whether no cause is named with confidence."""
+def named(rows_, signals=None, facts=None):
+    """Return the causes that are named with confidence."""
     e = gather(from_dicts(rows_), signals or no_signals(), facts or Facts(), BEFORE, AFTER)
     found = causes(e)
     assert len(found) == len(RULES)
-    return not [one.id for one in found if one.status in ("confirmed", "likely")]
+    return [one.id for one in found if one.status in ("confirmed", "likely")]
+
+
+def names_nothing(rows_, signals=None, facts=None):
+    """Return whether no cause is named with confidence."""
+    return not named(rows_, signals, facts)
 
 
 def test_no_rows_name_nothing():
-    """Nothing, one row, one window alone."""
+    """Nothing, one row, one window alone; but requests that stop are seen to stop."""
     every = rows()
 
     assert names_nothing([])
     assert names_nothing(every[:1])
-    assert names_nothing([row for row in every if row["start"] < AFTER.start * 1e9])
+    assert named([row for row in every if row["start"] < AFTER.start * 1e9]) == ["traffic_lost"]
     assert names_nothing([row for row in every if row["start"] >= AFTER.start * 1e9])
 
 

@@ -84,7 +84,7 @@ def traffic_surge(e: Evidence) -> Finding:
     before, after = e.request_rate
     where = _where(e)
     lines = [
-        required(after >= _TIMES * before and e.count_z >= _SURE,
+        required(after >= _TIMES * before > 0 and e.count_z >= _SURE,
                  say.rates("requests", before, after)),
         proof(where is not None, f"only {where}"),
         support(not e.moved, "requests are answered as fast as before"),
