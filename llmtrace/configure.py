@@ -83,10 +83,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     resource = _resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
     labels = {
         row_field: resource[key]
-        for key, row_field in (
-            ("service.version", "version"),
-            ("cloud.region", "region"),
-        )
+        for key, row_field in (("service.version", "version"), ("cloud.region", "region"))
         if key in resource
     }
     return Environment(

@@ -25,12 +25,7 @@ class ForeignTracer(Protocol):
         """Have a call counted once whose client has opened a span inside ours."""
 
     def ended(
-        self,
-        span: Any,
-        info: Mapping[str, Any],
-        outcome: str,
-        error_type: str | None = None,
-        /,
+        self, span: Any, info: Mapping[str, Any], outcome: str, error_type: str | None = None, /
     ) -> None:
         """Note on its span of a call what only llmtrace knows."""
 

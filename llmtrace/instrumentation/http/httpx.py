@@ -183,11 +183,7 @@ def _send(plain: Callable[..., Any], client: str) -> Callable[..., Any]:
         return response
 
     def recorded(
-        call: httpx_requests.Begun,
-        self: Any,
-        request: Any,
-        args: Any,
-        kwargs: Any,
+        call: httpx_requests.Begun, self: Any, request: Any, args: Any, kwargs: Any
     ) -> Any:
         post, added = call
         try:
@@ -222,11 +218,7 @@ def _asend(plain: Callable[..., Awaitable[Any]], client: str) -> Callable[..., A
         return response
 
     async def recorded(
-        call: httpx_requests.Begun,
-        self: Any,
-        request: Any,
-        args: Any,
-        kwargs: Any,
+        call: httpx_requests.Begun, self: Any, request: Any, args: Any, kwargs: Any
     ) -> Any:
         post, added = call
         try:

@@ -58,9 +58,7 @@ _ENDPOINTS: Final[Mapping[str, Mapping[str, Endpoint]]] = {
         ),
         "/responses": Endpoint("chat", chunks.responses, chunks.answer_responses),
     },
-    "anthropic": {
-        "/messages": Endpoint("chat", chunks.messages, chunks.answer_messages),
-    },
+    "anthropic": {"/messages": Endpoint("chat", chunks.messages, chunks.answer_messages)},
 }
 
 # By the class of the SDK's own response object.

@@ -83,8 +83,7 @@ def long_from(e: Evidence) -> float | None:
     if len(tokens) < MIN_COUNT:
         return None
     return max(
-        _LONG_TO_MEDIAN * float(np.median(tokens)),
-        _LONG_TO_P90 * float(np.percentile(tokens, 90)),
+        _LONG_TO_MEDIAN * float(np.median(tokens)), _LONG_TO_P90 * float(np.percentile(tokens, 90))
     )
 
 
