@@ -217,20 +217,12 @@ def init(
         return
     limits = _budgets(budget if budget is not None else environment.budget)
     share = environment.sample if sample is None else _share(sample, "sample")
-    modules = _several(instrument, "instrument", registry.MODULES)
-    for module in modules:
-        if module not in registry.KNOWN:
-            msg = f"instrument={module!r}: llmtrace instruments {', '.join(registry.KNOWN)}"
-            raise ConfigError(msg)
-    given: dict[str, Any] = {"region": region, "version": version}
-    for key, value in {"service": service, **given}.items():
-        if value is not None and not isinstance(value, str):
-            msg = f"{key}={value!r} must be a string, as in {key}={str(value)!r}"
-            raise ConfigError(msg)
+    modules = _modules(instrument)
+    given = _texts(service=service, region=region, version=version)
     recorded = _chosen(record_content, environment.record_content, "record_content")
     content = _content(redact, content_limit)  # checked also where it is off
     policy = _headers(headers, own_hosts)
-    name = service or environment.service or _UNKNOWN_SERVICE
+    name = given.pop("service", "") or environment.service or _UNKNOWN_SERVICE
     chosen = exporters if exporters is not None else environment.exporters
     settings = export.ExportSettings(
         service=name,
@@ -240,13 +232,12 @@ def init(
         meter_provider=meter_provider,
     )
     sinks = _sinks(("console",) if chosen is None else chosen, settings)
-    labels = {**environment.labels, **{k: v for k, v in given.items() if v is not None}}
     shutdown()
     runtime.activate(
         Runtime(
             service=name,
             sinks=tuple(sinks),
-            labels=labels,
+            labels={**environment.labels, **given},
             sample=1.0 if share is None else share,
             tracer_provider=tracer_provider,
             ask_usage=ask_usage,
@@ -258,6 +249,24 @@ def init(
     # Last registered, first run: before what closes the exporters that were made here.
     atexit.unregister(_end_open)
     atexit.register(_end_open)
+
+
+def _modules(instrument: Any) -> tuple[str, ...]:
+    modules = _several(instrument, "instrument", registry.MODULES)
+    for module in modules:
+        if module not in registry.KNOWN:
+            msg = f"instrument={module!r}: llmtrace instruments {', '.join(registry.KNOWN)}"
+            raise ConfigError(msg)
+    return modules
+
+
+def _texts(**given: Any) -> dict[str, str]:
+    """Return the arguments that were given, which have to be text."""
+    for key, value in given.items():
+        if value is not None and not isinstance(value, str):
+            msg = f"{key}={value!r} must be a string, as in {key}={str(value)!r}"
+            raise ConfigError(msg)
+    return {key: value for key, value in given.items() if value is not None}
 
 
 @fails_open("record")

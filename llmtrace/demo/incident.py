@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.demo import injected_faults
 from llmtrace.demo.embedded_collector import Collecting, collecting
-from llmtrace.demo.injected_faults import Trouble
+from llmtrace.demo.injected_faults import Fault
 from llmtrace.demo.options import Phase
 from llmtrace.demo.simulated_users import Job
 from llmtrace.demo.target import Target
@@ -50,15 +50,15 @@ class Story:
     """An incident as it happens.
 
     Args:
-        trouble: what goes wrong.
+        fault: what goes wrong.
         target: the simulated engine.
         collector: where rows go.
     """
 
-    def __init__(self, trouble: Trouble, target: Target, collector: Collecting) -> None:
+    def __init__(self, fault: Fault, target: Target, collector: Collecting) -> None:
         if target.engine is None:
             raise ConfigError("only the simulated engine can have a fault")
-        self._trouble = trouble
+        self._fault = fault
         self._engine = target.engine
         self._collector = collector
         self._began = time.time()
@@ -73,15 +73,15 @@ class Story:
 
     def started(self, phase: Phase) -> None:
         """Run without a fault in the first phase, and inject it in the second."""
-        if phase.name == self._trouble.cause:
+        if phase.name == self._fault.cause:
             self._broke = time.time()
-            self._engine.change(self._trouble.change(self._engine.config))
+            self._engine.change(self._fault.change(self._engine.config))
         else:
             self._engine.change(injected_faults.calm(self._engine.config))
 
     def jobs_in(self, phase: Phase, jobs: Iterator[Job]) -> Iterator[Job]:
         """Return the jobs of users in a phase."""
-        return self._trouble.jobs(jobs) if phase.name == self._trouble.cause else jobs
+        return self._fault.jobs(jobs) if phase.name == self._fault.cause else jobs
 
     def triage(self, rows: int, page: Path, out: Console, err: Console) -> Result:
         """Triage what the collector has, print what was found, and write the page.
@@ -122,14 +122,14 @@ class Story:
 
     def resolve(self, result: Result, out: Console) -> None:
         """Print the injected fault, and whether triage found it."""
-        cause = self._trouble.cause
+        cause = self._fault.cause
         named = [one.id for one in result.causes if one.status in NAMED]
         when = (
             ""
             if self._broke is None
             else time.strftime(" at %H:%M:%S", time.localtime(self._broke))
         )
-        words = [f"\nWhat was done{when}: {cause}. {self._trouble.about}"]
+        words = [f"\nWhat was done{when}: {cause}. {self._fault.about}"]
         if named[:1] == [cause]:
             words.append("Triage, which did not know, names it first.")
         elif cause in named:
@@ -158,7 +158,7 @@ class Story:
 
 @contextmanager
 def incident_story(
-    trouble: Trouble, target: Target, say: Callable[[str], None], progress: Callable[[str], None]
+    fault: Fault, target: Target, say: Callable[[str], None], progress: Callable[[str], None]
 ) -> Iterator[Story]:
     """Run the collector of a demo with a fault.
 
@@ -172,7 +172,7 @@ def incident_story(
     with collecting([f"{root}/metrics", f"{root}/gpu/metrics"]) as collector:
         say(f"Collector: {collector.url} (its live page, while this runs)")
         say("Half-way something will go wrong; triage does not know what.")
-        yield Story(trouble, target, collector)
+        yield Story(fault, target, collector)
 
 
 def linger(url: str, out: Console) -> None:

@@ -23,7 +23,7 @@ _Jobs = Callable[[Iterator[Job], float], Iterator[Job]]
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Fault:
     """One cause at a severity, from 1 (hardly felt) to 3."""
 
     cause: str
@@ -46,7 +46,7 @@ class Trouble:
         return jobs if change is None else change[1](jobs, self.severity)
 
 
-def named(cause: str, severity: float) -> Trouble:
+def named(cause: str, severity: float) -> Fault:
     """Return a cause by its name.
 
     Raises:
@@ -57,7 +57,7 @@ def named(cause: str, severity: float) -> Trouble:
     low, high = _SEVERITIES
     if not low <= severity <= high:
         raise ConfigError(f"--severity is from {low:g} to {high:g}, not {severity:g}")
-    return Trouble(cause, severity)
+    return Fault(cause, severity)
 
 
 def calm(config: ServerConfig) -> ServerConfig:

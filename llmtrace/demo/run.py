@@ -15,7 +15,7 @@ from llmtrace.budget import DEFAULT, Budget, read_budget
 from llmtrace.configure import read_environment
 from llmtrace.core.row import Row
 from llmtrace.demo import target as targets
-from llmtrace.demo.injected_faults import named
+from llmtrace.demo.injected_faults import Fault, named
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.target import Target
 from llmtrace.errors import ConfigError, SourceError, missing_extra
@@ -33,7 +33,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from llmtrace.demo.incident import Story
-    from llmtrace.simulator.fleet.arrivals import Arrivals
 
 
 def run(options: DemoOptions) -> None:
@@ -44,17 +43,15 @@ def run(options: DemoOptions) -> None:
         SourceError: the endpoint does not answer, or no request succeeded.
         KeyboardInterrupt: interrupted; what was measured is printed.
     """
-    budget, phases = _budget(options), plan(options)
-    trace = _trace(options.arrivals)
-    trouble = None if options.fault is None else named(options.fault, options.severity)
-    if trouble is not None and (options.vllm or options.endpoint is not None):
-        raise ConfigError("--fault is for the simulated engine; no other server gets a fault")
-    if trouble is None and options.html is not None:
-        raise ConfigError("--html is for the page of a triage; name what goes wrong with --fault")
-    if trouble is not None:
-        from llmtrace.demo.incident import incident_story, linger, room_for_page  # needs numpy
+    budget, phases, fault = _budget(options), plan(options), _fault(options)
+    if fault is not None:
+        from llmtrace.demo.incident import (
+            incident_story,
+            linger,
+            room_for_page,
+        )  # needs numpy
 
-    page = None if trouble is None else room_for_page(options.html)
+    page = None if fault is None else room_for_page(options.html)
     # What servers say is shown as it is: no markup in it, no colours guessed.
     out, err = (
         Console(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -65,22 +62,21 @@ def run(options: DemoOptions) -> None:
         target = opened.enter_context(_target(options, err.print))
         out.print(f"llmtrace demo: {target.name} at {target.url}", soft_wrap=True)
         story = None
-        if trouble is not None:
-            story = opened.enter_context(incident_story(trouble, target, out.print, err.print))
+        if fault is not None:
+            story = opened.enter_context(incident_story(fault, target, out.print, err.print))
         for note in target.notes:
             out.print(note)
         target = asyncio.run(probe(target))  # before `init`: it is no request of the demo's
         err.print(_announcement(options))
         progress = Progress(err, target.name, options.time_limit_s, options.wanted)
-        interrupted = _measure(target, phases, progress, budget, story=story, trace=trace)
+        interrupted = _measure(target, phases, progress, budget, story)
         rows = progress.rows
         if failures := llmtrace.internal_errors():
             err.print(f"llmtrace itself failed, and lost what it did: {failures}")
         if not rows and interrupted:
             raise KeyboardInterrupt
         if not rows:
-            msg = f"no request to {target.url} was recorded"
-            raise SourceError(msg)
+            raise SourceError(f"no request to {target.url} was recorded")
         if interrupted:
             out.print("\nInterrupted: this is what was measured until then.")
         print_report(out, rows, target, budget, phases, interrupted=interrupted)
@@ -90,8 +86,7 @@ def run(options: DemoOptions) -> None:
         if interrupted:
             raise KeyboardInterrupt
         if not any(row.outcome == "success" for row in rows):
-            msg = f"no request to {target.url} succeeded"
-            raise SourceError(msg)
+            raise SourceError(f"no request to {target.url} succeeded")
         result = None
         if story is not None and page is not None:
             result = story.triage(len(rows), page, out, err)
@@ -101,6 +96,15 @@ def run(options: DemoOptions) -> None:
             linger(story.live, out)
 
 
+def _fault(options: DemoOptions) -> Fault | None:
+    fault = None if options.fault is None else named(options.fault, options.severity)
+    if fault is not None and (options.vllm or options.endpoint is not None):
+        raise ConfigError("--fault is for the simulated engine; no other server gets a fault")
+    if fault is None and options.html is not None:
+        raise ConfigError("--html is for the page of a triage; name what goes wrong with --fault")
+    return fault
+
+
 def _budget(options: DemoOptions) -> Budget:
     environment = read_environment(os.environ)
     if environment.disabled:
@@ -108,16 +112,6 @@ def _budget(options: DemoOptions) -> Budget:
         raise ConfigError(msg)
     path = options.budget or environment.budget
     return DEFAULT if path is None else read_budget(path)
-
-
-def _trace(path: Path | None) -> Arrivals | None:
-    if path is None:
-        return None
-    try:
-        from llmtrace.simulator.fleet.arrivals import read_arrivals
-    except ImportError as error:
-        raise missing_extra("--arrivals", "demo", error.name or "numpy") from error
-    return read_arrivals(path)
 
 
 @contextmanager
@@ -158,9 +152,7 @@ def _measure(
     phases: Sequence[Phase],
     progress: Progress,
     budget: Budget,
-    *,
     story: Story | None,
-    trace: Arrivals | None,
 ) -> bool:
     """Let the users ask, and return whether they were interrupted."""
 
@@ -174,9 +166,9 @@ def _measure(
     try:
         with progress.shown():
             if story is None:
-                asyncio.run(drive(target, phases, started, trace=trace))
+                asyncio.run(drive(target, phases, started))
             else:
-                asyncio.run(drive(target, phases, started, story.jobs_in, trace))
+                asyncio.run(drive(target, phases, started, story.jobs_in))
     except KeyboardInterrupt:
         return True
     finally:

@@ -96,14 +96,7 @@ def read_settings(
         chosen = "grpc" if port == _GRPC_PORT else "http/protobuf"
     url = _url(signal, chosen, named, place, is_full=is_full)
     certificate = _file(environ, signal, "CERTIFICATE")
-    client_key = _file(environ, signal, "CLIENT_KEY")
-    client_certificate = _file(environ, signal, "CLIENT_CERTIFICATE")
-    if (client_key is None) != (client_certificate is None):
-        msg = (
-            f"{_PREFIX}CLIENT_KEY and {_PREFIX}CLIENT_CERTIFICATE belong together: set both or "
-            "neither"
-        )
-        raise ConfigError(msg)
+    client_key, client_certificate = _client_pair(environ, signal)
     return OtlpSettings(
         protocol="grpc" if chosen == "grpc" else "http/protobuf",
         url=url,
@@ -115,6 +108,19 @@ def read_settings(
         client_key=client_key,
         client_certificate=client_certificate,
     )
+
+
+def _client_pair(environ: Mapping[str, str], signal: Signal) -> tuple[str | None, str | None]:
+    """Return the files of this client's key and certificate."""
+    key = _file(environ, signal, "CLIENT_KEY")
+    certificate = _file(environ, signal, "CLIENT_CERTIFICATE")
+    if (key is None) != (certificate is None):
+        msg = (
+            f"{_PREFIX}CLIENT_KEY and {_PREFIX}CLIENT_CERTIFICATE belong together: set both or "
+            "neither"
+        )
+        raise ConfigError(msg)
+    return key, certificate
 
 
 def _url(signal: Signal, protocol: str, named: str, place: str, *, is_full: bool) -> str:

@@ -80,7 +80,7 @@ def _recorded(kind: Any) -> type[Any]:
 def _async(kind: Any) -> type[Any]:
     receive = kind.recv  # `super()` costs more, and this is every message
 
-    class Connection(kind):  # type: ignore[misc]
+    class Connection(_opened_async(kind)):  # type: ignore[misc]
         async def send(self, message: Any, *args: Any, **kwargs: Any) -> None:
             if not self._llmtrace.sending(message):
                 await super().send(message, *args, **kwargs)
@@ -126,6 +126,11 @@ def _async(kind: Any) -> type[Any]:
             self._llmtrace.left()
             await super().close(*args, **kwargs)
 
+    return Connection
+
+
+def _opened_async(kind: Any) -> Any:
+    class Opened(kind):  # type: ignore[misc]
         def connection_made(self, transport: Any) -> None:
             opening = vars(self).get("_llmtrace_opening")
             if opening is not None:
@@ -143,7 +148,7 @@ def _async(kind: Any) -> type[Any]:
             await super().handshake(given if merged is None else merged, *args, **kwargs)
             guarded(opening.ends, "handshake")
 
-    return Connection
+    return Opened
 
 
 def _connected(opening: Opening, *, secure: bool) -> None:
@@ -154,11 +159,10 @@ def _connected(opening: Opening, *, secure: bool) -> None:
 def _sync(kind: Any) -> type[Any]:
     receive = kind.recv
 
-    class Connection(kind):  # type: ignore[misc]
+    # The library's warnings name the application: they are raised before it is called from here.
+    class Connection(_opened_sync(kind)):  # type: ignore[misc]
         def send(self, message: Any, *args: Any, **kwargs: Any) -> None:
-            if getattr(
-                self, "pending_legacy_warning", False
-            ):  # the library's warnings name the application
+            if getattr(self, "pending_legacy_warning", False):
                 self.maybe_raise_legacy_warning()
             if not self._llmtrace.sending(message):
                 super().send(message, *args, **kwargs)
@@ -171,9 +175,7 @@ def _sync(kind: Any) -> type[Any]:
             self._llmtrace.sent()
 
         def recv(self, *args: Any, **kwargs: Any) -> Any:
-            if getattr(
-                self, "pending_legacy_warning", False
-            ):  # the library's warnings name the application
+            if getattr(self, "pending_legacy_warning", False):
                 self.maybe_raise_legacy_warning()
             conversation = self._llmtrace
             conversation.wait_starts()
@@ -210,6 +212,11 @@ def _sync(kind: Any) -> type[Any]:
             self._llmtrace.left()
             super().close(*args, **kwargs)
 
+    return Connection
+
+
+def _opened_sync(kind: Any) -> Any:
+    class Opened(kind):  # type: ignore[misc]
         def handshake(self, given: Any = None, *args: Any, **kwargs: Any) -> None:
             opening = vars(self).get("_llmtrace_opening")
             if opening is None:
@@ -219,7 +226,7 @@ def _sync(kind: Any) -> type[Any]:
             super().handshake(given if merged is None else merged, *args, **kwargs)
             guarded(opening.ends, "handshake")
 
-    return Connection
+    return Opened
 
 
 # --- opening one ---------------------------------------------------------------------------------

@@ -591,9 +591,8 @@ def _begin_step(work: Any, fate: Any, fleet: Fleet, r: int, now: float, heap: An
     if now < engine[PAUSED_UNTIL]:
         _push(heap, engine[PAUSED_UNTIL], _WAKE, r)
         return
-    while (
-        fleet.replicas[r].inbox >= 0
-    ):  # taken in only now: what waited for the step waited unseen
+    # Taken in only now: what waited for the step waited unseen.
+    while fleet.replicas[r].inbox >= 0:
         i = fleet.replicas[r].inbox
         fleet.replicas[r].inbox = fate[i].next
         fate[i].queued = now
@@ -602,7 +601,29 @@ def _begin_step(work: Any, fate: Any, fleet: Fleet, r: int, now: float, heap: An
         fleet.replicas[r].look = now + _LOOK_EVERY_S
         _drop_waiting(work, fate, fleet, r, now, heap)
     _make_room(work, fate, fleet, r, now, heap)
+    budget, seconds, running = _run_on(work, fate, fleet, r)
+    seconds, admitted, woken = _admit(work, fate, fleet, r, now, budget, seconds)
+    if fleet.replicas[r].count == 0:
+        if woken < _NEVER:
+            _push(heap, woken, _WAKE, r)
+        return
+    seconds *= engine[SPEED] * max(0.2, 1.0 + engine[JITTER] * np.random.normal())  # noqa: NPY002
+    if engine[WARM_FACTOR] > 0:
+        age = now - engine[STARTED]
+        seconds *= 1.0 + engine[WARM_FACTOR] * np.exp(-age / engine[WARM_S])
+    if engine[COMPILE_S] > 0:
+        size = min(_SIZES - 1, int(np.log2(running + admitted + 1)))
+        if fleet.seen[r, size] == 0:
+            fleet.seen[r, size] = 1
+            seconds += engine[COMPILE_S]
+    fleet.meters[r, M_BUSY_S] += seconds
+    fleet.replicas[r].step_end = now + seconds
 
+
+@njit(cache=True)
+def _run_on(work: Any, fate: Any, fleet: Fleet, r: int) -> tuple[int, float, int]:
+    """Give those that run their tokens; return what is left, seconds so far, and how many."""
+    engine = fleet.engines[r]
     budget = int(engine[MAX_TOKENS])
     spec = int(engine[SPEC_TOKENS])
     seconds = engine[BASE_S]
@@ -630,7 +651,20 @@ def _begin_step(work: Any, fate: Any, fleet: Fleet, r: int, now: float, heap: An
         tokens_in_step += tokens
     if speculating:
         seconds += spec * engine[DRAFT_S]
+    return budget, seconds, tokens_in_step
 
+
+@njit(cache=True)
+def _admit(
+    work: Any, fate: Any, fleet: Fleet, r: int, now: float, budget: int, seconds: float
+) -> tuple[float, int, float]:
+    """Take requests of the queue into the batch, in order, as long as there is room.
+
+    Returns:
+        The step's seconds so far, tokens of those taken in, and when a KV cache arrives.
+    """
+    engine = fleet.engines[r]
+    tokens_in_step = 0
     before = -1
     i = fleet.replicas[r].head
     woken = _NEVER
@@ -679,21 +713,7 @@ def _begin_step(work: Any, fate: Any, fleet: Fleet, r: int, now: float, heap: An
         fleet.running[r, fleet.replicas[r].count] = i
         fleet.replicas[r].count += 1
         i = after
-    if fleet.replicas[r].count == 0:
-        if woken < _NEVER:
-            _push(heap, woken, _WAKE, r)
-        return
-    seconds *= engine[SPEED] * max(0.2, 1.0 + engine[JITTER] * np.random.normal())  # noqa: NPY002
-    if engine[WARM_FACTOR] > 0:
-        age = now - engine[STARTED]
-        seconds *= 1.0 + engine[WARM_FACTOR] * np.exp(-age / engine[WARM_S])
-    if engine[COMPILE_S] > 0:
-        size = min(_SIZES - 1, int(np.log2(tokens_in_step + 1)))
-        if fleet.seen[r, size] == 0:
-            fleet.seen[r, size] = 1
-            seconds += engine[COMPILE_S]
-    fleet.meters[r, M_BUSY_S] += seconds
-    fleet.replicas[r].step_end = now + seconds
+    return seconds, tokens_in_step, woken
 
 
 @njit(cache=True)

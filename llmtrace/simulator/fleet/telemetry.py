@@ -84,7 +84,7 @@ class _Requests:
         self.kept = kept
         self.ran = ran
         self.fate = fate = fate[kept]
-        self.work = work = ran.demand.work[kept]
+        self.work = ran.demand.work[kept]
         self.deployment = deployment
         self.epoch_s = epoch_s
         self.start = epoch_s * _NS + _ns(fate.started)
@@ -94,15 +94,22 @@ class _Requests:
         source = deployment.engine_source
         success = fate.outcome == Outcome.SUCCESS
         self.success = success
-        engine = success & had & (fate.retry_decode == 0) & (source is not None)
-        self.engine = engine
+        self.engine = success & had & (fate.retry_decode == 0) & (source is not None)
+        self.routed = ~np.isnan(fate.routed) & (fate.status == _HTTP_OK)
+        self._split()
+        self.numbers = self._numbers()
+        self.words = self._words()
 
+    def _split(self) -> None:
+        """Divide each request's wait among the stages, as far as it is known."""
+        fate, kept, had, engine = self.fate, self.kept, self.had, self.engine
+        deployment, success = self.deployment, self.success
         e2e = _ns(fate.end - fate.started)
         ttft = np.where(had, _ns(fate.first - fate.started), e2e)
         ttft = np.minimum(ttft, e2e)
         decode, render = np.where(had, _ns(fate.waited), 0), np.where(had, _ns(fate.held), 0)
         e2e = np.where(had, ttft + decode + render, e2e)
-        demand = ran.demand
+        demand = self.ran.demand
         first_try = fate.attempts <= 1
         sent = ~np.isnan(fate.sent)
         parts = {
@@ -141,30 +148,33 @@ class _Requests:
         self.unattributed = np.where(engine, 0, rest)
         self.e2e, self.ttft = e2e, ttft
         self.parts = parts
+
+    def _numbers(self) -> dict[str, Floats]:
+        deployment, fate, work, kept = self.deployment, self.fate, self.work, self.kept
+        had, success, engine, routed = self.had, self.success, self.engine, self.routed
+        source = deployment.engine_source
         has_usage = success  # usage comes with the last chunk
         tokens = fate.produced.astype(np.float64)
-        routed = ~np.isnan(fate.routed) & (fate.status == _HTTP_OK)
-        self.routed = routed
         plugin = source == "engine_plugin"
         span = source in ("engine_span", "engine_plugin")
         spec = deployment.spec_tokens > 0 and source in ("engine_inband", "engine_plugin")
         # A proxy that gathers chunks keeps the headers as well.
         answered = np.where(
-            _buffered(ran, fate.first), fate.first, fate.routed + 0.002 + work.back
+            _buffered(self.ran, fate.first), fate.first, fate.routed + 0.002 + work.back
         )
         many = had & (fate.chunks > 1)
-        self.numbers: dict[str, Floats] = {
-            "ttft_s": _known(ttft, had),
-            "ttft_arrival_s": _known(ttft, had),
+        numbers: dict[str, Floats] = {
+            "ttft_s": _known(self.ttft, had),
+            "ttft_arrival_s": _known(self.ttft, had),
             "tpot_s": np.where(
                 has_usage & (tokens > 1),
                 (fate.last - fate.first) / np.maximum(tokens - 1, 1),
                 np.nan,
             ),
-            "e2e_s": e2e / _NS,
+            "e2e_s": self.e2e / _NS,
             "unattributed_s": self.unattributed / _NS,
             "held_before_s": np.zeros(len(kept)),
-            "held_after_s": render / _NS,
+            "held_after_s": self.stages["render"][0] / _NS,
             "retry_s": np.rint((fate.retry_gateway + fate.retry_decode) * 1e6) / 1e6,
             "max_gap_s": np.where(many | (had & ~success), fate.gap, np.nan),
             "answered_s": np.where(routed, answered - fate.started, np.nan),
@@ -185,10 +195,10 @@ class _Requests:
             "weight": np.ones(len(kept)),
         }
         for name, (ns, known) in self.stages.items():
-            self.numbers[f"{name}_s"] = _known(ns, known)
-        for name, ns in parts.items():
-            self.numbers[f"network_{name}_s"] = ns / _NS
-        self.words = self._words()
+            numbers[f"{name}_s"] = _known(ns, known)
+        for name, ns in self.parts.items():
+            numbers[f"network_{name}_s"] = ns / _NS
+        return numbers
 
     def _words(self) -> dict[str, tuple[NDArray[np.int32], Sequence[str]]]:
         deployment, fate, kept = self.deployment, self.fate, self.kept
@@ -309,8 +319,7 @@ class _Turns:
             "weight": np.ones(size),
         }
         for name in STAGES:
-            value = np.where(known[name], ns[name] / _NS, np.nan)[whole]
-            self.numbers[f"{name}_s"] = value
+            self.numbers[f"{name}_s"] = np.where(known[name], ns[name] / _NS, np.nan)[whole]
         self.known = {name: value[whole] for name, value in known.items()}
         self.first = first
 

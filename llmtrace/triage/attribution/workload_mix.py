@@ -7,7 +7,7 @@ of the system (cache hits, replica, retries, batch, streamed or not) are never p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,44 +79,8 @@ def cells(
     """
     n = len(index[0])
     is_after = np.arange(n + len(index[1])) >= n
-
-    def number(name: str) -> Floats:
-        both = [rows.numbers[name][i] for rows, i in zip(sides, index, strict=True)]
-        return np.concatenate(both)
-
-    def codes(name: str) -> Codes:
-        both = [rows.words[name].codes[i] for rows, i in zip(sides, index, strict=True)]
-        return np.concatenate(both).astype(np.int64)
-
-    kinds = {name: codes(name) for name in _KINDS}
-    kinds = {name: found for name, found in kinds.items() if found.size and np.ptp(found) > 0}
-    hit = number("cache_hit") == 1
-    lengths = {
-        name: np.log2(_with_hits(number(name), hit, is_after) + 1) for name in _LENGTHS[metric]
-    }
-    lengths = {
-        name: np.nan_to_num(found, nan=-1.0)
-        for name, found in lengths.items()
-        if not np.isnan(found).all()
-    }
-
-    left = np.ones(len(is_after), bool)
-    new: list[tuple[str, float]] = []
-    for name, found in kinds.items():
-        appeared, gone = _only_in_one(found, is_after)
-        left &= ~np.isin(found, [*appeared, *gone])
-        for code in appeared:
-            word = "unknown" if code < 0 else sides[0].words[name].names[code]
-            new.append((f"{name}={word}", _share(found == code, is_after)))
-    for name, column in lengths.items():
-        steps = np.maximum(np.floor(column * _STEPS_AN_OCTAVE), -1).astype(np.int64)
-        appeared, gone = _only_in_one(steps, is_after)
-        left &= ~np.isin(steps, [*appeared, *gone])
-        mine = np.isin(steps, appeared) & is_after
-        if mine.any():
-            low, high = (2 ** float(bound(column[mine])) - 1 for bound in (np.min, np.max))
-            new.append((f"{name} {low:,.0f} to {high:,.0f}", _share(mine, is_after)))
-
+    kinds, lengths = _kinds_and_lengths(sides, index, metric, is_after)
+    left, new = _in_both(kinds, lengths, is_after, sides[0])
     cell = np.full(len(is_after), -1, np.int64)
     count = 0
     # A value that is as frequent as before cannot explain a change, and costs finer lengths.
@@ -138,6 +102,66 @@ def cells(
         matched_on=tuple(name for name in (*_KINDS, *lengths) if name in used),
         new=tuple(sorted(new, key=lambda kind: (-kind[1], kind[0]))),
     )
+
+
+def _kinds_and_lengths(
+    sides: tuple[Columns, Columns],
+    index: tuple[NDArray[np.intp], NDArray[np.intp]],
+    metric: Metric,
+    is_after: Mask,
+) -> tuple[dict[str, Codes], dict[str, Floats]]:
+    """Return the fields that requests may be told apart by, of the rows of both windows."""
+
+    def number(name: str) -> Floats:
+        both = [rows.numbers[name][i] for rows, i in zip(sides, index, strict=True)]
+        return np.concatenate(both)
+
+    def codes(name: str) -> Codes:
+        both = [rows.words[name].codes[i] for rows, i in zip(sides, index, strict=True)]
+        return np.concatenate(both).astype(np.int64)
+
+    kinds = {name: codes(name) for name in _KINDS}
+    kinds = {name: found for name, found in kinds.items() if found.size and np.ptp(found) > 0}
+    hit = number("cache_hit") == 1
+    lengths = {
+        name: np.log2(_with_hits(number(name), hit, is_after) + 1) for name in _LENGTHS[metric]
+    }
+    lengths = {
+        name: np.nan_to_num(found, nan=-1.0)
+        for name, found in lengths.items()
+        if not np.isnan(found).all()
+    }
+    return kinds, lengths
+
+
+def _in_both(
+    kinds: Mapping[str, Codes], lengths: Mapping[str, Floats], is_after: Mask, rows: Columns
+) -> tuple[Mask, list[tuple[str, float]]]:
+    """Return which rows are of kinds that both windows have, and the kinds that are new.
+
+    Args:
+        kinds: by name.
+        lengths: in octaves, by name.
+        is_after: whether a row is of the window after.
+        rows: those before, for the names of their table.
+    """
+    left = np.ones(len(is_after), bool)
+    new: list[tuple[str, float]] = []
+    for name, found in kinds.items():
+        appeared, gone = _only_in_one(found, is_after)
+        left &= ~np.isin(found, [*appeared, *gone])
+        for code in appeared:
+            word = "unknown" if code < 0 else rows.words[name].names[code]
+            new.append((f"{name}={word}", _share(found == code, is_after)))
+    for name, column in lengths.items():
+        steps = np.maximum(np.floor(column * _STEPS_AN_OCTAVE), -1).astype(np.int64)
+        appeared, gone = _only_in_one(steps, is_after)
+        left &= ~np.isin(steps, [*appeared, *gone])
+        mine = np.isin(steps, appeared) & is_after
+        if mine.any():
+            low, high = (2 ** float(bound(column[mine])) - 1 for bound in (np.min, np.max))
+            new.append((f"{name} {low:,.0f} to {high:,.0f}", _share(mine, is_after)))
+    return left, new
 
 
 def _with_hits(column: Floats, hit: Mask, is_after: Mask) -> Floats:
