@@ -34,6 +34,7 @@ from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.span import Span
 from llmtrace.errors import ConfigError
 from llmtrace.testing import capture
+from tests.support.taking_time import aspend
 
 TRACE, SPAN = "1" * 32, "2" * 16
 MARK = "-".join(["1" * 8] * 4 + ["2" * 8] * 2)
@@ -303,7 +304,7 @@ def test_a_gateway_inside_measures_the_application():
     """Its own time, all but the waiting on its calls, is what the page's row says of gateways."""
 
     async def slow(scope, receive, send) -> None:
-        await asyncio.sleep(0.05)
+        await aspend(0.05)
         await application(scope, receive, send)
 
     app = Middleware(gateway.Middleware(slow))

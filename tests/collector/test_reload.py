@@ -17,6 +17,7 @@ from llmtrace.errors import ConfigError
 from llmtrace_collector.commands import collect
 from llmtrace_collector.commands.reload import Reloader
 from llmtrace_collector.config.schema import load
+from tests.support.waiting import until
 
 from .collecting import as_otlp, some_rows
 
@@ -118,15 +119,15 @@ def test_what_is_read_anew_is_in_effect_and_what_is_wrong_changes_nothing(
             second = await certificates()
             assert second.isdisjoint(first)
             assert second == {ssl.PEM_cert_to_DER_cert(pair[0].decode())}
-            await asyncio.sleep(0.2)
-            found = await asyncio.to_thread(
-                urllib.request.urlopen,
-                urllib.request.Request(
-                    f"{web}/metrics", headers={"Authorization": f"Bearer {SECOND}"}
-                ),
-                None, 30, context=context,
-            )  # fmt: skip
-            assert b"127.0.0.1:9" in found.read()
+            request = urllib.request.Request(
+                f"{web}/metrics", headers={"Authorization": f"Bearer {SECOND}"}
+            )
+
+            def targets() -> bytes:
+                with urllib.request.urlopen(request, None, 30, context=context) as page:
+                    return page.read()
+
+            await asyncio.to_thread(until, lambda: b"127.0.0.1:9" in targets())
 
     asyncio.run(run())
     assert "stay as they were" in caplog.text

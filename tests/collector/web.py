@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.support.taking_time import aspend
+
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -42,7 +44,7 @@ async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     while True:
         writer.write(b"#")
         await writer.drain()
-        await asyncio.sleep(0.05)
+        await aspend(0.05)
 
 
 async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

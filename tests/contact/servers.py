@@ -12,16 +12,17 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
 from llmtrace import gateway
 from llmtrace.grpc import client_interceptors
 from tests.contact.subjects import MESSAGES, Subject, _async_openai, _with_provider, async_chat
+from tests.support.taking_time import spend
+from tests.support.waiting import until
 
 PATH: Final = "/v1/chat/completions"
 _START_S: Final = 20.0
@@ -120,17 +121,15 @@ def _hypercorn(application: Any) -> Iterator[int]:
 
 
 def _connected(port: int) -> http.client.HTTPConnection:
-    until = time.monotonic() + _START_S
-    while True:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_S)
-        try:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_START_S)
+
+    def connected() -> bool:
+        with suppress(OSError):
             connection.connect()
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)
-        else:
-            return connection
+        return connection.sock is not None
+
+    until(connected, "the server does not listen", _START_S)
+    return connection
 
 
 def _ask(serve: Callable[[Any], Any], application: Any, stream: bool) -> str:
@@ -166,7 +165,7 @@ def _grpc(_root: str) -> None:
 
 def _served(request: bytes, _context: Any) -> Iterator[bytes]:
     for word in json.loads(request)["words"]:
-        time.sleep(0.01)
+        spend(0.01)
         yield word.encode()
 
 

@@ -154,13 +154,14 @@ class Scenarios:
     def cancelled(self) -> None:
         """Cancel a task that reads."""
 
-        async def read() -> None:
+        async def read(began: asyncio.Event) -> None:
             async for _ in await ask(self.aopenai, max_tokens=1000):
-                pass
+                began.set()
 
         async def main() -> None:
-            task = asyncio.create_task(read())
-            await asyncio.sleep(0.3)
+            began = asyncio.Event()
+            task = asyncio.create_task(read(began))
+            await began.wait()
             task.cancel()
             await asyncio.wait([task])
 

@@ -12,6 +12,7 @@ from llmtrace.core.row import Row
 from llmtrace.core.span import Span
 from llmtrace.instrumentation.headers.server_timing import Entry, entries
 from llmtrace.testing import FakeClock
+from tests.support.taking_time import forever
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 LLMTRACE = {"x-llmtrace-accept": "timing-comments"}
@@ -114,7 +115,7 @@ def ask(
         if pieces:
             piece = pieces.pop(0)
             return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
-        await asyncio.sleep(3600)  # until the response is done
+        await forever()  # until the response is done
         return {"type": "http.disconnect"}
 
     async def sent(message: Any) -> None:

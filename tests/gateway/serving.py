@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 import time
@@ -17,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.support.taking_time import aspend
 from tests.support.waiting import until
 
 START_S = 20.0
@@ -69,7 +69,7 @@ def relay(
         body = await request.json()
         body.pop("stream_options", None)  # so that no figures go through in the body
         begun = time.perf_counter_ns()
-        await asyncio.sleep(guard_s)
+        await aspend(guard_s)
         if guarded is not None:
             guarded.append(time.perf_counter_ns() - begun)
         if not body.get("stream"):
@@ -95,7 +95,7 @@ async def events(base_url: str, body: dict[str, Any], release_s: float) -> Async
     async with upstream_client(base_url) as client:
         async for chunk in await client.chat.completions.create(**body):
             if not released and chunk.choices and chunk.choices[0].delta.content:
-                await asyncio.sleep(release_s)
+                await aspend(release_s)
                 released = True
             yield f"data: {chunk.model_dump_json(exclude_none=True)}\n\n"
     yield "data: [DONE]\n\n"

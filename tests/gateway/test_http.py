@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +29,7 @@ from llmtrace.gateway.first_content import FirstContent
 from llmtrace.runtime.trace_context import HeaderPolicy
 from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve
 from llmtrace.testing import capture
+from tests.support.taking_time import aspend, spend
 from tests.support.waiting import until
 
 from .asgi import Spans
@@ -180,11 +180,11 @@ def test_fastapi_with_middleware_of_its_own_on_both_sides(
         return await handle(request)
 
     async def inside(request: Request, call_next: Any) -> Response:
-        await asyncio.sleep(RELEASE_S)
+        await aspend(RELEASE_S)
         return await call_next(request)
 
     async def outside(request: Request, call_next: Any) -> Response:
-        await asyncio.sleep(RELEASE_S)
+        await aspend(RELEASE_S)
         return await call_next(request)
 
     one.add_middleware(BaseHTTPMiddleware, dispatch=inside)
@@ -206,7 +206,7 @@ def test_endpoints_in_threads(sink: Spans, engine: SimulatedServer) -> None:
 
     @one.post("/v1/chat/completions")
     def chat() -> Any:
-        time.sleep(GUARD_S)
+        spend(GUARD_S)
         with openai.OpenAI(base_url=engine.url, api_key="none") as client:
             return client.chat.completions.create(**QUESTION).model_dump()
 
@@ -231,7 +231,7 @@ def test_anthropics_stream(sink: Spans, engine: SimulatedServer) -> None:
                     kind = event.type
                     yield f"event: {kind}\ndata: {event.model_dump_json(exclude_none=True)}\n\n"
 
-        await asyncio.sleep(GUARD_S)
+        await aspend(GUARD_S)
         return StreamingResponse(relayed(), media_type=SSE)
 
     one = Starlette(routes=[Route("/v1/messages", handle, methods=["POST"])])
@@ -321,7 +321,7 @@ def test_a_proxy_that_passes_bytes_on(
 
     def proxy(behind: str) -> Any:
         async def handle(request: Request) -> Response:
-            await asyncio.sleep(GUARD_S)
+            await aspend(GUARD_S)
             client = httpx.AsyncClient(timeout=30)
             asked = client.build_request(
                 "POST", f"{behind}{request.url.path}", content=await request.body(),
@@ -353,7 +353,7 @@ def test_a_proxy_whose_client_is_not_recorded(sink: Spans, engine: SimulatedServ
 
     def proxy(behind: str) -> Any:
         def handle(scope_headers: Any, body: bytes) -> Any:
-            time.sleep(GUARD_S)
+            spend(GUARD_S)
             with gateway.upstream() as joining:
                 given = {k: v for k, v in scope_headers.items() if k in ACCEPTS}
                 asked = urllib.request.Request(
@@ -399,7 +399,7 @@ def test_an_answer_from_a_cache_is_the_gateways(
     async def handle(request: Request) -> Response:
         body = await request.json()
         if kept or whole:
-            await asyncio.sleep(GUARD_S)
+            await aspend(GUARD_S)
             gateway.cache_hit("exact")
             if whole:
                 return JSONResponse(whole[0])
@@ -452,7 +452,7 @@ async def fixed(_: Request) -> Response:
 
     async def relayed() -> Any:
         with gateway.upstream():
-            await asyncio.sleep(0.01)
+            await aspend(0.01)
         for piece in FIXED:
             yield piece
 
@@ -556,7 +556,7 @@ def test_an_application_that_fails(sink: Spans) -> None:
     """The framework's response goes out, the exception to the server, and the span names it."""
 
     async def handle(_: Request) -> Response:
-        await asyncio.sleep(GUARD_S)
+        await aspend(GUARD_S)
         raise LookupError("no such route")
 
     one = app(handle)
@@ -599,7 +599,7 @@ def test_a_refusal_is_a_failed_attempt_of_its_caller(sink: Spans) -> None:
     """Time of a gateway that turned a request away is the gateway's, as a whole."""
 
     async def handle(_: Request) -> Response:
-        await asyncio.sleep(GUARD_S)
+        await aspend(GUARD_S)
         return JSONResponse({"error": {"message": "slow down"}}, 429)
 
     one = app(handle)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from llmtrace.core.row import Row
+from tests.support.taking_time import spend
 
 # Until the content is sent; when the client is blocked, and for how long; between contents.
 SENT_S, BLOCKED_S, FOR_S, APART_S = 0.12, 0.05, 0.3, 0.5
@@ -30,15 +31,10 @@ class Sent:
         self.spans.append((before, time.perf_counter()))
 
 
-def pause(seconds: float) -> None:
-    """Do something else, as an application does; the kernel's clock cannot be injected."""
-    time.sleep(seconds)
-
-
 @contextmanager
 def blocked(after_s: float, for_s: float) -> Iterator[None]:
     """Block this thread for a while, wherever it is: what a late scheduler does."""
-    before = signal.signal(signal.SIGALRM, lambda *_: pause(for_s))
+    before = signal.signal(signal.SIGALRM, lambda *_: spend(for_s))
     if after_s:
         signal.setitimer(signal.ITIMER_REAL, after_s)
     try:

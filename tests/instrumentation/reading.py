@@ -15,6 +15,7 @@ from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.support.machine_noise import Waits, allowed_s, allowing
 from tests.support.sse_server import Server
+from tests.support.taking_time import aspend, spend
 from tests.support.waiting import until
 
 MODES: Final = ("sync", "async")
@@ -87,11 +88,11 @@ def read(
             create, fixed = method(made, endpoint)
             stream = create(**{**fixed, "stream": True, **call_options})
             if late_s:
-                time.sleep(late_s)
+                spend(late_s)
             for chunk in stream:
                 chunks.append(chunk)
                 if each_s:
-                    time.sleep(each_s)
+                    spend(each_s)
         return chunks
 
     async def main() -> None:
@@ -99,11 +100,11 @@ def read(
             create, fixed = method(made, endpoint)
             stream = await create(**{**fixed, "stream": True, **call_options})
             if late_s:
-                await asyncio.sleep(late_s)
+                await aspend(late_s)
             async for chunk in stream:
                 chunks.append(chunk)
                 if each_s:
-                    await asyncio.sleep(each_s)
+                    await aspend(each_s)
 
     asyncio.run(main())
     return chunks

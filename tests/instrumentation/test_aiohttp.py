@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.support.sse_server import Server
+from tests.support.taking_time import spend
 
 from . import answers
 from .reading import near, recorded, settled
@@ -50,7 +50,7 @@ def test_name_resolution(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
 
     def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
         if host in {"slow.test", b"slow.test"}:
-            time.sleep(DELAY_S)
+            spend(DELAY_S)
             host = "127.0.0.1"
         return plain(host, *args, **kwargs)
 

@@ -13,6 +13,7 @@ import pytest
 
 from llmtrace.core.row import Row
 from tests.support.sse_server import Answer, Request, Script, Server, serve
+from tests.support.taking_time import aspend, spend
 
 from . import answers, raw
 from .arrivals import (
@@ -27,7 +28,6 @@ from .arrivals import (
     blocked,
     expect_bound,
     lag_s,
-    pause,
 )
 from .reading import client, method, recorded, settled
 
@@ -100,12 +100,12 @@ def call(
     endpoint = "messages" if library == "anthropic" else "chat"
 
     def read_raw(response: Any) -> bytes:
-        pause(late_s)
+        spend(late_s)
         return b"".join(response.iter_bytes())
 
     async def aread_raw(response: Any) -> bytes:
-        asyncio.get_running_loop().call_later(block[0], pause, block[1])
-        await asyncio.sleep(late_s)
+        asyncio.get_running_loop().call_later(block[0], spend, block[1])
+        await aspend(late_s)
         if library == "aiohttp":
             return b"".join([piece async for piece in response.content])
         return b"".join([piece async for piece in response.aiter_bytes()])
@@ -119,17 +119,17 @@ def call(
             with blocked(*block):
                 stream = create(**{**options, "stream": True, **more})
                 if more.get("stream", True):
-                    pause(late_s)
+                    spend(late_s)
                     list(stream)
     else:
 
         async def main() -> None:
             async with client("async", server, library) as made:
                 create, options = method(made, endpoint)
-                asyncio.get_running_loop().call_later(block[0], pause, block[1])
+                asyncio.get_running_loop().call_later(block[0], spend, block[1])
                 stream = await create(**{**options, "stream": True, **more})
                 if more.get("stream", True):
-                    await asyncio.sleep(late_s)
+                    await aspend(late_s)
                     async for _ in stream:
                         pass
 
@@ -252,7 +252,7 @@ def test_over_tls(certificate: Path) -> None:
             httpx.Client(verify=trusted) as made,
             made.stream("POST", raw.url(server), json=raw.BODY) as response,
         ):
-            pause(FOR_S)
+            spend(FOR_S)
             response.read()
 
     def check(row: Row) -> None:

@@ -20,6 +20,8 @@ from llmtrace.core.row import Row
 from llmtrace.errors import ConfigError
 from llmtrace.runtime.runtime import current
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
+from tests.support.taking_time import forever
+from tests.support.waiting import auntil
 
 from .reading import eventually
 
@@ -349,8 +351,7 @@ def test_break_and_release_of_an_async_generator(clock: FakeClock) -> None:
         async for _chunk in stream():
             break
         gc.collect()
-        await asyncio.sleep(0.01)
-        assert closed == [True]
+        assert await auntil(lambda: closed) == [True]
 
     with capture(clock=clock) as rows:
         asyncio.run(main())
@@ -360,7 +361,7 @@ def test_break_and_release_of_an_async_generator(clock: FakeClock) -> None:
 
 async def _stalls() -> AsyncIterator[str]:
     yield "one"
-    await asyncio.sleep(30)
+    await forever()
 
 
 def test_timeout_inside_an_async_generator() -> None:
@@ -409,24 +410,25 @@ def test_cancelled_from_outside(how: str) -> None:
         async for chunk in _stalls():
             yield chunk
 
-    async def read() -> None:
+    async def read(began: asyncio.Event) -> None:
         async for _chunk in stream():
-            pass
+            began.set()
 
     async def main() -> None:
+        began = asyncio.Event()
         if how == "task":
-            task = asyncio.create_task(read())
-            await asyncio.sleep(0.05)
+            task = asyncio.create_task(read(began))
+            await began.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         elif how == "timeout":
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await read()
+                    await read(began)
         else:
             with anyio.move_on_after(0.05):
-                await read()
+                await read(began)
 
     with capture() as rows:
         asyncio.run(main())
@@ -439,7 +441,7 @@ def test_cancelled_coroutine(how: str) -> None:
 
     @llmtrace.trace
     async def ask() -> None:
-        await asyncio.sleep(30)
+        await forever()
 
     async def in_time() -> None:
         async with asyncio.timeout(0.05):
@@ -451,7 +453,7 @@ def test_cancelled_coroutine(how: str) -> None:
                 await in_time()
             return
         task = asyncio.create_task(ask())
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # it has begun
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -712,7 +714,8 @@ def test_concurrent_calls_do_not_mix(clock: FakeClock) -> None:
 
     @llmtrace.trace
     async def ask(number: int) -> int:
-        await asyncio.sleep(0.01 * (3 - number))
+        for _ in range(3 - number):  # the last one is done first
+            await asyncio.sleep(0)
         llmtrace.annotate(number=number)
         return number
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.support.machine_noise import allowed_s
 from tests.support.sse_server import Answer, Request, Server, serve
+from tests.support.taking_time import aspend, spend
 
 from . import answers
 from .reading import client, method, near, read, recorded, seconds, settled
@@ -60,7 +60,7 @@ def slow_dns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
         if host in {"slow.test", b"slow.test"}:
-            time.sleep(DELAY_S)
+            spend(DELAY_S)
             host = "127.0.0.1"
         return plain(host, *args, **kwargs)
 
@@ -83,7 +83,7 @@ def test_connect(mode: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> 
         plain = socket.create_connection
 
         def create_connection(*args: Any, **kwargs: Any) -> Any:
-            time.sleep(DELAY_S)
+            spend(DELAY_S)
             return plain(*args, **kwargs)
 
         monkeypatch.setattr(socket, "create_connection", create_connection)
@@ -92,7 +92,7 @@ def test_connect(mode: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> 
         aplain = loop_class.sock_connect
 
         async def sock_connect(self: Any, *args: Any) -> None:
-            await asyncio.sleep(DELAY_S)
+            await aspend(DELAY_S)
             await aplain(self, *args)
 
         monkeypatch.setattr(loop_class, "sock_connect", sock_connect)
@@ -103,7 +103,7 @@ class _SlowHandshake(ssl.SSLContext):
     """Responds to a TLS handshake after a while."""
 
     def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
-        time.sleep(DELAY_S)
+        spend(DELAY_S)
         return super().wrap_socket(sock, *args, **kwargs)
 
 
@@ -199,7 +199,7 @@ def test_semaphore_of_the_application(server: Server) -> None:
         turn = asyncio.Semaphore(1)
         async with client("async", server) as made, turn:
             task = asyncio.create_task(ask(made, turn))
-            await asyncio.sleep(DELAY_S)
+            await aspend(DELAY_S)
             turn.release()
             await task
             await turn.acquire()
@@ -297,12 +297,12 @@ def test_marked_time(server: Server) -> None:
     @llmtrace.trace
     def ask(made: Any) -> None:
         with llmtrace.stage("gateway"):
-            time.sleep(0.1)
+            spend(0.1)
         create, call_options = method(made)
         for _chunk in create(**call_options, stream=True):
             pass
         with llmtrace.render():
-            time.sleep(0.05)
+            spend(0.05)
 
     def act() -> None:
         with client("sync", server) as made:

@@ -19,6 +19,8 @@ import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.support.sse_server import Answer, Request, Server
+from tests.support.taking_time import forever
+from tests.support.waiting import auntil
 
 from .answers import WORDS, chat, delta, events, messages
 from .reading import client, eventually, method, near, raised_by, read, recorded, seconds, settled
@@ -201,10 +203,8 @@ def test_break_and_release_async(server: Server) -> None:
                 async for _chunk in stream:
                     break
                 del stream
-                await asyncio.sleep(0.01)  # the loop closes what `async for` held
-                gc.collect()
-                await asyncio.sleep(0.01)
-                eventually(lambda: rows)
+                # The loop closes what `async for` held.
+                await auntil(lambda: (gc.collect(), rows)[1])
 
         asyncio.run(main())
     [row] = checked(rows)
@@ -363,9 +363,10 @@ def test_keyboard_interrupt(mode: str, server: Server) -> None:
     assert row.chunks == 1
 
 
-async def _reads_all(server: Server, made: Any) -> None:
-    async for _chunk in await started(server, made):
-        pass
+async def _reads_all(server: Server, made: Any, read: list[Any] | None = None) -> None:
+    async for chunk in await started(server, made):
+        if read is not None:
+            read.append(chunk)
 
 
 def test_cancelled_task(server: Server) -> None:
@@ -373,8 +374,9 @@ def test_cancelled_task(server: Server) -> None:
     server.play(stalls)
 
     async def act(made: Any) -> None:
-        task = asyncio.create_task(_reads_all(server, made))
-        await asyncio.sleep(0.1)
+        read: list[Any] = []
+        task = asyncio.create_task(_reads_all(server, made, read))
+        await auntil(lambda: len(read) == 2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -442,7 +444,7 @@ def test_cancelled_while_the_consumer_is_busy(server: Server) -> None:
     async def dawdles(made: Any) -> None:
         async with asyncio.timeout(0.1), await started(server, made) as stream:
             async for _chunk in stream:
-                await asyncio.sleep(30)
+                await forever()
 
     async def act(made: Any) -> None:
         with pytest.raises(TimeoutError):

@@ -290,15 +290,16 @@ def test_cancellation_goes_through(
     """A task is cancelled as ever, whatever breaks while its row is made."""
     monkeypatch.setattr(owner, name, broken)
 
-    async def read() -> None:
+    async def read(began: asyncio.Event) -> None:
         async with client("async", server) as made:
             create, call_options = method(made)
             async for _chunk in await create(**call_options, stream=True):
-                pass
+                began.set()
 
     async def main() -> None:
-        task = asyncio.create_task(read())
-        await asyncio.sleep(0.05)
+        began = asyncio.Event()
+        task = asyncio.create_task(read(began))
+        await began.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

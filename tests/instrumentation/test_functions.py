@@ -1,7 +1,6 @@
 """One row for each model call, whatever decorated functions are around it."""
 
 import asyncio
-import time
 
 import openai
 import pytest
@@ -11,6 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import llmtrace
 from llmtrace.testing import capture
+from tests.support.taking_time import spend
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 
@@ -51,7 +51,7 @@ def test_two_calls_make_two_labelled_rows_and_a_span(client):
     @llmtrace.trace(route="rag", tenant="acme", user="u1")
     def answer():
         client.chat.completions.create(model="rewriter", messages=MESSAGES)
-        time.sleep(0.05)
+        spend(0.05)
         yield from client.chat.completions.create(model="big", messages=MESSAGES, stream=True)
 
     with capture(sinks=[spans]) as rows:
@@ -78,7 +78,7 @@ def test_one_call_is_the_functions_row(client):
 
     @llmtrace.trace(route="chat")
     def answer():
-        time.sleep(0.05)
+        spend(0.05)
         yield from client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
 
     with capture(sinks=[spans]) as rows:
@@ -193,7 +193,7 @@ def test_a_turn_around_a_function_of_two_calls(client):
     @llmtrace.trace
     def answer():
         read(client, "a")
-        time.sleep(0.05)
+        spend(0.05)
         read(client, "b")
 
     with capture() as rows, llmtrace.turn("t"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any
@@ -16,6 +15,7 @@ import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.support.sse_server import Answer, Request, Server
+from tests.support.taking_time import spend
 
 from . import answers
 from .raw import BODY, CLIENTS, no_tls, url
@@ -171,7 +171,7 @@ def test_a_hook_that_raises_before_a_retry(server: Server) -> None:
                         response.read()
                         return
                 except Exception:
-                    time.sleep(DELAY_S)
+                    spend(DELAY_S)
 
     with capture(instrument=MODULES) as rows:
         ask()
@@ -235,7 +235,7 @@ def proxy() -> Iterator[str]:
             host, _, port = lines.readline().split()[1].decode().partition(":")
             while lines.readline().strip():
                 pass
-            time.sleep(DELAY_S)
+            spend(DELAY_S)
             with socket.create_connection((host, int(port))) as server:
                 client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
                 back = threading.Thread(target=pipe, args=(server, client), daemon=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,8 @@ import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.testing import capture
 from tests.support.sse_server import Answer, Request, Server
+from tests.support.taking_time import aspend, spend
+from tests.support.waiting import auntil
 
 from . import answers
 from .answers import delta, events
@@ -274,21 +275,23 @@ def test_cancelled(library: str, limit: bool, outcome: str, server: Server) -> N
     server.play(stalls)
     module = pytest.importorskip(library)
 
+    read = []
+
     async def reads() -> None:
         if library == "aiohttp":
             async with (
                 module.ClientSession() as session,
                 session.post(url(server), json=BODY) as response,
             ):
-                async for _line in response.content:
-                    pass
+                async for line in response.content:
+                    read.append(line)
         else:
             async with (
                 module.AsyncClient(verify=no_tls()) as made,
                 made.stream("POST", url(server), json=BODY) as response,
             ):
-                async for _line in response.aiter_lines():
-                    pass
+                async for line in response.aiter_lines():
+                    read.append(line)
 
     async def main() -> None:
         if limit:
@@ -297,7 +300,7 @@ def test_cancelled(library: str, limit: bool, outcome: str, server: Server) -> N
                     await reads()
             return
         task = asyncio.create_task(reads())
-        await asyncio.sleep(0.2)
+        await auntil(lambda: read)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -370,17 +373,17 @@ def test_a_late_and_slow_reader(client: tuple[str, str], server: Server) -> None
     server.play(answers.chat(first_s=0.05))
 
     def read(response: Any) -> None:
-        time.sleep(0.15)
+        spend(0.15)
         for line in response.iter_lines():
             if "word" in line:
-                time.sleep(0.02)
+                spend(0.02)
 
     async def aread(response: Any) -> None:
-        await asyncio.sleep(0.15)
+        await aspend(0.15)
         lines = response.content if client[0] == "aiohttp" else response.aiter_lines()
         async for line in lines:
             if "word" in str(line):
-                await asyncio.sleep(0.02)
+                await aspend(0.02)
 
     act = aread if client[1] == "async" else read
     body = {**BODY, "stream_options": {"include_usage": True}}
@@ -408,7 +411,7 @@ def test_a_decorated_function_that_tries_again(library: str, server: Server) -> 
             with made.stream("POST", url(server), json=BODY) as response:
                 if response.status_code == 429:
                     response.read()
-                    time.sleep(0.1)
+                    spend(0.1)
                     continue
                 yield from response.iter_lines()
                 return

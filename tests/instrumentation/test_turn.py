@@ -23,6 +23,8 @@ from llmtrace.errors import ConfigError
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 from tests.support.sse_server import Server
+from tests.support.taking_time import aspend, forever, spend
+from tests.support.waiting import auntil
 
 from . import answers
 from .reading import client, eventually, method
@@ -185,7 +187,7 @@ def test_requests_side_by_side_count_once() -> None:
     async def request() -> None:
         async def slow() -> AsyncIterator[str]:
             for word in "abc":
-                await asyncio.sleep(0.02)
+                await aspend(0.02)
                 yield word
 
         async for _ in llmtrace.wrap(slow()):
@@ -232,7 +234,7 @@ def test_three_tools_together() -> None:
 
     @llmtrace.tool
     async def look_up(_what: str) -> None:
-        await asyncio.sleep(0.15)
+        await aspend(0.15)
 
     async def main() -> None:
         async with llmtrace.turn("together"):
@@ -333,13 +335,15 @@ def test_a_tool_still_running_when_the_turn_ends() -> None:
     """It counts up to there, and says that it was still running."""
 
     @llmtrace.tool
-    async def slow() -> None:
-        await asyncio.sleep(0.05)
+    async def slow(over: asyncio.Event) -> None:
+        await over.wait()
 
     async def main() -> None:
+        over = asyncio.Event()
         async with llmtrace.turn("hasty"):
-            left = asyncio.create_task(slow())
-            await asyncio.sleep(0.001)
+            left = asyncio.create_task(slow(over))
+            await asyncio.sleep(0)  # it has begun
+        over.set()
         await left
 
     with capture() as rows:
@@ -603,7 +607,8 @@ def test_one_turn_entered_by_many_at_a_time() -> None:
 
     async def enter(number: int) -> None:
         async with shared:
-            await asyncio.sleep(0.001 * (number % 3))
+            for _ in range(number % 3):  # they end in another order
+                await asyncio.sleep(0)
 
     async def main() -> None:
         await asyncio.gather(*(enter(number) for number in range(9)))
@@ -643,18 +648,18 @@ def test_a_turn_that_is_cancelled() -> None:
 
     async def slow() -> None:
         async with llmtrace.turn("slow"):
-            await asyncio.sleep(60)
+            await forever()
 
     async def main() -> None:
         task = asyncio.create_task(slow())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # it has begun
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await slow()
-        await asyncio.sleep(0.01)
+        await auntil(lambda: len(rows) == 2)
 
     with capture() as rows:
         asyncio.run(main())
@@ -703,7 +708,6 @@ def test_to_thread_carries_the_turn() -> None:
 
     @llmtrace.tool
     def blocking() -> int:
-        time.sleep(0.001)
         return threading.get_ident()
 
     async def main() -> list[int]:
@@ -855,7 +859,7 @@ def test_an_agent_over_an_sdk(mode: str, server: Server) -> None:
 
     @llmtrace.tool
     def search(query: str) -> str:
-        time.sleep(0.002)
+        spend(0.002)
         return query
 
     def sync_agent() -> None:
@@ -905,7 +909,7 @@ def test_a_request_that_times_out_inside_a_turn(server: Server) -> None:
             async with llmtrace.turn("hasty"):
                 with pytest.raises(TimeoutError):
                     await ask_briefly(made)
-            await asyncio.sleep(0.01)
+            await auntil(lambda: len(rows) == 2)
 
     with capture() as rows:
         asyncio.run(main())

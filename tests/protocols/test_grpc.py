@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +21,8 @@ from llmtrace.errors import ConfigError
 from llmtrace.grpc import aio_client_interceptors, client_interceptors
 from llmtrace.testing import capture
 from tests.instrumentation.reading import eventually, near, settled
+from tests.support.taking_time import aspend, spend
+from tests.support.waiting import auntil
 
 from . import servers
 from .servers import SERVICE, WORDS
@@ -210,8 +211,7 @@ def test_cancelling_a_call(target: str) -> None:
         call = channel.unary_stream(STREAM)(b"cancelled")
         assert [await call.read(), await call.read()] == BYTES[:2]
         assert call.cancel()
-        await asyncio.sleep(0.05)
-        assert call.cancelled()
+        await auntil(call.cancelled)
 
     for [row] in (sync(target, does), aio(target, adoes)):
         assert (row.outcome, row.error_type, row.chunks) == ("cancelled", "CANCELLED", 2)
@@ -388,15 +388,15 @@ def test_a_slow_and_late_reader(target: str) -> None:
 
     def does(channel: Any) -> None:
         call = channel.unary_stream(STREAM)(b"success")
-        time.sleep(0.1)
+        spend(0.1)
         for _ in call:
-            time.sleep(0.05)
+            spend(0.05)
 
     async def adoes(channel: Any) -> None:
         call = channel.unary_stream(STREAM)(b"success")
-        await asyncio.sleep(0.1)
+        await aspend(0.1)
         async for _ in call:
-            await asyncio.sleep(0.05)
+            await aspend(0.05)
 
     def check(row: Row) -> None:
         held = row.timeline.held_before + row.timeline.held_after

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ from llmtrace.testing import capture
 from tests.gateway.asgi import Spans
 from tests.gateway.serving import serving
 from tests.instrumentation.reading import eventually
+from tests.support.taking_time import aspend, spend
 
 GUARD_S = 0.05
 QUESTION: dict[str, Any] = {
@@ -73,7 +73,7 @@ def client() -> dict[str, Any]:
 
 async def upstream(engine: SimulatedServer) -> Any:
     """Think, then ask the engine, and pass on its words."""
-    await asyncio.sleep(GUARD_S)
+    await aspend(GUARD_S)
     async with openai.AsyncOpenAI(base_url=engine.url, **client()) as upstream_client:
         async for chunk in await upstream_client.chat.completions.create(**QUESTION):
             if chunk.choices and chunk.choices[0].delta.content:
@@ -82,7 +82,7 @@ async def upstream(engine: SimulatedServer) -> Any:
 
 def upstream_sync(engine: SimulatedServer) -> Iterator[str]:
     """Do the same in a thread."""
-    time.sleep(GUARD_S)
+    spend(GUARD_S)
     with openai.OpenAI(base_url=engine.url, **client()) as upstream_client:
         for chunk in upstream_client.chat.completions.create(**QUESTION):
             if chunk.choices and chunk.choices[0].delta.content:

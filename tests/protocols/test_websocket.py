@@ -40,6 +40,8 @@ from llmtrace.propagate import trace_headers
 from llmtrace.testing import capture
 from tests.instrumentation.conftest import certificate
 from tests.instrumentation.reading import near, settled
+from tests.support.taking_time import aspend
+from tests.support.waiting import auntil
 
 from . import servers
 from .clients import classify_message
@@ -185,7 +187,7 @@ def test_a_connection_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket_session, "_AT_ONCE_NS", 50_000_000)
 
     async def does(connection: Any) -> None:
-        await asyncio.sleep(0.06)
+        await aspend(0.06)
         await ask(connection)
 
     [row] = talk(does)
@@ -198,7 +200,7 @@ def test_what_comes_before_the_question_is_the_clients_own() -> None:
     """Time between the opening and the first question is spent on the client's side."""
 
     async def does(connection: Any) -> None:
-        await asyncio.sleep(0.1)
+        await aspend(0.1)
         await ask(connection)
 
     def check(row: Row) -> None:
@@ -353,7 +355,7 @@ def test_the_next_question_comes_too_soon() -> None:
     async def does(connection: Any) -> None:
         await connection.send("?")
         await connection.recv()
-        await asyncio.sleep(0.2)
+        await aspend(0.2)
         await ask(connection)
 
     first, second = talk(does)
@@ -403,7 +405,7 @@ def test_fragments() -> None:
     async def answers(connection: ServerConnection, _question: str) -> None:
         async def parts() -> Any:
             for part in ("one ", "two ", END):
-                await asyncio.sleep(0.02)
+                await aspend(0.02)
                 yield part
 
         await connection.send(parts())
@@ -436,7 +438,7 @@ def test_messages_in_fragments(how: str) -> None:
     async def answers(connection: ServerConnection, _question: str) -> None:
         async def parts() -> Any:
             for part in PARTS:
-                await asyncio.sleep(0.02)
+                await aspend(0.02)
                 yield part
 
         await connection.send(parts())
@@ -453,7 +455,7 @@ def test_messages_in_fragments(how: str) -> None:
                 message = ""
                 async for part in connection.recv_streaming():
                     message += part
-                await asyncio.sleep(0.3)  # long after the message was there
+                await aspend(0.3)  # long after the message was there
 
     [row] = talk(does, answers, classify=kind_in)
     assert (row.outcome, row.finish_reason, row.chunks) == ("success", "stop", 2)
@@ -589,7 +591,7 @@ def test_the_openai_sdks_own_connection() -> None:
 
 async def slow(connection: ServerConnection, _question: str) -> None:
     """Respond after a while."""
-    await asyncio.sleep(0.2)
+    await aspend(0.2)
     await three(connection, "")
 
 
@@ -641,7 +643,7 @@ def test_giving_up_on_a_connection_that_is_kept(how: str, monkeypatch: pytest.Mo
         await connection.send("?")
         if how == "cancel":
             reading = asyncio.create_task(connection.recv())
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)  # it has begun
             reading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await reading
@@ -649,8 +651,7 @@ def test_giving_up_on_a_connection_that_is_kept(how: str, monkeypatch: pytest.Mo
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await connection.recv()
-        await asyncio.sleep(0.3)
-        assert len(kept.rows) == 1  # though the connection is still open
+        assert len(await auntil(lambda: kept.rows)) == 1  # though the connection is still open
 
     [row] = talk(does, never, sinks=(kept,))
     assert row.outcome == {"timeout": "timeout", "cancel": "cancelled"}[how]
@@ -662,7 +663,7 @@ def test_a_reader_that_waits_before_anybody_asks() -> None:
 
     async def does(connection: Any) -> None:
         reader = asyncio.create_task(read(connection))
-        await asyncio.sleep(0.1)
+        await aspend(0.1)
         await connection.send("?")
         await reader
 
@@ -679,11 +680,11 @@ def test_a_slow_and_late_reader() -> None:
 
     async def does(connection: Any) -> None:
         await connection.send("?")
-        await asyncio.sleep(0.1)
+        await aspend(0.1)
         async for message in connection:
             if message == END:
                 break
-            await asyncio.sleep(0.05)
+            await aspend(0.05)
 
     def check(row: Row) -> None:
         near((row.stages.render or 0) / 1e9, 0.2)
@@ -698,7 +699,7 @@ def test_two_readers_at_once() -> None:
     async def does(connection: Any) -> None:
         await connection.send("?")
         reader = asyncio.create_task(read(connection))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # it has begun
         with pytest.raises(ConcurrencyError):
             await connection.recv()
         assert await reader == ["one", "two", END]
@@ -789,12 +790,12 @@ def test_a_connection_opened_in_a_decorated_function(address: str) -> None:
     async def chat() -> Any:
         async with websocket.wrap(connect(address), classify=classify_message) as connection:
             headers.update(connection.request.headers)
-            await asyncio.sleep(0.05)
+            await aspend(0.05)
             await connection.send('{"ending": "success"}')
             async for message in connection:
                 if "finish_reason" in message:
                     break
-            await asyncio.sleep(0.05)
+            await aspend(0.05)
 
     headers = Headers()
     with capture() as rows:

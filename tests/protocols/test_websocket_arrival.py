@@ -29,9 +29,9 @@ from tests.instrumentation.arrivals import (
     blocked,
     expect_bound,
     lag_s,
-    pause,
 )
 from tests.instrumentation.reading import recorded, settled
+from tests.support.taking_time import spend
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO is read on Linux only")
 
@@ -53,9 +53,9 @@ class Slow:
             for _ in connection:
                 self.sent.spans.clear()
                 for wait_s in self.waits_s:
-                    pause(wait_s)
+                    spend(wait_s)
                     self.sent.send(lambda: connection.send("word"))
-                pause(FOR_S)
+                spend(FOR_S)
                 connection.send(END)
 
 
@@ -102,9 +102,9 @@ def call(mode: str, slow: Slow, *, late_s: float, block: tuple[float, float]) ->
         async with connect(slow.url) as connection:
             wrapped(connection)
             if block[1]:
-                asyncio.get_running_loop().call_later(block[0], pause, block[1])
+                asyncio.get_running_loop().call_later(block[0], spend, block[1])
             await connection.send("question")
-            await asyncio.to_thread(pause, late_s)
+            await asyncio.to_thread(spend, late_s)
             while await connection.recv() != END:
                 pass
 
@@ -114,7 +114,7 @@ def call(mode: str, slow: Slow, *, late_s: float, block: tuple[float, float]) ->
         return
     with asking(slow.url) as connection, blocked(*block):
         connection.send("question")
-        pause(late_s)
+        spend(late_s)
         while connection.recv() != END:
             pass
 

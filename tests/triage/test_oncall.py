@@ -9,7 +9,6 @@ import shutil
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -297,7 +296,9 @@ def test_what_breaks_one_report_does_not_end_the_desk(slow, at, tmp_path, caplog
 
 def test_there_is_room_for_so_many(tmp_path):
     """They are taken on; the sender hears that there are more, and comes again."""
-    with working(lambda *_: time.sleep(60), tmp_path, settle_s=60.0, max_waiting=3) as desk:
+    with working(
+        lambda *_: threading.Event().wait(), tmp_path, settle_s=60.0, max_waiting=3
+    ) as desk:
         many = read_alerts(notification(*(firing(1e9 + n) for n in range(5))))
         with pytest.raises(Full):
             desk.take(many)

@@ -110,7 +110,7 @@ def _kinds_and_lengths(
     metric: Metric,
     is_after: Mask,
 ) -> tuple[dict[str, Codes], dict[str, Floats]]:
-    """Return the fields that requests may be told apart by, of the rows of both windows."""
+    """Return the fields that requests may be distinguished by, of the rows of both windows."""
 
     def number(name: str) -> Floats:
         both = [rows.numbers[name][i] for rows, i in zip(sides, index, strict=True)]

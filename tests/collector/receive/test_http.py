@@ -25,6 +25,7 @@ from llmtrace_collector.receive import HttpAccess, ReceiveLimits, SpoolLimits
 from llmtrace_collector.receive.decompress import ENCODINGS
 from tests.collector.receive.parts import body, receiving, request, span, spooled
 from tests.collector.receive.test_check import as_json
+from tests.support.taking_time import aspend, forever
 from tests.support.waiting import auntil
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
@@ -202,7 +203,7 @@ def test_too_much_at_once_is_to_come_back_later(tmp_path):
 
     async def slow():
         yield bytes(50_000)
-        await asyncio.sleep(600)
+        await forever()
 
     async def test(receiver, session):
         busy = [asyncio.create_task(posted(session, slow())) for _ in range(2)]
@@ -441,7 +442,7 @@ def test_a_slow_but_steady_sender_is_served(tmp_path):
         ).encode() + data
         for place in range(0, len(whole), 20):
             writer.write(whole[place : place + 20])
-            await asyncio.sleep(0.005)
+            await aspend(0.005)
         async with asyncio.timeout(20):
             assert b" 200 " in (await reader.read()).splitlines()[0]
         await closed(writer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +14,7 @@ from llmtrace_collector.receive import Ingest, IngestSettings, Intake, Spool, Sp
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.store.protocol import JoinReport, StoreError
 from tests.collector.receive.parts import MemoryStore, body, numbers, undelimited
+from tests.support.taking_time import spend
 from tests.support.waiting import until
 
 QUICK = IngestSettings(interval_s=0.01, join_s=0.01, backoff_s=0.01, most_backoff_s=0.02)
@@ -271,11 +271,11 @@ def test_rows_of_a_quiet_collector_appear_within_seconds(tmp_path):
         joined = 0
 
         def insert_otlp(self, body, token):
-            time.sleep(0.3)
+            spend(0.3)
             super().insert_otlp(body, token)
 
         def join(self, now_ns: int) -> JoinReport:
-            time.sleep(0.4)
+            spend(0.4)
             self.joined = len(self.stored)
             return super().join(now_ns)
 
