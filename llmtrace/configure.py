@@ -138,8 +138,7 @@ def _records_content(environ: Mapping[str, str]) -> bool:
     recorded = _CAPTURE_VALUES.get(text.lower())
     if recorded is None:
         allowed = ", ".join(filter(None, _CAPTURE_VALUES))
-        msg = f"{_CAPTURE}={text!r} is not one of {allowed}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{_CAPTURE}={text!r} is not one of {allowed}")
     return recorded
 
 
@@ -264,8 +263,7 @@ def _texts(**given: Any) -> dict[str, str]:
     """Return the arguments that were given, which have to be text."""
     for key, value in given.items():
         if value is not None and not isinstance(value, str):
-            msg = f"{key}={value!r} must be a string, as in {key}={str(value)!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{key}={value!r} must be a string, as in {key}={str(value)!r}")
     return {key: value for key, value in given.items() if value is not None}
 
 
@@ -280,8 +278,7 @@ def _chosen(given: Any, otherwise: bool, name: str) -> bool:
         return otherwise
     if isinstance(given, bool):
         return given
-    msg = f"{name}={given!r} must be true or false"
-    raise ConfigError(msg)
+    raise ConfigError(f"{name}={given!r} must be true or false")
 
 
 def _content(redact: Any, limit: Any) -> ContentPolicy:
@@ -297,16 +294,14 @@ def _content(redact: Any, limit: Any) -> ContentPolicy:
 
 def _headers(sent: Any, own_hosts: Any) -> HeaderPolicy:
     if sent not in _SENT:
-        msg = f"headers={sent!r} is not one of {', '.join(_SENT)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"headers={sent!r} is not one of {', '.join(_SENT)}")
     hosts = _several(own_hosts, "own_hosts", ("gateway.internal",))
     for host in hosts:
         if not isinstance(host, str) or not _HOST.fullmatch(host):
-            msg = (
+            raise ConfigError(
                 f"own_hosts: {host!r} is not the name of a host, without scheme and port, as in "
                 "gateway.internal or *.svc.cluster.local"
             )
-            raise ConfigError(msg)
     return HeaderPolicy(sent, frozenset(host.lower() for host in hosts))
 
 
@@ -320,8 +315,7 @@ def _several(given: Any, name: str, known: Sequence[str]) -> tuple[Any, ...]:
     # Text is a sequence too, of letters, and to leave out the brackets is an easy slip.
     if isinstance(given, Iterable) and not isinstance(given, str):
         return tuple(given)
-    msg = f"{name}={given!r} must be a list, as in {name}=[{known[0]!r}]"
-    raise ConfigError(msg)
+    raise ConfigError(f"{name}={given!r} must be a list, as in {name}=[{known[0]!r}]")
 
 
 def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
@@ -338,11 +332,10 @@ def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
             sinks.append(one)
         else:
             _close(map(receiver, built))
-            msg = (
+            raise ConfigError(
                 f"exporters: {one!r} is neither a name ({', '.join(export.NAMES)}) nor an object "
                 "with write(row)"
             )
-            raise ConfigError(msg)
     return [*built, *sinks]
 
 

@@ -25,8 +25,7 @@ try:
     import grpc
     import grpc.aio
 except ImportError as error:  # pragma: no cover - the OTLP exporter brings it along
-    msg = "llmtrace.grpc needs grpcio: pip install 'llmtrace-stages[grpc]'"
-    raise ConfigError(msg) from error
+    raise ConfigError("llmtrace.grpc needs grpcio: pip install 'llmtrace-stages[grpc]'") from error
 
 from llmtrace.gateway.grpc_handlers import Methods
 from llmtrace.gateway.middleware import check_name

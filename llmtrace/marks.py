@@ -71,11 +71,10 @@ class stage(ContextDecorator):  # noqa: N801 - used like a function: `with llmtr
         if self._name not in MARKABLE:
             raise ConfigError(self._wrong())
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            msg = (
+            raise ConfigError(
                 f"llmtrace.stage({self._name!r}) cannot mark the generator {function!r}; "
                 f"write `with llmtrace.stage({self._name!r}):` in it, enclosing what is meant"
             )
-            raise ConfigError(msg)
         if not inspect.iscoroutinefunction(function):
             return super().__call__(function)
 

@@ -49,16 +49,13 @@ def read_beacon(body: bytes) -> Beacon:
             which, and repeats nothing of it.
     """
     if len(body) > MAX_BYTES:
-        msg = f"a beacon of {len(body)} bytes: at most {MAX_BYTES} are read"
-        raise DataError(msg)
+        raise DataError(f"a beacon of {len(body)} bytes: at most {MAX_BYTES} are read")
     try:
         flat = json.loads(body.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        msg = "a beacon must be JSON in UTF-8"
-        raise DataError(msg) from error
+        raise DataError("a beacon must be JSON in UTF-8") from error
     if not isinstance(flat, dict):
-        msg = f"a beacon must be a JSON object, not {type(flat).__name__}"
-        raise DataError(msg)
+        raise DataError(f"a beacon must be a JSON object, not {type(flat).__name__}")
     for name in _NOT_THE_PAGES:
         flat.pop(name, None)
     try:
@@ -67,15 +64,13 @@ def read_beacon(body: bytes) -> Beacon:
             raise DataError("a beacon without e2e_ms")
         age = unflatten({"e2e_ms": flat.get("age_ms", 0)}, IN_BEACON)
     except (TypeError, ValueError, OverflowError) as error:
-        msg = f"not a beacon: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"not a beacon: {error}") from error
     _one_of("kind", browser.kind, _KINDS)
     _one_of("outcome", browser.outcome or "success", OUTCOMES)
     for name in ("error_type", "protocol"):
         value = getattr(browser, name)
         if value is not None and not _WORD.fullmatch(value):
-            msg = f"a beacon's {name} must be a word of at most 64 characters"
-            raise DataError(msg)
+            raise DataError(f"a beacon's {name} must be a word of at most 64 characters")
     return Beacon(
         trace_id=_id("trace_id", flat, _TRACE_ID),
         span_id=_id("span_id", flat, _SPAN_ID),
@@ -90,13 +85,11 @@ def _no_constant(_: str) -> NoReturn:
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        msg = f"a beacon's {name} must be one of {', '.join(known)}"
-        raise DataError(msg)
+        raise DataError(f"a beacon's {name} must be one of {', '.join(known)}")
 
 
 def _id(name: str, flat: dict[str, Any], pattern: re.Pattern[str]) -> str:
     value = flat.get(name)
     if not isinstance(value, str) or not pattern.fullmatch(value):
-        msg = f"a beacon's {name} must be lower-case hex, as in a traceparent"
-        raise DataError(msg)
+        raise DataError(f"a beacon's {name} must be lower-case hex, as in a traceparent")
     return value

@@ -54,16 +54,13 @@ def read_budgets(given: str | Path | Mapping[str, Any]) -> Budgets:
         raise ConfigError(msg) from None
     try:
         if path.stat().st_size > _MAX_BYTES:
-            msg = f"{path}: larger than 1 MiB, which no budget is"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}: larger than 1 MiB, which no budget is")
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        msg = f"{path}: cannot read this budget: {explain_error(error)}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{path}: cannot read this budget: {explain_error(error)}") from error
     content = _parse(path, text)
     if not isinstance(content, Mapping):
-        msg = f"{path}: a budget is a mapping with the keys {', '.join(_KEYS)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{path}: a budget is a mapping with the keys {', '.join(_KEYS)}")
     return _budgets(content, str(path))
 
 
@@ -91,8 +88,7 @@ def _parse(path: Path, text: str) -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            msg = f"{path}: not JSON: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{path}: not JSON: {error}") from error
     try:
         import yaml
     except ImportError:
@@ -100,8 +96,7 @@ def _parse(path: Path, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        msg = f"{path}: not YAML: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"{path}: not YAML: {error}") from error
 
 
 def _budget(content: Mapping[str, Any], where: str) -> Budget:
@@ -178,8 +173,7 @@ def _objective(value: Any, where: str) -> float:
     quantile = float(match[1]) / 100 if match else value
     if isinstance(quantile, float) and 0 < quantile < 1:
         return quantile
-    msg = f"{where}: objective: {value!r} is not a quantile; write p95, or 0.95"
-    raise ConfigError(msg)
+    raise ConfigError(f"{where}: objective: {value!r} is not a quantile; write p95, or 0.95")
 
 
 # Below a nanosecond nothing is distinguished; a budget above a century is a slip.

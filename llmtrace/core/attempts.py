@@ -81,15 +81,13 @@ def from_plain(flat: Sequence[Mapping[str, Any]] | None) -> tuple[Attempt, ...]:
     if flat is None:
         return ()
     if isinstance(flat, str | Mapping) or not isinstance(flat, Sequence):
-        msg = f"attempt_log is {flat!r}, not a list"
-        raise TypeError(msg)
+        raise TypeError(f"attempt_log is {flat!r}, not a list")
     return tuple(_attempt(one) for one in flat[:MAX_ATTEMPTS])
 
 
 def _attempt(flat: Any) -> Attempt:
     if not isinstance(flat, Mapping):
-        msg = f"attempt_log holds {flat!r}, not an attempt"
-        raise TypeError(msg)
+        raise TypeError(f"attempt_log holds {flat!r}, not an attempt")
     retry_after = flat.get("retry_after_s")
     error_type = flat.get("error_type")
     return Attempt(
@@ -104,11 +102,9 @@ def _attempt(flat: Any) -> Attempt:
 
 def _ns(seconds: Any) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        msg = f"attempt_log holds {seconds!r}, not a number of seconds"
-        raise TypeError(msg)
+        raise TypeError(f"attempt_log holds {seconds!r}, not a number of seconds")
     if not 0 <= seconds < MAX_S:
-        msg = f"attempt_log holds {seconds!r}, and no attempt takes that long"
-        raise ValueError(msg)
+        raise ValueError(f"attempt_log holds {seconds!r}, and no attempt takes that long")
     return round(seconds * _NS)
 
 
@@ -117,5 +113,4 @@ def _status(value: Any) -> int | None:
         value = int(value)
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    msg = f"attempt_log holds {value!r}, not an HTTP status"
-    raise TypeError(msg)
+    raise TypeError(f"attempt_log holds {value!r}, not an HTTP status")

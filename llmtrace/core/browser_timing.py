@@ -134,24 +134,20 @@ def unflatten(flat: Mapping[str, Any], names: Names) -> Browser | None:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        msg = f"{name} is {type(value).__name__}, not text"
-        raise TypeError(msg)
+        raise TypeError(f"{name} is {type(value).__name__}, not text")
     return value
 
 
 def _number(name: str, value: Any, most: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"{name} is {type(value).__name__}, not a number"
-        raise TypeError(msg)
+        raise TypeError(f"{name} is {type(value).__name__}, not a number")
     if not (isfinite(value) and 0 <= value <= most):
-        msg = f"{name} is not a number from 0 to {most:g}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is not a number from 0 to {most:g}")
     return value
 
 
 def _whole(name: str, value: Any) -> int:
     number = _number(name, value, _MAX)
     if number != int(number):
-        msg = f"{name} is not a whole number"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is not a whole number")
     return int(number)

@@ -137,8 +137,7 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     marks: dict[str, Any] = {name: _ns(flat, key) for name, key in _MARKS.items()}
     timeline = _timeline(flat)
     if plain.get("outcome", "success") not in OUTCOMES:
-        msg = f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}"
-        raise DataError(msg)
+        raise DataError(f"outcome is {plain['outcome']!r}, not one of {', '.join(OUTCOMES)}")
     attributes = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in dict(flat.get("attributes") or {}).items()
@@ -218,19 +217,16 @@ def _plain(flat: Mapping[str, Any], key: str) -> Any:
     odd = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
     if value is not None and odd:
         wanted = _WANTED.get(kind, "a number")
-        msg = f"{key} is {value!r}, not {wanted}"
-        raise TypeError(msg)
+        raise TypeError(f"{key} is {value!r}, not {wanted}")
     if isinstance(value, int | float) and not -_MAX <= value <= _MAX:
-        msg = f"{key} is {value!r}, not a finite number"
-        raise ValueError(msg)
+        raise ValueError(f"{key} is {value!r}, not a finite number")
     return bounded(key, value) if value is not None and key.endswith("_s") else value
 
 
 def _flag(flat: Mapping[str, Any], key: str, *, default: bool) -> bool:
     value = flat.get(key)
     if value is not None and not isinstance(value, bool):
-        msg = f"{key} is {value!r}, not true or false"
-        raise TypeError(msg)
+        raise TypeError(f"{key} is {value!r}, not true or false")
     return default if value is None else value
 
 
@@ -239,8 +235,7 @@ def _ns(flat: Mapping[str, Any], key: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"{key} is {value!r}, not a number of seconds"
-        raise TypeError(msg)
+        raise TypeError(f"{key} is {value!r}, not a number of seconds")
     return round(bounded(key, value) * _NS)
 
 
@@ -251,8 +246,7 @@ def bounded(name: str, seconds: float) -> float:
         ValueError: it cannot.
     """
     if not -MAX_S < seconds < MAX_S:
-        msg = f"{name} is {seconds!r}, longer than any request"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is {seconds!r}, longer than any request")
     return seconds
 
 
@@ -261,16 +255,14 @@ def _ns_required(flat: Mapping[str, Any], key: str) -> int:
     if value is None:
         raise KeyError(key)
     if value < 0:
-        msg = f"{key} is {flat[key]!r}, and time does not run backwards"
-        raise ValueError(msg)
+        raise ValueError(f"{key} is {flat[key]!r}, and time does not run backwards")
     return value
 
 
 def _source(flat: Mapping[str, Any], key: str) -> Source | None:
     value = flat.get(key)
     if value is not None and value not in SOURCES:
-        msg = f"{key} is {value!r}, not one of {', '.join(SOURCES)}"
-        raise ValueError(msg)
+        raise ValueError(f"{key} is {value!r}, not one of {', '.join(SOURCES)}")
     return cast("Source | None", value)
 
 
@@ -278,8 +270,7 @@ def _response_headers(flat: Mapping[str, Any]) -> dict[str, str]:
     headers = dict(flat.get("response_headers") or {})
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            msg = f"response_headers holds {name!r}: {value!r}, and not text"
-            raise TypeError(msg)
+            raise TypeError(f"response_headers holds {name!r}: {value!r}, and not text")
     return headers
 
 

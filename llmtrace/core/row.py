@@ -170,8 +170,7 @@ class Row(RowFields):
 def _checked(own: dict[str, Any]) -> dict[str, Any]:
     if len(own) != len(_FIELDS) or not own.keys() >= _REQUIRED:
         missing, unknown = sorted(_REQUIRED - own.keys()), sorted(own.keys() - _FIELDS)
-        msg = f"a row lacks {missing} and has no {unknown}"
-        raise TypeError(msg)
+        raise TypeError(f"a row lacks {missing} and has no {unknown}")
     return own
 
 
@@ -225,5 +224,4 @@ def from_dict(flat: Mapping[str, Any]) -> Row:
     try:
         return Row(**unflatten(flat))
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        msg = f"not a row: {type(error).__name__}: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"not a row: {type(error).__name__}: {error}") from error

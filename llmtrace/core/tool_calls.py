@@ -70,11 +70,6 @@ class ToolFigures:
     critical_path: int = 0
     serial_loss: int = 0
 
-    @property
-    def parallelism(self) -> float | None:
-        """How many calls ran at once while any did, on average; `None` without any."""
-        return self.serial / self.wall if self.wall else None
-
 
 @dataclass(frozen=True, slots=True)
 class Together:

@@ -67,11 +67,10 @@ async def _say_hello(client: Any, target: Target) -> None:
     async for _ in stream:
         chunks += 1
     if not chunks:
-        msg = (
+        raise SourceError(
             f"{target.url} answered, but with no stream of chat completion chunks; "
             "is it the address of an OpenAI-compatible server?"
         )
-        raise SourceError(msg)
 
 
 async def _status(client: Any, target: Target, error: openai.APIStatusError) -> str:

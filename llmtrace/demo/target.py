@@ -153,11 +153,10 @@ def named(url: str, model: str, api_key_env: str | None) -> Iterator[Target]:
         if not key:
             # Not repeated unless it can be no key: a key given here by mistake must not be shown.
             shown = f" {api_key_env}" if _VARIABLE.fullmatch(api_key_env) else ""
-            msg = (
+            raise ConfigError(
                 f"--api-key-env: the environment variable{shown} is not set or empty; "
                 "give the name of the variable that holds the key, not the key"
             )
-            raise ConfigError(msg)
     yield Target(
         url=url,
         model=model,

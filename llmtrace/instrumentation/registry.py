@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable
 from itertools import count
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Final, Self
 
 from llmtrace.errors import ConfigError
@@ -49,12 +49,7 @@ class Instrumented:
         """Return the handle itself: leaving the block undoes it."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Undo the instrumentation, as `undo` does."""
         self.undo()
 
@@ -89,12 +84,11 @@ def instrument(client_or_module: Any) -> Instrumented:
         return Instrumented(_patch(client_or_module))
     if "aiohttp" in roots and hasattr(client_or_module, "trace_configs"):
         return Instrumented(_patch_aiohttp(client_or_module))
-    msg = (
+    raise ConfigError(
         f"llmtrace.instrument takes one of the modules {', '.join(KNOWN)} or one of their "
         f"clients, not {client_or_module!r}; for the rest use llmtrace.wrap(stream) or "
         "@llmtrace.trace"
     )
-    raise ConfigError(msg)
 
 
 def _patch_module(module: ModuleType) -> tuple[int, ...]:
@@ -104,8 +98,7 @@ def _patch_module(module: ModuleType) -> tuple[int, ...]:
     if name in _HTTP:
         return _record(name)
     if name not in _SDKS:
-        msg = f"llmtrace.instrument knows {', '.join(KNOWN)}, not {name!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"llmtrace.instrument knows {', '.join(KNOWN)}, not {name!r}")
     base = importlib.import_module(f"{name}._base_client")
     return _patch(base.SyncAPIClient) + _patch(base.AsyncAPIClient)
 

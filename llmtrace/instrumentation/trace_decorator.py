@@ -67,11 +67,10 @@ def labels(
             else:
                 attributes[name] = value
         else:
-            msg = (
+            raise ConfigError(
                 f"{where}: {name} must be a string, number or bool, not "
                 f"{type(value).__name__}; leave it out or record a short name for it"
             )
-            raise ConfigError(msg)
     return fields, attributes
 
 
@@ -132,11 +131,10 @@ def trace(
     def decorate(target: Any) -> Any:
         method = isinstance(target, staticmethod | classmethod)
         if not method and (not callable(target) or inspect.isclass(target)):
-            msg = (
+            raise ConfigError(
                 f"@llmtrace.trace decorates functions, not {target!r}; "
                 "write @llmtrace.trace or @llmtrace.trace(route=…)"
             )
-            raise ConfigError(msg)
         return _decorated(target, fields, extra)
 
     return decorate if function is None else decorate(function)

@@ -237,8 +237,7 @@ def from_attributes(
             **plain,
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        msg = f"not the span of a row: {type(error).__name__}: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"not the span of a row: {type(error).__name__}: {error}") from error
 
 
 def is_row(attributes: Mapping[str, Any]) -> bool:
@@ -314,8 +313,7 @@ def _ns(attributes: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        msg = f"{name} is {value!r}, not a number of seconds"
-        raise TypeError(msg)
+        raise TypeError(f"{name} is {value!r}, not a number of seconds")
     return round(bounded(name, value) * _NS)
 
 
@@ -323,22 +321,19 @@ def _as_kind(line: Attribute, value: Any) -> Any:
     """Check a plain value's kind: what comes from the wire may be anything."""
     kinds: Any = {"string": str, "int": int, "double": int | float, "boolean": bool}[line.kind]
     if isinstance(value, bool) != (kinds is bool) or not isinstance(value, kinds):
-        msg = f"{line.name} is {value!r}, not a {line.kind}"
-        raise TypeError(msg)
+        raise TypeError(f"{line.name} is {value!r}, not a {line.kind}")
     return bounded(line.name, value) if line.field.endswith("_s") else value
 
 
 def _one_of(value: Any, allowed: Sequence[str], name: str) -> None:
     if value not in allowed:
-        msg = f"{name} is {value!r}, not one of {', '.join(allowed)}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is {value!r}, not one of {', '.join(allowed)}")
 
 
 def _flag(attributes: Mapping[str, Any], name: str) -> bool:
     value = attributes.get(name, False)
     if not isinstance(value, bool):
-        msg = f"{name} is {value!r}, not a boolean"
-        raise TypeError(msg)
+        raise TypeError(f"{name} is {value!r}, not a boolean")
     return value
 
 

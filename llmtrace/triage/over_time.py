@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Literal
 
 State = Literal["ongoing", "over", "began_before_the_data"]
-STATES: Final[tuple[State, ...]] = get_args(State)
 
 Shape = Literal["step", "ramp"]
 # What a stretch is of: a metric, the share of requests that fail, or requests a second.

@@ -31,7 +31,6 @@ NOTHING_FOUND: Final[frozenset[Verdict]] = frozenset({"no_change", "not_enough_d
 Metric = Literal["ttft", "tpot", "e2e", "render"]
 
 Status = Literal["confirmed", "likely", "possible", "ruled_out", "unknown"]
-STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 NAMED: Final[frozenset[Status]] = frozenset({"confirmed", "likely", "possible"})
 
 CAUSES: Final = (

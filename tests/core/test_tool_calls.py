@@ -71,7 +71,6 @@ def test_three_calls_in_turn():
     search, weather, news = call("a", 0, 1500), call("b", 1500, 3000), call("c", 3000, 4500)
 
     assert figures(search, weather, news) == (4500, 4500, 1500, 3000)
-    assert tool_figures([search, weather, news]).parallelism == 1.0
 
 
 def test_three_calls_together():
@@ -79,7 +78,6 @@ def test_three_calls_together():
     together = [call(name, 0, 1500, number=n) for n, name in enumerate("abc")]
 
     assert figures(*together) == (1500, 4500, 1500, 0)
-    assert tool_figures(together).parallelism == 3.0
 
 
 def test_a_call_that_needs_another_loses_nothing():
@@ -142,7 +140,6 @@ def test_calls_inside_calls_are_part_of_them():
 def test_no_tools():
     """Without tools there are figures all the same, and all are 0."""
     assert tool_figures([]) == ToolFigures()
-    assert ToolFigures().parallelism is None
 
 
 @given(calls(), st.randoms())

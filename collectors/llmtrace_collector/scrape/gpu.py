@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Final, Self
 
 from llmtrace.errors import SourceError, missing_extra
@@ -79,12 +78,7 @@ class GpuReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         if self._watcher is not None:
             self._watcher.join()

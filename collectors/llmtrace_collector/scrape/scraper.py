@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Self
 
 import aiohttp
@@ -144,12 +143,7 @@ class Scraper:
         self._refreshing = asyncio.create_task(self._keep_refreshing())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         tasks = [*self._tasks.values(), *([self._refreshing] if self._refreshing else [])]
         for task in tasks:
             task.cancel()

@@ -151,8 +151,7 @@ def _nested(value: object) -> str:
         return "[" + ",".join(map(_nested, value)) + "]"
     if isinstance(value, int | float):
         return repr(value)
-    msg = f"a parameter cannot be {type(value).__name__}"
-    raise DataError(msg)
+    raise DataError(f"a parameter cannot be {type(value).__name__}")
 
 
 def _escaped(text: str) -> str:

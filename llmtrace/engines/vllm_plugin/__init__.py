@@ -16,5 +16,4 @@ def __getattr__(name: str) -> Any:
         from llmtrace.engines.vllm_plugin.stat_logger import stat_logger_class
 
         return stat_logger_class()
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -150,8 +150,7 @@ def why_off(environ: Mapping[str, str]) -> str | None:
     """
     value = environ.get(SWITCH, "").strip().lower()
     if value not in _ON | _OFF:
-        msg = f"{SWITCH}={value!r}: set it to 1 or 0"
-        raise ConfigError(msg)
+        raise ConfigError(f"{SWITCH}={value!r}: set it to 1 or 0")
     if value in _OFF:
         return f"{SWITCH}=1 turns it on"
     return "LLMTRACE_DISABLED or OTEL_SDK_DISABLED" if read_environment(environ).disabled else None

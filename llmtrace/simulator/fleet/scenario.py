@@ -30,8 +30,6 @@ _LOUDER: Final = 1.15  # a p95 that grew by this much has moved
 _OVER: Final = 0.08  # if besides so many requests lie above the p95 before
 _WORSE: Final = 0.02  # more requests that did not succeed
 
-Shown = Literal["ttft", "tpot", "e2e", "outcomes"]
-
 
 class World(Protocol):
     """One way a day can be, apart from its faults: `tests.bench.worlds` draws them."""
