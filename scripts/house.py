@@ -172,9 +172,9 @@ FIGURES: Final = (
     Figure("asked, in the code", lambda: count(["asked"], product()), 5, 20, 382),
     Figure("asked, in the pages", lambda: count(["asked"], pages()), 7, 10, 64),
     Figure("constants called MOST_, LEAST_ and the like", bound_constants, 0, 0, 132),
-    Figure("docstrings of under 30 characters", lambda: matches(_SHORT, product()), 37, 60, 171),
+    Figure("docstrings of under 30 characters", lambda: matches(_SHORT, product()), 40, 60, 171),
     Figure("test modules directly in tests/", loose_tests, 10, 10, 44),
-    Figure("sleeps in unit tests", lambda: matches(_SLEEP, unit_tests()), 9, 30, 111),
+    Figure("sleeps in unit tests", lambda: matches(_SLEEP, unit_tests()), 11, 30, 111),
     Figure("functions of over 60 lines", long_functions, 5, 0, 37),
     Figure("lines of the product", lines, 84_500, 63_305, 63_305),
 )
