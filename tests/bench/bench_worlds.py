@@ -1,12 +1,13 @@
 """How often is triage right in worlds that no rule was written on?
 
-    python -m tests.bench.bench_worlds [--seeds N] [--quiet N] [--jobs N] [--written-on]
+    python -m tests.bench.bench_worlds [--seeds N] [--quiet N] [--jobs N] [--written-on] [--store]
 
-Each incident has a world of its own (`llmtrace.simulator.fleet.worlds`). Worlds of two families
+Each incident has a world of its own (`tests.bench.worlds`). Worlds of two families
 exist: those that rules may be written on, and the unseen ones, which have other seeds, replayed
 traces and an engine that counts its queue in another way, and are only for reports. Every figure
-is printed with the windows given and with windows and metric taken away. Exits with 1 where a bar
-is missed.
+is printed with the windows given and with windows and metric taken away. Evidence is grounded if
+the lines that carry the right cause do not hold of the same day without the fault. `--store` keeps
+what share of each status was right, which reports quote. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from llmtrace.dataset.case import Case
 from llmtrace.simulator.fleet.arrivals import read_arrivals
 from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
-from llmtrace.simulator.fleet.worlds import World, draw_world
 from llmtrace.stats.significance import more_than
+from llmtrace.triage.causes.scoring import WEIGHTS
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.result import CAUSES, NAMED, OF_THE_WORK
+from llmtrace.triage.result import CAUSES, NAMED, OF_THE_WORK, Finding, Result
 from tests.bench.bench_triage import (
     PAIRS,
     SEVERITIES,
@@ -41,6 +42,8 @@ from tests.bench.bench_triage import (
     WORKLOAD,
     dropped,
 )
+from tests.bench.track_record import counted, store
+from tests.bench.worlds import World, draw_world, traits
 
 WAYS: Final = ("given", "searched")
 BY_CHANCE: Final = 1e-4  # of as many slow requests, in incidents that count
@@ -75,12 +78,13 @@ class Said:
 
     Attributes:
         named: causes with status and points, best first.
-        grounded: whether what the first of them rests on is what its fault makes.
+        grounded: whether what the first of them rests on is gone without the fault; `None` = the
+            first is not the fault.
     """
 
     verdict: str
     named: tuple[tuple[str, str, int], ...]
-    grounded: bool | None
+    grounded: bool | None = None
 
     @property
     def top(self) -> tuple[str, ...]:
@@ -120,31 +124,28 @@ def tasks(first: int, seeds: int, quiet: int, traces: Sequence[str]) -> Iterator
         yield Task("quiet", first + 6_000_000 + n, trace=trace)
 
 
-def play(task: Task) -> Simulated:
-    """Simulate an incident in a world of its own."""
+def play(task: Task, *, sound: bool = False) -> Simulated:
+    """Simulate an incident in a world of its own; `sound` = without its fault."""
     arrivals = None if task.trace is None else read_arrivals(Path(task.trace))
     world = draw_world(task.seed, [cause for cause, _ in task.faults], arrivals)
     if task.seed < UNSEEN and world.queue == "sglang":
         world = replace(world, queue="vllm")
     scenario = Scenario(
-        seed=task.seed, faults=task.faults, shift=task.shift, world=world, arrivals=arrivals
+        seed=task.seed,
+        faults=task.faults,
+        sound=sound,
+        shift=task.shift,
+        world=world,
+        arrivals=arrivals,
     )
     return simulate(scenario)
-
-
-def traits(world: World) -> Iterator[str]:
-    """Yield what kind of world it is, for tables by kind."""
-    yield "hosted" if world.hosted else "own engines"
-    yield "few requests" if world.after_n < 200 else "many requests"
-    yield f"queue: {world.queue}"
-    yield "replayed" if world.arrivals is not None else "drawn"
 
 
 def answer(task: Task) -> Answer:
     """Play one incident and triage it both ways."""
     played = play(task)
     world = played.scenario.world
-    assert world is not None
+    assert isinstance(world, World)
     head = Answer(
         kind=task.kind,
         seed=task.seed,
@@ -157,7 +158,14 @@ def answer(task: Task) -> Answer:
     if head.dropped:
         return head
     blind = replace(played.case, before=None, after=None, metric=None)
-    return replace(head, said=(_said(played.case, task), _said(blind, task)))
+    given, found = _triaged(played.case), _triaged(blind)
+    first = next((one for one in given.causes if one.status in NAMED), None)
+    grounded = None
+    if task.kind == "fault" and first is not None and first.id in head.truth:
+        sound = replace(play(task, sound=True).case, metric=played.case.metric)
+        same = next(one for one in _triaged(sound).causes if one.id == first.id)
+        grounded = _carries(first) > _carries(same)
+    return replace(head, said=(replace(_said(given), grounded=grounded), _said(found)))
 
 
 def _hardly_seen(kind: str, played: Simulated) -> str | None:
@@ -190,13 +198,19 @@ def _chance(case: Case, metric: str) -> float:
     return more_than(int(after.sum()), len(after), int(before.sum()), len(before))
 
 
-def _said(case: Case, task: Task) -> Said:
-    result = triage(case, Settings(bootstrap=0))
+def _triaged(case: Case) -> Result:
+    return triage(case, Settings(bootstrap=0))
+
+
+def _carries(found: Finding) -> int:
+    """Return the points of the lines that a cause rests on: required ones and proofs."""
+    return sum(one.points for one in found.evidence if one.points >= WEIGHTS["required"][0])
+
+
+def _said(result: Result) -> Said:
     named = [one for one in result.causes if one.status in NAMED]
     return Said(
-        verdict=result.verdict,
-        named=tuple((one.id, one.status, one.score) for one in named),
-        grounded=None,
+        verdict=result.verdict, named=tuple((one.id, one.status, one.score) for one in named)
     )
 
 
@@ -214,6 +228,9 @@ def report(answers: Sequence[Answer], *, details: bool) -> dict[str, tuple[float
 
     both("top-1", faults, lambda day, said: day.truth[0] in said.top[:1])
     both("top-3", faults, lambda day, said: day.truth[0] in said.top[:TOP])
+    grounds = [one.said[0].grounded for one in faults if one.said[0].grounded is not None]
+    if grounds:
+        print(f"evidence of the right cause is the fault's: {sum(grounds)} of {len(grounds)}")
     shifts = [one for one in kept if one.kind == "shift"]
     pairs = [one for one in kept if one.kind == "pair"]
     quiet = [one for one in kept if one.kind == "quiet"]
@@ -297,6 +314,44 @@ def _odd(*groups: Sequence[Answer]) -> None:
                     print(f"  {head}: {said.verdict}; {', '.join(sure) or 'nothing sure'}")
 
 
+def record(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Return how often each cause was named first, and each status of it was right."""
+    kept = [one for one in answers if one.dropped is None]
+    called: dict[str, dict[str, dict[str, list[int]]]] = {}
+    for way, name in enumerate(WAYS):
+        said = [(cause, status, _is_true(day, cause)) for day in kept
+                for cause, status, _ in day.said[way].named]  # fmt: skip
+        called[name] = {
+            cause: counted((status, right) for one, status, right in said if one == cause)
+            for cause in sorted({one for one, _, _ in said})
+        }
+    return {
+        "incidents": dict(Counter(one.kind for one in kept)),
+        "named_first": counted(
+            (day.truth[0], day.truth[0] in day.said[0].top[:1])
+            for day in kept
+            if day.kind == "fault"
+        ),
+        "called": called,
+    }
+
+
+def _known(path: Path | None) -> list[Answer]:
+    """Return the answers that an earlier run kept."""
+    if path is None or not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        flat = json.loads(line)
+        said = tuple(
+            Said(one["verdict"], tuple(map(tuple, one["named"])), one["grounded"])
+            for one in flat.pop("said")
+        )
+        truth, kinds = tuple(flat.pop("truth")), tuple(flat.pop("traits"))
+        found.append(Answer(**flat, truth=truth, traits=kinds, said=said))
+    return found
+
+
 def main() -> int:
     """Play, print, and compare with the bars."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -306,28 +361,37 @@ def main() -> int:
     parser.add_argument("--written-on", action="store_true", help="worlds that rules may know")
     parser.add_argument("--first", type=int, default=0, help="of the seeds, to begin elsewhere")
     parser.add_argument("--only", nargs="*", default=[], choices=CAUSES, metavar="CAUSE")
-    parser.add_argument("--json", type=Path, help="append every answer here, a line each")
+    parser.add_argument("--json", type=Path, help="append every answer here, and go on from those")
+    parser.add_argument("--store", action="store_true", help="keep what reports quote")
     given = parser.parse_args()
+    if given.store and (given.written_on or given.only):
+        parser.error("--store: of unseen worlds and all causes")
     traces = sorted(map(str, TRACES.glob("*.gz"))) if not given.written_on else []
     first = given.first + (0 if given.written_on else UNSEEN)
     todo = [task for task in tasks(first, given.seeds, given.quiet, traces)
             if not given.only or any(cause in given.only for cause, _ in task.faults)]  # fmt: skip
-    began, answers = time.monotonic(), []
+    answers = _known(given.json)
+    played = {(one.kind, one.seed) for one in answers}
+    todo = [task for task in todo if (task.kind, task.seed) not in played]
+    began = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        for one in pool.imap_unordered(answer, todo, chunksize=2):
+        for done, one in enumerate(pool.imap_unordered(answer, todo, chunksize=2), 1):
             answers.append(one)
             if given.json:
                 with given.json.open("a", encoding="utf-8") as out:
                     out.write(json.dumps(asdict(one)) + "\n")
             passed = time.monotonic() - began
-            left = passed / len(answers) * (len(todo) - len(answers))
-            print(f"\r{len(answers)} of {len(todo)}, {left:4.0f} s left", end="", file=sys.stderr,
+            left = passed / done * (len(todo) - done)
+            print(f"\r{done} of {len(todo)}, {left:4.0f} s left", end="", file=sys.stderr,
                   flush=True)  # fmt: skip
     print(file=sys.stderr)
     answers.sort(key=lambda one: (one.kind, one.seed))
     family = "worlds that rules were written on" if given.written_on else "unseen worlds"
     print(f"{family}, traces replayed: {', '.join(Path(t).name for t in traces) or 'none'}")
     figures = report(answers, details=True)
+    if given.store:
+        command = f"python -m tests.bench.bench_worlds --seeds {given.seeds} --quiet {given.quiet}"
+        store("worlds", command, {"first_seed": first, **record(answers)})
     return _against_bars(figures)
 
 

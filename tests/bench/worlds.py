@@ -7,17 +7,20 @@ and records some of the fields and signals only. Nothing here knows of triage's 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 
+from llmtrace.dataset.case import Case, Facts, Signals, Window
+from llmtrace.dataset.columns import SECONDS, Columns, Words
 from llmtrace.simulator.fleet.array_layout import Engine
 from llmtrace.simulator.fleet.arrivals import Arrivals
-from llmtrace.simulator.fleet.deployment import Deployment, Route, size_up
+from llmtrace.simulator.fleet.deployment import Deployment, for_trace, size_up
 from llmtrace.simulator.fleet.plan import Day
 from llmtrace.simulator.fleet.step_cost import StepCost
+from llmtrace.stats.arrays import Mask
 
 Queue = Literal["vllm", "sglang", "none"]
 
@@ -121,6 +124,22 @@ class World:
     names: str
     arrivals: Arrivals | None = None
 
+    def settle(self, draft: Deployment, rng: np.random.Generator, *, wide: bool) -> Deployment:
+        """Return a deployment with its machines, as large as its traffic needs it."""
+        return settle(self, draft, rng, wide=wide)
+
+    def lengths(self, deployment: Deployment) -> tuple[float, float]:
+        """Return how long the windows before and after are, in seconds of the simulator."""
+        return lengths(self, deployment)
+
+    def prepare(self, day: Day) -> None:
+        """Write into a day what it does to it, apart from any fault."""
+        prepare(self, day)
+
+    def seen(self, case: Case) -> Case:
+        """Return what is recorded of a case in it, on its time scale."""
+        return seen(self, case)
+
 
 def draw_world(seed: int, causes: Collection[str], arrivals: Arrivals | None = None) -> World:
     """Invent a world in which these causes can be known.
@@ -135,7 +154,7 @@ def draw_world(seed: int, causes: Collection[str], arrivals: Arrivals | None = N
     def between(low: float, high: float) -> float:
         return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
-    hosted = bool(rng.random() < 0.35) and bool(causes or rng.random() < 0.5)  # noqa: PLR2004
+    hosted = bool(rng.random() < 0.35) and bool(causes or rng.random() < 0.5)
     hosted = hosted and all(cause in HOSTED for cause in causes)
     kept: set[str] = set()
     for cause in causes:
@@ -175,7 +194,7 @@ def draw_world(seed: int, causes: Collection[str], arrivals: Arrivals | None = N
         hosted=hosted,
         queue="none" if hosted else queue,
         hidden=frozenset(hidden - kept),
-        outage=(begins, begins + (0.05 if rng.random() < 0.3 else 0.0)),  # noqa: PLR2004
+        outage=(begins, begins + (0.05 if rng.random() < 0.3 else 0.0)),
         names=str(rng.choice(_NAMES)),
         arrivals=arrivals,
     )
@@ -208,25 +227,6 @@ def settle(world: World, draft: Deployment, rng: np.random.Generator, *, wide: b
     )
 
 
-def for_trace(
-    trace: Arrivals, draft: Deployment, rng: np.random.Generator, *, wide: bool
-) -> Deployment:
-    """Return a deployment of the size that a trace's lengths need."""
-    return size_up(rng, replace(draft, routes=(_route(trace),)), wide=wide)
-
-
-def _route(trace: Arrivals) -> Route:
-    """Return the kind of question that a trace is made of, for the sizes of machines."""
-    own = np.maximum(trace.prompt - trace.shared, 8)
-    prefix = 1 - float(own.mean() / trace.prompt.mean())
-    spreads = [float(np.log(one).std()) for one in (trace.prompt, trace.output)]
-    medians = [
-        float(one.mean()) / np.exp(spread**2 / 2)
-        for one, spread in zip((trace.prompt, trace.output), spreads, strict=True)
-    ]
-    return Route("replay", 1.0, medians[0], spreads[0], medians[1], spreads[1], prefix)
-
-
 def lengths(world: World, deployment: Deployment) -> tuple[float, float]:
     """Return how long the windows before and after are, in seconds of the simulator."""
     after = min(max(world.after_n / deployment.rate, _MIN_AFTER_S), _MAX_AFTER_S)
@@ -247,3 +247,98 @@ def prepare(world: World, day: Day) -> None:
     for _ in range(world.deploys):
         at = float(day.rng.uniform(day.onset - day.before_s, day.end))
         day.happen("deploy", "admin pages: new colours", at=at)
+
+
+def traits(world: World) -> Iterator[str]:
+    """Yield what kind of world it is, for tables by kind."""
+    yield "hosted" if world.hosted else "own engines"
+    yield "few requests" if world.after_n < 200 else "many requests"
+    yield f"queue: {world.queue}"
+    yield "replayed" if world.arrivals is not None else "drawn"
+
+
+# --- what is recorded ----------------------------------------------------------------------------
+
+
+def seen(world: World, case: Case) -> Case:
+    """Return what is recorded of a case in its world, on its time scale."""
+    zero = case.before.start if case.before else 0.0
+    signals = _scraped(world, case, zero)
+    rows = _recorded(world, case.rows)
+    k = world.scale
+
+    def later(t: float) -> float:
+        return zero + (t - zero) * k
+
+    numbers = dict(rows.numbers)
+    for name in SECONDS:
+        numbers[name] = numbers[name] * k
+    start = int(zero * 1e9) + ((rows.start - int(zero * 1e9)) * k).astype(np.int64)
+    durations = signals.signal.where("frontend_time")
+    value = np.where(durations, signals.value * k, signals.value)
+    started = signals.signal.where("started")
+    value = np.where(started, zero + (value - zero) * k, value)
+    instances = {
+        name: {key: later(v) if key == "started" else v for key, v in facts.items()}
+        for name, facts in case.facts.instances.items()
+        if not world.hosted
+    }
+    return replace(
+        case,
+        rows=replace(rows, start=start, numbers=numbers),
+        signals=replace(signals, t=zero + (signals.t - zero) * k, value=value),
+        facts=Facts(
+            instances=instances,
+            events=tuple(replace(event, t=later(event.t)) for event in case.facts.events),
+        ),
+        before=_window(case.before, later),
+        after=_window(case.after, later),
+    )
+
+
+def _window(window: Window | None, later: Callable[[float], float]) -> Window | None:
+    return window and Window(later(window.start), later(window.end))
+
+
+def _scraped(world: World, case: Case, zero: float) -> Signals:
+    end = case.after.end if case.after else zero
+    share = (case.signals.t - zero) / max(end - zero, 1e-9)
+    kept = ~((share >= world.outage[0]) & (share < world.outage[1]))
+    for name in world.hidden:
+        if name.startswith("~"):
+            kept &= ~case.signals.signal.where(name[1:])
+    return _take(case.signals, kept)
+
+
+def _take(signals: Signals, kept: Mask) -> Signals:
+    return replace(
+        signals,
+        t=signals.t[kept],
+        instance=Words(signals.instance.codes[kept], signals.instance.names),
+        signal=Words(signals.signal.codes[kept], signals.signal.names),
+        value=signals.value[kept],
+        labels=signals.labels[kept],
+    )
+
+
+def _recorded(world: World, rows: Columns) -> Columns:
+    """Return rows without the hidden fields, and with the queue as this engine counts it."""
+    numbers, words = dict(rows.numbers), dict(rows.words)
+    queue, prefill, first = (numbers[f"{one}_s"] for one in ("queue", "prefill", "first_chunk"))
+    if world.queue == "sglang":  # from when the front end has it
+        front = np.nan_to_num(numbers["first_chunk_frontend_s"])
+        moved = np.minimum(front, np.nan_to_num(first))
+        numbers["queue_s"], numbers["first_chunk_s"] = queue + moved, first - moved
+        numbers["first_chunk_frontend_s"] = np.full(rows.n, np.nan)
+    elif world.queue == "none":
+        known = np.nan_to_num(queue) + np.nan_to_num(prefill) + np.nan_to_num(first)
+        numbers["unattributed_s"] = numbers["unattributed_s"] + known
+        for stage in ("queue", "prefill", "first_chunk"):
+            numbers[f"{stage}_s"] = np.full(rows.n, np.nan)
+            words[f"{stage}_source"] = Words(np.full(rows.n, -1, np.int32), ())
+    for name in world.hidden:
+        if name in numbers:
+            numbers[name] = np.full(rows.n, np.nan)
+        elif name in words:
+            words[name] = Words(np.full(rows.n, -1, np.int32), ())
+    return replace(rows, numbers=numbers, words=words)

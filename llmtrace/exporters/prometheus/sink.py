@@ -261,6 +261,10 @@ class _Families:
             "Requests whose time to first content and prompt tokens are known, by the latter.",
             labels=(*labels, "over", "le"),
         )
+        self._around(labels)
+
+    def _around(self, labels: Sequence[str]) -> None:
+        """Make those of what lies around the engine: network, client, retries, caches."""
         self.phase = CounterMetricFamily(
             "llmtrace_network_phase_seconds",
             "Time in each sub-phase of the network stage, where observed.",

@@ -78,12 +78,7 @@ def compare(
     before, after = both
     metric = before.metric
     if not len(before) or not len(after):
-        sides = [_side(one, w, q, 1.0) for one, w in zip(both, windows, strict=True)]
-        change = Change(
-            metric=metric, before=sides[0], after=sides[1], delta_s=None, share_above=None,
-            share_above_ci=NO_BOUNDS, p_value=None, significant=False,
-        )  # fmt: skip
-        return Compared(change, q, (1.0, 1.0), math.nan)
+        return _nothing_to_compare(windows, both, q)
     low, high = (quantile(one.value, q, one.weight) for one in both)
     seconds = (windows[0].seconds, windows[1].seconds)
     up = _share_above(rows, both, low, seconds)
@@ -111,6 +106,17 @@ def compare(
         (len(before), len(after)), designs, q, tests=len(shares), certain=certain
     )
     return Compared(change, q, designs, low, visible, share)
+
+
+def _nothing_to_compare(
+    windows: tuple[Window, Window], both: tuple[Values, Values], q: float
+) -> Compared:
+    before, after = (_side(one, w, q, 1.0) for one, w in zip(both, windows, strict=True))
+    change = Change(
+        metric=both[0].metric, before=before, after=after, delta_s=None, share_above=None,
+        share_above_ci=NO_BOUNDS, p_value=None, significant=False,
+    )  # fmt: skip
+    return Compared(change, q, (1.0, 1.0), math.nan)
 
 
 @dataclass(frozen=True, slots=True)
