@@ -35,7 +35,7 @@ def pod(name: str, address: str | None, phase: str = "Running", **about: Any) ->
 
 
 class Api:
-    """Lists pods in pages of two, to whoever shows the token."""
+    """Lists pods in pages of two, to a client that sends the token."""
 
     def __init__(self, token: str) -> None:
         self.token = token

@@ -1,4 +1,4 @@
-"""Take time as work does, or take for ever: tests compare what is measured with what it took.
+"""Take time as work does, or never end: tests compare what is measured with what it took.
 
 This is no way to wait for something: that is `tests.support.waiting`.
 """

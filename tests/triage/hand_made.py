@@ -299,7 +299,7 @@ def rate_limit_retries() -> Incident:
 
 
 def rate_limit_retries_near() -> Incident:
-    """The gateway is slow, and nobody is sent away."""
+    """The gateway is slow, and no request is rejected."""
     return gateway_overhead()
 
 
@@ -895,7 +895,7 @@ def engine_paused_near() -> Incident:
 
 
 def engine_paused_missing() -> Incident:
-    """One of three stood still, and nobody says which requests were its."""
+    """One of three stood still, and no source says which requests were its."""
     made = quiet(rate=4.0)
     for begin in (AFTER.start + 30, AFTER.start + 90, AFTER.start + 150):
         for row in made.after():
@@ -938,7 +938,7 @@ def engine_down_missing() -> Incident:
 
 
 def engine_down_by_rows() -> Incident:
-    """Nobody scraped the engines: the rows alone tell of it."""
+    """The engines were not scraped: the rows alone show it."""
     made = engine_down()
     made.gauges.clear()
     made.counters.clear()

@@ -62,7 +62,7 @@ class Incident:
     facts: dict[str, dict[str, Any]]
     events: list[Event] = field(default_factory=list)
     dead: dict[str, Window] = field(default_factory=dict)
-    only: dict[tuple[str, str], Window] = field(default_factory=dict)  # when a gauge is told
+    only: dict[tuple[str, str], Window] = field(default_factory=dict)  # when a gauge is reported
 
     def after(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of the window after."""
@@ -83,7 +83,7 @@ class Incident:
             self.counters[name, replica] = lambda t, was=was: rate if t >= AFTER.start else was(t)
 
     def forget(self, *signals: str) -> None:
-        """Have nobody report these signals."""
+        """Leave these signals unreported."""
         for kept in (self.gauges, self.counters):
             for key in [key for key in kept if key[0] in signals]:
                 del kept[key]  # type: ignore[attr-defined]
@@ -114,8 +114,8 @@ class Incident:
         for t in times:
             for (name, replica), level in self.gauges.items():
                 value = level(t, float(rng.normal()))
-                told = self.only.get((name, replica))
-                if not self._is_dead(replica, t) and (told is None or t < told.end):
+                reported = self.only.get((name, replica))
+                if not self._is_dead(replica, t) and (reported is None or t < reported.end):
                     yield _sample(t, replica, name, value)
             for key, rate in self.counters.items():
                 grown = rate(t) * EVERY_S * float(rng.uniform(0.9, 1.1))

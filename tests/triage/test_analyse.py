@@ -98,7 +98,7 @@ def test_other_work_and_a_slower_stage_are_both_told():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_quiet_day_is_no_change(seed):
-    """Nothing moved, whoever chose the windows."""
+    """Nothing moved, no matter how the windows were chosen."""
     given = triage(day(seed=seed), Settings(bootstrap=0))
     found = triage(day(seed=seed, windows=False), Settings(bootstrap=0))
 
@@ -142,11 +142,11 @@ def test_doubled_rows_count_once():
 def test_a_spike_is_found_without_being_pointed_at():
     """Its windows, its onset, and what it was."""
     result = triage(day(after=Kind(queued_share=0.2), windows=False, n=(6000, 1500)), QUICK)
-    told = day(after=Kind(queued_share=0.2), n=(6000, 1500))
+    case = day(after=Kind(queued_share=0.2), n=(6000, 1500))
 
     assert (result.verdict, largest(result)) == ("regression", "queue")
-    assert result.onset.best == pytest.approx(told.after.start, abs=60)
-    assert result.after.window.start == pytest.approx(told.after.start, abs=60)
+    assert result.onset.best == pytest.approx(case.after.start, abs=60)
+    assert result.after.window.start == pytest.approx(case.after.start, abs=60)
     assert result.before.window.end <= result.after.window.start
 
 
@@ -254,7 +254,7 @@ def test_an_engine_that_reports_is_not_estimated():
 
 
 def test_a_workload_never_seen_before_is_not_compared():
-    """Half of the requests ask for a model nobody asked for."""
+    """Half of the requests are of a model that was not there before."""
     case = day(n=(3000, 800), after=Kind(prefill=2.0))
     new = requests(800, Kind(model="other", prefill=4.0), 99, case.after.start)
     result = triage(replace(case, rows=concatenate([case.rows, new])), QUICK)

@@ -74,7 +74,7 @@ def test_figures_are_counted_as_the_bars_mean_them(capsys):
 
 
 def test_what_a_load_brings_about_by_itself_counts_as_its_cause():
-    """Longer prompts fill the queue: whoever names the queue is right, and keeps the place."""
+    """Longer prompts fill the queue: to name the queue is right, and keeps the place."""
     said = made("fault", ("long_prompts",), ("cold_start", "queue_saturation", "long_prompts"))
 
     assert counted(said, ("queue_saturation",)).top == ("cold_start", "long_prompts")

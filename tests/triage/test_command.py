@@ -54,12 +54,12 @@ def test_what_moved_is_told_by_the_exit_status(tmp_path, folder, capsys):
 def test_json_is_as_described(folder, capsys):
     """It holds to the schema in docs/, and the parts come to the change."""
     assert run("--case", folder, "--json") == MOVED
-    told = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
 
-    jsonschema.validate(told, json.loads(SCHEMA.read_text()))
-    parts = sum(one["seconds"] for one in told["contributions"])
-    assert parts == pytest.approx(told["delta_s"], abs=1e-9)
-    assert told["cohorts"][0]["attributes"] == {"replica": "vllm-0"}
+    jsonschema.validate(printed, json.loads(SCHEMA.read_text()))
+    parts = sum(one["seconds"] for one in printed["contributions"])
+    assert parts == pytest.approx(printed["delta_s"], abs=1e-9)
+    assert printed["cohorts"][0]["attributes"] == {"replica": "vllm-0"}
 
 
 def test_what_is_saved_is_the_same_incident(folder, tmp_path, capsys):
@@ -75,7 +75,7 @@ def test_what_is_saved_is_the_same_incident(folder, tmp_path, capsys):
 
 
 def test_only_some_rows(folder, capsys):
-    """`--where` keeps the rows with these words; what nobody has is an error that helps."""
+    """`--where` keeps the rows with these words; what no row has is an error that helps."""
     assert run("--case", folder, "--where", "replica=vllm-1", "--where", "replica=vllm-2") == 0
     capsys.readouterr()
     assert run("--case", folder, "--where", "replica=none") == 1
@@ -245,11 +245,11 @@ def test_the_token_goes_along_and_is_not_shown(folder, tmp_path, capsys):
     (tmp_path / "token").write_text(f"{secret}\n")
     with collector(case, token=secret) as (url, seen):
         assert run("--url", url, *windows(case)) == 1
-        told = capsys.readouterr()
-        assert "--token-file" in told.err
+        shown = capsys.readouterr()
+        assert "--token-file" in shown.err
         assert run("--url", url, *windows(case), "--token-file", tmp_path / "token") == MOVED
-    told = capsys.readouterr()
-    assert secret not in told.out + told.err + "".join(seen)
+    shown = capsys.readouterr()
+    assert secret not in shown.out + shown.err + "".join(seen)
 
 
 def test_an_answer_that_breaks_off_is_no_answer(folder, capsys):

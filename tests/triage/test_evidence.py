@@ -82,7 +82,7 @@ def test_what_waits_deferred_may_come_by_reason():
 
 
 def test_cores_come_from_cpu_seconds():
-    """A page counts CPU seconds; whoever is restarted begins at 0."""
+    """A page counts CPU seconds; a restarted process begins at 0."""
     signals, _ = signals_from(samples("api_cpu_seconds", [10, 15, 2], every=5.0))
 
     assert gauges(signals, "api_cpu")["a"].value.tolist() == [1.0, 0.4]

@@ -1,4 +1,4 @@
-"""Alerts come in, are triaged once, kept, and told on; whoever sends what."""
+"""Each alert is triaged once, its report stored and people notified, whatever the sender."""
 
 from __future__ import annotations
 
@@ -188,13 +188,13 @@ def test_an_alert_becomes_a_report_and_is_told(slow, at, tmp_path):
     reports = Reports(tmp_path)
     [name] = reports.names()
     text, link = chat.sent[0]
-    told = reports.content(name)
+    report = reports.content(name)
 
     assert link == f"https://triage/reports/{name}"
     assert "replica=vllm-0" in text
-    assert told is not None
-    assert told["result"]["verdict"] == "regression"
-    assert told["alert"]["labels"]["severity"] == "page"
+    assert report is not None
+    assert report["result"]["verdict"] == "regression"
+    assert report["alert"]["labels"]["severity"] == "page"
     assert "vllm-0" in (reports.page(name) or "")
     assert asked[0].start < at - 3600
     assert len(asked) == 1
@@ -245,11 +245,11 @@ def test_too_few_requests_are_looked_at_again(slow, at, tmp_path):
         desk.take(read_alerts(notification(firing(at, slo="ttft"))))
         until(lambda: desk.counts["triaged"])
     reports = Reports(tmp_path)
-    told = reports.content(reports.names()[0])
+    report = reports.content(reports.names()[0])
 
     assert looks == []
-    assert told is not None
-    assert (told["result"]["verdict"], told["result"]["metric"]) == ("regression", "ttft")
+    assert report is not None
+    assert (report["result"]["verdict"], report["result"]["metric"]) == ("regression", "ttft")
 
 
 def test_what_failed_is_taken_on_again(slow, at, tmp_path):
@@ -306,7 +306,7 @@ def test_there_is_room_for_so_many(tmp_path):
 
 
 def test_what_has_ended_is_not_triaged(tmp_path):
-    """A resolved alert needs nobody."""
+    """A resolved alert needs no person."""
     over = firing(1e9) | {"status": "resolved", "endsAt": "2001-09-09T02:00:00Z"}
     with working(lambda *_: None, tmp_path) as desk:
         assert desk.take(read_alerts(notification(over))) == 0
@@ -314,7 +314,7 @@ def test_what_has_ended_is_not_triaged(tmp_path):
 
 def test_the_labels_say_whose_requests(slow, at):
     """Rows are filtered by the alert's labels, if any row has them."""
-    [alert] = read_alerts(notification(firing(at, replica="vllm-1", model="nobody's", job="app")))
+    [alert] = read_alerts(notification(firing(at, replica="vllm-1", model="unknown", job="app")))
     result = triage_alert(slow, alert, at + 600)
 
     assert result.verdict in ("no_change", "not_enough_data")  # by what so few would have shown
@@ -335,7 +335,7 @@ def test_only_so_many_reports_are_kept(tmp_path):
     assert len(list(tmp_path.iterdir())) == 6
 
 
-# --- who is told ---------------------------------------------------------------------------------
+# --- who is notified -----------------------------------------------------------------------------
 
 
 class Heard(BaseHTTPRequestHandler):
@@ -409,7 +409,7 @@ def test_what_was_seen_before_is_found(result, slow, tmp_path):
 
 
 def test_a_chat_is_told_without_markup(result):
-    """As `{"text": …}`; nobody is mentioned by what comes from outside."""
+    """As `{"text": …}`; no person is mentioned by what comes from outside."""
     alert = Alert(id="1" * 16, name="<!channel> & <@U1>", started=1e9)
     with hearing() as (url, seen):
         Webhook(f"{url}/services/{SECRET}").notify(alert, result, "https://triage/1")
@@ -437,7 +437,7 @@ def test_grafana_is_annotated(result):
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_a_grafana_with_a_certificate_of_ones_own(result, tmp_path):
-    """It is refused with the way out, and told once its certificate is named."""
+    """It is refused with a way out, and notified once its certificate is named."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
          "-nodes", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1",
@@ -470,7 +470,7 @@ def test_who_refuses_is_named_without_secrets(result, status):
 
 
 def test_who_is_away_is_an_error_of_ours(result):
-    """Nobody listens there."""
+    """No server listens there."""
     alert = Alert(id="1" * 16, name="A", started=1e9)
     with hearing() as (url, _):
         pass

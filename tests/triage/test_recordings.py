@@ -40,7 +40,7 @@ def said() -> dict[Path, Result]:
 
 
 def test_there_are_recordings():
-    """Somebody would notice if they went, or if a kind of them did."""
+    """It would be noticed if they went, or if a kind of them did."""
     assert len(RECORDED) >= 40
     assert {cause for folder in RECORDED for cause in truth_of(folder)["causes"]} >= {
         "queue_saturation", "kv_exhaustion", "long_prompts", "longer_outputs", "head_of_line",

@@ -60,8 +60,8 @@ def test_tables_speak_of_causes_that_exist():
 
 def test_queries_ask_for_metrics_that_exist():
     """Ours are those of the collector's table and of the SDK."""
-    told = Path(target_metrics.__file__).read_text(encoding="utf-8")
-    assert all(f'"{name}"' in told for name in OTHERS)
+    exposed = Path(target_metrics.__file__).read_text(encoding="utf-8")
+    assert all(f'"{name}"' in exposed for name in OTHERS)
     registry = CollectorRegistry()
     PrometheusSink(registry=registry)
     known = {signal.metric for signal in SIGNALS.values()} | OTHERS

@@ -1,6 +1,6 @@
 """Do lines of evidence add up as the table says, and is the unknown kept apart from the untrue?"""
 
-# ruff: noqa: FBT003 - whether a line holds is what is told
+# ruff: noqa: FBT003 - whether a line holds is what is given
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_points_are_those_of_the_table():
     ],
 )
 def test_a_status_follows_from_the_points_and_from_what_is_open(lines, status):
-    """What cannot be told is never a no, and never a yes."""
+    """What is not known is never a no, and never a yes."""
     assert judge("x", lines).status == status
 
 

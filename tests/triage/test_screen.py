@@ -65,10 +65,10 @@ def test_what_rounds_to_nothing_has_no_sign(result):
     """A few microseconds more or less are next to nothing, in the table as on the page."""
     first, *others = result.contributions
     tiny = replace(first, seconds=-0.00002, ci=(-0.00004, 0.00003))
-    told = replace(result, contributions=(tiny, *others))
+    changed = replace(result, contributions=(tiny, *others))
 
-    assert re.search(r"^workload mix +≈0 +≈0 … ≈0", shown(told), re.MULTILINE)
-    assert "≈0 ms  (≈0 … ≈0)" in page(told, day())
+    assert re.search(r"^workload mix +≈0 +≈0 … ≈0", shown(changed), re.MULTILINE)
+    assert "≈0 ms  (≈0 … ≈0)" in page(changed, day())
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -102,7 +102,7 @@ def test_explaining_tells_more(result):
 
 
 def test_one_cohort_is_named():
-    """If one replica is slow, it is told, with the p95 of all others."""
+    """If one replica is slow, it is named, with the p95 of all others."""
     result = triage(day(after=Kind(slow_replica=6.0)), SETTINGS)
 
     assert "replica=vllm-0" in shown(result)
@@ -111,17 +111,17 @@ def test_one_cohort_is_named():
 
 def test_what_a_case_says_of_itself_comes_first(slow):
     """A note, that it is simulated for one, is the first of what limits the verdict."""
-    odd = replace(slow, note="simulated: nobody waited", warnings=("one row was odd",))
+    odd = replace(slow, note="simulated: no waits", warnings=("one row was odd",))
     result = triage(odd, SETTINGS)
     text = shown(result).split("data: ")[1]
 
-    assert result.quality.warnings[0] == "simulated: nobody waited"
-    assert text.index("! simulated: nobody waited") < text.index("! one row was odd")
-    assert "<p>! simulated: nobody waited</p>" in page(result, odd)
+    assert result.quality.warnings[0] == "simulated: no waits"
+    assert text.index("! simulated: no waits") < text.index("! one row was odd")
+    assert "<p>! simulated: no waits</p>" in page(result, odd)
 
 
 def test_too_few_requests_is_said_first():
-    """Where nothing can be told, the screen says so and shows no table of guesses."""
+    """Where nothing is known, the screen says so and shows no table of guesses."""
     few = day(n=(30, 20))
     text = shown(triage(few, SETTINGS))
 
@@ -165,7 +165,7 @@ def test_text_from_outside_is_text(slow):
 
 
 def test_the_page_asks_nobody(result, slow):
-    """No script, no style sheet, font or picture of somebody else's."""
+    """No script, no style sheet, font or picture of another site."""
     written = page(result, slow)
 
     assert not re.search(
@@ -187,10 +187,10 @@ def test_the_page_draws_the_change(result, slow):
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_verdict_has_words(result, slow, verdict):
     """None is missing on the screen or the page."""
-    told = replace(result, verdict=verdict)
+    changed = replace(result, verdict=verdict)
 
-    assert shown(told)
-    assert page(told, slow)
+    assert shown(changed)
+    assert page(changed, slow)
 
 
 def test_a_page_that_cannot_be_written_is_said(result, slow, tmp_path):

@@ -1,4 +1,4 @@
-"""Is a change told from the usual unrest, and an unknown from a zero?"""
+"""Is a change distinguished from the usual unrest, and an unknown from a zero?"""
 
 from __future__ import annotations
 

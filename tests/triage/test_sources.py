@@ -118,7 +118,7 @@ def test_a_server_that_signals_are_of_is_the_replica():
     """Where rows do not name one; a gateway's, or one without signals, is none."""
     t = 1_700_000_000
     servers = ("a:8000", "gateway:80", "hosted.example", None, "a:8000", "b:8000")
-    replicas = (None, None, None, None, "told", None)
+    replicas = (None, None, None, None, "named", None)
     pairs = zip(servers, replicas, strict=True)
     asked = from_dicts(
         [
@@ -126,15 +126,15 @@ def test_a_server_that_signals_are_of_is_the_replica():
             for server, replica in pairs
         ]
     )
-    told = [("a:8000", "running"), ("b:8000", "waiting"), ("gateway:80", "running"),
+    seen = [("a:8000", "running"), ("b:8000", "waiting"), ("gateway:80", "running"),
             ("gateway:80", "gateway_requests"), ("hosted.example", "up")]  # fmt: skip
     signals, _ = signals_from(
-        {"t": t, "instance": instance, "signal": signal, "value": 1.0} for instance, signal in told
+        {"t": t, "instance": instance, "signal": signal, "value": 1.0} for instance, signal in seen
     )
     words = with_replicas(Case(rows=asked, signals=signals)).rows.words["replica"]
 
     found = [words.word(i) for i in range(len(servers))]
-    assert found == ["a:8000", None, None, None, "told", "b:8000"]
+    assert found == ["a:8000", None, None, None, "named", "b:8000"]
 
 
 def test_rows_of_a_case_get_their_replica(tmp_path):

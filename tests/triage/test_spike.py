@@ -92,7 +92,7 @@ def test_requests_of_one_moment_have_no_bins():
 
 
 def test_a_change_is_dated_to_the_request():
-    """And how far off that may be is told."""
+    """And how far off that may be is shown."""
     r = np.random.default_rng(1)
     t = np.sort(r.uniform(0, 1000, 4000))
     slow = r.random(4000) < np.where(t > 600, 0.4, 0.05)
@@ -140,7 +140,7 @@ def test_two_spikes_alike_are_no_noise_to_each_other():
 
 
 def test_a_silence_is_no_part_of_what_follows_it():
-    """A stretch begins with its own requests, not with the last one before nobody asked."""
+    """A stretch begins with its own requests, not with the last one before the silence."""
     r = np.random.default_rng(4)
     t = np.concatenate([np.sort(r.uniform(0, 40, 100)), np.sort(r.uniform(340, 380, 100))])
     value = np.exp(r.normal(0, 0.5, 200)) * np.where(t > 100, 5.0, 1.0)

@@ -1,4 +1,4 @@
-"""Are requests that ask for the same work put together, and what is new told apart?"""
+"""Are requests that ask for the same work put together, and what is new distinguished?"""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def expanding():
 
 
 def of_one_trace():
-    """More calls in a trace than are told apart by their place in other tools."""
+    """More calls in a trace than are distinguished by their place in other tools."""
     trace = os.urandom(16)
     return request(*(span(200_000 + n, trace_id=trace, attributes=genai()) for n in range(300)))
 
