@@ -45,12 +45,16 @@ _TRIES: Final = 4
 _TRIES_DIVIDED: Final = 2
 _TRIES_ALONE: Final = 3
 _DIVIDED_PAUSE_S: Final = 0.05
-# Others may write to the same store: the join still runs now and then.
+# Where others may write to the same store, the join still runs now and then.
 _IDLE: Final = 10
 
 
 class SpanStore(Protocol):
     """What the receiver needs of a `Store`."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether others may write to it."""
 
     def insert_otlp(self, body: bytes, token: str) -> None:
         """Store a batch; of one token only the first time."""
@@ -70,7 +74,8 @@ class IngestSettings:
         batch_spans: the same bound, in spans.
         batch_expanded_bytes: the same bound, in bytes of its spans, each with a copy of its
             resource and scope.
-        join_s: between two joins; longer where one takes long, or nothing was stored meanwhile.
+        join_s: between two joins; longer where one takes long. There are none where nothing was
+            stored meanwhile, or few if others may have stored something.
         backoff_s: first pause after a failure of the store; it doubles up to `most_backoff_s`.
         most_backoff_s: the longest pause.
     """
@@ -123,7 +128,7 @@ class Ingest:
         self._stopping = threading.Event()
         self._until = inf
         self._join_at = self._rested_at = -inf
-        self._joins_due = 0
+        self._joins_due = 1  # of what the process before left
         self._insert_took = 0.0
         self._worked_at = -inf
         self._behind_since: float | None = None
@@ -319,7 +324,9 @@ class Ingest:
             if self.counted.problem is not None and self.counted.problem.startswith("join"):
                 self.counted.problem = None
         ended = self._monotonic()
-        pause = self._settings.join_s * (1 if self._joins_due > 0 else _IDLE)
+        pause = self._settings.join_s
+        if self._joins_due <= 0:
+            pause *= _IDLE if self._store.shared else inf
         self._rested_at = ended + min(_REST * (ended - started + self._insert_took), _MAX_REST_S)
         self._join_at = max(ended + pause, self._rested_at)
         self.counted.join_s += ended - started

@@ -40,6 +40,8 @@ class Embedded:
         ConfigError: the folder cannot be used, or another process has it.
     """
 
+    shared = False
+
     def __init__(self, folder: Path, *, threads: int = 0) -> None:
         self.name = str(folder)
         self._path = folder.resolve() / "clickhouse"

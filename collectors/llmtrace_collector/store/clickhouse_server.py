@@ -53,6 +53,8 @@ class Server:
         StoreError: there is no response.
     """
 
+    shared = True
+
     def __init__(
         self,
         url: SplitResult,

@@ -81,6 +81,11 @@ class ClickHouseStore(ClickHouseReader):
         self._otlp = {**_OTLP, **engine.schema(otlp_to_spans.PROTO, otlp_to_spans.MESSAGE)}
         self._joiner = Joiner(engine)
 
+    @property
+    def shared(self) -> bool:
+        """Whether others may write to it."""
+        return self.engine.shared
+
     def insert_otlp(self, body: bytes, token: str) -> None:
         """Store the spans of one batch, exactly once for each token."""
         if body:

@@ -55,6 +55,7 @@ class Joiner:
         self._far, self._version = int(far), int(version)
         self._looked_s: float | None = None
         self._settings = ""
+        self._shapes: dict[tuple[str, ...], str] = {}
 
     def join(self, now_ns: int) -> JoinReport:
         """Write the rows of all requests that parts which arrived since the last call may change."""
@@ -119,7 +120,7 @@ class Joiner:
         if not placed and (placed := bool(kinds & gather.PLACED)):
             self._fill("join_above", gather.above())
         ids = [name for name, n in zip(gather.IDS, naming, strict=True) if int(n)]
-        self._fill("join_found", match_sql.found(kinds, ids))
+        self._fill("join_found", match_sql.found(kinds, ids), *sorted(kinds), *ids)
         known = (
             {"gateway": "notEmpty(gateway_found)", "page": "notEmpty(page_found)"}
             if placed
@@ -143,11 +144,24 @@ class Joiner:
     def _kinds(self, table: str) -> set[str]:
         return {kind for (kind,) in self._read(f"SELECT DISTINCT toString(kind) FROM {table}")}
 
-    def _fill(self, table: str, query: str) -> None:
-        """Fill a table of one step, which this thread's connection alone sees."""
-        self._engine.run(
-            f"CREATE OR REPLACE TEMPORARY TABLE {table} ENGINE = Memory AS\n{query}{self._settings}"
-        )
+    def _fill(self, table: str, query: str, *variant: str) -> None:
+        """Fill a table of one step, which this thread's connection alone sees.
+
+        Of few parts nearly all of that is analysing the query: `CREATE … AS SELECT` does so twice,
+        once for the columns alone, which are the same each time.
+
+        Args:
+            table: of the step.
+            query: of its lines.
+            variant: what else than the table says which columns the query has.
+        """
+        shape = self._shapes.get((table, *variant))
+        if shape is None:
+            described = self._read(f"DESCRIBE TABLE (\n{query}\n)")
+            shape = ", ".join(f"`{name}` {kind}" for name, kind, *_ in described)
+            self._shapes[table, *variant] = shape
+        self._engine.run(f"CREATE OR REPLACE TEMPORARY TABLE {table} ({shape}) ENGINE = Memory")
+        self._engine.run(f"INSERT INTO {table}\n{query}{self._settings}")
 
     def _read(self, sql: str) -> list[list[Any]]:
         lines = self._engine.run(sql, form="JSONCompactEachRow")

@@ -138,6 +138,10 @@ class Readable(Protocol):
 class Store(Readable, Protocol):
     """Spans, rows, signals, events and facts. Any thread may call; none of it survives a fork."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether others may write to it, so that there may be something to join at any time."""
+
     def insert_otlp(self, body: bytes, token: str) -> None:
         """Store the spans of one batch, exactly once for each token.
 

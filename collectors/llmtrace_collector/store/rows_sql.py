@@ -17,7 +17,7 @@ from llmtrace_collector.store.gather import REQUESTS
 from llmtrace_collector.store.row_columns import FIELDS, SOURCE, TEXTS
 from llmtrace_collector.store.span_facts import KIND
 from llmtrace_collector.store.sql_builder import keep, quoted, replace, step
-from llmtrace_collector.store.stage_split_sql import split_sql
+from llmtrace_collector.store.stage_split_sql import READS, split_sql
 
 _RANKED: Final = (
     "engine_inband", "engine_span", "engine_plugin", "server_timing", "client", "kernel",
@@ -59,7 +59,6 @@ def select(found: Collection[str] = FOUND) -> str:
     Args:
         found: what belongs to any of them; the query leaves out what the others would need.
     """
-    looked_at = ", ".join(_LOOKED_AT)
     extra = {
         "engine": ("engine_joined", "engine"),
         "plugin": ("plugin_joined", "plugin"),
@@ -100,13 +99,12 @@ WHERE row.{REQUESTS}"""
         kinds.append(f"if({is_joined}, ['page'], [])")
     reported_by = f"arrayConcat({', '.join(kinds)})"
     rows = step(rows, ("reported_by", f"CAST({reported_by}, '{quoted(f'Array({KIND})')}')"))
-    rows = split_sql(keep(rows, (*_ALONG, "reported_by")))
-    riding = ", ".join(f"rest.{number} AS {name}" for number, name in enumerate(_RIDING, 1))
-    stages = ", ".join(f"{stage}_ns, {stage}_source" for stage in STAGES)
-    return (
-        f"SELECT start, trace_id, span_id, parent_span_id, service, reported_by, parts, {looked_at},"
-        f" {riding}, {stages}, unattributed_ns, inconsistent, ttft_arrival_ns\nFROM (\n{rows}\n)"
-    )
+    done = [name for name in (*_ALONG, "reported_by") if name not in {*READS, "rest"}]
+    rows = split_sql(keep(rows, ("rest", f"tuple({', '.join(done)}) AS done", *READS)))
+    unpacked = {name: f"done.{number} AS {name}" for number, name in enumerate(done, 1)}
+    unpacked |= {name: f"rest.{number} AS {name}" for number, name in enumerate(_RIDING, 1)}
+    columns = ", ".join(unpacked.get(name, name) for name in COLUMNS)
+    return f"SELECT {columns}\nFROM (\n{rows}\n)"
 
 
 def _with_figures(inner: str, who: str) -> str:

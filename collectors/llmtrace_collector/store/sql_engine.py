@@ -23,6 +23,7 @@ class Engine(Protocol):
     """Runs SQL. Any thread may call. Errors are `StoreError`, `BadBatch` or `DataError`."""
 
     name: str  # for people: where it is, without secrets
+    shared: bool  # whether others may write to it
 
     def run(self, sql: str, parameters: Parameters | None = None, form: str = "Null") -> bytes:
         """Run a statement, and return its result in one of ClickHouse's formats."""

@@ -20,6 +20,14 @@ _NUMBER: Final[Mapping[str, int]] = {
 }
 _NO_FIGURE: Final = "('', 'estimated')"  # a fit over many requests may not enter a sum
 _PARTS: Final = ("client_wait", "dns", "connect", "tls", "handshake", "send", "rtt")
+# The columns that a split is made of.
+READS: Final = (
+    "e2e_ns", "ttft_ns", "stream", "unwatched", "held_before_ns", "held_after_ns", "client_ns",
+    "unsplit_ns", "retry_network_ns", "retry_gateway_ns", "marked_before", "marked_after",
+    *(f"network_{part}_ns" for part in _PARTS),
+    *(f"reported_{stage}_{what}" for stage in ("queue", "prefill", "decode", "gateway")
+      for what in ("ns", "source")),
+)  # fmt: skip
 
 
 def _reported_ns(name: str) -> str:
@@ -70,7 +78,7 @@ def split_sql(inner: str) -> str:
     """Return a query that adds the stages to the rows of another, and leaves some scaffolding.
 
     Args:
-        inner: a query with the columns of `fields.FIELDS`.
+        inner: a query with the columns `READS`; whatever else it has is dragged along.
     """
     known = "[" + ", ".join(f"network_{part}_ns" for part in _PARTS) + "]"
     server = " + ".join(

@@ -102,6 +102,7 @@ class MemoryStore:
         fails_after: the insert is done, and then fails.
         poison: a span with this number cannot be stored.
         joins: how often it joined.
+        shared: others may write to it.
     """
 
     batches: dict[str, list[int]] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class MemoryStore:
     poison: int | None = None
     joins: int = 0
     again: int = 0
+    shared: bool = True
 
     def insert_otlp(self, body: bytes, token: str) -> None:
         """Keep a batch once."""

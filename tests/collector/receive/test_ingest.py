@@ -291,6 +291,32 @@ def test_rows_of_a_quiet_collector_appear_within_seconds(tmp_path):
         assert ingest.stop()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_idle_collector_joins_only_what_others_may_have_stored(tmp_path, shared):
+    """What was stored is joined, and once more for what came meanwhile; then there is nothing."""
+    store, now = MemoryStore(shared=shared), [0.0]
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, store, monotonic=lambda: now[0])
+
+        def pass_an_hour():
+            for _ in range(3_600):
+                now[0] += 1.0
+                ingest.drain()
+                ingest._join_if_due()
+            return store.joins
+
+        append(spool, 0)
+        first = pass_an_hour()
+        append(spool, 1)
+        then = pass_an_hour() - first
+
+    assert store.stored == [0, 1]
+    if shared:
+        assert min(first, then) > 100
+    else:
+        assert (first, then) == (2, 2)
+
+
 def test_a_batch_does_not_wait_when_there_is_enough(tmp_path):
     """Enough bytes end the wait before the interval does."""
     store = MemoryStore()
