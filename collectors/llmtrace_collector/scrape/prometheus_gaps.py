@@ -19,7 +19,7 @@ from llmtrace_collector.scrape.from_prometheus import (
     name_batches,
     written_labels,
 )
-from llmtrace_collector.signals.definitions import SIGNALS, Signal
+from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 from llmtrace_collector.signals.normalise import Reading, Unifier
 from llmtrace_collector.signals.profile import Profile, builtin_profiles
 
@@ -40,7 +40,6 @@ _BY_THE_COLLECTOR: Final = (
 _TWICE: Final = "count_over_time(llmtrace_engine_requests_running[2m]) > 1"
 _LOOKS: Final = 90
 _BETWEEN_S: Final = 1.0
-_PARTS: Final = ("_bucket", "_sum", "_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,7 @@ def _pages(server: Prometheus, names: Sequence[str]) -> dict[str, str]:
 
 
 def _metrics(signal: Signal) -> tuple[str, ...]:
-    parts = _PARTS if signal.kind == "histogram" else ("",)
-    return tuple(signal.metric + part for part in parts)
+    return tuple(signal.metric + suffix for suffix in suffixes(signal.kind))
 
 
 def _reason(signal: Signal, found: Sequence[Reading], profiles: Sequence[Profile]) -> str:

@@ -37,6 +37,11 @@ class Signal:
     label: str | None = None
 
 
+def suffixes(kind: str) -> tuple[str, ...]:
+    """Return what stands after a metric's name in the names of its series, by the metric's kind."""
+    return ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+
+
 def _engine(
     name: str,
     kind: Kind,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace_collector.signals.definitions import Signal
+from llmtrace_collector.signals.definitions import Signal, suffixes
 from llmtrace_collector.signals.profile import Family, Profile
 
 # What says which target a series is of; kept wherever it is there.
@@ -22,7 +22,6 @@ _ON_TARGET: Final = f"on ({', '.join(TARGET)})"
 _EVERY: Final = "15s"
 _BASE: Final = "5m"
 _SEEN: Final = "1h"  # a target that was an engine's within this time still is one
-_PARTS: Final = ("_bucket", "_sum", "_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,7 @@ def _group(name: str, every: str, rules: Iterable[dict[str, Any]]) -> dict[str, 
 
 def _of_profile(profile: Profile, engines: Sequence[Profile]) -> Iterator[dict[str, Any]]:
     for signal, families in _signals(profile):
-        suffixes = _PARTS if signal.kind == "histogram" else ("",)
-        for part in (_Part(signal, suffix) for suffix in suffixes):
+        for part in (_Part(signal, suffix) for suffix in suffixes(signal.kind)):
             expression = _first_there(profile, part, families)
             if expression is None:
                 continue

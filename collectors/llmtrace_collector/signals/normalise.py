@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from llmtrace_collector.signals.definitions import SIGNALS, Signal
+from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits, Series
 from llmtrace_collector.signals.profile import Family, Profile, Version, show_version
 
@@ -326,10 +326,9 @@ def _hits(page: _Page, signal: Signal, family: Family) -> list[_Hit]:
     if family.per_block and page.block_size is None:
         return []
     factor = family.factor * (page.block_size or 1.0 if family.per_block else 1.0)
-    parts = ("_bucket", "_sum", "_count") if signal.kind == "histogram" else ("",)
     found = [
         _Hit(slot, series, part, family, factor)
-        for part in parts
+        for part in suffixes(signal.kind)
         for slot, series in page.by_name.get(family.name + part, ())
         if all(series.labels.get(label) == value for label, value in family.where)
     ]

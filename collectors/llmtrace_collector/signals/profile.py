@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 import yaml
 
 from llmtrace.errors import ConfigError, explain_error
-from llmtrace_collector.signals.definitions import SIGNALS, Signal
+from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 
 Evidence = Literal[
     "seen",  # on a page of a real process
@@ -173,8 +173,7 @@ class Profile:
 def _sample_names_of(engine: tuple[tuple[str, str], ...]) -> frozenset[str]:
     names = set()
     for kind, name in engine:
-        parts = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
-        names |= {name + part for part in parts}
+        names |= {name + suffix for suffix in suffixes(kind)}
     return frozenset(names)
 
 
