@@ -28,6 +28,7 @@ RECORDED: Final = Path(__file__).parent / "recorded"
 INSIDE: Final = (
     "saturation-mild", "saturation-severe", "kv-small-more-load",
     "prefix-stamped", "acceptance-severe", "acceptance-and-prefix-mild", "longer-outputs-mild",
+    "longer-outputs-severe", "long-prompts-mild", "kv-preempted-mild", "kv-preempted-severe",
 )  # fmt: skip
 OUTSIDE: Final = (
     "client-gate-severe", "gateway-slow-severe", "network-path-severe", "proxy-gzip",
@@ -52,6 +53,20 @@ def test_a_cause_inside_of_an_engine_is_named(name: str):
     assert result.verdict == "moved"
     assert named(result)[0].id in truth
     assert named(result)[0].status == "confirmed"
+
+
+def test_a_larger_batch_is_no_saturation_while_slots_are_free():
+    """Twice as many requests share the steps, of which hardly any waits."""
+    [first, *others] = named(triaged("batch-size-mild"))
+
+    assert first.id == "batch_size"
+    assert others == []
+
+
+@pytest.mark.parametrize("name", ["quiet-calm", "gateway-quiet"])
+def test_the_unrest_of_a_busy_machine_is_no_change(name: str):
+    """Nothing was done to these, and their means differ by some nine tenths all the same."""
+    assert triaged(name).verdict == "no_change"
 
 
 @pytest.mark.parametrize("name", OUTSIDE)

@@ -95,16 +95,16 @@ def longer_outputs(e: Evidence) -> Finding:
     thought, cap = e.row("reasoning_tokens"), e.row("max_tokens")
     others = e.new_words("response_model")
     volume, whole, curve = e.row("ttft_s"), e.row("e2e_s"), e.on_curve()
-    part = None
+    parts = [] if mix is None else [mix]
     if tokens is not None and whole is not None and whole.ratio > 1.05 and tokens.ratio > 0:
-        part = math.log(tokens.ratio) / math.log(whole.ratio)
+        parts.append(math.log(tokens.ratio) / math.log(whole.ratio))
     lines = [
         gate(e.gate("decode"), say.durations("decode", e.row("decode_s")), "decode times"),
         required(None if tokens is None else tokens.rose(0.0, 0.12) or tokens.grew(0.0, 0.12),
                  say.amounts("output tokens", tokens), "output tokens per request"),
-        proof(None if mix is None else mix >= 0.5 or (part or 0.0) >= 0.5,
+        proof(max(parts) >= 0.5 if parts else None,
               "response lengths alone explain "
-              f"{say.percent(min(max(mix or 0, part or 0), 1))} of the change"),
+              f"{say.percent(min(max(parts, default=0.0), 1))} of the change"),
         support(None if slower is None else slower <= 1.15,
                 say.durations("time per token", per_token)),
         support(None if thought is None else thought.rose(8.0, 0.15),
@@ -291,7 +291,7 @@ def _slow_are_long(e: Evidence, *, few: bool = False) -> float | None:
     if few:
         limit = max(1.3 * limit, 5 * float(np.median(known)))
     slow = (ttft > np.nanpercentile(ttft_b, 95)) & np.isfinite(after)
-    return float((after[slow] > limit).mean()) if slow.sum() >= 10 else None
+    return float((after[slow] > limit).mean()) if e.requests_after(slow) >= 10 else None
 
 
 def _first_chunk_later(e: Evidence) -> bool | None:

@@ -117,7 +117,8 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
 
     @cache
     def evidence(about: Metric) -> Evidence:
-        return gather(rows, case.signals, case.facts, before, after, metric=about)
+        windows = (before, after)
+        return gather(rows, case.signals, case.facts, *windows, metric=about, of_means=True)
 
     shifts = {name: evidence(name).row(f"{name}_s") for name in _METRICS}
     moved = [name for name in _METRICS if _rose(shifts[name])]

@@ -20,7 +20,7 @@ DURATIONS: Final = {
     "ttft_s": "ttft", "queue_s": "queue", "prefill_s": "prefill", "decode_s": "decode",
     "tpot_s": "tpot", "e2e_s": "e2e",
 }  # fmt: skip
-_TOKENS: Final = {"input_tokens": "prompt_tokens", "output_tokens": "generation_tokens"}
+_TOKENS: Final = {"prompt_tokens": "prompt_tokens", "output_tokens": "generation_tokens"}
 # What counts the requests that ended: the first that there is.
 ENDED: Final = ("e2e_count", "queue_count", "ttft_count")
 _NS: Final = 1_000_000_000

@@ -27,6 +27,8 @@ _FEW_BLOCKS: Final = 6  # of fewer requests each, where there are not many
 _PER_SMALL_BLOCK: Final = 4
 _MAD_TO_SIGMA: Final = 1.4826
 _MEDIAN_ERROR: Final = 1.2533  # a median is this much less sure than a mean
+_SEVERAL: Final = 3
+_ALIKE: Final = 2.0  # means that follow one another are alike: so much less is known of them
 _SURE: Final = 3.5  # dozens of quantities are looked at: three sigmas happen on quiet days
 _RELATIVE: Final = 0.1
 _SMALLEST: Final = 1e-300
@@ -99,7 +101,13 @@ class Shift:
 
 
 def shift(
-    before: Floats, before_t: Floats, after: Floats, after_t: Floats, *, least_spread: float = 0.0
+    before: Floats,
+    before_t: Floats,
+    after: Floats,
+    after_t: Floats,
+    *,
+    least_spread: float = 0.0,
+    of_means: bool = False,
 ) -> Shift | None:
     """Compare a quantity between two windows; `None` where too little is known of either.
 
@@ -110,6 +118,7 @@ def shift(
         after_t: as `before_t`.
         least_spread: spread between blocks that is assumed at least: for quantities that are
             all but constant while nothing is wrong.
+        of_means: whether each value is a mean over many requests.
     """
     before, before_t = _known(before, before_t)
     after, after_t = _known(after, after_t)
@@ -124,6 +133,7 @@ def shift(
     size = len(before) / len(blocks_b)
     error = spread * _MEDIAN_ERROR * math.sqrt(size / len(before) + size / len(after))
     over = float(np.mean(after > b95))
+    beyond = _beyond_z(before, after) if of_means else -math.inf
     return Shift(
         before_n=len(before),
         after_n=len(after),
@@ -135,8 +145,8 @@ def shift(
         after_mean=float(after.mean()),
         z=_as_z(float(a50 - b50) / error, len(blocks_b) - 1),
         over=over,
-        over_z=_over_z(over, len(before), len(after), [block > b95 for block in blocks_b]),
-        mean_z=_mean_z(blocks_b, blocks_a, least_spread),
+        over_z=max(_over_z(over, len(before), len(after), [b > b95 for b in blocks_b]), beyond),
+        mean_z=max(_mean_z(blocks_b, blocks_a, least_spread), beyond),
     )
 
 
@@ -275,6 +285,22 @@ def _mean_z(before: list[Floats], after: list[Floats], least_spread: float) -> f
     more = float(means[1].mean() - means[0].mean())
     least = max(0.01 * abs(float(means[0].mean())), least_spread, 1e-9)
     return _as_z(more / max(math.sqrt(variance), least), len(before) + len(after) - 2)
+
+
+def _beyond_z(before: Floats, after: Floats) -> float:
+    """Return how sure it is that means are higher for some of the time, by their unrest before.
+
+    A request may take any time, and some of a few dozen always take long: how many do is what
+    counts. A mean of many does not leave its unrest by itself, and how far it does counts, too;
+    but one long request takes one of them along, so that several must lie beyond all of before.
+    """
+    highest = float(before.max())
+    if (after > highest).sum() < _SEVERAL:
+        return -math.inf
+    error = float(before.std(ddof=1)) * math.sqrt(1 / len(before) + 1 / len(after))
+    more = float(after.mean() - before.mean())
+    least = max(error, 0.01 * abs(float(before.mean())), 1e-12)
+    return _as_z(more / (_ALIKE * least), len(before) - 1)
 
 
 def _as_z(t: float, free: int) -> float:

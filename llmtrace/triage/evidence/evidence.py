@@ -44,6 +44,7 @@ _ALONE: Final = 0.5  # of a typical wait before: felt by itself, whatever else h
 _PER_TOKEN: Final = frozenset({"tpot_s", "wait_per_token_s"})
 _AFTER_FIRST: Final = ("decode", "render", "tool", "max_gap", "e2e", "held")
 
+_TOGETHER: Final = 4.0  # requests of one batch that end together say as much as one
 _SAME_BATCH: Final = 0.01
 _MAX_VALUES: Final = 24  # of a column, when looking where something is
 _ELSEWHERE: Final = 0.35  # the rest moves by less than this share, or it is not local
@@ -81,6 +82,7 @@ class Evidence:
         metric: the row's field the triage is about (`ttft_s`, ...); `None` = whichever moved.
         contributions: seconds by stage, where they were worked out.
         ongoing: whether the data end with the window after.
+        of_means: whether a row is no request, but the means of as many as its weight says.
     """
 
     before: Side
@@ -91,6 +93,7 @@ class Evidence:
     metric: str | None = None
     contributions: Mapping[str, float] = field(default_factory=dict)
     ongoing: bool = False
+    of_means: bool = False
     _kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def once(self, key: Any, make: Callable[[], _T]) -> _T:
@@ -129,7 +132,8 @@ class Evidence:
                 inside = side.some(masks[i])
                 values, t = values[inside], t[inside]
             sides += [values, t]
-        return shift(*sides)
+        # Tokens are counted when they are made, and not with the requests that ended meanwhile.
+        return shift(*sides, of_means=self.of_means and name.endswith("_s"))
 
     def turn(self, name: str) -> Shift | None:
         """Compare a field of the turns, or of requests where these have the tool times."""
@@ -161,6 +165,10 @@ class Evidence:
     def reports(self, name: str) -> bool:
         """Return whether rows after know this field at all."""
         return self.after.known(name)
+
+    def requests_after(self, mask: Mask) -> float:
+        """Return how many requests the rows after of a mask stand for."""
+        return float(self.after.rows.weights[mask].sum() if self.of_means else mask.sum())
 
     @property
     def request_rate(self) -> tuple[float, float]:
@@ -195,7 +203,8 @@ class Evidence:
                 return None
             requests = np.bincount(codes[named], side.rows.weights[named])
             rate = float(np.median(requests[enough])) / max(window.seconds, 1e-9)
-            found.append((rate, float(np.median(counts[enough]))))
+            each = requests / _TOGETHER if self.of_means else counts
+            found.append((rate, float(np.median(each[enough]))))
         return found
 
     @cached_property
@@ -214,7 +223,9 @@ class Evidence:
         for side in (self.before, self.after):
             width = max(side.window.seconds / 24, 5.0)
             bins = max(int(side.window.seconds / width), 2)
-            counts = np.histogram(side.t, bins, (side.window.start, side.window.end))[0]
+            weights = side.rows.weights if self.of_means else None
+            within = (side.window.start, side.window.end)
+            counts = np.histogram(side.t, bins, within, weights=weights)[0]
             rates.append(counts * bins / side.window.seconds)
         b, a = rates
         error = math.sqrt(
@@ -587,6 +598,7 @@ def gather(
     metric: str | None = None,
     contributions: Mapping[str, float] | None = None,
     ongoing: bool = False,
+    of_means: bool = False,
 ) -> Evidence:
     """Lay out a case for the rules; nothing is computed before a rule needs it.
 
@@ -599,6 +611,7 @@ def gather(
         metric: `ttft`, `tpot` or `e2e`; `None` = whichever moved.
         contributions: signed seconds by stage, where an attribution was made.
         ongoing: whether the data end with the window after.
+        of_means: whether a row is the means of as many requests as its weight says.
     """
     sides, turns = [], []
     for window in (before, after):
@@ -616,4 +629,5 @@ def gather(
         metric=None if metric is None else f"{metric}_s",
         contributions=dict(contributions or {}),
         ongoing=ongoing,
+        of_means=of_means,
     )
