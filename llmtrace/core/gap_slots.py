@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 MAX_SLOTS: Final = 32
 FIRST_SLOT_NS: Final = 1 << 27  # 0.13 s: some seven tokens at 20 ms each
@@ -19,14 +18,8 @@ _NO_WAIT: Final = "-"
 _TEXT: Final = re.compile(rf"[1-9]\d{{0,12}}:(?: (?:\d{{1,12}}|-)){{1,{MAX_SLOTS}}}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class GapSlots:
-    """The longest wait of each slot.
-
-    Attributes:
-        slot_ns: how long each slot is; the first begins with the first content.
-        longest_ns: by slot; `None` = no wait ended in it.
-    """
+class GapSlots(NamedTuple):
+    """How long each slot is, and the longest wait of each; `None` = no wait ended in it."""
 
     slot_ns: int
     longest_ns: tuple[int | None, ...]

@@ -43,6 +43,29 @@ def test_what_few_feel_is_a_rise_of_the_tail(seed):
     assert found.over > 0.1
 
 
+@pytest.mark.parametrize(("slow", "rose"), [(1, False), (3, True)])
+def test_means_of_many_requests_show_a_change_in_a_few_of_them(slow, rose):
+    """Ten times as high in three of sixteen; one request can do that to one of them."""
+    rng = np.random.default_rng(1)
+    before, after = rng.normal(0.1, 0.02, (2, 16))
+    after[4 : 4 + slow] = 1.0
+
+    assert shift(before, T[:16], after, T[:16], of_means=True).rose(0.005) == rose
+    assert not shift(before, T[:16], after, T[:16]).rose(0.005)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_means_that_wander_are_no_rise(seed):
+    """Each is much like the one before it, so that they are few that say something."""
+    rng = np.random.default_rng(seed)
+    steps = rng.normal(0, 0.02, 32)
+    for place in range(1, 32):
+        steps[place] += 0.6 * steps[place - 1]
+    before, after = np.split(0.1 + np.maximum(steps, -0.09), 2)
+
+    assert not shift(before, T[:16], after, T[:16], of_means=True).rose(0.005)
+
+
 def test_slow_spells_that_come_anyhow_are_no_rise():
     """Where slow requests cluster already, as many of them again are nothing new."""
     rng = np.random.default_rng(3)

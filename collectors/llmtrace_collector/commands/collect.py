@@ -79,11 +79,7 @@ _CLOCK_EVERY_S: Final = 10.0
 
 
 def run(
-    file: Path | None,
-    flags: Mapping[Key, Any],
-    *,
-    check: bool = False,
-    print_config: bool = False,
+    file: Path | None, flags: Mapping[Key, Any], *, check: bool = False, print_config: bool = False
 ) -> None:
     """Collect until a signal ends it: the command `llmtrace collect`.
 
@@ -410,11 +406,7 @@ async def _serve(
 
 
 async def _receive(
-    reloader: Reloader,
-    intake: Intake,
-    unwanted: Unwanted,
-    places: Places,
-    last: AsyncExitStack,
+    reloader: Reloader, intake: Intake, unwanted: Unwanted, places: Places, last: AsyncExitStack
 ) -> None:
     config = reloader.config
     client_ca = config.receive.client_ca_file
@@ -465,11 +457,7 @@ def _grpc_certificates(config: Config) -> grpc.ServerCertificateConfiguration:
 
 
 def _of_collector(
-    began: float,
-    recorder: Recorder,
-    tally: RequestMetrics,
-    unwanted: Unwanted,
-    clock: ClockWatch,
+    began: float, recorder: Recorder, tally: RequestMetrics, unwanted: Unwanted, clock: ClockWatch
 ) -> Iterator[tuple[str, str, str, Samples]]:
     yield (
         "llmtrace_collector_info", "Which collector this is.", "gauge",

@@ -340,9 +340,7 @@ class Scrape:
         None, folder_there, "a folder with profiles, in place of the built-in ones"
     )
     gpu: str = setting(
-        "auto",
-        one_of("auto", "on", "off"),
-        "this machine's NVIDIA GPUs; `auto` = if any",
+        "auto", one_of("auto", "on", "off"), "this machine's NVIDIA GPUs; `auto` = if any"
     )
 
     def sources(self) -> tuple[TargetSource, ...]:

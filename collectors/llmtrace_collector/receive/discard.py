@@ -79,8 +79,7 @@ class Unwanted:
         """Return the handlers of OTLP over gRPC."""
         return tuple(
             grpc.method_handlers_generic_handler(
-                service,
-                {"Export": grpc.unary_unary_rpc_method_handler(self._dropping_grpc(kind))},
+                service, {"Export": grpc.unary_unary_rpc_method_handler(self._dropping_grpc(kind))}
             )
             for kind, service in _SERVICES.items()
         )

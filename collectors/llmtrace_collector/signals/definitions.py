@@ -329,12 +329,7 @@ _ALL: Final = (
     # Gateways and routers.
     _gateway("running", "gauge", "requests_running", "Requests in the gateway's hands."),
     _gateway("waiting", "gauge", "requests_waiting", "Requests the gateway holds back."),
-    _gateway(
-        "overhead",
-        "histogram",
-        "overhead_seconds",
-        "The gateway's own time, a request.",
-    ),
+    _gateway("overhead", "histogram", "overhead_seconds", "The gateway's own time, a request."),
     _gateway(
         "response_overhead",
         "histogram",

@@ -180,9 +180,7 @@ class Embedded:
             connection.close()
 
     def _prepare(self, connection: Any, use: str) -> None:
-        settings: dict[str, str | int] = {
-            "output_format_json_quote_64bit_integers": 0,
-        }
+        settings: dict[str, str | int] = {"output_format_json_quote_64bit_integers": 0}
         if self._threads:
             settings["max_threads"] = self._threads
         if use == "read":

@@ -472,8 +472,7 @@ def _selected(store: Readable, where: str, parameters: Mapping[str, object]) -> 
         name: counting for name in _COLUMNS if (counting := _COUNTING.get(name)) is not None
     }
     [counts] = store.query(
-        f"SELECT {', '.join(counted.values())} FROM requests WHERE {where}",
-        parameters,
+        f"SELECT {', '.join(counted.values())} FROM requests WHERE {where}", parameters
     )
     silent = {name for name, count in zip(counted, counts, strict=True) if not int(count)}
     return tuple(name for name in _COLUMNS if name not in silent)

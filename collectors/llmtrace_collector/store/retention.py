@@ -100,8 +100,7 @@ def _days(engine: Engine, table: str) -> list[tuple[str, int]]:
 def _delete_older(engine: Engine, share: float) -> None:
     """Delete so large a share of today's spans, the oldest."""
     [until] = engine.read(
-        f"SELECT quantile({share:.4f})(toUnixTimestamp64Nano(Timestamp)) FROM otel_traces",
-        "TSV",
+        f"SELECT quantile({share:.4f})(toUnixTimestamp64Nano(Timestamp)) FROM otel_traces", "TSV"
     ).split()
     engine.run(
         f"ALTER TABLE otel_traces DELETE WHERE toUnixTimestamp64Nano(Timestamp) <= {float(until):.0f}"

@@ -106,10 +106,7 @@ def split_sql(inner: str) -> str:
                           " ifNull(network_send_ns, 0))"),
     )  # fmt: skip
     query = step(
-        query,
-        ("before_ns", before_ns),
-        ("before_source", before_source),
-        ("after_ns", after_ns),
+        query, ("before_ns", before_ns), ("before_source", before_source), ("after_ns", after_ns)
     )
     query = step(
         query,
@@ -166,8 +163,7 @@ def split_sql(inner: str) -> str:
                             " queue_ns IS NULL OR prefill_ns IS NULL, NULL, ttft_ns - render_before)"),
     )  # fmt: skip
     return step(
-        query,
-        *((f"{stage}_source", f"CAST({stage}_by, '{quoted(SOURCE)}')") for stage in STAGES),
+        query, *((f"{stage}_source", f"CAST({stage}_by, '{quoted(SOURCE)}')") for stage in STAGES)
     )
 
 

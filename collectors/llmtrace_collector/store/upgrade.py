@@ -56,18 +56,14 @@ def _reported_by(cluster: str | None, _: Keep) -> Iterator[str]:
         yield f"ALTER TABLE {name}{on} RENAME COLUMN IF EXISTS told_by TO reported_by"
 
 
-def _columns_alone(_cluster: str | None, _: Keep) -> Iterator[str]:
-    """Change nothing beside what is missing: `requests` and `request_parts` have `gaps`."""
-    yield from ()
-
-
 def _everywhere(table: Table, cluster: str | None) -> Iterable[str]:
     """Return the names of a table: on a cluster that of the nodes' own comes first."""
     _, local = tables.places(cluster)
     return dict.fromkeys((f"{table.name}{local}", table.name))
 
 
-STEPS: Final[Mapping[int, Step]] = {2: _keys, 3: _reported_by, 4: _columns_alone}
+# 4 has the column `gaps`: what is missing alone is added without a step.
+STEPS: Final[Mapping[int, Step]] = {2: _keys, 3: _reported_by, 4: lambda *_: iter(())}
 
 _TRIAL: Final = "llmtrace_view_on_trial"
 _HERE: Final = "database = currentDatabase()"

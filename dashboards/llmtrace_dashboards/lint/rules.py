@@ -267,10 +267,7 @@ def target_rate_interval(dashboard: Json) -> Classification:
     for panel, target in _queries(dashboard):
         for function, _, window in _RANGE.findall(str(target["expr"])):
             if window.partition(":")[0] not in {"$__rate_interval", "${__rate_interval}"}:
-                yield (
-                    _query(panel, target),
-                    f"{function}(...[{window}]): use [$__rate_interval]",
-                )
+                yield (_query(panel, target), f"{function}(...[{window}]): use [$__rate_interval]")
 
 
 def target_job(dashboard: Json) -> Classification:

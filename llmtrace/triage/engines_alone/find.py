@@ -122,7 +122,7 @@ def triage_engines(case: Case, settings: Settings, buckets: Buckets) -> EngineTr
 
     shifts = {name: evidence(name).row(f"{name}_s") for name in _METRICS}
     moved = [name for name in _METRICS if _rose(shifts[name])]
-    metric: Metric = settings.metric or (moved[0] if moved else _most(shifts))
+    metric: Metric = settings.metric or (_longer(moved, evidence) if moved else _most(shifts))
     found = evidence(metric)
     verdict, reason = _verdict(metric, shifts[metric], blind=searched and not found_one)
     return EngineTriage(
@@ -161,6 +161,15 @@ def _windows(rows: Columns, settings: Settings) -> tuple[Window, Window, bool, b
 
 def _rose(shift: Shift | None) -> bool:
     return shift is not None and (shift.rose(0.0, _RISE) or shift.grew(0.0, _RISE))
+
+
+def _longer(moved: Sequence[Metric], evidence: Callable[[Metric], Evidence]) -> Metric:
+    """Return the first that moved; of TTFT and pace that of the wait that grew by more."""
+    first, decode = (evidence("e2e").row(f"{name}_s") for name in ("ttft", "decode"))
+    if first is None or decode is None or not {"ttft", "tpot"} <= {*moved}:
+        return moved[0]
+    added = [one.after_mean - one.before_mean for one in (first, decode)]
+    return "tpot" if added[1] > added[0] else "ttft"
 
 
 def _most(shifts: dict[Metric, Shift | None]) -> Metric:
