@@ -45,11 +45,7 @@ def run(options: DemoOptions) -> None:
     """
     budget, phases, fault = _budget(options), plan(options), _fault(options)
     if fault is not None:
-        from llmtrace.demo.incident import (
-            incident_story,
-            linger,
-            room_for_page,
-        )  # needs numpy
+        from llmtrace.demo.incident import incident_story, linger, room_for_page  # needs numpy
 
     page = None if fault is None else room_for_page(options.html)
     # What servers say is shown as it is: no markup in it, no colours guessed.
