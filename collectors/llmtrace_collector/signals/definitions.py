@@ -38,7 +38,7 @@ class Signal:
 
 
 def suffixes(kind: str) -> tuple[str, ...]:
-    """Return what stands after a metric's name in the names of its series, by the metric's kind."""
+    """Return what stands after a metric's name in the names of its series, by its kind."""
     return ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
 
 
