@@ -62,4 +62,5 @@ def test_from_a_checkout_to_the_page_of_a_slow_request(tmp_path: Path) -> None:
         shown = get(f"{web}/{href}")
 
     assert response_id in shown
+    assert "Longest gap" in shown
     assert re.search(r"Unusual: (prefill|queue), [0-9.,]+ ms where", shown)
