@@ -162,8 +162,7 @@ def _name(value: Any, where: str) -> str:
         return "default"
     if isinstance(value, str | int | float) and str(value):
         return str(value)
-    msg = f"{where}: name: {value!r} is not a name; write a short one, such as chat"
-    raise ConfigError(msg)
+    raise ConfigError(f"{where}: name: {value!r} is not a name; write a short one, such as chat")
 
 
 def _objective(value: Any, where: str) -> float:

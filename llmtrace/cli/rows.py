@@ -80,8 +80,7 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
 
     rows = read_rows(path)
     if not rows:
-        msg = f"{path}: no rows in it"
-        raise DataError(msg)
+        raise DataError(f"{path}: no rows in it")
     if request is None:
         row = max(rows, key=lambda row: row.e2e_ns)
         what = "requests and turns" if any(row.is_turn for row in rows) else "requests"

@@ -79,8 +79,7 @@ def build(name: str, settings: ExportSettings) -> Sink:
         return _prometheus(name, port, settings)
     if kind in {"jsonl", "parquet"}:
         return _row_files(kind, name, port)
-    msg = f"exporters: {name!r} is not one of {', '.join(NAMES)}"
-    raise ConfigError(msg)
+    raise ConfigError(f"exporters: {name!r} is not one of {', '.join(NAMES)}")
 
 
 def build_all(
@@ -116,8 +115,7 @@ def _takes_metrics(environ: Mapping[str, str]) -> bool:
 def _row_files(kind: str, name: str, path: str) -> Sink:
     if not path:
         example = "jsonl:rows.jsonl" if kind == "jsonl" else "parquet:rows"
-        msg = f"exporters: {name!r}: say where to, as in {example}"
-        raise ConfigError(msg)
+        raise ConfigError(f"exporters: {name!r}: say where to, as in {example}")
     from llmtrace.exporters.row_files.sink import jsonl_sink, parquet_sink
 
     return (jsonl_sink if kind == "jsonl" else parquet_sink)(Path(path).expanduser())

@@ -48,13 +48,11 @@ def labels(
             continue
         if name == "tags":
             if not isinstance(value, list | tuple) or not all(isinstance(t, str) for t in value):
-                msg = f'{where}: tags must be a list of strings, as in tags=["beta"]'
-                raise ConfigError(msg)
+                raise ConfigError(f'{where}: tags must be a list of strings, as in tags=["beta"]')
             attributes[_NAMED[name]] = tuple(value)
         elif name in _LABELS:
             if not isinstance(value, str):
-                msg = f"{where}: {name} must be a string, not {type(value).__name__}"
-                raise ConfigError(msg)
+                raise ConfigError(f"{where}: {name} must be a string, not {type(value).__name__}")
             fields[name] = value
         elif name == "cache_hit":
             if not isinstance(value, bool):

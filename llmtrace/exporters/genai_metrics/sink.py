@@ -138,6 +138,5 @@ def _interval_s(environ: Mapping[str, str]) -> float:
     except ValueError:
         seconds = -1
     if not 0 < seconds < float("inf"):
-        msg = f"{_INTERVAL}={text!r} is not a number of milliseconds, such as 60000"
-        raise ConfigError(msg)
+        raise ConfigError(f"{_INTERVAL}={text!r} is not a number of milliseconds, such as 60000")
     return seconds

@@ -58,15 +58,13 @@ def read_project(environ: Mapping[str, str] = os.environ) -> Project:
             msg = f"{name} is not set; Langfuse shows it under Settings, API Keys of a project"
             raise ConfigError(msg)
         if not (keys[name].isascii() and keys[name].isprintable()):
-            msg = f"{name} has characters that no key has; copy it again"
-            raise ConfigError(msg)
+            raise ConfigError(f"{name} has characters that no key has; copy it again")
     public, secret = keys.values()
     if public.startswith("sk-") or secret.startswith("pk-"):
-        msg = (
+        raise ConfigError(
             "LANGFUSE_PUBLIC_KEY is the one that begins with pk-lf-, LANGFUSE_SECRET_KEY the one "
             "with sk-lf-: check which is which"
         )
-        raise ConfigError(msg)
     return Project(
         public_key=public, secret_key=secret, url=_url(environ), timeout_s=_timeout(environ)
     )
@@ -98,8 +96,7 @@ def _timeout(environ: Mapping[str, str]) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        msg = f"LANGFUSE_TIMEOUT={text!r} is not a time-out; give seconds, such as 5"
-        raise ConfigError(msg)
+        raise ConfigError(f"LANGFUSE_TIMEOUT={text!r} is not a time-out; give seconds, such as 5")
     return seconds
 
 
@@ -137,11 +134,10 @@ def read_labels(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     labels = {}
     if environment := environ.get("LANGFUSE_TRACING_ENVIRONMENT", "").strip():
         if not _ENVIRONMENT.fullmatch(environment):
-            msg = (
+            raise ConfigError(
                 f"LANGFUSE_TRACING_ENVIRONMENT={environment!r}: Langfuse takes up to 40 lower-case"
                 " letters, digits, - and _, and no name that begins with langfuse"
             )
-            raise ConfigError(msg)
         labels[ENVIRONMENT] = environment
     release = next((environ[name] for name in _RELEASES if environ.get(name)), None)
     if release is not None:

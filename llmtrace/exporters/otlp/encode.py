@@ -258,8 +258,7 @@ def _children(
 def _id(text: str, size: int) -> bytes:
     raw = bytes.fromhex(text)
     if len(raw) != size:
-        msg = f"{text!r} is not an id of {size} bytes"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is not an id of {size} bytes")
     return raw
 
 

@@ -87,11 +87,10 @@ def read_settings(
     except ValueError:
         host = port = None
     if not host or parts.scheme not in {"", "http", "https"}:
-        msg = (
+        raise ConfigError(
             f"OTLP endpoint {_shown(place)!r} is not a URL; give one such as "
             "http://localhost:4318 (HTTP) or http://localhost:4317 (gRPC)"
         )
-        raise ConfigError(msg)
     if not chosen:
         chosen = "grpc" if port == _GRPC_PORT else "http/protobuf"
     url = _url(signal, chosen, named, place, is_full=is_full)
@@ -115,11 +114,10 @@ def _client_pair(environ: Mapping[str, str], signal: Signal) -> tuple[str | None
     key = _file(environ, signal, "CLIENT_KEY")
     certificate = _file(environ, signal, "CLIENT_CERTIFICATE")
     if (key is None) != (certificate is None):
-        msg = (
+        raise ConfigError(
             f"{_PREFIX}CLIENT_KEY and {_PREFIX}CLIENT_CERTIFICATE belong together: set both or "
             "neither"
         )
-        raise ConfigError(msg)
     return key, certificate
 
 
@@ -129,11 +127,9 @@ def _url(signal: Signal, protocol: str, named: str, place: str, *, is_full: bool
     if protocol == "grpc":
         return parts.netloc.rpartition("@")[2]
     if protocol != "http/protobuf":
-        msg = f"{named}={protocol!r}: llmtrace speaks grpc and http/protobuf"
-        raise ConfigError(msg)
+        raise ConfigError(f"{named}={protocol!r}: llmtrace speaks grpc and http/protobuf")
     if not parts.scheme:
-        msg = f"OTLP endpoint {_shown(place)!r} needs http:// or https:// in front"
-        raise ConfigError(msg)
+        raise ConfigError(f"OTLP endpoint {_shown(place)!r} needs http:// or https:// in front")
     path = f"/v1/{signal}"
     if is_full or place.rstrip("/").endswith(path):
         return place
@@ -201,16 +197,14 @@ def _timeout(signal: Signal, given: float | None, environ: Mapping[str, str]) ->
     if given is None and seconds >= _SURELY_MILLISECONDS:
         seconds /= 1000
     if not 0 < seconds < _SURELY_MILLISECONDS:
-        msg = f"{name}={text!r} is not a time-out; give seconds, such as 10"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name}={text!r} is not a time-out; give seconds, such as 10")
     return seconds
 
 
 def _gzip(signal: Signal, given: str | None, environ: Mapping[str, str]) -> bool:
     name, text = ("compression", given) if given else _lookup(environ, signal, "COMPRESSION")
     if text is not None and text.lower() not in {"gzip", "none"}:
-        msg = f"{name}={text!r}: llmtrace compresses with gzip or not at all (none)"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name}={text!r}: llmtrace compresses with gzip or not at all (none)")
     return text is not None and text.lower() == "gzip"
 
 
@@ -224,6 +218,5 @@ def _insecure(signal: Signal, scheme: str, environ: Mapping[str, str]) -> bool:
 def _file(environ: Mapping[str, str], signal: Signal, setting: str) -> str | None:
     name, path = _lookup(environ, signal, setting)
     if path is not None and not Path(path).is_file():
-        msg = f"{name}={path!r}: there is no such file"
-        raise ConfigError(msg)
+        raise ConfigError(f"{name}={path!r}: there is no such file")
     return path

@@ -67,8 +67,7 @@ def edges(thresholds_s: Thresholds) -> dict[str, tuple[int, ...]]:
             raise ConfigError(msg)
         for seconds in _thresholds(thresholds_s, name):
             if not 0 < seconds < float("inf"):
-                msg = f"threshold of {seconds!r} s for {name!r} must be above 0"
-                raise ConfigError(msg)
+                raise ConfigError(f"threshold of {seconds!r} s for {name!r} must be above 0")
     for gap in _thresholds(thresholds_s, _GAP):
         if round(gap * _NS) not in GAP_BOUNDS_NS:
             allowed = ", ".join(f"{bound / _NS:g}" for bound in GAP_BOUNDS_NS)
