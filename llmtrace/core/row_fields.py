@@ -28,17 +28,17 @@ class RowFields:
         kv_connector: the engine's connector for KV blocks of other engines or tiers. Where it has
             one, `queue` (and `prefill`, if the connector loads synchronously) may hold a transfer.
         burst_chunks: of those after the first, how many were there at once (waited for less than
-            a millisecond). With an eager reader, most of them means that something in between
-            gathers chunks.
-        answered_ns: start to the headers of the answer. Where they come together with the first
+            a millisecond). With a consumer that is always waiting, most of them means that
+            something in between gathers chunks.
+        answered_ns: start to the headers of the response. Where they come together with the first
             byte, something held them back.
-        max_gap_ns: longest wait for a chunk after the first, the silence before a cut included.
+        max_gap_ns: longest wait for a chunk after the first, the gap before a truncation included.
         gaps: the waits over time, as `core.gap_slots` writes and reads them.
         arrived_by_ns: start to when the first content was on this machine, at the latest, as the
             kernel says; `None` = not known to be before it was read.
         client_lag_ns: of the waits, for how long at least the kernel had the data: the event loop
             or the thread was busy with something else. `None` = not known.
-        nested: whether another row is around this one, whose time this one's is part of.
+        nested: whether another row encloses this one, whose time this one's is part of.
         weight: how many requests this row stands for when the user samples.
     """
 
