@@ -3,11 +3,13 @@
     python -m tests.bench.bench_receive [--duckdb FOLDER]
 
 All of it counts: HTTP, checking, spool, store, join, every thread of the process, until the last
-span is stored. Beside it, in turns, the same receiver and engine that make nothing of the spans
-but text in a table, so that the figure does not depend on the machine; and the obvious
-alternative, a receiver in Python that walks every span and inserts columns into DuckDB (`pip
-install --target FOLDER duckdb`). Then so few requests that hardly anything is to be done; then ten
-times as much as the store takes: memory, refusals and what was acknowledged are looked at.
+span is stored. Beside it, on the same core at the same time and with the same requests, the same
+receiver and engine that make nothing of the spans but text in a table: what else the machine does
+makes both dearer, and the median of the turns is a share of what the engine alone takes. Then the
+obvious alternative, a receiver in Python that walks every span and inserts columns into DuckDB
+(`pip install --target FOLDER duckdb`). Then so few requests that hardly anything is to be done;
+then ten times as much as the store takes: memory, refusals and what was acknowledged are looked
+at.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -36,11 +40,20 @@ from llmtrace.core.stages import Network, Reported, Timeline
 from llmtrace.exporters.otlp.encode import Resources, encode
 from tests.bench.bench_store import requests_sent
 
-# The aim is 120,000 spans a CPU-second where the engine alone takes 150,000: a share of that.
-BAR = 120_000 / 150_000
+# Of the spans a CPU-second that the engine alone takes.
+BAR = 0.85
 A_TRACE = 9  # spans
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 MS = 1_000_000
+
+
+@dataclass
+class Receiver:
+    """One that listens: what it answered, and at the end what it told of its usage."""
+
+    port: int
+    answers: Counter[int] = field(default_factory=Counter)
+    usage: dict[str, Any] = field(default_factory=dict)
 
 
 def attribute(key: str, value: Any) -> KeyValue:
@@ -136,11 +149,9 @@ def spans_in(body: bytes) -> int:
     return sum(len(scope.spans) for one in read.resource_spans for scope in one.scope_spans)
 
 
-async def measured(
-    bodies: list[bytes], senders: int, how: list[str], path: str | None, per_s: float = 0.0
-) -> tuple[dict[str, Any], Counter[int], float]:
-    """Send all bodies to a new receiver; return what it tells, the answers, and the seconds."""
-    answers: Counter[int] = Counter()
+@asynccontextmanager
+async def receiver(how: list[str], path: str | None = None) -> AsyncIterator[Receiver]:
+    """Start a receiver in a process of its own, which in the end says what all of it took."""
     with tempfile.TemporaryDirectory(prefix="llmtrace-receive-") as folder:
         environment = {**os.environ, **({"PYTHONPATH": f"{path}:."} if path else {})}
         child = await asyncio.create_subprocess_exec(
@@ -148,28 +159,59 @@ async def measured(
             stdout=asyncio.subprocess.PIPE, env=environment,
         )  # fmt: skip
         assert child.stdout is not None
-        port = int(await child.stdout.readline())
-        waiting = iter(enumerate(bodies))
-        began = time.monotonic()
+        found = Receiver(int(await child.stdout.readline()))
+        yield found
+        child.terminate()
+        found.usage |= json.loads(await child.stdout.readline())
+        await child.wait()
 
-        async def send(session: aiohttp.ClientSession) -> None:
-            for number, body in waiting:
-                if per_s:
-                    await asyncio.sleep(max(0.0, began + number / per_s - time.monotonic()))
-                url = f"http://127.0.0.1:{port}/v1/traces"
+
+async def send_all(
+    bodies: list[bytes], to: Sequence[Receiver], senders: int, per_s: float = 0.0
+) -> float:
+    """Send each body to each receiver, one after the other; return the seconds it took."""
+    waiting = iter(enumerate(bodies))
+    began = time.monotonic()
+
+    async def send(session: aiohttp.ClientSession) -> None:
+        for number, body in waiting:
+            if per_s:
+                await asyncio.sleep(max(0.0, began + number / per_s - time.monotonic()))
+            for one in to:
+                url = f"http://127.0.0.1:{one.port}/v1/traces"
                 async with session.post(url, data=body, headers=PROTOBUF) as answer:
                     await answer.read()
-                    answers[answer.status] += 1
+                    one.answers[answer.status] += 1
 
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(300)
-        ) as session:
-            await asyncio.gather(*(send(session) for _ in range(senders)))
-        took = time.monotonic() - began
-        child.terminate()
-        usage = json.loads(await child.stdout.readline())
-        await child.wait()
-    return usage, answers, took
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(300)
+    ) as session:
+        await asyncio.gather(*(send(session) for _ in range(senders)))
+    return time.monotonic() - began
+
+
+async def measured(
+    bodies: list[bytes], senders: int, how: list[str], path: str | None, per_s: float = 0.0
+) -> tuple[dict[str, Any], Counter[int], float]:
+    """Send all bodies to a new receiver; return what it tells, the answers, and the seconds."""
+    async with receiver(how, path) as one:
+        took = await send_all(bodies, [one], senders, per_s)
+    return one.usage, one.answers, took
+
+
+async def side_by_side(bodies: list[bytes]) -> float:
+    """Return the share that is stored a CPU-second of what the engine alone does, at one time."""
+    spans = spans_in(bodies[0]) * len(bodies)
+    async with receiver([]) as ours, receiver(["--into", "bare"]) as bare:
+        await send_all(bodies, [ours, bare], 8)
+    rates = [
+        shown(name, spans, one.usage, one.answers)
+        for name, one in (
+            ("llmtrace, spans of any application", ours),
+            ("the engine alone: spans in one table", bare),
+        )
+    ]
+    return rates[0] / rates[1] if all(rates) else 0.0
 
 
 def run(*args: Any, **kwargs: Any) -> tuple[dict[str, Any], Counter[int], float]:
@@ -179,8 +221,12 @@ def run(*args: Any, **kwargs: Any) -> tuple[dict[str, Any], Counter[int], float]
 
 def speed(name: str, bodies: list[bytes], how: list[str], path: str | None) -> float:
     """Measure one receiver, print a line, and return spans a CPU-second."""
-    spans = spans_in(bodies[0]) * len(bodies)
     usage, answers, _ = run(bodies, 8, how, path)
+    return shown(name, spans_in(bodies[0]) * len(bodies), usage, answers)
+
+
+def shown(name: str, spans: int, usage: dict[str, Any], answers: Counter[int]) -> float:
+    """Print a line, and return spans a CPU-second; 0 = not all were stored."""
     if usage["stored"] != spans or set(answers) != {200}:
         print(f"  {name:44} FAILED: {usage['stored']:,} of {spans:,} stored, {dict(answers)}")
         return 0.0
@@ -228,33 +274,32 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--duckdb", help="folder that `pip install --target` put duckdb into")
-    parser.add_argument("--only", choices=("speed", "calm", "overload"))
+    parser.add_argument("--only", choices=("share", "speed", "calm", "overload"))
     given = parser.parse_args()
     good = True
-    if given.only in {None, "speed"}:
+    if given.only in {None, "share", "speed"}:
         print(f"received over HTTP and stored, one core, {given.requests} requests of 900 spans:")
         plain = list(plain_requests(given.requests, 900))
         print(f"  ({len(plain[0]) / 900:.0f} bytes a span)")
-        shares, rate = [], 0.0
-        for _ in range(given.turns):
-            bare = speed("the engine alone: spans in one table", plain, ["--into", "bare"], None)
-            rate = speed("llmtrace, spans of any application", plain, [], None)
-            shares.append(rate / bare if bare else 0.0)
+        shares = [asyncio.run(side_by_side(plain)) for _ in range(given.turns)]
         share = statistics.median(shares)
-        if given.duckdb:
+        if given.duckdb and given.only != "share":
+            rate = speed("llmtrace, spans of any application", plain, [], None)
             few = plain[: max(1, given.requests // 4)]
             other = speed(
                 "every span in Python, into DuckDB", few, ["--into", "duckdb"], given.duckdb
             )
             if other:
                 print(f"  {rate / other:.1f} times the alternative")
-        small = list(plain_requests(given.requests, 90))
-        speed("llmtrace, 90 spans a request", small, [], None)
-        rows = list(row_requests(given.requests, 900))
-        speed("llmtrace, its own spans, joined to rows", rows, [], None)
+        if given.only != "share":
+            small = list(plain_requests(given.requests, 90))
+            speed("llmtrace, 90 spans a request", small, [], None)
+            rows = list(row_requests(given.requests, 900))
+            speed("llmtrace, its own spans, joined to rows", rows, [], None)
         good = share >= BAR
         print(
-            f"llmtrace stores {share:.0%} of what the engine alone does: the bar, {BAR:.0%}, is "
+            f"llmtrace stores {share:.0%} of what the engine alone does (turns of both at once: "
+            f"{', '.join(f'{one:.0%}' for one in sorted(shares))}): the bar, {BAR:.0%}, is "
             + ("met" if good else "missed")
         )
     if given.only in {None, "calm"}:

@@ -157,10 +157,11 @@ CONVENTIONS: Final = (
 READ: Final = "SpanAttributes, `Events.Timestamp`, `Events.Name`, `Events.Attributes`"
 MARKS: Final = tuple(mark for one in CONVENTIONS for mark in one.marks)
 IS_REQUEST: Final = " OR ".join(f"({one.is_request})" for one in CONVENTIONS)
-# How long a request took, in nanoseconds. A log has no duration but the one that it names.
+# How long a request took, in nanoseconds. Logfire's log has no duration but the one that it names;
+# an attribute of that name means something else on other spans.
 TOOK_NS: Final = (
-    f"if(Duration > 0, Duration, ifNull(accurateCastOrNull(toFloat64OrNull({_of('duration')})"
-    f" * {_NS}, 'UInt64'), 0))"
+    f"if(Duration = 0 AND {_of('logfire.span_type')} = 'log', ifNull(accurateCastOrNull("
+    f"toFloat64OrNull({_of('duration')}) * {_NS}, 'UInt64'), 0), Duration)"
 )
 # Langfuse writes this moment, and other texts, in JSON.
 _MOMENT: Final = (

@@ -486,13 +486,17 @@ def test_plain_genai_spans_make_rows_of_what_is_known(store):
         "chat llama", {"gen_ai.operation.name": "chat", "error.type": "429"},
         service="bot", kind="client", duration_ns=20 * MS, error="no more",
     )  # fmt: skip
+    at_once = span(
+        "chat llama", {"gen_ai.operation.name": "chat", "duration": 950.0},
+        service="bot", kind="client", duration_ns=0,
+    )  # fmt: skip
     columns = [
         "reported_by", "e2e_ns", "model", "provider", "prompt_tokens", "output_tokens", "outcome",
         "error_type", "finish_reason", "queue_ns", "prefill_ns", "decode_ns", "unattributed_ns",
         "first_chunk_ns", "service",
     ]  # fmt: skip
 
-    in_batches(store, [chat, failed, engine_span(chat)], 6, batches=3)
+    in_batches(store, [chat, failed, at_once, engine_span(chat)], 6, batches=3)
 
     known = fetch(store, columns, "span_id = {id:String}", id=chat.span_id)[chat.span_id]
     assert known == {
@@ -505,6 +509,8 @@ def test_plain_genai_spans_make_rows_of_what_is_known(store):
     known = fetch(store, columns, "span_id = {id:String}", id=failed.span_id)[failed.span_id]
     assert (known["outcome"], known["error_type"]) == ("error", "429")
     assert (known["queue_ns"], known["unattributed_ns"]) == (None, 20 * MS)
+    known = fetch(store, columns, "span_id = {id:String}", id=at_once.span_id)[at_once.span_id]
+    assert known["e2e_ns"] == 0  # another's `duration` is not the span's
 
 
 def test_a_plain_span_beside_llmtraces_own_is_not_counted_twice(store):
