@@ -49,7 +49,7 @@ MS = 1_000_000
 
 @dataclass
 class Receiver:
-    """One that listens: what it answered, and at the end what it told of its usage."""
+    """One that listens: what it answered, and at the end what it took."""
 
     port: int
     answers: Counter[int] = field(default_factory=Counter)
