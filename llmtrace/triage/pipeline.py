@@ -32,7 +32,7 @@ from llmtrace.triage.result import Change, Cohort, Finding, Load, Metric, Outcom
 from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged, in_time, judge
 from llmtrace.triage.windows.choose import FEW
-from llmtrace.triage.windows.look import Look, look_at
+from llmtrace.triage.windows.look import SURE, Look, look_at
 from llmtrace.triage.windows.unrecorded import unrecorded
 from llmtrace.triage.with_time import with_time
 
@@ -197,13 +197,16 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     """Compare every metric of the windows; `metric` is the one to explain, if that is given."""
     windows = (look.chosen.before, look.chosen.after)
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
-    certain, least = _FOUND if look.chosen.searched else _GIVEN
+    certain, least = _FOUND if look.by_chance > SURE else _GIVEN
     wanted = METRICS if metric is None else (metric,)
     measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
     compared = {
-        name: compare(rows, windows, measured[name], Q, certain=certain / len(wanted), least=least)
+        name: compare(
+            rows, windows, measured[name], Q,
+            certain=certain / len(wanted), least=least, shown=look.shows_rise(name),
+        )
         for name in METRICS
-    }
+    }  # fmt: skip
     return _Sides(
         windows,
         rows,

@@ -58,6 +58,7 @@ def compare(
     *,
     certain: float,
     least: float,
+    shown: bool = False,
 ) -> Compared:
     """Compare a metric in two windows.
 
@@ -74,6 +75,7 @@ def compare(
         q: the quantile, 0.95.
         certain: the chance of a false alarm to stay below.
         least: share of the p95 by which it must move to matter.
+        shown: a search of the whole course has shown a rise already, which two windows may not.
     """
     before, after = both
     metric = before.metric
@@ -97,7 +99,7 @@ def compare(
         share_above=k / n if n else None,
         share_above_ci=share_bounds(k / design_a, n / design_a),
         p_value=p_value,
-        significant=bool(enough and matters and p_value < certain),
+        significant=bool(enough and matters and (p_value < certain or (shown and high > low))),
     )
     designs = (up.before[2], design_a)
     shares = (*_ALSO, q)

@@ -22,7 +22,12 @@ from llmtrace.triage.over_time import Incident
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import bins_for
 from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
-from llmtrace.triage.windows.other_changes import clearer_ramp, other_change
+from llmtrace.triage.windows.other_changes import (
+    clearer_ramp,
+    other_change,
+    since_other_work,
+    with_bursts,
+)
 from llmtrace.triage.windows.same_work import Series, find_other_work
 from llmtrace.triage.windows.spike import find_failures, find_slow
 from llmtrace.triage.windows.unrecorded import from_gap, recorded_part
@@ -92,7 +97,8 @@ def choose(
     highest = _search(rows, series, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
     if spike is not None and since is None and at is None:
-        spike = clearer_ramp(incidents, spike, t) or spike
+        spike = clearer_ramp(incidents, spike, t) or with_bursts(incidents, spike, t)
+        spike = since_other_work(spike, find_other_work(rows))
     if spike is not None:
         spike = _since_it_fell(spike, t)
     elif since is None and at is None:

@@ -22,6 +22,7 @@ from llmtrace.triage.windows.onset import overlapping
 from llmtrace.triage.windows.same_work import Series, searched_series
 
 _HIGH: Final = 0.95
+SURE: Final = 1e-3  # a search so sure has paid for its many attempts: its windows are as if given
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,21 @@ class Look:
     def mine(self) -> list[Incident]:
         """The stretches in the window after, the most certain first."""
         return overlapping(self.incidents, self.chosen.after)
+
+    @property
+    def by_chance(self) -> float:
+        """How often a search finds as much where nothing is; 0 = the windows were given."""
+        if not self.chosen.searched:
+            return 0.0
+        found = [one.p_value for one in self.mine if one.direction == "up"]
+        return 1.0 if self.chosen.found is None else min(self.chosen.found.p_value, *found, 1.0)
+
+    def shows_rise(self, metric: Metric) -> bool:
+        """Return whether the search has found beyond doubt that a metric rose in the window."""
+        return self.by_chance <= SURE and any(
+            one.metric == metric and one.direction == "up" and 0 < one.p_value <= SURE
+            for one in self.mine
+        )
 
     @property
     def blind(self) -> bool:

@@ -12,6 +12,7 @@ from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
 
 _SURE: Final = 1e-4
 _BIN: Final = 0.02  # of the time
+_RECURS: Final = 0.5  # of the quiet time before
 
 
 def other_change(
@@ -56,6 +57,40 @@ def clearer_ramp(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spik
     if best is None or best.p_value >= spike.p_value * _SURE:
         return None
     return replace(_as_spike(best, t), start=best.start)  # before that all is as usual
+
+
+def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
+    """Return a spike until all metrics are back, with those of its metric if it comes in bursts.
+
+    What recurs after half the time that was quiet before, or sooner, is one incident: an engine
+    that pauses again and again, a pool that is full now and then. So are failures, and the slow
+    requests that follow on them.
+    """
+    first, last = float(t[0]), float(t[-1])
+    start, end = spike.start, last if spike.end is None else spike.end
+    same = [one for one in incidents if one.direction == "up" and one.shape == "step"]
+    metrics = {one.metric for one in same if one.start < end and (one.end or last) > start}
+    mine = [one for one in same if one.metric in metrics - {"traffic"}]
+    for one in same:
+        recurs = one in mine and one.start - end <= _RECURS * (start - first)
+        if start <= one.start and (recurs or (one.start <= end and one.metric != "traffic")):
+            end = max(end, last if one.end is None else one.end)
+    for one in reversed(mine):
+        if one.end is not None and 0 < start - one.end <= _RECURS * (one.start - first):
+            start = one.start
+    return replace(spike, start=start, end=None if end >= last else end)
+
+
+def since_other_work(spike: Spike, work: Spike | None) -> Spike:
+    """Return the time in which other work was asked for, if a spike is a part of that.
+
+    What is slow by chance among longer prompts is no incident of its own.
+    """
+    if work is None or work.p_value >= spike.p_value or work.start > spike.start:
+        return spike
+    if work.end is not None and (spike.end is None or spike.end > work.end):
+        return spike
+    return replace(work, bin_s=spike.bin_s)
 
 
 def _as_spike(one: Incident, t: Floats) -> Spike:
