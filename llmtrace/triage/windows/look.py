@@ -62,8 +62,8 @@ class Look:
 
     def shows_rise(self, metric: Metric) -> bool:
         """Return whether the search has found beyond doubt that a metric rose in the window."""
-        return self.by_chance <= SURE and any(
-            one.metric == metric and one.direction == "up" and 0 < one.p_value <= SURE
+        return self.chosen.found is not None and any(
+            one.metric == metric and one.direction == "up" and one.p_value <= SURE
             for one in self.mine
         )
 
