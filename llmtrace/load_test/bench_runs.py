@@ -66,6 +66,8 @@ def run_once(job: Job, sending: Sending) -> int:
     print_summary(console, measured, job.budget, simulated=sending.target.simulated)
     if job.out is not None:
         console.print(f"Written to {job.out}: llmtrace compare {job.out} OTHER", soft_wrap=True)
+        theirs = job.out / "summary.json"
+        console.print(f"The figures by other tools' definitions: {theirs}", soft_wrap=True)
     return _status([measured])
 
 

@@ -31,7 +31,8 @@ _DOUBLINGS: Final = 20
 _BRACKET: Final = 1.12
 _NEAR: Final = 1.3  # of the limit: what is further away says nothing about it
 _AROUND: Final = (0.96, 1.03, 0.98, 1.0, 0.94, 1.02, 0.97, 0.99, 0.95, 1.01)  # of the limit
-_MIN_AROUND: Final = 3
+_MIN_AROUND: Final = 6
+_MAX_AROUND: Final = 30
 _CLOSE: Final = 1.035  # the limit is this much above what is certain: near enough
 _ITERATIONS: Final = 30
 # Of a queue: a tenth more requests a second, and the odds of being inside are 2.7 times less.
@@ -48,7 +49,8 @@ class Look:
     """What was seen at one rate.
 
     Attributes:
-        rate: requests a second that were sent, on average.
+        rate: requests a second that came, on average: by chance it is some per cent beside the one
+            that was to be sent, and a limit shows clearest over what the endpoint really got.
         requests: that count: those of the first fifth of the time do not.
         share: of them inside the limit that holds worst.
         spread: variance of one request's worth of that share.
@@ -111,11 +113,11 @@ def find_rate(measure: Measure, budget: Budget, start: float, count: int) -> Fou
         middle = math.sqrt(low * high)
         low, high = (middle, high) if look(middle) else (low, middle)
     limit = math.sqrt(low * high)
-    for i, around in enumerate(_AROUND):
+    for i in range(_MAX_AROUND):
         certain, limit = crossing(looks, limit)
         if i >= _MIN_AROUND and limit <= _CLOSE * certain:
             break
-        look(around * limit)
+        look(_AROUND[i % len(_AROUND)] * limit)
     certain, limit = crossing(looks, limit)
     return Found(rate=certain or None, limit=limit, looks=looks)
 
@@ -187,7 +189,7 @@ def _share(logit: Floats) -> Floats:
 
 
 def judge(rows: Columns, budget: Budget, rate: float) -> Look:
-    """Return whether requests at a rate were inside a budget, and how certain that is."""
+    """Return whether requests sent at a rate were inside a budget, and how certain that is."""
     rows = rows.take(np.argsort(rows.start, kind="stable"))
     t = (rows.start - rows.start[0]) / _NS
     settled = t >= _SETTLING * t[-1]
@@ -198,7 +200,7 @@ def judge(rows: Columns, budget: Budget, rate: float) -> Look:
     mask, wanted = inside[worst]
     everything = np.logical_and.reduce([mask for mask, _ in inside.values()])
     return Look(
-        rate=rate,
+        rate=float((len(t) - 1) / t[-1]) if t[-1] > 0 else rate,
         requests=rows.n,
         share=float(mask.mean()),
         spread=_spread(mask),

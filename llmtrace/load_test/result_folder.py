@@ -14,6 +14,7 @@ from typing import Any, Final
 from llmtrace import __version__
 from llmtrace.errors import SourceError, explain_error
 from llmtrace.exporters.row_files.sink import write_rows
+from llmtrace.load_test.other_tools import summary
 from llmtrace.load_test.requests import hash_of
 from llmtrace.load_test.send_plan import Measured, Plan
 from llmtrace.run_comparison.read_run import ABOUT, ANSWERS
@@ -57,8 +58,9 @@ def write_folder(
         ),
         "signals.jsonl": _during(server.signals, measured),
     }
-    objects: dict[str, Mapping[str, Any]] = {
+    objects: dict[str, Any] = {
         ABOUT: _about(plan, measured, server),
+        "summary.json": summary(measured.rows),
         "case.json": {"note": "simulated"} if simulated else {},
         "facts.json": server.facts,
     }

@@ -70,14 +70,15 @@ def test_the_rate_of_a_known_queue_is_found():
         return float((waits(arrived, SERVICE_S) + SERVICE_S <= 0.15).mean())
 
     truth = true_rate(share, 0.95, 5.0, 20.0)
-    few = [find_rate(queue(seed), budget, 4.0, 300).rate or 0.0 for seed in range(10)]
+    few = [find_rate(queue(seed), budget, 4.0, 700).rate or 0.0 for seed in range(10)]
     many = [find_rate(queue(seed), budget, 4.0, 6000).rate or 0.0 for seed in range(10)]
     assert sum(rate > truth for rate in few + many) <= 1
     assert sum(0.95 < rate / truth < 1.05 for rate in many) >= 9
 
 
 def test_the_rate_of_the_simulated_engine_is_found():
-    """Within 5 %: of 40,000 requests at 16.2 a second, 95 % had their first token in 0.5 s."""
+    """Within 5 %: of 160,000 requests, 95 % had their first token in 0.5 s at 16.5 a second."""
+    truth = 16.5
     seeds = iter(range(1000))
 
     def measure(rate, count):
@@ -91,8 +92,8 @@ def test_the_rate_of_the_simulated_engine_is_found():
 
     found = find_rate(measure, Budget(total_s=0.5), 12.0, 700)
     assert found.rate is not None
-    assert found.rate < 16.2 * 1.02
-    assert 0.95 < found.limit / 16.2 < 1.05
+    assert 0.95 < found.rate / truth < 1.01
+    assert 0.97 < found.limit / truth < 1.04
 
 
 def test_an_endpoint_that_never_holds_the_budget_has_no_rate():
@@ -110,3 +111,9 @@ def test_a_backlog_that_grows_is_no_rate_that_holds():
     assert not look.keeps_up
     assert not look.holds
     assert judge(queue(1)(15.0, 600), budget, 15.0).holds
+
+
+def test_a_look_is_at_the_rate_that_came():
+    """By chance, or from a late client, it is not the one that was to be sent."""
+    look = judge(rows_of(np.arange(101) / 9.0, np.full(101, 0.01)), Budget(total_s=1.0), 10.0)
+    assert abs(look.rate - 9.0) < 1e-6

@@ -1,0 +1,129 @@
+"""Serve chat completions at known times, fast enough for any load generator; count what arrives.
+
+One process, one core, no HTTP library: a request costs it some hundred microseconds. Run as
+`python -m tests.bench.paced_server PORT CPU`; `GET /stats` returns what came since the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from typing import Any, Final
+
+from tests.bench.replay import events
+
+FIRST_S: Final = 0.04  # from the request to the first event
+GAP_S: Final = 0.005
+TOKENS: Final = 16
+MODEL: Final = "paced"
+
+_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+
+
+def _chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+def _stream() -> list[bytes]:
+    """Return what is written at once, then after each gap: the role goes with the first token."""
+    role, *rest = events(TOKENS)
+    tokens, ends = rest[:TOKENS], rest[TOKENS:]
+    return [
+        _HEAD + _chunk(role) + _chunk(tokens[0]),
+        *map(_chunk, tokens[1:-1]),
+        _chunk(tokens[-1]) + b"".join(map(_chunk, ends)) + b"0\r\n\r\n",
+    ]
+
+
+def _whole(body: Any) -> bytes:
+    data = json.dumps(body).encode()
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
+
+
+class _Seen:
+    """When requests arrived since this was last read, and what serving them took of the CPU."""
+
+    def __init__(self) -> None:
+        self.arrivals: list[float] = []
+        self.since = (time.monotonic(), time.process_time())
+
+    def read(self) -> dict[str, Any]:
+        """Return it and begin anew."""
+        wall, cpu = (now - then for now, then in zip(
+            (time.monotonic(), time.process_time()), self.since, strict=True))  # fmt: skip
+        found = {"arrivals": self.arrivals, "cpu": cpu / max(wall, 1e-9)}
+        self.__init__()  # type: ignore[misc]
+        return found
+
+
+class _Connection(asyncio.Protocol):
+    parts: Final = _stream()
+    answer: Final = _whole({
+        "id": "1", "object": "chat.completion", "created": 1, "model": MODEL,
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "word"},
+                     "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
+    })  # fmt: skip
+    models: Final = _whole({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+
+    def __init__(self, seen: _Seen) -> None:
+        self._seen = seen
+        self._got = b""
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        while b"\r\n\r\n" in self._got:
+            head, rest = self._got.split(b"\r\n\r\n", 1)
+            low = head.lower()
+            at = low.find(b"content-length:")
+            length = int(low[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            if len(rest) < length:
+                return
+            body, self._got = rest[:length], rest[length:]
+            self._answer(head.split(b" ", 2)[1], body)
+
+    def _answer(self, path: bytes, body: bytes) -> None:
+        if path == b"/stats":
+            self._transport.write(_whole(self._seen.read()))
+        elif path.endswith(b"/chat/completions"):
+            now = self._loop.time()
+            self._seen.arrivals.append(now)
+            if b'"stream":true' in body.replace(b" ", b""):
+                self._loop.call_at(now + FIRST_S, self._write, now + FIRST_S, 0)
+            else:
+                self._transport.write(self.answer)
+        else:  # of /v1/models, and of whatever asks whether the server is there
+            self._transport.write(self.models)
+
+    def _write(self, due: float, place: int) -> None:
+        if self._transport.is_closing():
+            return
+        self._transport.write(self.parts[place])
+        if place + 1 < len(self.parts):
+            due += GAP_S  # by the plan: what was late does not make the next one late
+            self._loop.call_at(due, self._write, due, place + 1)
+
+
+async def _serve(port: int) -> None:
+    seen = _Seen()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Connection(seen), "127.0.0.1", port, backlog=4096)
+    async with server:
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    os.sched_setaffinity(0, {int(sys.argv[2])})
+    asyncio.run(_serve(int(sys.argv[1])))
