@@ -33,6 +33,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from llmtrace.demo.incident import Story
+    from llmtrace.simulator.fleet.arrivals import Arrivals
 
 
 def run(options: DemoOptions) -> None:
@@ -44,6 +45,7 @@ def run(options: DemoOptions) -> None:
         KeyboardInterrupt: interrupted; what was measured is printed.
     """
     budget, phases, fault = _budget(options), plan(options), _fault(options)
+    trace = _trace(options.arrivals)
     if fault is not None:
         from llmtrace.demo.incident import incident_story, linger, room_for_page  # needs numpy
 
@@ -65,7 +67,7 @@ def run(options: DemoOptions) -> None:
         target = asyncio.run(probe(target))  # before `init`: it is no request of the demo's
         err.print(_announcement(options))
         progress = Progress(err, target.name, options.time_limit_s, options.wanted)
-        interrupted = _measure(target, phases, progress, budget, story)
+        interrupted = _measure(target, phases, progress, budget, story=story, trace=trace)
         rows = progress.rows
         if failures := llmtrace.internal_errors():
             err.print(f"llmtrace itself failed, and lost what it did: {failures}")
@@ -110,6 +112,16 @@ def _budget(options: DemoOptions) -> Budget:
     return DEFAULT if path is None else read_budget(path)
 
 
+def _trace(path: Path | None) -> Arrivals | None:
+    if path is None:
+        return None
+    try:
+        from llmtrace.simulator.fleet.arrivals import read_arrivals
+    except ImportError as error:
+        raise missing_extra("--arrivals", "demo", error.name or "numpy") from error
+    return read_arrivals(path)
+
+
 @contextmanager
 def _rows_file(path: Path | None) -> Iterator[TextIO | None]:
     # Opened before the requests are made, so that a wrong path does not cost them; emptied only
@@ -148,7 +160,9 @@ def _measure(
     phases: Sequence[Phase],
     progress: Progress,
     budget: Budget,
+    *,
     story: Story | None,
+    trace: Arrivals | None,
 ) -> bool:
     """Let the users ask, and return whether they were interrupted."""
 
@@ -162,9 +176,9 @@ def _measure(
     try:
         with progress.shown():
             if story is None:
-                asyncio.run(drive(target, phases, started))
+                asyncio.run(drive(target, phases, started, trace=trace))
             else:
-                asyncio.run(drive(target, phases, started, story.jobs_in))
+                asyncio.run(drive(target, phases, started, story.jobs_in, trace))
     except KeyboardInterrupt:
         return True
     finally:
