@@ -10,15 +10,15 @@ EVERY_S = 0.05
 
 
 def main(count: int) -> bool:
-    with engine() as client:
+    with engine() as to:
 
         def at_once(_: int) -> None:
-            for _chunk in ask(client, "Hi", 40):
+            for _chunk in ask(to, "Hi", 40):
                 time.sleep(DRAW_S)
 
         def batched(_: int) -> None:
             drawn = time.monotonic()
-            for _chunk in ask(client, "Hi", 40):
+            for _chunk in ask(to, "Hi", 40):
                 if time.monotonic() - drawn > EVERY_S:
                     time.sleep(DRAW_S)
                     drawn = time.monotonic()

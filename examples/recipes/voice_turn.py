@@ -1,9 +1,9 @@
 """A voice turn: text is spoken once all of it is there, or from its first words on."""
 
 import time
+from typing import Any
 
-import openai
-from recipe import ask, capture, engine, report, run
+from recipe import Engine, ask, capture, engine, note, report, run
 
 import llmtrace
 
@@ -11,31 +11,36 @@ QUOTED = "voice pipelines: under 800 ms from the end of speech to the first soun
 HEARD_S = 0.12  # speech to text
 SPOKEN_S = 0.09  # text to speech, until its first sound
 LIMIT_S = 0.8
+FIRST_WORDS = 8
 
 
-def turn(client: openai.OpenAI, *, first_words: bool) -> float:
-    with llmtrace.turn("voice"):
-        began = time.monotonic()
+def take_turn(to: Engine, *, first_words: bool) -> None:
+    with llmtrace.turn("voice") as turn:
         time.sleep(HEARD_S)
-        for shown, _chunk in enumerate(ask(client, "What is the weather?", 60)):
-            if first_words and shown == 8:
-                break
-        time.sleep(SPOKEN_S)
-        return time.monotonic() - began
+        for number, _chunk in enumerate(ask(to, "What is the weather?", 60)):
+            if first_words and number == FIRST_WORDS:
+                speak(turn)
+        if not first_words:
+            speak(turn)
+
+
+def speak(turn: Any) -> None:
+    time.sleep(SPOKEN_S)
+    turn.first_content()  # the user hears something: the TTFT of the turn
 
 
 def main(count: int) -> bool:
-    rows, sounds = [], []
-    with engine() as client:
+    rows = []
+    with engine(size=(1024, 8)) as to:  # on vLLM, a model that writes no faster than one speaks
+        list(ask(to, "connect", 1))
         for first_words in (False, True):
             with capture() as seen:
-                sounds.append(
-                    [turn(client, first_words=first_words) for _ in range(max(4, count // 6))]
-                )
-            rows.append([row for row in seen if not row.is_turn][1:])
-    worst = max(sounds[1])
-    print(f"first sound after {1e3 * worst:.0f} ms at worst, of {1e3 * LIMIT_S:.0f}")
-    right = report("requests of a voice turn", QUOTED, *rows, moved="e2e", still="ttft")
+                for _ in range(max(4, count // 6)):
+                    take_turn(to, first_words=first_words)
+            rows.append([row for row in seen if row.is_turn])
+    right = report("voice turns, to the first sound", QUOTED, *rows, moved="ttft", still="e2e")
+    worst = max(row.ttft_s for row in rows[1])
+    note(f"the slowest of {len(rows[1])} after {1e3 * worst:.0f} ms")
     return right and worst < LIMIT_S
 
 

@@ -6,8 +6,10 @@ Behind `llmtrace demo --vllm` and the tests against a real engine. Standard libr
 from __future__ import annotations
 
 import atexit
+import contextlib
 import http.client
 import os
+import random
 import shutil
 import signal
 import socket
@@ -47,6 +49,9 @@ _SIZE_FLAGS: Final = (
     *("--dtype", "bfloat16", "--max-model-len", "4096", "--enforce-eager"),
     *("--kv-cache-memory-bytes", str(512 * 2**20)),
 )
+# Below those that a system hands out by itself: vLLM takes its port half a minute later, and until
+# then any connection of this machine might get one of those.
+_PORTS: Final = range(20_000, 32_768)
 _STOP_S: Final = 15.0
 _LOG_EVERY_S: Final = 5.0
 # Ends the engine when this program dies without stopping it: `read` returns at end of file.
@@ -236,5 +241,7 @@ def _signal_group(pid: int, number: int) -> bool:
 
 
 def _free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as listener:
-        return int(listener.getsockname()[1])
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with contextlib.suppress(OSError), socket.create_server((host, port)):
+            return port
+    raise SourceError(f"no port from {_PORTS.start} to {_PORTS.stop - 1} of {host} is free")

@@ -1,0 +1,90 @@
+"""Servers of one's own that stand before an engine, for the recipes that need one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+import httpx
+import openai
+import uvicorn
+from recipe import LENGTH, Engine
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from llmtrace import gateway
+
+Chat = Callable[[Request], Awaitable[Response]]
+
+
+async def pass_on(
+    request: Request, root: str, keep: Callable[[bytes], None] | None = None
+) -> StreamingResponse:
+    """Send a request on to an engine, and its response back; `keep` takes one that succeeded."""
+    asked = request.app.state.http.build_request(
+        "POST",
+        f"{root}/v1/chat/completions",
+        content=await request.body(),
+        headers={"content-type": "application/json"},
+    )
+    response = await request.app.state.http.send(asked, stream=True)
+
+    async def parts() -> AsyncIterator[bytes]:
+        seen = []
+        try:
+            async for part in response.aiter_bytes():
+                seen.append(part)
+                yield part
+        finally:
+            await response.aclose()
+        if keep is not None and response.is_success:
+            keep(b"".join(seen))
+
+    return StreamingResponse(
+        parts(), response.status_code, media_type=response.headers["content-type"]
+    )
+
+
+@contextmanager
+def before(
+    model: str,
+    chat: Chat,
+    name: str,
+    routes: Sequence[BaseRoute] = (),
+    options: Mapping[str, object] = LENGTH,
+) -> Iterator[Engine]:
+    """Serve a gateway whose chat requests `chat` handles; yield it as the engine it stands for."""
+
+    @asynccontextmanager
+    async def connected(app: Starlette) -> AsyncIterator[None]:
+        async with httpx.AsyncClient(timeout=600) as app.state.http:
+            yield
+
+    own = Route("/v1/chat/completions", chat, methods=["POST"])
+    app = Starlette(routes=[own, *routes], lifespan=connected)
+    app.add_middleware(gateway.Middleware, name=name)
+    with serving(app) as root:
+        client = openai.OpenAI(base_url=f"{root}/v1", api_key="none", max_retries=0, timeout=600)
+        yield Engine(client, model, root, options)
+
+
+@contextmanager
+def serving(app: Starlette) -> Iterator[str]:
+    """Serve an application on loopback, in a thread; yield its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="websockets-sansio"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
