@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from llmtrace.triage.causes import track_record
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.report.sentences import record_text
-from llmtrace.triage.result import CAUSES, STATUSES, Finding
+from llmtrace.triage.result import CAUSES, Finding, Status
 from tests.bench.track_record import counted
 
 MEASURED = {
@@ -79,7 +81,7 @@ def test_the_file_has_counts_of_known_causes(monkeypatch):
     for by_cause in found.get("worlds", {}).get("called", {}).values():
         assert {*by_cause} <= {*CAUSES}
         counts = [pair for calls in by_cause.values() for pair in calls.items()]
-        assert {status for status, _ in counts} <= {*STATUSES}
+        assert {status for status, _ in counts} <= {*get_args(Status)}
         assert all(0 <= right <= of for _, (right, of) in counts)
 
 
