@@ -318,6 +318,33 @@ def test_a_client_wrapped_before_it_is_instrumented_alone(
     assert [row.client for row in rows] == ["openai"]
 
 
+@pytest.mark.parametrize(
+    ("plain", "stream"),
+    [(object, True), (dict[str, Any], True), (Any, True), (object, False), (dict, False)],
+    ids=str,
+)
+def test_an_application_that_wants_plain_json(
+    server: Server, rows: list[Row], plain: Any, *, stream: bool
+) -> None:
+    """It gets dictionaries, none of them the usage that only llmtrace asked for; so do rows."""
+    server.play(answers.chat())
+    with llmtrace.instrument(openai), openai.OpenAI(base_url=server.url, api_key="none") as made:
+        got = made.post(
+            "/chat/completions",
+            cast_to=plain,
+            body={"model": "m", "messages": [], "stream": stream},
+            stream=stream,
+            stream_cls=openai.Stream[plain],
+        )
+        chunks = [*got] if stream else [got]
+    assert all(type(chunk) is dict and chunk["choices"] for chunk in chunks)
+    [row] = rows
+    assert (row.outcome, row.finish_reason) == ("success", "stop")
+    assert (row.prompt_tokens, row.output_tokens) == (10, 5)
+    assert (row.chunks > 1) is stream
+    assert llmtrace.internal_errors() == {}
+
+
 class Bypassing(openai.OpenAI):  # type: ignore[misc]
     """A client with a `request` all of its own."""
 

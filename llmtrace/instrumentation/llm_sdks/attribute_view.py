@@ -27,6 +27,11 @@ class View:
         return value
 
 
+def viewed(value: Any) -> Any:
+    """Return a view of JSON that a client hands over as it is; an SDK's object is read itself."""
+    return View(value) if isinstance(value, dict) else value
+
+
 class Lenient:
     """View of an object whose class may lack attributes; a missing one is `None`."""
 

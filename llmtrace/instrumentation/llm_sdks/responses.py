@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, Final, get_origin
 
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.instrumentation.llm_sdks import message_content
+from llmtrace.instrumentation.llm_sdks.attribute_view import viewed
 from llmtrace.instrumentation.llm_sdks.endpoints import Endpoint
 from llmtrace.instrumentation.streams.cancellation import cancelled
 from llmtrace.instrumentation.streams.timed_reads import (
@@ -30,12 +31,23 @@ def adopt(recording: Recording, stream: Any, classify: Classify) -> None:
     recording.reads_bytes = False
     recording.expects_finish = True
     classify = message_content.collecting(recording, classify)
+    cast_to = getattr(stream, "_cast_to", None)
+    if (get_origin(cast_to) or cast_to) in _JSON:
+        classify = partial(_classify_json, classify)
     iterator = stream._iterator  # noqa: SLF001 - the one seam that keeps the stream's class
     if hasattr(iterator, "__anext__"):
         stream._iterator = atimed_reads(recording, iterator.__anext__, classify)  # noqa: SLF001
     else:
         stream._iterator = timed_reads(recording, iterator.__next__, classify)  # noqa: SLF001
     stream._llmtrace = recording  # noqa: SLF001 - how a decorator knows it
+
+
+# What the SDKs' `cast_to` is for an application that wants JSON as it came: cheaper than objects.
+_JSON: Final = (object, dict, Any)
+
+
+def _classify_json(classify: Classify, recording: Recording, chunk: Any) -> int:
+    return classify(recording, viewed(chunk))
 
 
 def hide_usage(stream: Any) -> None:
@@ -67,7 +79,7 @@ def _whole(recording: Recording, endpoint: Endpoint, result: Any) -> None:
         recording.stream = False
         return
     try:
-        answer = result if response is None else _parse_raw(result)
+        answer = viewed(result if response is None else _parse_raw(result))
         if hasattr(answer, "id"):
             endpoint.answer(recording, answer)
             message_content.note_response(recording, endpoint.chunk, answer)
@@ -156,9 +168,9 @@ def _parsed(parsed: Any, recording: Recording, endpoint: Endpoint) -> Any:
             elif recording.usage_hidden:
                 hide_usage(parsed)
         elif not recording.ended:
-            if hasattr(parsed, "id"):
-                endpoint.answer(recording, parsed)
-                message_content.note_response(recording, endpoint.chunk, parsed)
+            if hasattr(answer := viewed(parsed), "id"):
+                endpoint.answer(recording, answer)
+                message_content.note_response(recording, endpoint.chunk, answer)
             recording.finish("success")
     except Exception as error:  # noqa: BLE001
         unrecorded(recording, endpoint, parsed, error)

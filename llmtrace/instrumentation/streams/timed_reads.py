@@ -15,6 +15,7 @@ from llmtrace.core.arrival import LOOK_NS
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.stream_clock import GAP_BOUNDS_NS, HIDDEN, NOTHING
+from llmtrace.instrumentation.llm_sdks.attribute_view import viewed
 from llmtrace.instrumentation.streams.cancellation import cancelled
 from llmtrace.instrumentation.streams.finalize import StreamFinalizer
 
@@ -27,6 +28,7 @@ _EDGES: Final = (-(1 << 62), *GAP_BOUNDS_NS, 1 << 62)
 
 def only_usage(chunk: Any) -> bool:
     """Return whether a chunk is the usage chunk that only llmtrace requested."""
+    chunk = viewed(chunk)
     return not getattr(chunk, "choices", None) and getattr(chunk, "usage", None) is not None
 
 
