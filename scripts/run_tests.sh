@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs all tests: those against real parts and others' libraries, which mostly wait, beside all the
-# others, which compute.
+# Runs all tests in two processes that take about as long: those against real parts, others'
+# libraries and the collector's store, beside all the others.
 # What the others say is printed once the real ones are over. $1 is the Python to run them with;
 # with --again only those tests of time (marked `timing`) that failed before are run, one after the
 # other; any other failure stays one.
@@ -35,7 +35,8 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])'
 rm -f .pytest_cache/*/failed_for_good
 mkdir -p .pytest_cache/real .pytest_cache/others
 "$python" -c "$heard" -m pytest -o cache_dir=.pytest_cache/others -m "not real" \
-    --ignore=tests/contact --durations=40 --durations-min=2 >.pytest_cache/others.log 2>&1 &
+    --ignore=tests/contact --ignore=tests/collector --durations=40 --durations-min=2 \
+    >.pytest_cache/others.log 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null' INT TERM
 status=0
@@ -44,12 +45,12 @@ ended() {
     [ "$2" = 0 ] || status=1
     [ "$2" -le 1 ] || echo "pytest ended with status $2" >>".pytest_cache/$1/failed_for_good"
 }
-"$python" -m pytest -o cache_dir=.pytest_cache/real tests/real tests/contact \
+"$python" -m pytest -o cache_dir=.pytest_cache/real tests/real tests/contact tests/collector \
     --durations=20 --durations-min=10
 ended real $?
 wait "$beside"
 ended others $?
 echo
-echo "The tests that need no real parts:"
+echo "All the others:"
 cat .pytest_cache/others.log
 exit "$status"
