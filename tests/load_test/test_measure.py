@@ -210,7 +210,7 @@ def test_the_command_measures_the_simulated_engine(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--endpoint", "http://127.0.0.1:1/v1"], "--endpoint needs --model"),
+        (["--endpoint", "http://127.0.0.1:1/v1"], "--endpoint and --model go together"),
         (["--prompt-tokens", "many"], "is no length"),
         (["--dataset", "missing.jsonl"], "missing.jsonl"),
     ],
