@@ -252,6 +252,7 @@ def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> J
         after=look.chosen.after,
         span_s=look.span.seconds,
         alike_days=look.alike_days,
+        metric=sides.about,
     )
 
 

@@ -56,7 +56,7 @@ def quality_of(
     if duplicates:
         said.append(f"{duplicates:,} rows were there twice, and left out once")
     if not intervals:
-        said.append("no intervals: the windows cannot be resampled")
+        said.append("no intervals: a window is too short to resample in blocks of 10 s")
     return Quality(
         n=n,
         coverage=coverage,

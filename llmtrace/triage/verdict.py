@@ -24,6 +24,7 @@ _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
 _MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
+_MINUTES_S: Final = 120.0  # what takes as long is written in minutes
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
 
@@ -138,6 +139,7 @@ def in_time(
     after: Window,
     span_s: float,
     alike_days: int | None,
+    metric: str,
 ) -> Judged:
     """Return the verdict by what the course over time says, which two windows do not.
 
@@ -152,6 +154,7 @@ def in_time(
         after: the window after.
         span_s: how long the time searched is, seconds.
         alike_days: how many days ago it was alike; `None` = not.
+        metric: the one that is judged.
     """
     if alike_days is not None:
         day = "a day ago" if alike_days == 1 else f"{alike_days} days ago"
@@ -170,10 +173,13 @@ def in_time(
             words = "More requests" if traffic.direction == "up" else "Fewer requests"
             words = words if high else "Requests stopped"
             return Judged("traffic", f"{words}: {low:.3g} → {high:.3g} a second.")
-    ramps = [one for one in stretches if one.shape == "ramp" and one.rise_s >= span_s / 2]
-    if judged.verdict == "regression" and ramps:
-        hours = f"{ramps[0].rise_s / 60:.0f} minutes"
-        return Judged("drift", f"{judged.reason} It rose gradually, over {hours}.")
+    rise_s = max(
+        (one.rise_s for one in stretches if (one.metric, one.shape) == (metric, "ramp")),
+        default=0.0,
+    )
+    if judged.verdict == "regression" and rise_s >= span_s / 2 > 0:
+        minutes = f"{rise_s / 60:.0f} minutes" if rise_s >= _MINUTES_S else f"{rise_s:.0f} s"
+        return Judged("drift", f"{judged.reason} It rose gradually, over {minutes}.")
     return judged
 
 
