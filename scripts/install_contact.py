@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from install_vllm import InstallError, locked, make_environment, pip_install, run, step
+from install_vllm import (
+    InstallError,
+    cache_folder,
+    locked,
+    make_environment,
+    pip_install,
+    run,
+    step,
+)
 
 _ROOT: Final = Path(__file__).parents[1]
 _SUITE: Final = _ROOT / "tests" / "contact"
@@ -27,10 +34,9 @@ CONSTRAINTS: Final = _SUITE / "constraints.txt"
 
 def environment_folder() -> Path:
     """Return where the environment goes: one for each state of the two lists, and each Python."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     wanted = b"".join(path.read_bytes() for path in (REQUIREMENTS, CONSTRAINTS))
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return Path(root) / "llmtrace" / f"contact-{python}-{hashlib.sha256(wanted).hexdigest()[:12]}"
+    return cache_folder() / f"contact-{python}-{hashlib.sha256(wanted).hexdigest()[:12]}"
 
 
 def install(folder: Path) -> None:

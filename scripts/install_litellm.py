@@ -7,13 +7,20 @@ of its own, because LiteLLM wants older versions of the SDKs than the tests do.
 
 from __future__ import annotations
 
-import os
 import sys
 import tomllib
 from pathlib import Path
 from typing import Final
 
-from install_vllm import InstallError, locked, make_environment, pip_install, run, step
+from install_vllm import (
+    InstallError,
+    cache_folder,
+    locked,
+    make_environment,
+    pip_install,
+    run,
+    step,
+)
 
 VERSION: Final = "1.106.2"
 _ROOT: Final = Path(__file__).parents[1]
@@ -25,8 +32,7 @@ FRAMEWORKS_MARKER: Final = "frameworks-1"
 
 def environment_folder() -> Path:
     """Return where the environment goes: tests/real/proxies.py looks for it there."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "llmtrace" / f"litellm-{VERSION}"
+    return cache_folder() / f"litellm-{VERSION}"
 
 
 def install(folder: Path) -> None:

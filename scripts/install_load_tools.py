@@ -8,7 +8,6 @@ needs pandas to read a file.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 import install_vllm
 from install_vllm import (
     InstallError,
+    cache_folder,
     install_torch,
     locked,
     make_environment,
@@ -31,8 +31,7 @@ _CHECK: Final = "import guidellm.__main__"
 
 def environment_folder() -> Path:
     """Return where the environment goes: tests/bench/load_tools.py looks for it there."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "llmtrace" / f"guidellm-{VERSION}"
+    return cache_folder() / f"guidellm-{VERSION}"
 
 
 def install(folder: Path) -> None:

@@ -9,13 +9,12 @@ llmtrace.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import sys
 from pathlib import Path
 from typing import Final
 
-from install_vllm import InstallError, locked, run, step
+from install_vllm import InstallError, cache_folder, locked, run, step
 
 _REAL: Final = Path(__file__).parents[1] / "tests" / "real"
 HARNESS: Final = _REAL / "render"
@@ -26,9 +25,8 @@ _LISTS: Final = ("package.json", "package-lock.json")
 
 def modules_folder(harness: Path = HARNESS) -> Path:
     """Return where the packages go: one folder for each state of the lock file."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     wanted = b"".join((harness / name).read_bytes() for name in _LISTS)
-    return Path(root) / "llmtrace" / f"{harness.name}-{hashlib.sha256(wanted).hexdigest()[:12]}"
+    return cache_folder() / f"{harness.name}-{hashlib.sha256(wanted).hexdigest()[:12]}"
 
 
 def install(folder: Path, harness: Path) -> None:

