@@ -10,6 +10,7 @@ from llmtrace.dataset.case import Window
 from llmtrace.triage.attribution.attribute import NAMES, Attribution, Spread
 from llmtrace.triage.over_time import Incident
 from llmtrace.triage.power import TOO_COARSE
+from llmtrace.triage.report.naming import duration
 from llmtrace.triage.result import Change, Load, Outcomes, Verdict
 
 NEW_SHARE: Final = 0.3  # of requests that are of no kind seen before: nothing to compare with
@@ -24,7 +25,6 @@ _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
 _MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
-_MINUTES_S: Final = 120.0  # what takes as long is written in minutes
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
 
@@ -178,8 +178,7 @@ def in_time(
         default=0.0,
     )
     if judged.verdict == "regression" and rise_s >= span_s / 2 > 0:
-        minutes = f"{rise_s / 60:.0f} minutes" if rise_s >= _MINUTES_S else f"{rise_s:.0f} s"
-        return Judged("drift", f"{judged.reason} It rose gradually, over {minutes}.")
+        return Judged("drift", f"{judged.reason} It rose gradually, over {duration(rise_s)}.")
     return judged
 
 
