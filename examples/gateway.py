@@ -43,6 +43,7 @@ def application(engine_url: str) -> Starlette:
         url = f"{engine_url}/chat/completions"
         asked = upstream.build_request("POST", url, content=body, headers=headers)
         response = await upstream.send(asked, stream=True)
+        kind = response.headers.get("content-type", "")  # an error may come without one
 
         async def parts() -> AsyncIterator[bytes]:
             seen = []
@@ -52,12 +53,10 @@ def application(engine_url: str) -> Starlette:
                     yield part
             finally:
                 await response.aclose()
-            if response.is_success and response.headers["content-type"].startswith(EVENTS):
+            if response.is_success and kind.startswith(EVENTS):
                 kept[user, body] = b"".join(seen)
 
-        return StreamingResponse(
-            parts(), response.status_code, media_type=response.headers["content-type"]
-        )
+        return StreamingResponse(parts(), response.status_code, media_type=kind or None)
 
     @asynccontextmanager
     async def connected(app: Starlette) -> AsyncIterator[None]:

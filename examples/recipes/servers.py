@@ -45,9 +45,8 @@ async def pass_on(
         if keep is not None and response.is_success:
             keep(b"".join(seen))
 
-    return StreamingResponse(
-        parts(), response.status_code, media_type=response.headers["content-type"]
-    )
+    kind = response.headers.get("content-type")  # an error may come without one
+    return StreamingResponse(parts(), response.status_code, media_type=kind)
 
 
 @contextmanager
