@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,20 +72,13 @@ def slow() -> Iterator[Slow]:
         thread.join()
 
 
-def wrapped(connection: Any) -> Any:
+def wrapped(connection: Any) -> None:
     """Have what is sent on a connection recorded."""
-    return websocket.wrap(
+    websocket.wrap(
         connection,
         done=lambda message: message == END,
         classify=lambda message: None if message == END else "text",
     )
-
-
-@contextmanager
-def asking(url: str) -> Iterator[Any]:
-    """Connect, and have what is sent recorded."""
-    with connect_sync(url) as connection:
-        yield wrapped(connection)
 
 
 def call(mode: str, slow: Slow, *, late_s: float, block: tuple[float, float]) -> None:
@@ -112,7 +105,8 @@ def call(mode: str, slow: Slow, *, late_s: float, block: tuple[float, float]) ->
         runner = pytest.importorskip("uvloop").run if mode == "uvloop" else asyncio.run
         runner(main())
         return
-    with asking(slow.url) as connection, blocked(*block):
+    with connect_sync(slow.url) as connection, blocked(*block):
+        wrapped(connection)
         connection.send("question")
         spend(late_s)
         while connection.recv() != END:
