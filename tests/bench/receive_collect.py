@@ -90,8 +90,8 @@ async def ours(
     store: Any = open_store(folder / "store")
     store.query("SELECT 1")
     if bare:
-        store.engine.run("DROP VIEW request_parts_of_spans")
-        store.engine.run("DROP VIEW spans_of_otlp")
+        for view in ("reporting_of_spans", "request_parts_of_spans", "spans_of_otlp"):
+            store.engine.run(f"DROP VIEW {view}")
         maps = {"spans": SCALARS.format("s.attributes")}
         maps["resource"] = SCALARS.format("r.resource.attributes")
         store.engine.run(BARE.format(**maps))

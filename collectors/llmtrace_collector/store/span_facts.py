@@ -5,6 +5,10 @@ SDK, an engine's own span, a record of our plugin in vLLM, a gateway's span, a p
 plain GenAI span of OpenTelemetry. Each becomes one line of `request_parts`, with the columns of a
 request; `join` puts together what belongs together. Nothing here may fail: a value that cannot be
 is unknown, or one bad span would cost its whole batch.
+
+Reading takes longer to plan than to run, and a view is planned for each block that reaches it.
+So a small view picks the spans that report of a request, by way of a table that keeps nothing: a
+batch in which there is none costs no plan of the large one.
 """
 
 from __future__ import annotations
@@ -76,7 +80,23 @@ multiIf(
         {conventions.IS_REQUEST}, 'genai',
         '')"""
 
-# Columns of `otel_traces` that the parts have as they are, or that their columns are made of.
+# The columns of `otel_traces` that parts are made of.
+REPORTING_COLUMNS: Final = """\
+    TraceId String,
+    SpanId String,
+    ParentSpanId String,
+    Timestamp DateTime64(9),
+    SpanName LowCardinality(String),
+    SpanKind LowCardinality(String),
+    ServiceName LowCardinality(String),
+    ScopeName String,
+    ResourceAttributes Map(LowCardinality(String), String),
+    SpanAttributes Map(LowCardinality(String), String),
+    Duration UInt64,
+    StatusCode LowCardinality(String),
+    Events Nested (Timestamp DateTime64(9), Name LowCardinality(String),
+        Attributes Map(LowCardinality(String), String))"""
+# Those that the parts have as they are, or that their columns are made of.
 _COPIED: Final = (
     "TraceId, SpanId, ParentSpanId, Timestamp, ServiceName, ResourceAttributes, Duration,"
     " StatusCode, SpanName"
@@ -170,9 +190,17 @@ def _reads() -> dict[str, str]:
     return reads
 
 
-def parts_select(traces: str) -> str:
-    """Return the query that reads the parts of requests off spans."""
+def reporting_select(traces: str) -> str:
+    """Return the query that picks the spans that may report of a request."""
     telling = ", ".join(f"'{name}'" for name in _TELLING)
+    return f"""\
+SELECT {_COPIED}, SpanKind, ScopeName, {conventions.READ}
+FROM {traces}
+WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes)) OR {_SLICE}"""
+
+
+def parts_select(reporting: str) -> str:
+    """Return the query that reads the parts of requests off the spans that report of one."""
     reads = _reads()
     columns = ",\n    ".join(f"{reads[field.name]} AS {field.name}" for field in FIELDS)
     # Each figure is read in one place: an insert takes longer to plan than to run.
@@ -183,8 +211,7 @@ def parts_select(traces: str) -> str:
         if(tells = 'genai', {conventions.TOOK_NS}, Duration) AS took_ns
     FROM (
     SELECT {_COPIED}, {conventions.READ}, {_KIND_OF} AS tells
-    FROM {traces}
-    WHERE arrayExists(key -> key IN ({telling}), mapKeys(SpanAttributes)) OR {_SLICE}
+    FROM {reporting}
     )"""
     read = step(read, ("ns", all_ns()), ("source_of", all_sources()))
     read = step(read, *_figures())

@@ -314,7 +314,8 @@ def _create_versions(engine: str, name: str, on: str) -> str:
 def view_selects(local: str = "") -> dict[str, str]:
     """Return the query of each view that fills a table as another is inserted into."""
     return {
-        "request_parts_of_spans": parts.parts_select(f"otel_traces{local}"),
+        "reporting_of_spans": parts.reporting_select(f"otel_traces{local}"),
+        "request_parts_of_spans": parts.parts_select("reporting_spans"),
         "keys_of_parts": gather.keys_select(f"request_parts{local}"),
         "keys_of_requests": "SELECT trace_id, span_id, start, parts, version_ns"
         f" FROM requests{local}",
@@ -325,21 +326,20 @@ def view_selects(local: str = "") -> dict[str, str]:
 
 
 def view_statements(on: str = "", local: str = "") -> Iterator[str]:
-    """Yield the statements that make the views, and the table that they read OTLP from."""
+    """Yield the statements that make the views, and the tables that only views read."""
+    for name, columns in (
+        ("otlp", spans.INCOMING_COLUMNS),
+        ("reporting_spans", parts.REPORTING_COLUMNS),
+    ):
+        yield f"CREATE TABLE IF NOT EXISTS {name}{on} (\n{columns}\n) ENGINE = Null"
     selects = view_selects(local)
     for name, target in (
-        ("request_parts_of_spans", PARTS),
-        ("keys_of_parts", PART_KEYS),
-        ("keys_of_requests", REQUEST_KEYS),
-        ("joins_of_requests", JOINS),
+        ("request_parts_of_spans", f"request_parts{local}"),
+        ("reporting_of_spans", "reporting_spans"),
+        ("keys_of_parts", f"part_keys{local}"),
+        ("keys_of_requests", f"request_keys{local}"),
+        ("joins_of_requests", f"joins{local}"),
+        # By way of the distributed table, that each trace's spans come to their shard.
+        ("spans_of_otlp", "otel_traces"),
     ):
-        yield (
-            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}{on} TO {target.name}{local} AS\n"
-            + selects[name]
-        )
-    yield f"CREATE TABLE IF NOT EXISTS otlp{on} (\n{spans.INCOMING_COLUMNS}\n) ENGINE = Null"
-    # By way of the distributed table, that each trace's spans come to their shard.
-    yield (
-        f"CREATE MATERIALIZED VIEW IF NOT EXISTS spans_of_otlp{on} TO otel_traces AS\n"
-        + selects["spans_of_otlp"]
-    )
+        yield f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}{on} TO {target} AS\n{selects[name]}"

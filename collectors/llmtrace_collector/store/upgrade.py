@@ -19,7 +19,7 @@ from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep, Table
 
 # The number of the schema that the tables of this version make. 1 had no table for it.
-VERSION: Final = 4
+VERSION: Final = 5
 UNNUMBERED: Final = 1
 # Yields the statements that lead to a number from the one before, on a cluster or (`None`) a node.
 Step = Callable[[str | None, Keep], Iterator[str]]
@@ -62,8 +62,11 @@ def _everywhere(table: Table, cluster: str | None) -> Iterable[str]:
     return dict.fromkeys((f"{table.name}{local}", table.name))
 
 
-# 4 has the column `gaps`: what is missing alone is added without a step.
-STEPS: Final[Mapping[int, Step]] = {2: _keys, 3: _reported_by, 4: lambda *_: iter(())}
+# 4 has the column `gaps`, and 5 reads parts off `reporting_spans`: what is missing alone is added,
+# and views follow, without a step.
+STEPS: Final[Mapping[int, Step]] = {
+    2: _keys, 3: _reported_by, 4: lambda *_: iter(()), 5: lambda *_: iter(()),
+}  # fmt: skip
 
 _TRIAL: Final = "llmtrace_view_on_trial"
 _HERE: Final = "database = currentDatabase()"
@@ -111,13 +114,16 @@ def open_schema(engine: Engine, keep: Keep) -> None:
                 engine.run(statement)
     for statement in tables.table_statements(keep):
         engine.run(statement)
-    if version is not None and not is_distributed:
+    upgrading = version is not None and not is_distributed
+    if upgrading:
         for statement in _alterations(engine):
             engine.run(statement)
-        for name, select in tables.view_selects("").items():
-            _follow_view(engine, name, select)
+    # First what is missing, which a view that is there may be about to read.
     for statement in tables.view_statements():
         engine.run(statement)
+    if upgrading:
+        for name, select in tables.view_selects("").items():
+            _follow_view(engine, name, select)
     if version != VERSION:
         engine.run(_noting())
 
