@@ -238,6 +238,7 @@ def _run(name: str, plan: Plan, measured: Measured) -> Run:
             if one.sha256 is not None and name != AGAIN  # its requests are others
         },
         active_s=measured.active_s or None,
+        temperature=plan.sending.temperature,
     )
 
 

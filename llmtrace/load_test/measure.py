@@ -38,8 +38,7 @@ def prepare(plan: Plan, budget: Budget) -> Plan:
     """
     if read_environment(os.environ).disabled:
         raise ConfigError("LLMTRACE_DISABLED or OTEL_SDK_DISABLED is set: nothing is measured")
-    sending = replace(plan.sending, target=asyncio.run(check(plan.sending)))
-    plan = replace(plan, sending=sending)
+    plan = replace(plan, sending=asyncio.run(check(plan.sending)))
     if plan.warm_up:
         send(replace(plan, requests=plan.warm_up, concurrency=1, seconds=None), budget)
     return replace(plan, warm_up=())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ Done = Callable[[Answered], None]
 _LATE_SHARE: Final = 0.1  # of the median wait that the median request started late
 _LATE_S: Final = 0.005
 _BUSY: Final = 0.9  # of a core, above which a process of the client is late itself
+_BEAT_S: Final = 0.02
+_USUAL: Final = 0.9  # share of the looks at its loop that a client is to be in time for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class Measured:
         interrupted: whether it was ended by Ctrl-C.
         cpu: share of a core that each process of the client used meanwhile.
         active_s: seconds in which requests were sent and read.
+        behind_s: how late the client's own loop was, each time it was looked at.
     """
 
     rows: list[Row]
@@ -62,11 +66,18 @@ class Measured:
     interrupted: bool
     cpu: Sequence[float] = ()
     active_s: float = 0.0
+    behind_s: Sequence[float] = ()
 
     @property
     def late_s(self) -> list[float]:
         """How late each request of an open loop started, in seconds, the earliest first."""
         return sorted(one.late_s for one in self.answered if one.late_s is not None)
+
+    @property
+    def often_behind_s(self) -> float | None:
+        """How late the client's own loop was in one of ten looks; `None` = there was no look."""
+        ordered = sorted(self.behind_s)
+        return ordered[int(_USUAL * len(ordered))] if ordered else None
 
 
 class _Rows:
@@ -98,6 +109,7 @@ def joined(parts: Sequence[Measured]) -> Measured:
         interrupted=any(one.interrupted for one in parts),
         cpu=[share for one in parts for share in one.cpu],
         active_s=sum(one.active_s for one in parts),
+        behind_s=[late for one in parts for late in one.behind_s],
     )
 
 
@@ -115,7 +127,7 @@ def send(
         done: called with each request's `Answered` as it is over.
         start_at: called when all is set up; returns when to begin, in monotonic seconds.
     """
-    sink, answered = _Rows(), list[Answered]()
+    sink, answered, behind = _Rows(), list[Answered](), list[float]()
 
     def over(one: Answered) -> None:
         answered.append(one)
@@ -127,12 +139,14 @@ def send(
         async with client_of(plan.sending) as client:
             began = start_at()
             clocks = [time.monotonic(), time.process_time()]
+            beats = asyncio.create_task(_beat(behind))
             try:
                 await drive(
                     client, plan.sending, plan.requests, began=began,
                     concurrency=plan.concurrency, seconds=plan.seconds, done=over,
                 )  # fmt: skip
             finally:
+                beats.cancel()
                 spent[:] = time.monotonic() - clocks[0], time.process_time() - clocks[1]
 
     llmtrace.init("llmtrace-bench", exporters=[sink], budget=budget, sample=1.0)
@@ -146,21 +160,33 @@ def send(
     active_s, cpu_s = spent
     return Measured(
         rows=sink.rows, answered=answered, interrupted=interrupted,
-        cpu=(cpu_s / active_s,) if active_s > 0 else (), active_s=active_s,
+        cpu=(cpu_s / active_s,) if active_s > 0 else (), active_s=active_s, behind_s=behind,
     )  # fmt: skip
+
+
+async def _beat(behind: list[float]) -> None:
+    """Note how late the loop is, again and again: what arrives meanwhile waits as long."""
+    while True:
+        due = time.monotonic() + _BEAT_S
+        await asyncio.sleep(_BEAT_S)
+        behind.append(max(0.0, time.monotonic() - due))
 
 
 def bottleneck(measured: Measured) -> str | None:
     """Return in a sentence how the client itself distorts what was measured, if it does."""
-    late = measured.late_s
+    late, behind = measured.late_s, measured.often_behind_s or 0.0
     waits = sorted(row.e2e_s if row.ttft_s is None else row.ttft_s for row in measured.rows)
-    if late and waits:
-        middle, wait = late[len(late) // 2], waits[len(waits) // 2]
-        if middle > max(_LATE_S, _LATE_SHARE * wait):
-            return (
-                f"The client is the bottleneck: half of the requests started over "
-                f"{1000 * middle:.0f} ms late. Lower the rate, or use more --processes."
-            )
+    much = max(_LATE_S, _LATE_SHARE * waits[len(waits) // 2]) if waits else math.inf
+    if late and (middle := late[len(late) // 2]) > much:
+        return (
+            f"The client is the bottleneck: half of the requests started over "
+            f"{1000 * middle:.0f} ms late. Lower the rate, or use more --processes."
+        )
+    if behind > much:
+        return (
+            f"The client is the bottleneck: it was over {1000 * behind:.0f} ms behind for a tenth "
+            "of the time. Use more --processes, or fewer clients."
+        )
     if (most := max(measured.cpu, default=0.0)) > _BUSY:
         return (
             f"The client is the bottleneck: a process of it used {most:.0%} of a core, so that "

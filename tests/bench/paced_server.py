@@ -1,21 +1,27 @@
-"""Serve chat completions at known times, fast enough for any load generator; count what arrives.
+"""Serve chat completions at known times, fast enough for any load generator; note when.
 
 One process, one core, no HTTP library: a request costs it some hundred microseconds. Run as
-`python -m tests.bench.paced_server PORT CPU`; `GET /stats` returns what came since the last one.
+`python -m tests.bench.paced_server [--port N] [--cpu N] [--first S] [--gap S]`; it prints its
+port. `GET /stats` returns what came since the last one, with the times of it on the wire.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from tests.bench.replay import events
 
-FIRST_S: Final = 0.04  # from the request to the first event
+FIRST_S: Final = 0.04  # from the request to the first event, unless another is given
 GAP_S: Final = 0.005
 TOKENS: Final = 16
 MODEL: Final = "paced"
@@ -49,17 +55,22 @@ def _whole(body: Any) -> bytes:
 
 
 class _Seen:
-    """When requests arrived since this was last read, and what serving them took of the CPU."""
+    """When requests arrived since this was last read, and what serving them took of the CPU.
+
+    `wire` has, by a request's `x-request-id`, when it arrived and when its first and last content
+    were written, in seconds of the monotonic clock, which all processes of a machine share.
+    """
 
     def __init__(self) -> None:
         self.arrivals: list[float] = []
+        self.wire: dict[str, list[float]] = {}
         self.since = (time.monotonic(), time.process_time())
 
     def read(self) -> dict[str, Any]:
         """Return it and begin anew."""
         wall, cpu = (now - then for now, then in zip(
             (time.monotonic(), time.process_time()), self.since, strict=True))  # fmt: skip
-        found = {"arrivals": self.arrivals, "cpu": cpu / max(wall, 1e-9)}
+        found = {"arrivals": self.arrivals, "wire": self.wire, "cpu": cpu / max(wall, 1e-9)}
         self.__init__()  # type: ignore[misc]
         return found
 
@@ -74,8 +85,8 @@ class _Connection(asyncio.Protocol):
     })  # fmt: skip
     models: Final = _whole({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
-    def __init__(self, seen: _Seen) -> None:
-        self._seen = seen
+    def __init__(self, seen: _Seen, first_s: float, gap_s: float) -> None:
+        self._seen, self._first_s, self._gap_s = seen, first_s, gap_s
         self._got = b""
         self._loop = asyncio.get_running_loop()
 
@@ -92,38 +103,72 @@ class _Connection(asyncio.Protocol):
             if len(rest) < length:
                 return
             body, self._got = rest[:length], rest[length:]
-            self._answer(head.split(b" ", 2)[1], body)
+            named = low.find(b"x-request-id:")
+            name = head[named + 13 :].split(b"\r\n", 1)[0].strip() if named >= 0 else b""
+            self._answer(head.split(b" ", 2)[1], body, name.decode())
 
-    def _answer(self, path: bytes, body: bytes) -> None:
+    def _answer(self, path: bytes, body: bytes, name: str) -> None:
         if path == b"/stats":
             self._transport.write(_whole(self._seen.read()))
         elif path.endswith(b"/chat/completions"):
             now = self._loop.time()
             self._seen.arrivals.append(now)
             if b'"stream":true' in body.replace(b" ", b""):
-                self._loop.call_at(now + FIRST_S, self._write, now + FIRST_S, 0)
+                wire = self._seen.wire.setdefault(name, [now])
+                due = now + self._first_s
+                self._loop.call_at(due, self._write, due, 0, wire)
             else:
                 self._transport.write(self.answer)
         else:  # of /v1/models, and of whatever asks whether the server is there
             self._transport.write(self.models)
 
-    def _write(self, due: float, place: int) -> None:
+    def _write(self, due: float, place: int, wire: list[float]) -> None:
         if self._transport.is_closing():
             return
+        if place in {0, len(self.parts) - 1}:
+            wire.append(self._loop.time())
         self._transport.write(self.parts[place])
         if place + 1 < len(self.parts):
-            due += GAP_S  # by the plan: what was late does not make the next one late
-            self._loop.call_at(due, self._write, due, place + 1)
+            due += self._gap_s  # by the plan: what was late does not make the next one late
+            self._loop.call_at(due, self._write, due, place + 1, wire)
 
 
-async def _serve(port: int) -> None:
+async def _serve(port: int, first_s: float, gap_s: float) -> None:
     seen = _Seen()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(seen), "127.0.0.1", port, backlog=4096)
+    server = await loop.create_server(
+        lambda: _Connection(seen, first_s, gap_s), "127.0.0.1", port, backlog=4096
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
         await server.serve_forever()
 
 
+@contextmanager
+def paced(*options: object) -> Iterator[str]:
+    """Serve from a process of its own; yield the address without a path."""
+    program = [sys.executable, "-m", "tests.bench.paced_server", *map(str, options)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+def stats(url: str) -> Any:
+    """Return what came since this was last called, as `/stats` has it."""
+    with urllib.request.urlopen(f"{url}/stats", timeout=10) as page:
+        return json.load(page)
+
+
 if __name__ == "__main__":
-    os.sched_setaffinity(0, {int(sys.argv[2])})
-    asyncio.run(_serve(int(sys.argv[1])))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--cpu", type=int)
+    parser.add_argument("--first", type=float, default=FIRST_S)
+    parser.add_argument("--gap", type=float, default=GAP_S)
+    given = parser.parse_args()
+    if given.cpu is not None:
+        os.sched_setaffinity(0, {given.cpu})
+    asyncio.run(_serve(given.port, given.first, given.gap))

@@ -13,22 +13,16 @@ Two questions, each with the same requests for all three:
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import platform
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from llmtrace.engines import local_vllm
 from llmtrace.engines.local_vllm.install import cache_folder
@@ -127,7 +121,7 @@ def capacity(folder: Path) -> list[Sustained]:
     """Find what each tool sustains on one core, against a server on another."""
     client, server = sorted(os.sched_getaffinity(0))[:2]
     found = []
-    with _paced(server) as url:
+    with paced_server.paced("--cpu", server) as url:
         for name in TOOLS:
             work = folder / f"capacity-{name.split()[0]}"
             work.mkdir()
@@ -161,34 +155,11 @@ def _run(name: str, load: Load, folder: Path) -> tuple[float, Figures]:
     """Run a tool, and return how many requests a second arrived in the middle of the run."""
     prompts = [f"{i} {'word ' * 40}" for i in range(load.count)]
     write_requests(load.requests, prompts, load.output_tokens)
-    _read(f"{load.url}/stats")
+    paced_server.stats(load.url)
     figures = TOOLS[name](load, folder)
-    arrivals = _read(f"{load.url}/stats")["arrivals"][-load.count :]
+    arrivals = paced_server.stats(load.url)["arrivals"][-load.count :]
     low, high = len(arrivals) // 10, len(arrivals) * 9 // 10
     return (high - low) / (arrivals[high] - arrivals[low]), figures
-
-
-@contextmanager
-def _paced(cpu: int) -> Iterator[str]:
-    port = 18_765
-    program = [sys.executable, "-m", "tests.bench.paced_server", str(port), str(cpu)]
-    process = subprocess.Popen(program)
-    try:
-        for _ in range(100):
-            try:
-                _read(f"http://127.0.0.1:{port}/stats")
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _read(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as page:
-        return json.load(page)
 
 
 def _tokenizer() -> Path:
