@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Final
 
@@ -13,11 +14,13 @@ from llmtrace.run_comparison.effects import QUANTILES, Effect
 from llmtrace.run_comparison.runs import Comparison
 from llmtrace.run_comparison.wording import (
     QUANTILE_NAMES,
+    SIGNALS,
     headline,
     label,
     quantile_cell,
     relative,
     sentences,
+    signal_rows,
     totals_rows,
     verdict,
 )
@@ -32,6 +35,7 @@ svg { display: block; width: 100%; height: auto; }
 svg path { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; }
 .before { stroke: var(--before); } .after { stroke: var(--after); stroke-dasharray: 6 3; }
 svg text { fill: var(--soft); font-size: 11px; } svg line { stroke: var(--line); }
+td small { color: var(--soft); } td.wrap { white-space: normal; min-width: 9rem; }
 .grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: 1rem; }
 @media (max-width: 30rem) { body { padding: 1rem .7rem; } section { padding: .9rem; } }
 """
@@ -55,30 +59,39 @@ def page(comparison: Comparison) -> str:
         f'style="display:inline;width:30px"><path class="before" d="M0 4H30"/></svg> before, '
         f'<svg width="30" height="8" style="display:inline;width:30px"><path class="after" '
         f'd="M0 4H30"/></svg> after.</p><div class="grid">{drawn}</div></section>'
-        f"<section><h2>Totals</h2>{_totals(comparison)}{said}</section>"
+        f"<section><h2>Totals</h2>{_pairs(totals_rows(comparison))}{said}</section>"
     )
+    if signals := signal_rows(comparison):
+        body += (
+            f'<section><h2>Engines and GPUs</h2><p class="soft">{escape(SIGNALS)}</p>'
+            f"{_pairs(signals)}</section>"
+        )
     return document(f"{comparison.before} → {comparison.after}", body, _STYLE)
 
 
 def _durations(comparison: Comparison) -> str:
-    heads = "".join(f'<th class="n">{QUANTILE_NAMES[q]}</th>' for q in QUANTILES)
+    heads = "".join(f'<th class="n">{QUANTILE_NAMES[q]}, by [95 %]</th>' for q in QUANTILES)
     lines = []
     for effect in comparison.effects:
-        cells = "".join(f'<td class="n">{quantile_cell(effect, q)}</td>' for q in QUANTILES)
+        cells = "".join(
+            f'<td class="n">{quantile_cell(effect, q)}<br>'
+            f"<small>{relative(effect, q)}</small></td>"
+            for q in QUANTILES
+        )
         lines.append(
-            f'<tr><td>{escape(label(effect))}</td><td class="n">'
-            f"{relative(effect, QUANTILES[0])}</td>{cells}<td>{escape(verdict(effect))}</td></tr>"
+            f"<tr><td>{escape(label(effect))}</td>{cells}"
+            f'<td class="wrap">{escape(verdict(effect))}</td></tr>'
         )
     return (
-        f'<div class="scroll" tabindex="0"><table><tr><th>ms</th>'
-        f'<th class="n">p50 by [95 %]</th>{heads}<th>shown</th></tr>{"".join(lines)}</table></div>'
+        f'<div class="scroll" tabindex="0"><table><tr><th>ms</th>{heads}<th>shown</th></tr>'
+        f"{''.join(lines)}</table></div>"
     )
 
 
-def _totals(comparison: Comparison) -> str:
+def _pairs(rows: Sequence[tuple[str, str, str]]) -> str:
     lines = "".join(
         f'<tr><td>{escape(what)}</td><td class="n">{first}</td><td class="n">{second}</td></tr>'
-        for what, first, second in totals_rows(comparison)
+        for what, first, second in rows
     )
     return (
         '<div class="scroll" tabindex="0"><table><tr><th></th><th class="n">before</th>'

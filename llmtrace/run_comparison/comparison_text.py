@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TextIO
 
 from rich.table import Table
@@ -12,17 +13,20 @@ from llmtrace.run_comparison.effects import QUANTILES
 from llmtrace.run_comparison.runs import Comparison
 from llmtrace.run_comparison.wording import (
     QUANTILE_NAMES,
+    SIGNALS,
     headline,
     label,
     quantile_cell,
     relative,
     sentences,
+    signal_rows,
     totals_rows,
     verdict,
 )
 
 _STYLES: Final = {"slower": "red", "faster": "green"}
 _WIDE: Final = 120
+_ALL: Final = 170
 _WIDEST: Final = 100
 
 
@@ -34,42 +38,49 @@ def print_comparison(file: TextIO, comparison: Comparison) -> None:
     out.print()
     out.print(_durations(comparison, out.width))
     out.print()
-    out.print(_totals(comparison))
+    out.print(_pairs(totals_rows(comparison)))
     out.print()
+    if signals := signal_rows(comparison):
+        out.print(_pairs(signals))
+        out.print(fill(SIGNALS, min(out.width, _WIDEST)))
+        out.print()
     for sentence in sentences(comparison):
         out.print(fill(sentence, min(out.width, _WIDEST)))
 
 
 def _durations(comparison: Comparison, width: int) -> Table:
-    """Lay out the durations in milliseconds: all quantiles where there is room, else p50 and p95.
+    """Lay out the durations in milliseconds, and how much their quantiles changed.
 
-    The shown change is that of the p50 with its 95 % interval.
+    All quantiles where there is room, else p50 and p95, or p50 alone; changes of all of them in
+    the widest, else that of the p50.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     shown = (
         QUANTILES if width >= _WIDE else QUANTILES[:2] if width >= _WIDE - 30 else QUANTILES[:1]
     )
+    changes = QUANTILES if width >= _ALL else QUANTILES[:1]
     table.add_column("ms")
     for q in shown:
         table.add_column(QUANTILE_NAMES[q], justify="right", no_wrap=True)
-    table.add_column("p50 by [95 %]", justify="right")
+    for q in changes:
+        table.add_column(f"{QUANTILE_NAMES[q]} by [95 %]", justify="right")
     table.add_column("shown")
     for effect in comparison.effects:
         style = _STYLES.get(effect.direction or "", "")
         table.add_row(
             label(effect),
             *(quantile_cell(effect, q) for q in shown),
-            relative(effect, QUANTILES[0]),
+            *(relative(effect, q) for q in changes),
             Text(verdict(effect), style),
         )
     return table
 
 
-def _totals(comparison: Comparison) -> Table:
+def _pairs(rows: Sequence[tuple[str, str, str]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("")
     table.add_column("before", justify="right")
     table.add_column("after", justify="right")
-    for row in totals_rows(comparison):
+    for row in rows:
         table.add_row(*row)
     return table

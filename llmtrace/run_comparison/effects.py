@@ -28,7 +28,7 @@ _POWER: Final = 0.8
 _TAIL: Final = 0.9
 _RESAMPLES: Final = 400
 _ROUNDING: Final = 1e-12
-_MIN_COUNT: Final = 10
+MIN_COUNT: Final = 10
 _MIN_BATCHES: Final = 5
 _MAX_BATCHES: Final = 30
 _MIN_ABOVE: Final = 1.0  # values that a quantile leaves above it, to be more than the maximum
@@ -103,7 +103,7 @@ def effects(samples: Mapping[str, tuple[Sample, Sample]], seed: int = 0) -> list
 
 
 def _effect(name: str, before: Sample, after: Sample, seed: int, compared: int) -> Effect:
-    if min(len(before.values), len(after.values)) < _MIN_COUNT:
+    if min(len(before.values), len(after.values)) < MIN_COUNT:
         return Effect(
             name=name, before=before, after=after, changes={}, p_value=None, direction=None,
             smallest=None,
@@ -123,7 +123,7 @@ def _effect(name: str, before: Sample, after: Sample, seed: int, compared: int) 
         before=before,
         after=after,
         changes=changes,
-        p_value=_p_value(before, after),
+        p_value=chance_p(before, after),
         direction=None,
         smallest=_smallest(before, moved[QUANTILES[0]], compared),
     )
@@ -149,7 +149,7 @@ def _holm(found: Sequence[Effect]) -> list[float | None]:
     return corrected
 
 
-def _p_value(before: Sample, after: Sample) -> float:
+def chance_p(before: Sample, after: Sample) -> float:
     """Return the smaller of two tests' p-values, corrected for there being two."""
     pooled = np.concatenate([before.values, after.values])
     if np.ptp(pooled) == 0:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from llmtrace.core.sanitize import printable
 from llmtrace.dataset.case import Case, no_signals, read_case
@@ -14,6 +16,10 @@ from llmtrace.run_comparison.runs import Run
 
 ABOUT: Final = "bench.json"
 ANSWERS: Final = "answers.jsonl"
+# What is of one run alone in `bench.json` and `facts.json`, and no setting of anything.
+_OWN: Final = {
+    "workload", "ended", "active_s", "interrupted", "targets", "cpu", "behind_s", "started",
+}  # fmt: skip
 _MAX_NAME: Final = 60
 _MAX_S: Final = 1e9
 _MAX_ANSWERS: Final = 10_000_000
@@ -37,15 +43,34 @@ def read_run(path: Path) -> Run:
             raise SourceError(f"{path}: no such file or folder")
         return Run(name=name, case=Case(rows=read_columns(path), signals=no_signals()))
     about = read_object(path / ABOUT) if (path / ABOUT).is_file() else {}
-    workload, gpus, active_s = (about.get(name) for name in ("workload", "gpus", "active_s"))
+    workload, gpus, active_s, temperature = (
+        about.get(name) for name in ("workload", "gpus", "active_s", "temperature")
+    )
+    case = read_case(path)
+    if about.get("interrupted"):
+        case = replace(case, warnings=(*case.warnings, f"{name} was interrupted"))
     return Run(
         name=name,
-        case=read_case(path),
+        case=case,
         workload=workload if isinstance(workload, str) else None,
         answers=_answers(path / ANSWERS),
         gpus=gpus if isinstance(gpus, int) and not isinstance(gpus, bool) and gpus > 0 else None,
         active_s=active_s if isinstance(active_s, float) and 0 < active_s < _MAX_S else None,
+        temperature=temperature if isinstance(temperature, int | float) else None,
+        about=_stated({**about, "engine": case.facts.instances}),
     )
+
+
+def _stated(values: Mapping[str, Any], part: str = "") -> dict[str, str]:
+    """Return what is stated of how a run was measured, as texts, with the parts of parts."""
+    stated: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            stated |= _stated(value, f"{part} {name}")
+        elif value is not None and name not in _OWN:
+            key = f"{part} {name}".strip().replace("_", " ")
+            stated[printable(key)[:_MAX_NAME]] = printable(str(value))[:_MAX_NAME]
+    return stated
 
 
 def _answers(path: Path) -> dict[int, str]:

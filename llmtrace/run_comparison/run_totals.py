@@ -31,6 +31,7 @@ class Totals:
         seconds: from the first request's start to the last one's end.
         output_tokens: of those that succeeded; `None` = not reported.
         mean_output_tokens: a request; `None` = not reported.
+        speed: median of the output tokens a second of each request; `None` = not reported.
         inside: requests within the budget; `None` = no budget.
     """
 
@@ -41,7 +42,15 @@ class Totals:
     seconds: float
     output_tokens: int | None
     mean_output_tokens: float | None
+    speed: float | None
     inside: int | None
+
+    @property
+    def failed(self) -> float:
+        """Share of requests that neither succeeded nor were cancelled."""
+        ended = sum(self.outcomes.values())
+        fine = sum(self.outcomes.get(outcome, 0) for outcome in ("success", "cancelled"))
+        return (ended - fine) / self.requests if self.requests else 0.0
 
     @property
     def requests_per_s(self) -> float | None:
@@ -100,6 +109,8 @@ def sum_up(rows: Columns, budget: Budget | None, active_s: float | None = None) 
     ends = rows.start / _NS + np.nan_to_num(rows.numbers["e2e_s"])
     tokens = done.numbers["output_tokens"]
     known = ~np.isnan(tokens)
+    took = done.numbers["e2e_s"]
+    speeds = tokens[known & (took > 0)] / took[known & (took > 0)]
     return Totals(
         requests=rows.n,
         succeeded=done.n,
@@ -108,6 +119,7 @@ def sum_up(rows: Columns, budget: Budget | None, active_s: float | None = None) 
         seconds=active_s or (float(ends.max() - rows.start.min() / _NS) if rows.n else 0.0),
         output_tokens=int(tokens[known].sum()) if known.any() else None,
         mean_output_tokens=float(tokens[known].mean()) if known.any() else None,
+        speed=float(np.median(speeds)) if len(speeds) else None,
         inside=None if budget is None else int(_inside(done, budget).sum()),
     )
 

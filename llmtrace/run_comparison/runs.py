@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,14 +15,16 @@ from llmtrace.dataset.columns import Columns
 from llmtrace.errors import DataError
 from llmtrace.run_comparison.durations import DURATIONS, durations
 from llmtrace.run_comparison.effects import ALPHA, Effect, Sample, effects
+from llmtrace.run_comparison.engine_signals import signal_figures
 from llmtrace.run_comparison.equal_workload import Workload, matched, unweighted
+from llmtrace.run_comparison.outcomes import failed, identical_answers, other_answers, shares_p
 from llmtrace.run_comparison.run_totals import Totals, costs, succeeded, sum_up
 from llmtrace.stats.arrays import Floats
-from llmtrace.stats.significance import clustered, more_than, share_bounds
+from llmtrace.stats.significance import share_bounds
 
 _NS: Final = 1_000_000_000
 # What says nothing where it is the other: everything streams; each chunk is one token.
-_TWINS: Final = {"first_content": "ttft", "itl": "tpot"}
+TWINS: Final = {"first_content": "ttft", "itl": "tpot"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class Run:
             workload; empty = not recorded.
         gpus: number of GPUs that served it; `None` = not known.
         active_s: seconds in which requests were sent; `None` = from the first to the last.
+        temperature: of the sampling; `None` = not known.
+        about: how it was measured, by name: what differs between two runs is shown.
     """
 
     name: str
@@ -45,6 +49,8 @@ class Run:
     answers: Mapping[int, str] = field(default_factory=dict)
     gpus: int | None = None
     active_s: float | None = None
+    temperature: float | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +61,16 @@ class Comparison:
         before, after: their names.
         workload: whether both had the same work to do.
         effects: of each duration that both report.
+        zero: durations that both report, and that are 0 in both.
         totals: of the run before and after.
         failures_p: chance that as many more fail (or fewer) if nothing differs.
-        answers: share of identical answers, with how many were compared; `None` = not recorded.
+        answers: share of identical answers, with how many were compared; `None` = not recorded,
+            of other requests, or drawn at a temperature above 0.
+        other_answers: how the answers differ, in words; empty = by nothing that is known.
         costs: of each run, by what it is a price of; empty without a price.
-        signals: mean of each gauge of the engines, before and after.
+        signals: what engines and GPUs reported, before and after, as `signal_figures` has it;
+            `None` = not reported.
+        changed: what is not the same in how the runs were measured: name, before, after.
         warnings: what a reader must know before believing it.
         gpus: number of GPUs that served each run; `None` = not known.
     """
@@ -68,11 +79,14 @@ class Comparison:
     after: str
     workload: Workload
     effects: Sequence[Effect]
+    zero: frozenset[str]
     totals: tuple[Totals, Totals]
     failures_p: float
     answers: tuple[float, int] | None
+    other_answers: Sequence[str]
     costs: Mapping[str, tuple[float | None, float | None]]
-    signals: Mapping[str, tuple[float, float]]
+    signals: Mapping[str, tuple[float | None, float | None]]
+    changed: Sequence[tuple[str, Any, Any]]
     warnings: Sequence[str]
     gpus: tuple[int | None, int | None] = (None, None)
 
@@ -119,18 +133,27 @@ def compare(
             f"the runs had different work to do ({', '.join(workload.matched_on) or 'lengths'}); "
             "run the same workload twice, or allow weights"
         )
+    answers = None
+    alike = same or None in {before.workload, after.workload}  # or each number is another request
+    if alike and not (before.temperature or after.temperature):
+        answers = identical_answers(before.answers, after.answers)
     totals = (sum_up(rows[0], budget, before.active_s), sum_up(rows[1], budget, after.active_s))
+    samples = _samples(done, weights)
+    varied = {name: pair for name, pair in samples.items() if any(map(_varies, pair))}
     return Comparison(
         before=before.name,
         after=after.name,
         workload=workload,
-        effects=effects(_samples(done, weights)),
+        effects=effects(varied),
+        zero=frozenset(samples.keys() - varied.keys()),
         totals=totals,
-        failures_p=_failures(rows),
-        answers=_answers(before, after),
+        failures_p=shares_p(rows, [failed(side) for side in rows]),
+        answers=answers,
+        other_answers=tuple(other_answers(done, weights, answers)),
         costs={} if price_per_hour is None else costs(totals, price_per_hour),
         signals=_signals(before.case, after.case),
-        warnings=_warnings(before, after, workload),
+        changed=_changed(before.about, after.about),
+        warnings=_warnings(before, after),
         gpus=(before.gpus, after.gpus),
     )
 
@@ -153,10 +176,10 @@ def _samples(
             pair.append(Sample(side[name][used], weight[used]))
         if all(len(sample.values) for sample in pair):
             samples[name] = (pair[0], pair[1])
-    for name, twin in _TWINS.items():
+    for name, twin in TWINS.items():
         if name in samples and twin in samples and all(map(_alike, samples[name], samples[twin])):
             del samples[name]
-    return {name: pair for name, pair in samples.items() if any(map(_varies, pair))}
+    return samples
 
 
 def _alike(one: Sample, other: Sample) -> bool:
@@ -167,49 +190,22 @@ def _varies(sample: Sample) -> bool:
     return bool(sample.values.any())
 
 
-def _failures(rows: Sequence[Columns]) -> float:
-    """Return the two-sided p-value of a difference in the share of requests that fail."""
-    failed = [
-        ~side.words["outcome"].where("success", "cancelled") & (side.words["outcome"].codes >= 0)
-        for side in rows
-    ]
-    counts = []
-    for side, mask in zip(rows, failed, strict=True):
-        design = clustered(side.start / _NS, mask)
-        counts.append((float(mask.sum()) / design, side.n / design))
-    (k1, n1), (k2, n2) = counts
-    return min(1.0, 2 * min(more_than(k1, n1, k2, n2), more_than(k2, n2, k1, n1)))
+def _signals(before: Case, after: Case) -> dict[str, tuple[float | None, float | None]]:
+    """Return each signal's figure in both runs, without those that are 0 in both."""
+    first, second = signal_figures(before.signals), signal_figures(after.signals)
+    found = {name: (first.get(name), second.get(name)) for name in {**first, **second}}
+    return {name: pair for name, pair in found.items() if any(pair)}
 
 
-def _answers(before: Run, after: Run) -> tuple[float, int] | None:
-    both = before.answers.keys() & after.answers.keys()
-    if not both:
-        return None
-    return sum(before.answers[i] == after.answers[i] for i in both) / len(both), len(both)
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return what both runs state, and state differently."""
+    both = [name for name in before if name in after]
+    return [(name, before[name], after[name]) for name in both if before[name] != after[name]]
 
 
-def _signals(before: Case, after: Case) -> dict[str, tuple[float, float]]:
-    """Return the mean of each gauge that both runs have; cumulative counters are no gauges."""
-    found = []
-    for case in (before, after):
-        signals = case.signals
-        gauges = {}
-        for code, name in enumerate(signals.signal.names):
-            if name.endswith("_total"):
-                continue
-            values = signals.value[signals.signal.codes == code]
-            if len(values):
-                gauges[name] = float(values.mean())
-        found.append(gauges)
-    return {name: (found[0][name], found[1][name]) for name in found[0] if name in found[1]}
-
-
-def _warnings(before: Run, after: Run, workload: Workload) -> list[str]:
-    warnings = [*before.case.warnings, *after.case.warnings]
-    if not workload.same:
-        warnings.append("the runs do not both state a workload, or not the same one")
+def _warnings(before: Run, after: Run) -> list[str]:
     notes = {run.case.note for run in (before, after) if run.case.note}
-    return [*warnings, *sorted(notes)]
+    return [*before.case.warnings, *after.case.warnings, *sorted(notes)]
 
 
 def share_interval(answers: tuple[float, int]) -> tuple[float, float]:

@@ -13,8 +13,11 @@ from llmtrace.run_comparison.runs import Comparison, share_interval
 
 # What a duration is called where its key alone does not say it.
 LABELS: Final = {"first_content": "first content", "itl": "ITL", "ttft": "TTFT", "tpot": "TPOT"}
+SIGNALS: Final = (
+    "Means over each run, in seconds, bytes and shares of 1; of what counts, the growth a second."
+)
+_WHOLE: Final = 100  # from which on figures of signals have no decimals
 QUANTILE_NAMES: Final = {q: f"p{100 * q:g}" for q in QUANTILES}
-_MIN_ANSWER: Final = 1.0
 
 
 def label(effect: Effect) -> str:
@@ -31,14 +34,16 @@ def percent(share: float) -> str:
     """
     rounded = round(100 * share, 1 if abs(share) < 0.0995 else 0)  # noqa: PLR2004
     sign = "+" if rounded > 0 else "−" if rounded < 0 else ""  # noqa: RUF001
-    return f"{sign}{abs(rounded):g}{JOINED}%"
+    return f"{sign}{f'{abs(rounded):,.1f}'.removesuffix('.0')}{JOINED}%"
 
 
 def relative(effect: Effect, q: float) -> str:
     """Write by how much a quantile moved, with its interval; `-` where it is not known."""
     change, before = effect.changes.get(q), effect.before.quantile(q)
-    if change is None or not before:
+    if change is None or before is None:
         return "-"
+    if before == 0:  # no share of it is known
+        return f"{ms(change.by)} ms [{ms(change.low)}, {ms(change.high)}]"
     low, high = (percent(bound / before) for bound in (change.low, change.high))
     return f"{percent(change.by / before)} [{low}, {high}]"
 
@@ -64,7 +69,10 @@ def headline(comparison: Comparison) -> str:
         change, before = effect.changes.get(QUANTILES[0]), effect.before.quantile(QUANTILES[0])
         by = f" at p50 by {percent(change.by / before)}" if change and before else ""
         parts.append(f"{label(effect)} is {effect.direction}{by}")
-    return f"{'; '.join(parts)}."
+    text = f"{'; '.join(parts)}."
+    if comparison.other_answers and any(effect.direction == "faster" for effect in moved):
+        text += f" But {'; '.join(comparison.other_answers)}: this may be other work."
+    return text
 
 
 def sentences(comparison: Comparison) -> Iterator[str]:
@@ -74,69 +82,86 @@ def sentences(comparison: Comparison) -> Iterator[str]:
         yield "Workload: the same in both runs, by its hash."
     elif workload.reweighted:
         on = ", ".join(workload.matched_on) or "what is known of it"
-        yield f"Workload: not the same; requests are weighted to be alike in {on}."
+        yield f"Workload: not the same by its hash; requests are weighted to be alike in {on}."
     else:
-        yield "Workload: alike in both runs, by what the requests report."
+        yield "Workload: not known to be the same, but alike by what the requests report."
     if comparison.failures_differ:
         yield "Failures: their share differs by more than chance."
     if comparison.answers is not None:
         share, count = comparison.answers
         low, high = share_interval(comparison.answers)
-        said = (
+        yield (
             f"Answers: {share:.1%} of {count:,} are identical (95 % interval {low:.1%} to "
             f"{high:.1%})."
         )
-        if share < _MIN_ANSWER:
-            said += " Where answers differ, a change of speed may be one of the work done."
-        yield said
+    for difference in comparison.other_answers:
+        yield f"Other answers: {difference}."
+    if comparison.changed:
+        parts = [f"{name}: {first} → {second}" for name, first, second in comparison.changed]
+        yield f"Not the same in both runs: {'; '.join(parts)}."
     for warning in comparison.warnings:
         yield f"Note: {warning[0].upper()}{warning[1:]}."
 
 
 def totals_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
     """Return the runs' totals, side by side: what, before, after."""
-
-    def pair(name: str, *values: float | None, places: int = 2) -> tuple[str, str, str]:
-        first, second = (
-            "not reported" if value is None else f"{value:,.{places}f}" for value in values
-        )
-        return name, first, second
-
     first, second = comparison.totals
+
+    def counts(prefix: str, of: str) -> list[tuple[str, str, str]]:
+        before, after = getattr(first, of), getattr(second, of)
+        return [_pair(f"{prefix}{name}", (before.get(name, 0), after.get(name, 0)), 0)
+                for name in {**before, **after}]  # fmt: skip
+
     rows = [
-        pair("requests", first.requests, second.requests, places=0),
-        *(
-            pair(outcome, *(side.outcomes.get(outcome, 0) for side in (first, second)), places=0)
-            for outcome in {**first.outcomes, **second.outcomes}
-        ),
-        pair("requests/s", first.requests_per_s, second.requests_per_s),
-        pair("output tokens/s", first.tokens_per_s, second.tokens_per_s),
-        pair("output tokens a request", first.mean_output_tokens, second.mean_output_tokens),
-        *(
-            pair(f"finish reason {reason}", *counts, places=0)
-            for reason in {**first.finish_reasons, **second.finish_reasons}
-            for counts in [[side.finish_reasons.get(reason, 0) for side in (first, second)]]
-        ),
+        _pair("requests", (first.requests, second.requests), 0),
+        *counts("", "outcomes"),
+        _pair("requests/s", (first.requests_per_s, second.requests_per_s)),
+        _pair("output tokens/s", (first.tokens_per_s, second.tokens_per_s)),
+        _pair("output tokens/s of one request (median)", (first.speed, second.speed)),
     ]
+    if (each := per_gpu(comparison)) is not None:
+        gpus = " and ".join(str(count) for count in comparison.gpus)
+        rows.append(_pair(f"output tokens/s a GPU ({gpus})", each))
     if first.goodput is not None:
-        rows.append(pair("requests inside the budget/s", first.goodput, second.goodput))
-    for gpus, name, one, other in _per_gpu(comparison):
-        rows.append(pair(f"{name} a GPU ({gpus})", one, other))
-    rows += [pair(f"price of {what}", *prices) for what, prices in comparison.costs.items()]
-    rows += [pair(name, *means, places=3) for name, means in comparison.signals.items()]
+        rows.append(_pair("requests inside the budget/s", (first.goodput, second.goodput)))
+    tokens = first.mean_output_tokens, second.mean_output_tokens
+    rows += [_pair("output tokens a request", tokens), *counts("finish reason ", "finish_reasons")]
+    rows += [_pair(f"price of {what}", prices) for what, prices in comparison.costs.items()]
     return rows
 
 
-def _per_gpu(comparison: Comparison) -> Iterator[tuple[str, str, float | None, float | None]]:
-    gpus = comparison.gpus
-    if gpus[0] is None or gpus[1] is None:
-        return
-    rates = [
-        None if side.tokens_per_s is None else side.tokens_per_s / count
-        for side, count in zip(comparison.totals, gpus, strict=True)
-        if count
+def signal_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """Return what engines and GPUs reported, side by side: what, before, after."""
+    return [
+        _pair(name.replace("_", " "), figures, None)
+        for name, figures in comparison.signals.items()
     ]
-    yield f"{gpus[0]} and {gpus[1]}", "output tokens/s", rates[0], rates[1]
+
+
+def _pair(
+    name: str, values: tuple[float | None, float | None], places: int | None = 2
+) -> tuple[str, str, str]:
+    """Write two figures, to so many decimals; `None` = to three digits at least."""
+
+    def text(value: float | None) -> str:
+        if value is None:
+            return "not reported"
+        if places is not None:
+            return f"{value:,.{places}f}"
+        return f"{value:,.0f}" if abs(value) >= _WHOLE else f"{value:.3g}"
+
+    return name, text(values[0]), text(values[1])
+
+
+def per_gpu(comparison: Comparison) -> tuple[float | None, float | None] | None:
+    """Return output tokens a second and GPU, before and after; `None` = GPUs are not known."""
+    first, second = comparison.totals
+    if comparison.gpus[0] is None or comparison.gpus[1] is None:
+        return None
+    rates = [side.tokens_per_s for side in (first, second)]
+    one, other = (None if rate is None else rate / (count or 1)
+                  for rate, count in zip(rates, comparison.gpus, strict=True))  # fmt: skip
+    return one, other
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
@@ -154,6 +179,10 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
             if comparison.answers is None
             else {"share": comparison.answers[0], "compared": comparison.answers[1]}
         ),
+        "other_answers": list(comparison.other_answers),
+        "changed": {name: list(pair) for name, *pair in comparison.changed},
+        "gpus": list(comparison.gpus),
+        "tokens_per_s_per_gpu": per_gpu(comparison),
         "costs": {name: list(pair) for name, pair in comparison.costs.items()},
         "signals": {name: list(pair) for name, pair in comparison.signals.items()},
         "warnings": list(comparison.warnings),

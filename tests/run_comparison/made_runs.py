@@ -59,12 +59,16 @@ def write_run(
     *,
     workload: str | None = None,
     answers: dict[int, str] | None = None,
+    signals: list[dict[str, Any]] | None = None,
+    **about: Any,
 ) -> Path:
-    """Write a run as `llmtrace bench` does."""
+    """Write a run as `llmtrace bench` does, with more of `bench.json`."""
     folder.mkdir()
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    if workload is not None:
-        (folder / "bench.json").write_text(json.dumps({"workload": workload}))
+    if workload is not None or about:
+        (folder / "bench.json").write_text(json.dumps({"workload": workload, **about}))
+    if signals is not None:
+        (folder / "signals.jsonl").write_text("\n".join(map(json.dumps, signals)))
     if answers is not None:
         lines = [json.dumps({"request": i, "sha256": text}) for i, text in answers.items()]
         (folder / "answers.jsonl").write_text("\n".join(lines))

@@ -81,13 +81,84 @@ def test_requests_that_do_not_stream_are_seen_at_their_end(run):
 
 
 def test_other_answers_are_said(run):
-    """A speed-up with other answers is marked."""
+    """A speed-up with other answers is marked, where it is first read."""
     rows = make_rows(1)
-    before = run(rows, answers={0: "aa", 1: "bb", 2: "cc"})
+    before = run(make_rows(2, ttft=2), answers={0: "aa", 1: "bb", 2: "cc"})
     after = run(rows, answers={0: "aa", 1: "xx", 3: "dd"})
     comparison = compare(before, after)
     assert comparison.answers == (0.5, 2)
     assert any("50.0% of 2" in text for text in wording.sentences(comparison))
+    assert "faster at p50" in wording.headline(comparison)
+    assert "But 1 of 2 answers are others" in wording.headline(comparison)
+    assert "But" not in wording.headline(compare(after, before))  # slower
+
+
+def test_answers_of_other_requests_or_drawn_by_chance_are_not_compared(run):
+    """In another workload a number is another request; a temperature makes answers differ."""
+    rows, one = make_rows(1), {0: "aa"}
+    assert compare(run(rows, answers=one, workload="a"),
+                   run(rows, answers=one, workload="b")).answers is None  # fmt: skip
+    warm = [run(rows, answers=one, workload="a", temperature=0.7) for _ in range(2)]
+    assert compare(*warm).answers is None
+    cold = [run(rows, answers=one, workload="a", temperature=0.0) for _ in range(2)]
+    assert compare(*cold).answers == (1.0, 1)
+
+
+def test_shorter_answers_and_other_ends_are_other_answers(run):
+    """Less work is faster; chance alone is no difference."""
+    before = run(make_rows(1, ttft=2), workload="a")
+    short = make_rows(2)
+    for i, row in enumerate(short):
+        row |= {"output_tokens": 30 + i % 3, "finish_reason": "length"}
+    comparison = compare(before, run(short, workload="a"))
+    assert "answers have 51.0 tokens before and 31.0 after" in wording.headline(comparison)
+    assert "0% end with 'length' before, 100% after" in wording.headline(comparison)
+    assert compare(before, run(make_rows(3), workload="a")).other_answers == ()
+
+
+def test_what_was_changed_beside_is_listed(run):
+    """Settings of the load and facts of the engine; not what each run has of its own."""
+    rows = make_rows(1)
+    first = run(rows, model="a", settings={"seed": 1, "turns": 1}, ended="1", endpoint=None)
+    second = run(rows, model="b", settings={"seed": 2, "turns": 1}, ended="2")
+    found = compare(first, second)
+    assert found.changed == [("model", "a", "b"), ("settings seed", "1", "2")]
+    assert any("model: a → b; settings seed: 1 → 2" in text for text in wording.sentences(found))
+
+
+def test_signals_are_means_rates_and_mean_times(run):
+    """A gauge's mean, a counter's growth, a histogram's mean over the run; no unix time."""
+
+    def samples(scale):
+        return [
+            {"t": 1000.0 + i, "instance": "e", "signal": name, "value": value}
+            for i in range(11)
+            for name, value in (
+                ("running", 4.0 * scale), ("prompt_tokens", 5000 + 100 * i * scale),
+                ("queue_sum", 7 + 0.5 * i * scale), ("queue_count", 50 + i), ("waiting", 0),
+                ("started", 1.7e9), ("waiting_by_reason", 3),
+            )
+        ]  # fmt: skip
+
+    rows = make_rows(1)
+    found = compare(run(rows, signals=samples(1)), run(rows, signals=samples(2)))
+    assert found.signals == {
+        "running": (4, 8), "prompt_tokens a second": (100, 200), "mean queue": (0.5, 1.0)
+    }  # fmt: skip
+    assert ("mean queue", "0.5", "1") in wording.signal_rows(found)
+    assert compare(run(rows, signals=samples(1)), run(rows)).signals["running"] == (4, None)
+    assert "Engines and GPUs" in comparison_page.page(found)
+
+
+def test_throughput_is_of_all_of_one_request_and_of_a_gpu(run):
+    """Side by side, and in the JSON."""
+    rows = make_rows(1)
+    found = compare(run(rows, gpus=2), run(rows, gpus=4))
+    first = found.totals[0]
+    assert first.speed == pytest.approx(sorted(51 / row["e2e_s"] for row in rows)[200], rel=0.01)
+    assert wording.per_gpu(found) == (first.tokens_per_s / 2, first.tokens_per_s / 4)
+    assert wording.as_dict(found)["tokens_per_s_per_gpu"] == wording.per_gpu(found)
+    assert any(name.endswith("a GPU (2 and 4)") for name, *_ in wording.totals_rows(found))
 
 
 def test_more_failures_are_shown(run):
@@ -98,6 +169,8 @@ def test_more_failures_are_shown(run):
     comparison = compare(run(make_rows(1), workload="a"), run(rows, workload="a"))
     assert comparison.failures_differ
     assert moved(comparison) == {}
+    assert read_condition("failures > 5%").fails(comparison)
+    assert not read_condition("failures > 30%").fails(comparison)
 
 
 def test_a_price_becomes_a_cost(run):
@@ -161,8 +234,27 @@ def test_a_condition_fails_on_what_is_shown(run, text, fails):
     assert read_condition(text).fails(comparison) is fails
 
 
+def test_a_condition_that_cannot_be_judged_is_an_error(run):
+    """A guard that is silent for lack of data would pass whatever happens."""
+    few = compare(run(make_rows(1, 50)), run(make_rows(2, 50)))
+    with pytest.raises(DataError, match="50 requests are too few"):
+        read_condition("ttft.p99 > 10%").fails(few)
+    with pytest.raises(DataError, match="do not both report gateway"):
+        read_condition("gateway.p50 > 10%").fails(few)
+
+
+def test_a_condition_on_what_was_zero_or_is_another_by_definition(run):
+    """A stage that is 0 no more fails any share; what streams has its first content at TTFT."""
+    rows = [row | {"queue_s": 0.0} for row in make_rows(1)]
+    waits = [row | {"queue_s": 0.2} for row in make_rows(2)]
+    assert not read_condition("queue.p50 > 1%").fails(compare(run(rows), run(rows)))
+    assert read_condition("queue.p50 > 500%").fails(compare(run(rows), run(waits)))
+    slower = compare(run(make_rows(1)), run(make_rows(2, ttft=2)))
+    assert read_condition("first_content.p50 > 10%").fails(slower)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "ttft > 10%", "speed.p50 > 1%", "ttft.p75 > 1%", "ttft.p50>1"]
+    "text", ["failures > 5ms", "", "ttft > 10%", "speed.p50 > 1%", "ttft.p75 > 1%", "ttft.p50>1"]
 )
 def test_what_is_no_condition_is_an_error(text):
     """With an example of one."""

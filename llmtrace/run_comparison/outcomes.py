@@ -1,0 +1,71 @@
+"""Decide whether two runs' outcomes and answers differ, which durations alone do not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from llmtrace.dataset.columns import Columns
+from llmtrace.run_comparison.effects import ALPHA, MIN_COUNT, Sample, chance_p
+from llmtrace.stats.arrays import Floats, Mask
+from llmtrace.stats.significance import clustered, more_than
+
+_NS: Final = 1_000_000_000
+
+
+def failed(rows: Columns) -> Mask:
+    """Return which requests failed."""
+    outcome = rows.words["outcome"]
+    return ~outcome.where("success", "cancelled") & (outcome.codes >= 0)
+
+
+def shares_p(sides: Sequence[Columns], masks: Sequence[Mask]) -> float:
+    """Return the two-sided p-value of a difference in the share of requests that masks select."""
+    counts = []
+    for side, mask in zip(sides, masks, strict=True):
+        design = clustered(side.start / _NS, mask)
+        counts.append((float(mask.sum()) / design, side.n / design))
+    (k1, n1), (k2, n2) = counts
+    return min(1.0, 2 * min(more_than(k1, n1, k2, n2), more_than(k2, n2, k1, n1)))
+
+
+def identical_answers(
+    before: Mapping[int, str], after: Mapping[int, str]
+) -> tuple[float, int] | None:
+    """Return the share of identical answers, and of how many; `None` = none can be compared."""
+    both = before.keys() & after.keys()
+    if not both:
+        return None
+    return sum(before[i] == after[i] for i in both) / len(both), len(both)
+
+
+def other_answers(
+    sides: Sequence[Columns], weights: Sequence[Floats], identical: tuple[float, int] | None
+) -> Iterator[str]:
+    """Yield how the answers of requests that succeeded differ, in words.
+
+    Args:
+        sides: requests that succeeded, before and after.
+        weights: how many requests each stands for.
+        identical: as `identical_answers` returns it.
+    """
+    if identical is not None and identical[0] < 1:
+        share, count = identical
+        yield f"{round((1 - share) * count):,} of {count:,} answers are others"
+    lengths = []
+    for side, weight in zip(sides, weights, strict=True):
+        used = ~np.isnan(side.numbers["output_tokens"]) & (weight > 0)
+        lengths.append(Sample(side.numbers["output_tokens"][used], weight[used]))
+    if all(len(one.values) >= MIN_COUNT for one in lengths):
+        first, second = (one.mean for one in lengths)
+        if first != second and chance_p(*lengths) < ALPHA:
+            yield f"answers have {first:,.1f} tokens before and {second:,.1f} after"
+    words = [side.words["finish_reason"] for side in sides]
+    reasons = sorted({name for one in words for name in one.names})
+    for reason in reasons:
+        masks = [one.where(reason) for one in words]
+        if shares_p(sides, masks) < ALPHA / len(reasons):
+            before, after = (float(mask.mean()) for mask in masks)
+            yield f"{before:.0%} end with {reason!r} before, {after:.0%} after"
