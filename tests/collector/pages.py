@@ -129,6 +129,9 @@ sglang:num_grammar_queue_reqs{{{labels}}} 1.0
 sglang:num_prefill_inflight_queue_reqs{{{labels}}} 3.0
 sglang:token_usage{{{labels}}} {usage}
 sglang:cache_hit_rate{{{labels}}} 0.4
+sglang:max_total_num_tokens{{{labels}}} 40000.0
+sglang:page_size{{{labels}}} 16.0
+sglang:num_pages{{{labels}}} 2500.0
 """
 
 
@@ -169,6 +172,8 @@ TRTLLM: Final = (
 trtllm_num_requests_waiting{{{_T}}} 1.0
 trtllm_num_paused_requests{{{_T}}} 2.0
 trtllm_kv_cache_utilization{{{_T}}} 0.6
+trtllm_kv_cache_tokens_per_block{{{_T}}} 32.0
+trtllm_kv_cache_max_blocks{{{_T}}} 1000.0
 trtllm_iteration_latency_seconds{{{_T}}} 0.02
 trtllm_request_success_total{{{_T},finished_reason="stop"}} 5.0
 """

@@ -7,6 +7,8 @@ import tracemalloc
 
 import pytest
 
+from llmtrace.run_comparison.engine_signals import COUNTERS
+from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Distribution, Reading, Unifier
 from llmtrace_collector.signals.profile import builtin_profiles
 
@@ -249,13 +251,24 @@ def test_a_renamed_metric_is_missing_and_no_reason_is_known():
     ]
 
 
+def test_compare_knows_what_counts():
+    """What grows from an engine's start on is compared by its growth, all else by its mean."""
+    named = {one.name for one in SIGNALS.values() if "_by_" not in one.name}
+    counters = {name for name in named if SIGNALS[name].kind == "counter"}
+    assert counters == COUNTERS & named
+
+
 # --- other engines ------------------------------------------------------------------------------
 
 
 def test_sglang():
     """Ranks of one engine say the same; the lowest speaks for all; stages are distinguished."""
-    found = values(read(pages.SGLANG))
+    reading = read(pages.SGLANG)
+    found = values(reading)
 
+    assert reading.kv_cache == {
+        "kv_cache_tokens": 40_000, "kv_cache_blocks": 2500, "block_size": 16
+    }  # fmt: skip
     assert found["running"] == 8.0
     assert found["kv_usage"] == 0.8
     assert found["prefix_hit_ratio"] == 0.4
@@ -279,6 +292,27 @@ def test_sglang_data_parallel_ranks_are_replicas():
         "unified/0",
         "unified/1",
     ]
+    assert reading.kv_cache["kv_cache_tokens"] == 80_000
+
+
+def test_sglang_before_it_had_gauges_of_its_cache():
+    """Labels report it, as far as they do; an engine that starts reports 0, which is no size."""
+    new = ("sglang:max_total_num_tokens", "sglang:page_size", "sglang:num_pages")
+    lines = [line for line in pages.SGLANG.splitlines() if not line.startswith(new)]
+    lines.append('sglang:cache_config_info{model_name="m",num_pages="100",page_size="64"} 1.0')
+    assert read("\n".join(lines)).kv_cache == {
+        "kv_cache_tokens": 6400, "kv_cache_blocks": 100, "block_size": 64
+    }  # fmt: skip
+    starting = pages.SGLANG.replace(" 40000.0", " 0.0").replace(" 2500.0", " NaN")
+    assert read(starting).kv_cache == {"block_size": 16}
+
+
+def test_a_cache_of_another_size_after_a_restart_is_read():
+    """The page looks the same, but for the figure."""
+    reader = Unifier(builtin_profiles())
+    assert reader.read(pages.SGLANG).kv_cache["kv_cache_tokens"] == 40_000
+    smaller = pages.SGLANG.replace(" 40000.0", " 30000.0")
+    assert reader.read(smaller).kv_cache["kv_cache_tokens"] == 30_000
 
 
 def test_tgi():
@@ -302,8 +336,10 @@ def test_tgi():
 
 def test_trtllm_serve():
     """TensorRT-LLM's own server is read as vLLM is."""
-    found = values(read(pages.TRTLLM))
+    reading = read(pages.TRTLLM)
+    found = values(reading)
 
+    assert reading.kv_cache["kv_cache_tokens"] == 32_000
     assert found["running"] == 6.0
     assert found["waiting_by_reason/paused"] == 2.0
     assert found["kv_usage"] == 0.6

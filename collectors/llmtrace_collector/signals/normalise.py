@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
 
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits, Series
-from llmtrace_collector.signals.profile import Family, Profile, Version, show_version
+from llmtrace_collector.signals.profile import (
+    BLOCK_SIZE,
+    Family,
+    Profile,
+    Version,
+    show_version,
+)
 
 STARTED: Final = "process_start_time_seconds"
 CPU_USED: Final = "process_cpu_seconds_total"
@@ -25,7 +31,7 @@ _MAX_DIGITS: Final = 15  # of a whole number that a label tells
 _MAX_TEXT: Final = 200  # characters of a label's value that are kept
 
 Labels = tuple[tuple[str, str], ...]
-
+T = TypeVar("T")
 
 _LESS: Final = "less"  # the part of a page's series that is taken off another
 
@@ -126,6 +132,14 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
+class _CacheSizes:
+    """Sizes of a page's KV caches by the names of facts: what labels say, and slots of gauges."""
+
+    labels: Mapping[str, Sequence[int | None]]
+    slots: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """How the slots of one layout become unified series."""
 
@@ -133,7 +147,7 @@ class _Plan:
     missing: tuple[Missing, ...]
     started: int | None
     cpu: int | None
-    kv_cache: Mapping[str, int]
+    kv_cache: _CacheSizes
     oldest: Version | None
     newest: Version | None
 
@@ -257,10 +271,11 @@ def _plan(profiles: tuple[Profile, ...], reader: ExpositionParser) -> _Plan:
     missing: list[Missing] = []
     oldest = newest = None
     taken_engine = False
-    kv_cache: dict[str, int] = {}
+    kv_cache = _CacheSizes({}, {})
     for profile in profiles:
         chosen = _choose(profile, reader, leave_engine=taken_engine)
-        kv_cache = kv_cache or _kv_cache(profile, reader)
+        if not (kv_cache.labels or kv_cache.slots):
+            kv_cache = _kv_cache(profile, reader)
         groups += _groups(profile, chosen)
         profile_oldest, profile_newest = _versions(profile, reader, chosen)
         if oldest is None:
@@ -316,7 +331,7 @@ def _choose(
                 break
             hits += _hits(page, signal, family)
         if hits:
-            chosen[name] = _lowest_rank(hits, profile.one_of)
+            chosen[name] = _lowest_rank(hits, profile.one_of, attrgetter("series"))
     return chosen
 
 
@@ -348,12 +363,11 @@ def _help_has(page: _Page, family: Family) -> bool:
 def _block_size(
     profile: Profile, by_name: Mapping[str, Sequence[tuple[int, Series]]]
 ) -> float | None:
-    if profile.kv_cache is None:
-        return None
-    for _, series in by_name.get(profile.kv_cache.name, ()):
-        found = _whole(series, profile.kv_cache.block_size)
-        if found is not None:
-            return float(found)
+    for info in profile.kv_cache:
+        for _, series in by_name.get(info.name or "", ()):
+            found = _whole(series, info.block_size)
+            if found is not None:
+                return float(found)
     return None
 
 
@@ -364,42 +378,56 @@ def _whole(series: Series, label: str | None) -> int | None:
     return (int(text) or None) if digits else None
 
 
-def _kv_cache(profile: Profile, reader: ExpositionParser) -> dict[str, int]:
+def _kv_cache(profile: Profile, reader: ExpositionParser) -> _CacheSizes:
+    """Return where a page reports how large its KV caches are."""
+    by_name: dict[str, list[tuple[int, Series]]] = defaultdict(list)
+    for slot, series in enumerate(reader.series):
+        by_name[profile.canonical(series.name)].append((slot, series))
+    labels: dict[str, Sequence[int | None]] = {}
+    slots: dict[str, Sequence[int]] = {}
+    for info in profile.kv_cache:
+        for fact, name in info.sizes.items():
+            found = _lowest_rank(by_name[info.name or name], profile.one_of, itemgetter(1))
+            if not found or fact in labels or fact in slots:
+                continue
+            if info.name is None:
+                slots[fact] = [slot for slot, _ in found]
+            else:
+                labels[fact] = [_whole(series, name) for _, series in found]
+    return _CacheSizes(labels, slots)
+
+
+def _kv_facts(sizes: _CacheSizes, values: Sequence[float | None]) -> dict[str, int]:
     """Return how large the KV caches of a page are: those of several engines added up."""
-    info = profile.kv_cache
-    if info is None:
-        return {}
-    found: list[dict[str, int]] = []
-    for series in reader.series:
-        if profile.canonical(series.name) != info.name:
-            continue
-        block, blocks = _whole(series, info.block_size), _whole(series, info.blocks)
-        counted = block * blocks if block and blocks else None
-        sizes = {
-            "kv_cache_tokens": _whole(series, info.tokens) or counted,
-            "kv_cache_blocks": blocks,
-            "kv_cache_bytes": _whole(series, info.bytes),
-            "block_size": block,
-        }
-        found.append({name: size for name, size in sizes.items() if size is not None})
-    known = [name for name in found[0] if all(name in one for one in found)] if found else []
-    if len({one.get("block_size") for one in found}) > 1:
-        known.remove("block_size")
-    return {
-        name: found[0][name] if name == "block_size" else sum(one[name] for one in found)
-        for name in known
-    }
+    read = {fact: [_size(values[slot]) for slot in slots] for fact, slots in sizes.slots.items()}
+    known: dict[str, list[int]] = {}
+    for fact, each in {**sizes.labels, **read}.items():
+        whole = [one for one in each if one is not None]
+        if len(whole) == len(each):
+            known[fact] = whole
+    blocks, block = known.get("kv_cache_blocks", ()), known.get(BLOCK_SIZE, ())
+    if "kv_cache_tokens" not in known and blocks and len(blocks) == len(block):
+        known["kv_cache_tokens"] = [n * size for n, size in zip(blocks, block, strict=True)]
+    if len(set(block)) > 1:
+        del known[BLOCK_SIZE]
+    return {fact: each[0] if fact == BLOCK_SIZE else sum(each) for fact, each in known.items()}
 
 
-def _lowest_rank(hits: list[_Hit], ranks: tuple[str, ...]) -> list[_Hit]:
+def _size(value: float | None) -> int | None:
+    """Return a gauge as a whole number above 0; an engine that starts reports 0."""
+    return int(value) if value is not None and 1 <= value < _INFINITY else None
+
+
+def _lowest_rank(hits: Sequence[T], ranks: tuple[str, ...], of: Callable[[T], Series]) -> list[T]:
     """Keep, of series that differ in their rank alone, those of the lowest."""
     if not ranks:
-        return hits
-    first: dict[object, tuple[object, _Hit]] = {}
+        return list(hits)
+    first: dict[object, tuple[object, T]] = {}
     for hit in hits:
-        rest = tuple(sorted((k, v) for k, v in hit.series.labels.items() if k not in ranks))
-        rank = tuple(_number(hit.series.labels.get(label, "")) for label in ranks)
-        key = (hit.series.name, rest)
+        series = of(hit)
+        rest = tuple(sorted((k, v) for k, v in series.labels.items() if k not in ranks))
+        rank = tuple(_number(series.labels.get(label, "")) for label in ranks)
+        key = (series.name, rest)
         if key not in first or rank < first[key][0]:  # type: ignore[operator]
             first[key] = (rank, hit)
     return [hit for _, hit in first.values()]
@@ -533,7 +561,7 @@ def _reading(profiles: tuple[Profile, ...], plan: _Plan, values: list[float | No
         missing=plan.missing,
         started=values[plan.started] if plan.started is not None else None,
         cpu_s=values[plan.cpu] if plan.cpu is not None else None,
-        kv_cache=plan.kv_cache,
+        kv_cache=_kv_facts(plan.kv_cache, values),
         oldest=plan.oldest,
         newest=plan.newest,
     )

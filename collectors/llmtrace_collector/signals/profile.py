@@ -39,6 +39,7 @@ UNITS: Final[Mapping[str, float]] = {
     "mW": 1e-3,
 }  # fmt: skip
 
+BLOCK_SIZE: Final = "block_size"  # the one size that is the same for all engines of a page
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+)*")
 _MAX_BYTES: Final = 1 << 20
@@ -104,18 +105,33 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheInfo:
-    """An info metric whose labels tell how large the KV cache is; but for `name`, its labels.
+    """One way in which a page reports how large the KV cache is; `None` = it does not.
 
     Attributes:
+        name: of an info metric whose labels the others are; `None` = the others are gauges.
         block_size: tokens in a block.
-        blocks, tokens, bytes: of the whole cache; `None` = it has no such label.
+        blocks, tokens, bytes: of the whole cache.
     """
 
-    name: str
-    block_size: str
+    name: str | None = None
+    block_size: str | None = None
     blocks: str | None = None
     tokens: str | None = None
     bytes: str | None = None
+
+    @property
+    def sizes(self) -> Mapping[str, str]:
+        """Labels, or gauges, by the names of the facts that they are."""
+        facts = {
+            "kv_cache_tokens": self.tokens, "kv_cache_blocks": self.blocks,
+            "kv_cache_bytes": self.bytes, BLOCK_SIZE: self.block_size,
+        }  # fmt: skip
+        return {fact: name for fact, name in facts.items() if name is not None}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that it is read from."""
+        return tuple(self.sizes.values()) if self.name is None else (self.name,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +146,7 @@ class Profile:
         labels: ours, and the page's labels its value is put together from.
         one_of: labels that distinguish series which say the same thing.
         version: where the version is reported: path, and key of the JSON there.
+        kv_cache: ways in which its size may be reported; the first that is on a page counts.
         absent: signals that cannot be had, and why.
     """
 
@@ -147,7 +164,7 @@ class Profile:
     skip_labels: tuple[str, ...] = ()
     one_of: tuple[str, ...] = ()
     version: tuple[str, str] | None = None
-    kv_cache: KvCacheInfo | None = None
+    kv_cache: tuple[KvCacheInfo, ...] = ()
     absent: Mapping[str, str]
     advice: tuple[Advice, ...] = ()
 
@@ -184,8 +201,8 @@ def _sample_names(profile: Profile) -> frozenset[str]:
         for name in (family.name, family.less)
         if name is not None
     )
-    info = (("info", profile.kv_cache.name),) if profile.kv_cache else ()
-    return _sample_names_of(wanted + info)
+    sizes = tuple(("info", name) for one in profile.kv_cache for name in one.metrics)
+    return _sample_names_of(wanted + sizes)
 
 
 def parse_version(text: str) -> Version:
@@ -397,14 +414,21 @@ def _pair(
     return first, second
 
 
-def _kv_cache(read: _Reader, value: Any) -> KvCacheInfo | None:
+def _kv_cache(read: _Reader, value: Any) -> tuple[KvCacheInfo, ...]:
+    """Read one way, or a list of them."""
     if value is None:
-        return None
-    found = read.mapping(value, "kv_cache", [one.name for one in fields(KvCacheInfo)])
-    texts = {name: read.text(found[name], f"kv_cache.{name}") for name in found}
-    for name in ("name", "block_size"):
-        texts[name] = read.text(found.get(name), f"kv_cache.{name}")
-    return KvCacheInfo(**texts)
+        return ()
+    if not isinstance(value, list):
+        return (_kv_cache_info(read, value, "kv_cache"),)
+    return tuple(
+        _kv_cache_info(read, one, f"kv_cache[{place}]")
+        for place, one in enumerate(read.listing(value, "kv_cache"))
+    )
+
+
+def _kv_cache_info(read: _Reader, value: Any, where: str) -> KvCacheInfo:
+    found = read.mapping(value, where, [one.name for one in fields(KvCacheInfo)])
+    return KvCacheInfo(**{name: read.text(found[name], f"{where}.{name}") for name in found})
 
 
 def _signals(read: _Reader, value: Any) -> Mapping[str, tuple[Family, ...]]:
@@ -499,7 +523,7 @@ def _check_whole(read: _Reader, profile: Profile) -> None:
         raise read.wrong("absent", f"{', '.join(sorted(both))} is among the signals too")
     if not profile.signals:
         raise read.wrong("signals", "a profile without a signal reads nothing")
-    if profile.kv_cache is None:
+    if not any(one.name and one.block_size for one in profile.kv_cache):
         for signal, place, family in profile.families():
             if family.per_block:
                 key = f"signals.{signal.name}[{place}].per_block"
