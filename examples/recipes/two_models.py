@@ -23,7 +23,7 @@ QUOTED = "nothing: another model or engine is to be measured, on your own reques
 @contextmanager
 def models() -> Iterator[tuple[Engine, Engine]]:
     if ON_VLLM:
-        yield vllm(model=tiny_model(512, 8)), vllm()
+        yield vllm(model=tiny_model(1024, 8)), vllm()
         return
     with simulated(base_s=0.015, prefill_token_s=200e-6) as large, simulated() as small:
         yield large, small
