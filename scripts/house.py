@@ -186,7 +186,7 @@ FIGURES: Final = (
     Figure("test modules directly in tests/", loose_tests, 10, 10, 44),
     Figure("sleeps in unit tests", lambda: matches(_SLEEP, unit_tests()), 11, 30, 111),
     Figure("functions of over 60 lines", long_functions, 4, 0, 37),
-    Figure("lines of the product", lines, 84_760, 63_305, 63_305),
+    Figure("lines of the product", lines, 85_130, 63_305, 63_305),
 )
 
 

@@ -17,7 +17,7 @@ from llmtrace.run_comparison.durations import DURATIONS, durations
 from llmtrace.run_comparison.effects import ALPHA, Effect, Sample, effects
 from llmtrace.run_comparison.engine_signals import signal_figures
 from llmtrace.run_comparison.equal_workload import Workload, matched, unweighted
-from llmtrace.run_comparison.outcomes import failed, identical_answers, other_answers, shares_p
+from llmtrace.run_comparison.run_outcomes import failed, identical_answers, other_answers, shares_p
 from llmtrace.run_comparison.run_totals import Totals, costs, succeeded, sum_up
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import share_bounds
