@@ -31,8 +31,8 @@ _DOUBLINGS: Final = 20
 _BRACKET: Final = 1.12
 _NEAR: Final = 1.3  # of the limit: what is further away says nothing about it
 _AROUND: Final = (0.96, 1.03, 0.98, 1.0, 0.94, 1.02, 0.97, 0.99, 0.95, 1.01)  # of the limit
-_MIN_AROUND: Final = 6
-_MAX_AROUND: Final = 30
+_MIN_AROUND: Final = 15  # with fewer, a limit that is too high by chance ends the search
+_MAX_AROUND: Final = 60
 _CLOSE: Final = 1.035  # the limit is this much above what is certain: near enough
 _ITERATIONS: Final = 30
 # Of a queue: a tenth more requests a second, and the odds of being inside are 2.7 times less.

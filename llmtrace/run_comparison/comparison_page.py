@@ -115,7 +115,7 @@ def _figure(effect: Effect) -> str:
     )
     return (
         f"<figure><figcaption>{name}: {escape(verdict(effect))}</figcaption>"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'<svg viewBox="0 -2 {_WIDTH} {_HEIGHT + 2}" role="img" '
         f'aria-label="{name}: distribution before and after">'
         f'<line x1="0" y1="{_BASE}" x2="{_WIDTH}" y2="{_BASE}"/>{curves}{ticks}</svg></figure>'
     )

@@ -16,6 +16,7 @@ LABELS: Final = {"first_content": "first content", "itl": "ITL", "ttft": "TTFT",
 SIGNALS: Final = (
     "Means over each run, in seconds, bytes and shares of 1; of what counts, the growth a second."
 )
+_TINY_S: Final = 1e-4
 _WHOLE: Final = 100  # from which on figures of signals have no decimals
 QUANTILE_NAMES: Final = {q: f"p{100 * q:g}" for q in QUANTILES}
 
@@ -42,7 +43,7 @@ def relative(effect: Effect, q: float) -> str:
     change, before = effect.changes.get(q), effect.before.quantile(q)
     if change is None or before is None:
         return "-"
-    if before == 0:  # no share of it is known
+    if before < _TINY_S:  # shares of it say nothing
         return f"{ms(change.by)} ms [{ms(change.low)}, {ms(change.high)}]"
     low, high = (percent(bound / before) for bound in (change.low, change.high))
     return f"{percent(change.by / before)} [{low}, {high}]"
