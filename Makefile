@@ -65,7 +65,7 @@ bench-load: $(VENV)/.ready vllm  ## the load test beside vllm bench serve and Gu
 	$(BIN)/python scripts/install_load_tools.py
 	$(BIN)/python -m tests.bench.side_by_side
 
-bench-compare: $(VENV)/.ready   ## is chance called a difference, and a tenth found? two minutes
+bench-compare: $(VENV)/.ready   ## is chance called a difference, and a tenth found? a few minutes
 	$(BIN)/python -m tests.bench.bench_compare
 
 bench-streams: $(VENV)/.ready   ## ten thousand open streams, bare and traced

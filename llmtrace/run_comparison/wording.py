@@ -44,7 +44,8 @@ def relative(effect: Effect, q: float) -> str:
     if change is None or before is None:
         return "-"
     if before < _TINY_S:  # shares of it say nothing
-        return f"{ms(change.by)} ms [{ms(change.low)}, {ms(change.high)}]"
+        by, low, high = (f"{1000 * of:+,.2f}" for of in (change.by, change.low, change.high))
+        return f"{by} ms [{low}, {high}]"
     low, high = (percent(bound / before) for bound in (change.low, change.high))
     return f"{percent(change.by / before)} [{low}, {high}]"
 

@@ -4,7 +4,7 @@ Whole comparisons, all durations at once, of runs drawn like those of a load tes
 0.4 (log-normal), once each request for itself and once like the one before it. A/A: two runs of
 one kind. Planted: TTFT and prefill take a tenth longer.
 
-    make bench-compare    # a minute and a half
+    make bench-compare    # a few minutes
 """
 
 from __future__ import annotations
