@@ -11,7 +11,7 @@ demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, k
 	$(BIN)/llmtrace demo
 
 test: $(VENV)/.ready vllm litellm contact render programs ## everything, the real-vLLM tests included
-	sh scripts/run_tests.sh $(BIN)/python
+	$(BIN)/python scripts/run_tests.py
 
 test-fast: $(VENV)/.ready       ## the same without the real parts
 	$(BIN)/python -m pytest -m "not real"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-NAMES: Final = ROOT / ".pytest_cache" / "retried"  # a line for each go, by `run_tests.sh --again`
+NAMES: Final = ROOT / ".pytest_cache" / "retried"  # a line for each go, by `run_tests.py --again`
 BEGAN: Final = ROOT / ".pytest_cache" / "began.json"
 HISTORY: Final = ROOT / ".ci" / "retried.jsonl"
 _IN_A_ROW: Final = 3

@@ -26,7 +26,7 @@ collect_ignore = ["exporters/langfuse_program.py"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REAL: Final = ROOT / "tests" / "real"
-FAILED_FOR_GOOD: Final = "failed_for_good"  # in pytest's cache folder; `scripts/run_tests.sh`
+FAILED_FOR_GOOD: Final = "failed_for_good"  # in pytest's cache folder; `scripts/run_tests.py`
 _CONCURRENT: Final = frozenset(
     {
         "anyio", "asyncio", "concurrent", "gevent", "multiprocessing", "socket", "subprocess",

@@ -394,7 +394,7 @@ def test_an_incident_is_triaged_by_what_the_collector_has(capsys, tmp_path, monk
     """The whole chain: what goes wrong half-way is named, and written as a page and a case."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     page, rows = tmp_path / "page.html", tmp_path / "rows.jsonl"
-    options = ("--concurrency", "10", "--html", str(page), "--rows-out", str(rows))
+    options = ("--concurrency", "6", "--html", str(page), "--rows-out", str(rows))
 
     assert demo("--fault", "gateway_overhead", *options) == 0
     printed = capsys.readouterr().out

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from llmtrace.core.row import Row
+from tests.support.machine_noise import allowed_s
 from tests.support.taking_time import spend
 
 # Until the content is sent; when the client is blocked, and for how long; between contents.
 SENT_S, BLOCKED_S, FOR_S, APART_S = 0.12, 0.05, 0.3, 0.5
-EXACT_S = 0.005
+_EXACT_S = 0.005
 # Between reading two clocks in a row.
 _SLACK_S = 0.0005
 
@@ -44,6 +45,11 @@ def blocked(after_s: float, for_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def exact_s() -> float:
+    """Return how exact a time must be: 5 ms, and the machine's noise."""
+    return _EXACT_S + allowed_s()
+
+
 def at(row: Row, seconds: float | None) -> float:
     """Return when in `time.perf_counter` something happened, of which a row has the seconds."""
     assert seconds is not None
@@ -52,9 +58,9 @@ def at(row: Row, seconds: float | None) -> float:
 
 
 def expect_bound(found: float, span: tuple[float, float]) -> None:
-    """Check that a bound is not before the truth, and at most 5 ms after it."""
+    """Check that a bound is not before the truth, and at most 5 ms after it, but for noise."""
     before, after = span
-    assert before - _SLACK_S <= found <= after + EXACT_S + _SLACK_S
+    assert before - _SLACK_S - allowed_s() <= found <= after + exact_s() + _SLACK_S
 
 
 def arrived_by_s(row: Row) -> float:

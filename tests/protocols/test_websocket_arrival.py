@@ -20,13 +20,13 @@ from llmtrace import websocket
 from llmtrace.core.row import Row
 from tests.instrumentation.arrivals import (
     BLOCKED_S,
-    EXACT_S,
     FOR_S,
     SENT_S,
     Sent,
     arrived_by_s,
     at,
     blocked,
+    exact_s,
     expect_bound,
     lag_s,
 )
@@ -134,7 +134,7 @@ def test_a_starved_client_is_not_a_slow_server(mode: str, slow: Slow) -> None:
         expect_bound(at(row, arrived_by_s(row)), slow.sent.spans[0])
         assert row.ttft_s is not None
         assert row.ttft_s > arrived_by_s(row) + (FOR_S - SENT_S) / 2
-        assert abs(lag_s(row) - (row.ttft_s - arrived_by_s(row))) < EXACT_S
+        assert abs(lag_s(row) - (row.ttft_s - arrived_by_s(row))) < exact_s()
 
     measured(mode, slow, check, block=(BLOCKED_S, FOR_S))
 
@@ -146,7 +146,7 @@ def test_a_late_consumer_is_not_a_slow_server(mode: str, slow: Slow) -> None:
 
     def check(row: Row) -> None:
         expect_bound(at(row, arrived_by_s(row)), slow.sent.spans[0])
-        assert lag_s(row) < EXACT_S  # it is the consumer's time, in render
+        assert lag_s(row) < exact_s()  # it is the consumer's time, in render
 
     measured(mode, slow, check, late_s=FOR_S)
 
@@ -171,7 +171,7 @@ def test_a_client_on_time_has_no_lag(mode: str, slow: Slow) -> None:
     slow.waits_s = (0.1, 0.1)
 
     def check(row: Row) -> None:
-        assert lag_s(row) < EXACT_S
+        assert lag_s(row) < exact_s()
         assert row.arrived_by_ns is None
 
     measured(mode, slow, check)

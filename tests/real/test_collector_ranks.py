@@ -15,6 +15,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ import llmtrace
 from llmtrace.core.row import Row, from_dict
 from llmtrace.engines import local_vllm
 from llmtrace.exporters.otlp.sink import otlp_sink
+from llmtrace_collector.store import open_store
 from tests.collector.collecting import process, wait_for
 
 from .conftest import do_without
@@ -227,6 +229,11 @@ def test_two_ranks_two_front_ends_and_drafts(place: Place, kept: Kept, tmp_path:
         assert wait_for(lambda: settled(server, web), "the page of a new collector")
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0
+    # Each API server has a plugin of its own, which tells of the requests it took.
+    asked = ("SELECT uniqExact(ResourceAttributes['service.instance.id']) FROM otel_traces"
+             " WHERE SpanName = 'llmtrace.engine_request'")  # fmt: skip
+    with closing(open_store(tmp_path / "store")) as store:
+        assert store.query(asked) == [(2,)]
 
 
 def settled(server: local_vllm.Server, web: str) -> dict[tuple[str, str, str], float] | None:

@@ -168,7 +168,9 @@ def test_a_rush_is_named_without_a_row(plain: Plain):
     best = found["causes"][0]  # the limit of seats is in no metric, which would confirm it
     assert best["id"] == "queue_saturation"
     assert best["status"] in {"possible", "likely"}
-    assert abs(found["after"]["start"] - plain.rush) < 6
+    # A queue shows with the requests that have waited in it, which on a busy machine is later.
+    late = found["after"]["start"] - plain.rush
+    assert -6 < late < 6 + 2 * means["e2e"]["after"]
     assert means["queue"]["after"] > 3 * means["queue"]["before"]
     for side in ("before", "after"):
         assert sum(means[one][side] for one in parts) == pytest.approx(means["e2e"][side])

@@ -83,16 +83,6 @@ def test_a_byte_is_a_token(vllm: local_vllm.Server) -> None:
     assert lengths[1] - lengths[0] == 100
 
 
-def test_stopping_ends_every_process(vllm_python: Path) -> None:
-    """The API server, its engine, its workers and its files are gone."""
-    with local_vllm.start() as server:
-        running = group_of(server.pid)
-
-    assert len(running) > 1
-    assert group_of(server.pid) == []
-    assert not server.log_path.parent.exists()
-
-
 def test_a_server_that_dies_shows_its_log(vllm_python: Path) -> None:
     """A flag vLLM does not know raises, with vLLM's own words and the file that has them all."""
     with pytest.raises(SourceError, match=r"(?s)ended while starting.*--no-such-flag") as raised:

@@ -1,0 +1,138 @@
+"""Run all tests, in parts side by side; `make test` and `.ci/run` call it.
+
+A part is a pytest process with a cache of its own in `.pytest_cache`. One part more runs at a time
+than there are cores, since much of the real parts is waiting. What a part prints is shown once it
+is over. With `--again` only those tests of time (marked `timing`) that failed before are run, one
+after the other; any other failure stays one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+CACHE: Final = ROOT / ".pytest_cache"
+FOR_GOOD: Final = "failed_for_good"  # tests/conftest.py notes there what time did not fail
+LAST_FAILED: Final = "v/cache/lastfailed"  # and pytest itself, there
+_NOTHING_CHOSEN: Final = 5  # pytest's exit status
+# With a vLLM of their own, and with none: all others of tests/real share one.
+_OWN_VLLM: Final = ("collector_ranks", "vllm_plugin")
+_NO_VLLM: Final = (
+    "alerts", "browser", "compose", "delays", "live_page", "oncall", "operator_manifests", "pages",
+    "request_pages", "service_label", "slow_request", "triage_prometheus",
+)  # fmt: skip
+# A part has no tests of the parts above it; the last has all that are left.
+PARTS: Final[Mapping[str, Sequence[str]]] = {
+    "engines": [f"tests/real/test_{name}.py" for name in _OWN_VLLM],
+    "programs": [f"tests/real/test_{name}.py" for name in _NO_VLLM],
+    "real": ["tests/real"],
+    "collector": ["tests/collector"],
+    "demos": [
+        "tests/demo",
+        "tests/test_docs.py",
+        "tests/test_examples.py",
+        "tests/test_extras.py",
+    ],
+    "contact": ["tests/contact"],
+    "instrumentation": ["tests/instrumentation", "tests/gateway", "tests/protocols"],
+    "others": [],
+}
+# The longest first.
+_ORDER: Final = (
+    "real",
+    "others",
+    "collector",
+    "demos",
+    "instrumentation",
+    "programs",
+    "engines",
+    "contact",
+)
+
+
+def chosen(part: str) -> list[str]:
+    """Return what pytest is given for a part: its paths, and those that it leaves to others."""
+    above = [path for name in takewhile(lambda one: one != part, PARTS) for path in PARTS[name]]
+    return [*PARTS[part], *(f"--ignore={path}" for path in above)]
+
+
+def run_all(parts: Sequence[str], workers: int) -> int:
+    """Run parts side by side, print what each printed, and return the exit status."""
+    printing = Lock()
+
+    def run(part: str) -> bool:
+        began = time.monotonic()
+        status, printed = _pytest(part, *chosen(part), "--durations=25", "--durations-min=3")
+        if status > 1:  # a run that is cut short has not said what failed
+            with (CACHE / part / FOR_GOOD).open("a") as file:
+                file.write(f"pytest ended with status {status}\n")
+        with printing:
+            print(f"\n{part}, {time.monotonic() - began:.0f} s:\n{printed}", flush=True)
+        return status == 0
+
+    for part in parts:
+        (CACHE / part).mkdir(parents=True, exist_ok=True)
+        for note in (FOR_GOOD, LAST_FAILED):
+            (CACHE / part / note).unlink(missing_ok=True)
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            return 0 if all([*pool.map(run, parts)]) else 1
+        except KeyboardInterrupt:  # what runs has heard it, too
+            pool.shutdown(cancel_futures=True)
+            return 128 + signal.SIGINT
+
+
+def run_again(parts: Sequence[str]) -> int:
+    """Run the tests of time among what failed, and return the exit status."""
+    print("\nOnce more, what failed:", flush=True)
+    right = True
+    for part in parts:
+        good, failed = CACHE / part / FOR_GOOD, CACHE / part / LAST_FAILED
+        if good.exists():
+            names = "".join(sorted({*good.read_text().splitlines(keepends=True)}))
+            print(f"Not run again, since time is nothing to them:\n{names}", flush=True)
+            right = False
+        if failed.exists() and failed.read_text().strip() != "{}":
+            status, printed = _pytest(part, "--last-failed", "-m", "timing",
+                                      LLMTRACE_RETRIED=str(CACHE / "retried"))  # fmt: skip
+            print(printed, flush=True)
+            right &= status in {0, _NOTHING_CHOSEN}
+    return 0 if right else 1
+
+
+def _pytest(part: str, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Run pytest with a part's cache; return its exit status and what it printed."""
+    command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={CACHE / part}", *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **variables}, check=False, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tests, or once more those that failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--again", action="store_true", help="only tests of time that failed")
+    parser.add_argument(
+        "--workers", type=int, default=(os.cpu_count() or 1) + 1, help="parts at a time"
+    )
+    options = parser.parse_args(arguments)
+    # What a script runs in the background ignores Ctrl-C, which some of the tests are about.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return run_again(_ORDER) if options.again else run_all(_ORDER, options.workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

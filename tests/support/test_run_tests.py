@@ -1,0 +1,77 @@
+"""Do the parts that `make test` runs side by side leave out no test, and run none twice?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+run_tests = import_module("run_tests")
+sys.path.pop(0)
+
+
+def test_every_part_is_run_and_what_it_names_is_there():
+    """The last names nothing, so that it has all that is left."""
+    assert sorted(run_tests._ORDER) == sorted(run_tests.PARTS)
+    *_, last = run_tests.PARTS
+    assert [part for part, paths in run_tests.PARTS.items() if not paths] == [last]
+    named = [path for paths in run_tests.PARTS.values() for path in paths]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert len(named) == len({*named})
+
+
+def test_a_part_has_no_test_of_those_above_it():
+    """A file of a folder may be in a part of its own; the folder's part leaves it out."""
+    last = [*run_tests.PARTS][-1]
+    ignored = {option.removeprefix("--ignore=") for option in run_tests.chosen(last)}
+
+    assert ignored == {path for paths in run_tests.PARTS.values() for path in paths}
+    assert run_tests.chosen("real")[0] == "tests/real"
+    assert "--ignore=tests/real/test_vllm_plugin.py" in run_tests.chosen("real")
+    assert "--ignore=tests/real" not in run_tests.chosen("engines")
+
+
+@pytest.fixture
+def ran(tmp_path, monkeypatch):
+    """Stand in for pytest: keep its command lines, and end with the status that is set."""
+    monkeypatch.setattr(run_tests, "CACHE", tmp_path)
+    kept = SimpleNamespace(calls=[], status=0)
+
+    def pytest_of(part, *arguments, **variables):
+        kept.calls.append((part, *arguments))
+        return kept.status, f"{part} printed"
+
+    monkeypatch.setattr(run_tests, "_pytest", pytest_of)
+    return kept
+
+
+def test_only_tests_of_time_are_run_again(ran, tmp_path, capsys):
+    """What failed for good, or a run that was cut short, fails again without another go."""
+    for part in ("late", "wrong", "fine"):
+        (tmp_path / part / "v" / "cache").mkdir(parents=True)
+    (tmp_path / "late" / run_tests.LAST_FAILED).write_text(json.dumps({"a::b": True}))
+    (tmp_path / "wrong" / run_tests.FOR_GOOD).write_text("c::d\n")
+
+    assert run_tests.run_again(["late", "fine"]) == 0
+    assert ran.calls == [("late", "--last-failed", "-m", "timing")]
+    assert run_tests.run_again(["late", "wrong"]) == 1
+    assert "c::d" in capsys.readouterr().out
+
+
+def test_a_part_that_is_cut_short_fails_the_run_for_good(ran, tmp_path, capsys):
+    """And notes of an earlier run are gone."""
+    (tmp_path / "contact").mkdir()
+    (tmp_path / "contact" / run_tests.FOR_GOOD).write_text("old::one\n")
+
+    assert run_tests.run_all(["contact"], 2) == 0
+    assert not (tmp_path / "contact" / run_tests.FOR_GOOD).exists()
+    ran.status = 3
+    assert run_tests.run_all(["contact"], 2) == 1
+    assert "status 3" in (tmp_path / "contact" / run_tests.FOR_GOOD).read_text()
+    assert "contact printed" in capsys.readouterr().out
