@@ -35,7 +35,7 @@ def line(summary, name):
     return next(one for one in (*summary.stages, *summary.metrics) if one.name == name)
 
 
-@given(st.lists(requests, min_size=1, max_size=20))
+@given(st.lists(requests, min_size=1, max_size=4))
 def test_the_shares_add_up(some):
     """The shares of the stages and of what cannot be split come to 1, whatever the rows."""
     summary = summarise(some, Budget())
@@ -45,7 +45,7 @@ def test_the_shares_add_up(some):
     assert sum(shares) == pytest.approx(1.0 if waited else 0.0)
 
 
-@given(st.lists(requests, max_size=20))
+@given(st.lists(requests, max_size=4))
 def test_every_row_is_checked(some):
     """The stages of every row add up to its e2e, whatever its outcome."""
     assert summarise(some, Budget()).exact == len(some)
@@ -155,7 +155,7 @@ def test_sources_come_the_most_frequent_first():
     )  # fmt: skip
 
 
-@given(st.lists(requests, min_size=1, max_size=10), st.lists(requests, min_size=1, max_size=10))
+@given(st.lists(requests, min_size=1, max_size=3), st.lists(requests, min_size=1, max_size=3))
 def test_changes_of_means_add_up(before, after):
     """What the stages gained and lost comes to what the mean e2e did."""
 

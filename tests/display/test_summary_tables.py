@@ -59,7 +59,7 @@ def test_milliseconds_keep_the_digits_that_matter(seconds, text):
     assert ms(seconds) == text
 
 
-@given(st.lists(requests, min_size=1, max_size=10))
+@given(st.lists(requests, min_size=1, max_size=4))
 def test_the_shares_that_are_shown_add_up(some):
     """Rounded to tenths of a percent the column still comes to 100.0 %."""
     summary = summarise(some, Budget())
