@@ -1,6 +1,6 @@
 """Look for bytes that break a parser, led by what of its code they reach: with atheris.
 
-    python -m pip install '.[fuzz]'
+    python -m pip install --editable . --group fuzz
     python scripts/fuzz.py test_any_headers -max_total_time=60
 
 The properties are those of `tests/fuzz/test_parsers.py` and `tests/browser/test_beacon.py`; what

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the virtual environment in $2 with the interpreter $1 and installs llmtrace with every extra
+# Makes the virtual environment in $2 with the interpreter $1 and installs llmtrace with all that
 # its tests and demo use.
 set -eu
 python=$1
@@ -26,5 +26,5 @@ fi
 echo "Installing llmtrace and what its tests and demo use into $venv (about a minute) ..."
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --editable '.[dev]' --group lint
+    --editable . --group real --group lint
 touch "$venv/.ready"
