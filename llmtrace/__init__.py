@@ -8,10 +8,10 @@ from llmtrace.agents.tool import tool
 from llmtrace.agents.turn import turn
 from llmtrace.budget import Budget
 from llmtrace.configure import flush, init, shutdown
+from llmtrace.core.errors import ConfigError, DataError, LlmtraceError, SourceError
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import OUTCOMES, Row
 from llmtrace.core.stages import STAGES, Stages, Timeline, split
-from llmtrace.errors import ConfigError, DataError, LlmtraceError, SourceError
 from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.instrumentation.registry import Instrumented, instrument
 from llmtrace.instrumentation.trace_decorator import trace

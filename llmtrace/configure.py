@@ -20,8 +20,8 @@ from urllib.parse import unquote
 from llmtrace import exporters as export
 from llmtrace.budget import Budget, Budgets, read_budgets
 from llmtrace.core.content import DEFAULT_LIMIT, ContentPolicy
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.langfuse import coexistence
 from llmtrace.exporters.sink import Receiver, Sink, receiver
 from llmtrace.instrumentation import registry

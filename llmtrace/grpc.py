@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 try:
     import grpc

@@ -13,11 +13,11 @@ from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
 from llmtrace.agents.scopes import ToolScope, TurnScope
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_error, wrong_use
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import StageName
-from llmtrace.errors import ConfigError
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime import proxied_request
 from llmtrace.runtime.runtime import current, enclosing

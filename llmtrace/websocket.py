@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.instrumentation.rpc import openai_realtime, user_classifier, websocket_connection
 from llmtrace.instrumentation.rpc.user_classifier import Classification
 from llmtrace.instrumentation.rpc.websocket_session import Conversation, Protocol

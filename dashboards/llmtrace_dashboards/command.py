@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.api_clients.prometheus_client import Prometheus
 from llmtrace.budget import DEFAULT, Budget, read_budgets
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace_dashboards.boards import dashboards
 from llmtrace_dashboards.export_files import Form, files, write
 from llmtrace_dashboards.grafana_import.grafana_api import Remote

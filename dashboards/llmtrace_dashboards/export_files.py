@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import yaml
 
-from llmtrace.errors import ConfigError, explain_error
+from llmtrace.core.errors import ConfigError, explain_error
 from llmtrace_dashboards.boards import text
 
 Form = Literal["files", "provisioning", "configmap", "sharing"]

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
-from llmtrace.errors import missing_extra
+from llmtrace.core.errors import missing_extra
 from llmtrace_dashboards.panels import (
     Annotation,
     Board,

@@ -17,11 +17,10 @@ from pathlib import Path
 import openai
 
 import llmtrace
-from llmtrace import Row
+from llmtrace import Row, SourceError
 from llmtrace.core.stages import STAGES
 from llmtrace.engines import local_vllm
 from llmtrace.engines.local_vllm.install import VERSION, cache_folder
-from llmtrace.errors import SourceError
 from llmtrace.simulator import serve
 from llmtrace.simulator.server import EngineConfig, ServerConfig
 from llmtrace.testing import capture

@@ -19,11 +19,11 @@ from llmtrace.agents.run_in_scope import scoped
 from llmtrace.agents.scopes import ToolScope, ToolSeen, TurnScope
 from llmtrace.core.content import ARGUMENTS, RESULT, tool_content
 from llmtrace.core.error_outcomes import outcome_of
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.row import Outcome
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.span import Span, Value
-from llmtrace.errors import ConfigError
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.trace_decorator import Scalar, labels
 from llmtrace.runtime.runtime import Runtime, active, closed, enclosing, opened

@@ -17,10 +17,10 @@ from opentelemetry.context import Context
 
 from llmtrace.agents.run_in_scope import inside, scoped
 from llmtrace.agents.scopes import TurnScope
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open, internal_error
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import TURN, Row
-from llmtrace.errors import ConfigError
 from llmtrace.instrumentation.streams import finalize
 from llmtrace.instrumentation.streams.cancellation import cancelled
 from llmtrace.instrumentation.trace_decorator import Scalar, labels

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from llmtrace.api_clients.http_client import opener, read_token
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.core.errors import ConfigError, SourceError
 
 DEFAULT_URL: Final = "http://127.0.0.1:4319"
 _TIMEOUT_S: Final = 60.0

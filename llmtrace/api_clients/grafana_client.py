@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.http_client import unreachable
-from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.core.errors import ConfigError, SourceError, missing_extra
 
 try:
     from grafana_client import GrafanaApi

@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 _MAX_TOKEN: Final = 4096
 _MAX_CAUSES: Final = 64

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.collector_client import Collector
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.core.errors import ConfigError, SourceError
 
 _RELOAD_S = 30.0
 

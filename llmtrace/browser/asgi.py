@@ -23,9 +23,9 @@ from opentelemetry.context import Context
 from llmtrace.browser.beacon import MAX_BYTES, Beacon, read_beacon
 from llmtrace.browser.pending_rows import PendingRows
 from llmtrace.core.browser_timing import ON_WIRE, flatten
+from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.core.failopen import count_internal, internal_error
 from llmtrace.core.span import Span
-from llmtrace.errors import ConfigError, DataError
 from llmtrace.runtime.runtime import Runtime, active, awaited
 
 Scope = MutableMapping[str, Any]

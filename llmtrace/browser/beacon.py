@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from llmtrace.core.browser_timing import IN_BEACON, Browser, unflatten
+from llmtrace.core.errors import DataError
 from llmtrace.core.row import OUTCOMES
-from llmtrace.errors import DataError
 
 MAX_BYTES: Final = 4096  # what the script sends is below 1.2 kB
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.budget.model import Budget, Budgets
+from llmtrace.core.errors import ConfigError, explain_error, missing_extra
 from llmtrace.core.stages import STAGES
-from llmtrace.errors import ConfigError, explain_error, missing_extra
 
 _KEYS: Final = (
     "name", "objective", "total", "ttft", "tpot", "turn_ttft", "tokens", "stages", "buffer",

@@ -12,8 +12,8 @@ from typing import TextIO
 from llmtrace.budget import DEFAULT, Budgets, read_budget, read_budgets
 from llmtrace.budget_analysis.check import as_text
 from llmtrace.budget_analysis.check import check as add_up
+from llmtrace.core.errors import ConfigError, DataError, SourceError, explain_error, missing_extra
 from llmtrace.core.row import Row
-from llmtrace.errors import ConfigError, DataError, SourceError, explain_error, missing_extra
 from llmtrace.exporters.row_files.read_back import read_rows
 
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from llmtrace.budget.model import Budget
 from llmtrace.budget_analysis.check import FRONT
+from llmtrace.core.errors import DataError
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import PARTITION, STAGES, UNATTRIBUTED, StageName
 from llmtrace.dataset.columns import Columns
-from llmtrace.errors import DataError
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.quantiles import least_values
 from llmtrace.stats.significance import harrell_davis

@@ -30,7 +30,7 @@ from llmtrace.cli.slo import add_slo
 from llmtrace.cli.store import add_migrate, add_schema
 from llmtrace.cli.tail import add_tail
 from llmtrace.cli.triage import add_triage
-from llmtrace.errors import ConfigError, LlmtraceError
+from llmtrace.core.errors import ConfigError, LlmtraceError
 
 __all__ = ["main", "make_parser"]
 

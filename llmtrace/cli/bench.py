@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmtrace.cli.arguments import Commands, add_budget_option, add_command, positive
 from llmtrace.cli.extras import collector_module
-from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:
     from llmtrace.demo.target import Target

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_json, positive
-from llmtrace.errors import SourceError, explain_error, missing_extra
+from llmtrace.core.errors import SourceError, explain_error, missing_extra
 
 FAILED: Final = 10
 

@@ -10,7 +10,7 @@ from typing import Any
 from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_json, add_timeout
 from llmtrace.cli.extras import collector_module, dashboards_module
 from llmtrace.cli.slo import write_engine_rules
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 _DOCS = "operate/dashboards.md"
 

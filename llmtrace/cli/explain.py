@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from llmtrace.cli.arguments import Commands, add_collector, add_command, add_json
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 
 if TYPE_CHECKING:
     from llmtrace.api_clients.collector_client import Collector

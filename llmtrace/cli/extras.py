@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from llmtrace.errors import missing_extra
+from llmtrace.core.errors import missing_extra
 
 
 def collector_module(module: str, feature: str) -> Any:

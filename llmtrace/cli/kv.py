@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from llmtrace.cli.arguments import Commands, add_command, add_json, positive
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from llmtrace.kv_cache.model_shape import ModelShape

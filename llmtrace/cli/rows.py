@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from llmtrace.cli.arguments import Commands, add_command, add_token_file, point_in_time, positive
 from llmtrace.cli.explain import choose, find
-from llmtrace.errors import ConfigError, DataError
+from llmtrace.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row

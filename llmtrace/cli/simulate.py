@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from llmtrace.cli.arguments import Commands, add_command, positive
-from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, missing_extra
 
 
 def add_simulate(commands: Commands) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from llmtrace.cli.arguments import COLLECTOR_URL, Commands, add_command, add_json
 from llmtrace.cli.extras import collector_module
-from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, missing_extra
 
 # Options that each name a source of the case; `--url` is the default.
 _SOURCES: Final = ("case", "url", "store", "rows", "langfuse")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from llmtrace.core import browser_timing
 from llmtrace.core.attempts import MAX_S, as_plain, from_plain
 from llmtrace.core.browser_timing import IN_JSON, browser_kinds
+from llmtrace.core.errors import DataError
 from llmtrace.core.row_fields import MARKS, NETWORK, OUTCOMES, RAW, REPORTED, RowFields
 from llmtrace.core.stages import (
     PARTITION,
@@ -23,7 +24,6 @@ from llmtrace.core.stages import (
     split,
 )
 from llmtrace.core.tool_calls import flat_part, read_part
-from llmtrace.errors import DataError
 
 if TYPE_CHECKING:
     from llmtrace.core.row import Row

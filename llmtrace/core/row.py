@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llmtrace.core.attempts import Attempt
 from llmtrace.core.browser_timing import Browser
+from llmtrace.core.errors import DataError
 from llmtrace.core.flat_row import flatten, unflatten
 from llmtrace.core.row_fields import OUTCOMES, Outcome, RowFields
 from llmtrace.core.row_html import one_row
 from llmtrace.core.stages import EngineFigures, Stages, Timeline, split, with_engine
 from llmtrace.core.tool_calls import Part
-from llmtrace.errors import DataError
 
 __all__ = [
     "OUTCOMES",

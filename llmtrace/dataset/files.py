@@ -18,9 +18,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.core.errors import DataError, SourceError, explain_error, missing_extra
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, WORDS, Builder, Columns, as_ids, short
 from llmtrace.dataset.sampling import Sample
-from llmtrace.errors import DataError, SourceError, explain_error, missing_extra
 from llmtrace.stats.arrays import Floats
 
 Progress = Callable[[str, float], None]  # what is being done, and how much of it, 0 to 1

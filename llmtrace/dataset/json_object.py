@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmtrace.errors import DataError, SourceError, explain_error
+from llmtrace.core.errors import DataError, SourceError, explain_error
 
 
 def read_object(path: Path, max_bytes: int = 4 << 20) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from llmtrace.core.errors import DataError, SourceError, missing_extra
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Timeline
-from llmtrace.errors import DataError, SourceError, missing_extra
 from llmtrace.exporters.langfuse.settings import Project, read_project
 from llmtrace.semconv.attributes import E2E
 from llmtrace.semconv.convert import from_attributes, is_row, kind_of

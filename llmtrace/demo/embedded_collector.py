@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.api_clients.http_client import opener
-from llmtrace.errors import SourceError
+from llmtrace.core.errors import SourceError
 
 _HOST: Final = "127.0.0.1"
 _START_S: Final = 60.0

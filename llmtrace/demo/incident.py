@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.collector_client import Collector
+from llmtrace.core.errors import ConfigError, missing_extra
 from llmtrace.demo import injected_faults
 from llmtrace.demo.embedded_collector import Collecting, collecting
 from llmtrace.demo.injected_faults import Fault
@@ -24,7 +25,6 @@ from llmtrace.demo.options import Phase
 from llmtrace.demo.simulated_users import Job
 from llmtrace.demo.target import Target
 from llmtrace.engines.local_vllm.install import cache_folder
-from llmtrace.errors import ConfigError, missing_extra
 
 try:
     from llmtrace.dataset.case import Facts, Window, write_case

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.demo.simulated_users import MAX_PROMPT, Job, lengthened
-from llmtrace.errors import ConfigError
 from llmtrace.simulator.api.reply_plan import ServerConfig
 from llmtrace.simulator.engine.incidents import INCIDENTS, healthy, incident
 

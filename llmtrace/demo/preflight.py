@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import openai
 
+from llmtrace.core.errors import SourceError
 from llmtrace.demo.sample_app import make_client
 from llmtrace.demo.target import NO_KEY, Target
-from llmtrace.errors import SourceError
 
 _TIMEOUT_S: Final = 60.0
 _LIST_TIMEOUT_S: Final = 5.0

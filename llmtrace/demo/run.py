@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TextIO
 import llmtrace
 from llmtrace.budget import DEFAULT, Budget, read_budget
 from llmtrace.configure import read_environment
+from llmtrace.core.errors import ConfigError, SourceError, missing_extra
 from llmtrace.core.row import Row
 from llmtrace.demo import target as targets
 from llmtrace.demo.injected_faults import Fault, named
 from llmtrace.demo.options import DemoOptions, Phase, plan
 from llmtrace.demo.target import Target
-from llmtrace.errors import ConfigError, SourceError, missing_extra
 from llmtrace.exporters.row_files.sink import write_rows
 
 try:

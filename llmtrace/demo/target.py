@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.demo.simulated_users import MAX_PROMPT
 from llmtrace.engines import local_vllm
-from llmtrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from llmtrace.simulator.server import SimulatedServer

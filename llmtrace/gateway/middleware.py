@@ -10,8 +10,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_error
-from llmtrace.errors import ConfigError
 from llmtrace.gateway.asgi_request import PassingRequest
 from llmtrace.runtime.runtime import active
 

@@ -13,7 +13,7 @@ from itertools import count
 from types import ModuleType
 from typing import Any, Final, Self
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.instrumentation import import_hooks, langfuse_sdk
 from llmtrace.instrumentation.http import httpx, httpx_requests
 from llmtrace.instrumentation.llm_sdks import patch as calls

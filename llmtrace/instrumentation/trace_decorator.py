@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, Final, TypeVar, overload
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.recording import Recording
-from llmtrace.errors import ConfigError
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.llm_sdks import endpoints, responses
 from llmtrace.instrumentation.streams import generators, generic_chunks

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.json_object import read_object
-from llmtrace.errors import ConfigError
 
 # Bytes of one element.
 DTYPE_BYTES: Final[Mapping[str, float]] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.kv_cache.capacity import Fit, bytes_per_token, fit_blocks
 from llmtrace.kv_cache.model_shape import DTYPE_BYTES, ModelShape, shape_from
 

@@ -12,10 +12,10 @@ from typing import Final
 from rich.console import Console
 
 from llmtrace.budget import Budget
+from llmtrace.core.errors import SourceError, explain_error
 from llmtrace.dataset.case import Case, no_signals
 from llmtrace.dataset.columns import Columns, from_rows
 from llmtrace.display.summary_tables import console_for
-from llmtrace.errors import SourceError, explain_error
 from llmtrace.load_test.bench_workload import Workload, at_setting
 from llmtrace.load_test.curve_page import page
 from llmtrace.load_test.curve_text import print_curve, value_text

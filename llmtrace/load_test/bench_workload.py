@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.load_test.dataset_requests import from_dataset
 from llmtrace.load_test.endpoint_apis import Sending
 from llmtrace.load_test.lengths import read_lengths

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Final
 
 from llmtrace.budget import Budget
-from llmtrace.errors import SourceError
+from llmtrace.core.errors import SourceError
 from llmtrace.load_test.drive import Answered
 from llmtrace.load_test.send_plan import Done, Measured, Plan, joined, send
 

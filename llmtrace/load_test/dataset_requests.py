@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from llmtrace.core.errors import DataError, SourceError, explain_error
 from llmtrace.dataset.files import blocks, objects
-from llmtrace.errors import DataError, SourceError, explain_error
 from llmtrace.load_test.endpoint_apis import Api
 from llmtrace.load_test.lengths import Lengths
 from llmtrace.load_test.requests import Message, Request, conversation, user

@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 
 import llmtrace
 from llmtrace import __version__
+from llmtrace.core.errors import LlmtraceError, SourceError, missing_extra
 from llmtrace.demo.preflight import probe
 from llmtrace.demo.target import Target
-from llmtrace.errors import LlmtraceError, SourceError, missing_extra
 from llmtrace.load_test.requests import Request
 
 Api = Literal["openai", "anthropic"]

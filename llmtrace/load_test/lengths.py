@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 _NUMBER: Final = r"(\d+(?:\.\d+)?)"
 _FIXED: Final = re.compile(_NUMBER)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from llmtrace.budget import Budget
 from llmtrace.configure import read_environment
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.load_test.client_processes import send_split
 from llmtrace.load_test.endpoint_apis import check
 from llmtrace.load_test.send_plan import Done, Measured, Plan, send

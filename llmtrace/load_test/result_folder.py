@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace import __version__
-from llmtrace.errors import SourceError, explain_error
+from llmtrace.core.errors import SourceError, explain_error
 from llmtrace.exporters.row_files.sink import write_rows
 from llmtrace.load_test.other_tools import summary
 from llmtrace.load_test.requests import hash_of

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.errors import ConfigError, DataError
+from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.run_comparison.durations import DURATIONS
 from llmtrace.run_comparison.runs import TWINS, Comparison
 from llmtrace.run_comparison.wording import QUANTILE_NAMES

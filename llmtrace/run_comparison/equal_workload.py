@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
+from llmtrace.core.errors import DataError
 from llmtrace.dataset.columns import Columns
-from llmtrace.errors import DataError
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import effective_count
 from llmtrace.triage.attribution.workload_mix import cells

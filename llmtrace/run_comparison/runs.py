@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from llmtrace.budget import Budget
+from llmtrace.core.errors import DataError
 from llmtrace.core.row import TURN
 from llmtrace.dataset.case import Case
 from llmtrace.dataset.columns import Columns
-from llmtrace.errors import DataError
 from llmtrace.run_comparison.durations import DURATIONS, durations
 from llmtrace.run_comparison.effects import ALPHA, Effect, Sample, effects
 from llmtrace.run_comparison.engine_signals import signal_figures

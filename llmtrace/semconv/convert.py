@@ -14,12 +14,12 @@ from typing import Any, Final
 from llmtrace.core import content
 from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, as_plain, from_plain
 from llmtrace.core.browser_timing import ON_WIRE, flatten, unflatten
+from llmtrace.core.errors import DataError
 from llmtrace.core.flat_row import bounded
 from llmtrace.core.row import OUTCOMES, Row
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
 from llmtrace.core.stages import SOURCES, STAGES, Network, Reported, StageName, Stages, Timeline
 from llmtrace.core.wire_names import Attribute, Kind
-from llmtrace.errors import DataError
 from llmtrace.semconv.attributes import (
     ATTEMPT_LOG,
     BROWSER,

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from llmtrace.errors import ConfigError, SourceError, missing_extra
+from llmtrace.core.errors import ConfigError, SourceError, missing_extra
 from llmtrace.simulator.api.fault_header import Faults
 from llmtrace.simulator.api.reply_plan import ServerConfig
 from llmtrace.simulator.engine.scheduler import EngineConfig

@@ -17,10 +17,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.dataset.case import Case, Window, write_case
 from llmtrace.dataset.columns import WORDS
 from llmtrace.display.summary_tables import date_and_zone
-from llmtrace.errors import ConfigError, DataError
 from llmtrace.stats.arrays import Mask
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.links import TRACE, Links

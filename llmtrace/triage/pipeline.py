@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns, concatenate
-from llmtrace.errors import ConfigError
 from llmtrace.stats.quantiles import least_values
 from llmtrace.triage.attribution.attribute import Spread, bootstrap
 from llmtrace.triage.attribution.cohorts import find_cohorts

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from llmtrace.api_clients.collector_client import Collector
+from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace.dataset.case import (
     Case,
     Signals,
@@ -27,7 +28,6 @@ from llmtrace.dataset.case import (
 )
 from llmtrace.dataset.columns import Builder, Columns, Words, concatenate, from_rows
 from llmtrace.dataset.files import read_columns
-from llmtrace.errors import DataError, LlmtraceError
 from llmtrace.triage.windows.choose import EARLIER_DAYS, earlier
 
 Progress = Callable[[str, float], None]

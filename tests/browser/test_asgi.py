@@ -30,9 +30,9 @@ from llmtrace import gateway
 from llmtrace.browser import Middleware, pending_rows, script
 from llmtrace.browser.beacon import MAX_BYTES
 from llmtrace.core.browser_timing import ON_WIRE, unflatten
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.span import Span
-from llmtrace.errors import ConfigError
 from llmtrace.testing import capture
 from tests.support.taking_time import aspend
 

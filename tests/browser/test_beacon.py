@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llmtrace.browser import Beacon, read_beacon
 from llmtrace.browser.beacon import MAX_BYTES
 from llmtrace.core.browser_timing import IN_BEACON, IN_JSON, ON_WIRE, Browser, flatten, name_of
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace.semconv.attributes import BROWSER
 from tests.strategies import browsers, hexes
 

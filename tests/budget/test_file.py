@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from llmtrace.budget import Budget, read_budget, read_budgets
 from llmtrace.budget.file import as_plain, as_yaml
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from tests.budget.strategies import budgets
 
 seconds = st.floats(1e-6, 1e6)

@@ -12,9 +12,9 @@ from llmtrace.budget import read_budget
 from llmtrace.budget.file import as_yaml
 from llmtrace.budget_analysis.check import check
 from llmtrace.budget_analysis.suggest import as_text, suggest
+from llmtrace.core.errors import DataError
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.columns import from_dicts
-from llmtrace.errors import DataError
 
 
 def made(n=1200, seed=1, **changes):

@@ -10,7 +10,7 @@ import pytest
 
 from llmtrace.api_clients.http_client import unreachable
 from llmtrace.cli import main
-from llmtrace.errors import SourceError
+from llmtrace.core.errors import SourceError
 from tests.dataset.test_one_row_format import FLAT
 
 

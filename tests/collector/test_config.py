@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config import schema
 from llmtrace_collector.config.fields import leaves, variable
 from llmtrace_collector.config.schema import Address, Config, as_yaml, exposed, load

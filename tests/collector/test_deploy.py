@@ -13,7 +13,7 @@ import yaml
 
 from llmtrace.cli import make_parser
 from llmtrace.core.content import NAMES
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config.fields import leaves, variable
 from llmtrace_collector.config.schema import PREFIX, Config, load
 from llmtrace_collector.store.clickhouse_server import OLDEST

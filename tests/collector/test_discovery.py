@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config.schema import as_yaml, load
 from llmtrace_collector.scrape import dns_srv
 from llmtrace_collector.scrape.access import Access

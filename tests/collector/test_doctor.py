@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmtrace import cli
-from llmtrace.errors import SourceError
+from llmtrace.core.errors import SourceError
 from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace_collector.commands import doctor
 from llmtrace_collector.commands.doctor import Report, examine

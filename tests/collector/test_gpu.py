@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from llmtrace.errors import SourceError
+from llmtrace.core.errors import SourceError
 from llmtrace_collector.scrape.gpu import REASONS, GpuReader
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from llmtrace.cli import make_parser
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config.fields import leaves, variable
 from llmtrace_collector.config.schema import PREFIX, Config, exposed, load
 from tests.collector.kubernetes_manifests import (

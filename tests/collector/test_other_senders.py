@@ -11,7 +11,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from llmtrace import cli
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace_collector.metrics import request_metrics
 
 from .collecting import collecting, post, wait_for

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as stock
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits
 from llmtrace_collector.signals.normalise import Unifier
 from llmtrace_collector.signals.profile import builtin_profiles

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.profile import (
     builtin_profiles,

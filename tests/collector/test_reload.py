@@ -13,7 +13,7 @@ import urllib.request
 import grpc
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.commands import collect
 from llmtrace_collector.commands.reload import Reloader
 from llmtrace_collector.config.schema import load

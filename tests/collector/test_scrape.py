@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.scrape.access import Access
 from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings, TargetState
 from llmtrace_collector.scrape.targets import FileTargets, HttpTargets, StaticTargets, Target

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config.schema import as_yaml, load
 from llmtrace_collector.scrape.access import Access
 from llmtrace_collector.scrape.scraper import Scraper

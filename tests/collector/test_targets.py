@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.scrape.fetch import checked, shown
 from llmtrace_collector.scrape.targets import FileTargets, Target, parse_groups
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from llmtrace.api_clients.collector_client import Collector
 from llmtrace.cli import main
-from llmtrace.errors import SourceError
+from llmtrace.core.errors import SourceError
 from llmtrace_collector.commands.top import ask, picture, spark, watch
 
 from .serve.views import empty, view

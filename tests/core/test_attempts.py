@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmtrace.core.attempts import MAX_ATTEMPTS, Attempt, as_plain, from_plain, keep
+from llmtrace.core.errors import DataError
 from llmtrace.core.row import from_dict
-from llmtrace.errors import DataError
 from llmtrace.testing import make_row
 from tests.strategies import attempt_logs
 from tests.support.recordings import MS, Request

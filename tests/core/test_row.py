@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from llmtrace.core.attempts import Attempt
+from llmtrace.core.errors import DataError
 from llmtrace.core.row import OUTCOMES, Row, from_dict, seconds, with_figures
 from llmtrace.core.stages import PARTITION, STAGES, EngineFigures, Network, Reported, Timeline
-from llmtrace.errors import DataError
 from llmtrace.testing import make_row
 from tests.strategies import durations, maybe, rows
 

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from llmtrace.budget import DEFAULT, Budget
 from llmtrace.cli import make_parser
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.exporters.prometheus.buckets import LATENCY_S
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row

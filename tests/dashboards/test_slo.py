@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 
 from llmtrace.budget import DEFAULT, Budget, Budgets
 from llmtrace.cli import main
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_dashboards.rules.burn_rate import LADDER, RuleSettings, Window, seconds
 from llmtrace_dashboards.rules.command import made_from
 from llmtrace_dashboards.rules.recording_series import ALLOWED

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from llmtrace.budget import DEFAULT
+from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.dataset.case import (
     Case,
     Event,
@@ -20,7 +21,6 @@ from llmtrace.dataset.case import (
     write_case,
 )
 from llmtrace.dataset.columns import from_dicts
-from llmtrace.errors import ConfigError, DataError, SourceError
 
 ROW = {"start": 1_700_000_000 * 10**9, "e2e_s": 1.0, "replica": "vllm-0"}
 SAMPLE = {"t": 1_700_000_000.5, "instance": "vllm-0", "signal": "running", "value": 3.0}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmtrace.core.errors import DataError, SourceError
 from llmtrace.core.row import Row
 from llmtrace.dataset import files
 from llmtrace.dataset.columns import (
@@ -25,7 +26,6 @@ from llmtrace.dataset.columns import (
 )
 from llmtrace.dataset.files import read_columns, write_columns
 from llmtrace.dataset.sampling import Sample
-from llmtrace.errors import DataError, SourceError
 from tests.strategies import requests
 
 START = 1_700_000_000 * 10**9

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 
 from llmtrace.cli import main
+from llmtrace.core.errors import DataError, SourceError
 from llmtrace.core.row import from_dict
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import Case, signals_from, write_case
 from llmtrace.dataset.columns import Columns, from_rows
 from llmtrace.dataset.files import read_columns, write_columns
-from llmtrace.errors import DataError, SourceError
 from llmtrace.exporters.row_files.read_back import read_rows
 from tests.strategies import rows
 

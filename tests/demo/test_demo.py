@@ -20,6 +20,7 @@ from rich.console import Console
 
 import llmtrace
 from llmtrace.cli import main
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import read_case
 from llmtrace.demo.incident import linger, room_for_page
@@ -30,7 +31,6 @@ from llmtrace.demo.sample_app import due, share
 from llmtrace.demo.simulated_users import MAX_PROMPT, jobs, replayed
 from llmtrace.demo.target import Target
 from llmtrace.engines import local_vllm
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.runtime import runtime
 from llmtrace.simulator.api.fault_header import Faults

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from llmtrace.core.errors import SourceError
 from llmtrace.engines import local_vllm
-from llmtrace.errors import SourceError
 
 
 def test_a_port_is_not_taken_while_vllm_loads():

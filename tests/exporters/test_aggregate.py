@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.prometheus.aggregate import Aggregate, Histogram, fold
 from llmtrace.exporters.prometheus.buckets import BANDS_NS, LATENCY_S
 from llmtrace.semconv.attributes import DURATION_BOUNDS_S

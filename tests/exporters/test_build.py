@@ -6,7 +6,7 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.exporters import ExportSettings, build, build_all
 from tests.exporters.samples import typical
 

@@ -13,8 +13,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.genai_metrics.sink import GenAISink
 from llmtrace.semconv.attributes import DURATION_BOUNDS_S
 from tests.exporters.receivers import Answer, grpc_receiver, http_receiver

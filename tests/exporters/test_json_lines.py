@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import llmtrace
-from llmtrace.errors import DataError, SourceError
+from llmtrace.core.errors import DataError, SourceError
 from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.exporters.row_files.sink import write_rows
 from llmtrace.testing import make_row

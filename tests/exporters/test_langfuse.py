@@ -19,10 +19,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from opentelemetry.sdk.trace import TracerProvider
 
 from llmtrace import exporters
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.span import Span
 from llmtrace.core.stages import PARTITION
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.langfuse import span_attributes as names
 from llmtrace.exporters.langfuse.settings import read_labels, read_project, to_otlp
 from llmtrace.exporters.langfuse.sink import langfuse_sink

@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.otlp.http_transport import _retry_after
 from llmtrace.exporters.otlp.sink import otlp_sink
 from llmtrace.semconv.convert import from_attributes, to_attributes

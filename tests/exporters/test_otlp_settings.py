@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.exporters.otlp.settings import read_settings
 
 P = "OTEL_EXPORTER_OTLP_"

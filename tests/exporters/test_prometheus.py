@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from llmtrace.budget import Budget
 from llmtrace.core import failopen
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.stages import PARTITION, Timeline
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.prometheus.buckets import BANDS_NS
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace.testing import make_row

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmtrace
+from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.row import from_dict
-from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace.exporters import ExportSettings, build
 from llmtrace.exporters.row_files.arrow_table import from_arrow
 from llmtrace.exporters.row_files.read_back import Rows, read_rows

@@ -16,8 +16,8 @@ from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import Span, SpanProcessor, TracerProvider
 
 import llmtrace
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.row import Row
-from llmtrace.errors import ConfigError
 from llmtrace.runtime.runtime import current
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 from tests.support.taking_time import forever

@@ -15,8 +15,8 @@ import pytest
 from opentelemetry import trace as otel_trace
 
 import llmtrace
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.row import Row
-from llmtrace.errors import ConfigError
 from llmtrace.instrumentation import registry
 from llmtrace.instrumentation.llm_sdks.endpoints import provider_of
 from llmtrace.runtime import runtime

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llmtrace
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
-from llmtrace.errors import ConfigError
 from llmtrace.marks import MARKABLE
 from llmtrace.runtime.runtime import current
 from llmtrace.testing import FakeClock, capture

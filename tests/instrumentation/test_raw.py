@@ -14,10 +14,10 @@ import pytest
 
 import llmtrace
 from llmtrace.core.content import ContentPolicy
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.recording import Recording
 from llmtrace.core.row import Row
 from llmtrace.core.stages import Reported
-from llmtrace.errors import ConfigError
 from llmtrace.instrumentation import join_call
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.headers.sse_comments import line

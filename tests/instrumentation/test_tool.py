@@ -20,8 +20,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import llmtrace
 from llmtrace.core.content import ARGUMENTS, RESULT, ContentPolicy
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
-from llmtrace.errors import ConfigError
 from llmtrace.testing import FakeClock, capture, fake_stream
 from tests.support.sse_server import Server
 

@@ -17,9 +17,9 @@ from opentelemetry import trace as otel
 
 import llmtrace
 from llmtrace.agents.scopes import MAX_REQUESTS, MAX_TOOLS
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import from_dict
-from llmtrace.errors import ConfigError
 from llmtrace.semconv.convert import from_attributes, to_attributes
 from llmtrace.testing import FakeClock, capture, fake_async_stream, fake_stream
 from tests.support.sse_server import Server

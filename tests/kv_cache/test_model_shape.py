@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llmtrace.errors import ConfigError, DataError, SourceError
+from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.kv_cache.capacity import bytes_per_token
 from llmtrace.kv_cache.model_shape import read_shape, shape_from
 

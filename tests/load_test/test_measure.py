@@ -15,7 +15,6 @@ from llmtrace.budget import DEFAULT
 from llmtrace.cli import main
 from llmtrace.dataset.columns import from_rows
 from llmtrace.demo.target import Target
-from llmtrace.errors import ConfigError, SourceError
 from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.load_test.endpoint_apis import Sending
 from llmtrace.load_test.lengths import read_lengths

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from llmtrace.errors import ConfigError, DataError, SourceError
+from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.load_test.dataset_requests import from_dataset
 from llmtrace.load_test.lengths import read_lengths
 from llmtrace.load_test.requests import at_rate, drawn, from_trace, hash_of

@@ -15,9 +15,9 @@ import pytest
 from grpc.experimental import ChannelOptions
 
 import llmtrace
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
-from llmtrace.errors import ConfigError
 from llmtrace.grpc import aio_client_interceptors, client_interceptors
 from llmtrace.testing import capture
 from tests.instrumentation.reading import eventually, near, settled

@@ -24,9 +24,9 @@ from websockets.asyncio.client import connect
 
 import llmtrace
 from llmtrace import gateway, websocket
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span
-from llmtrace.errors import ConfigError
 from llmtrace.grpc import (
     aio_client_interceptors,
     aio_server_interceptor,

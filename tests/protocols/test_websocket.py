@@ -31,9 +31,9 @@ from websockets.sync.client import connect as connect_sync
 
 import llmtrace
 from llmtrace import websocket
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import Row
-from llmtrace.errors import ConfigError
 from llmtrace.instrumentation.http import dns
 from llmtrace.instrumentation.rpc import websocket_connection, websocket_session
 from llmtrace.propagate import trace_headers

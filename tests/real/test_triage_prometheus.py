@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 
 from llmtrace.cli import main
+from llmtrace.core.errors import DataError, SourceError
 from llmtrace.dataset.case import Window, read_case, samples_of, write_case
-from llmtrace.errors import DataError, SourceError
 from llmtrace_collector.scrape.from_prometheus import read_signals
 from llmtrace_collector.scrape.samples import of_reading
 from llmtrace_collector.signals.definitions import SIGNALS

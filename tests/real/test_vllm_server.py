@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.engines import local_vllm
 from llmtrace.engines.local_vllm import install
-from llmtrace.errors import ConfigError, SourceError
 
 _ROOT = Path(__file__).parents[2]
 # Starts a server and tells its pid before it answers; then waits to be killed.

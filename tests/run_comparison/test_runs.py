@@ -8,7 +8,7 @@ import pytest
 
 from llmtrace.budget import read_budget
 from llmtrace.cli import main
-from llmtrace.errors import ConfigError, DataError, SourceError
+from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.run_comparison import comparison_page, wording
 from llmtrace.run_comparison.conditions import read_condition
 from llmtrace.run_comparison.read_run import read_run

@@ -16,9 +16,9 @@ import llmtrace
 from llmtrace import configure
 from llmtrace.budget import Budget
 from llmtrace.configure import Environment, read_environment
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.row import Row
-from llmtrace.errors import ConfigError
 from llmtrace.runtime import runtime
 
 

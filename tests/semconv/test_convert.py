@@ -10,10 +10,10 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
 from llmtrace.core.attempts import Attempt
+from llmtrace.core.errors import DataError
 from llmtrace.core.row import Row
 from llmtrace.core.row_fields import PLAIN
 from llmtrace.core.stages import PARTITION, Timeline
-from llmtrace.errors import DataError
 from llmtrace.semconv.attributes import LATEST, RELEASED, SPECIAL, client_metrics
 from llmtrace.semconv.convert import (
     from_attributes,

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace.simulator.fleet.array_layout import Engine
 from llmtrace.simulator.fleet.deployment import App, Deployment, Region, Route
 from llmtrace.simulator.fleet.event_loop import WORK

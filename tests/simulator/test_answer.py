@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace.simulator.api.fault_header import Faults, read_faults
 from llmtrace.simulator.api.wire_format import parts
 from llmtrace.simulator.engine.text import count_tokens, natural_tokens, write_answer

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace.simulator.fleet.step_cost import MODELS, StepCost
 from tests.simulator.calibrate import Served, fit, read_served, replay
 

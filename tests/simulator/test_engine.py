@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmtrace.errors import ConfigError, DataError
+from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.simulator.engine.scheduler import (
     EngineConfig,
     EngineState,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from llmtrace.cli import main
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.row import TURN
 from llmtrace.core.stages import STAGES
 from llmtrace.dataset.case import Case, read_case
 from llmtrace.dataset.columns import Columns
-from llmtrace.errors import ConfigError
 from llmtrace.simulator import EngineConfig, Request
 from llmtrace.simulator import simulate as one_engine
 from llmtrace.simulator.fleet.deployment import Deployment, Region, Route, draw

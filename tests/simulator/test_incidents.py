@@ -8,8 +8,8 @@ import urllib.request
 import openai
 import pytest
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.row import Row
-from llmtrace.errors import ConfigError
 from llmtrace.simulator.engine.incidents import INCIDENTS, healthy, incident
 from llmtrace.simulator.server import EngineConfig, ServerConfig, SimulatedServer, serve
 from llmtrace.testing import capture

@@ -17,7 +17,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.simulator.engine.realtime import LiveEngine
 from llmtrace.simulator.engine.scheduler import EngineConfig, Request
 from llmtrace.simulator.server import ServerConfig, SimulatedServer, serve

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window, no_signals, read_case, write_case
 from llmtrace.dataset.columns import concatenate, empty, from_dicts
-from llmtrace.errors import ConfigError
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import as_json
 from tests.triage.days import START, Kind, day, requests

@@ -17,8 +17,8 @@ import jsonschema
 import pytest
 
 from llmtrace.cli import main
+from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window, read_case, samples_of, write_case
-from llmtrace.errors import ConfigError
 from llmtrace.triage.command import CANNOT_TELL, MOVED, span, time_of, window
 from llmtrace.triage.pipeline import Settings
 from tests.triage.days import Kind, day

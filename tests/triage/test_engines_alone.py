@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import no_signals, read_case, signals_from
 from llmtrace.dataset.columns import from_dicts
-from llmtrace.errors import DataError
 from llmtrace.triage.engines_alone.find import (
     WITHOUT_ROWS,
     EngineTriage,

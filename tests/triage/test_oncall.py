@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.dataset.case import Case, Window
-from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace.triage.oncall.alert import MAX_BYTES, Alert, read_alerts
 from llmtrace.triage.oncall.alert_queue import AlertQueue, Full, QueueSettings, triage_alert
 from llmtrace.triage.oncall.command import serve

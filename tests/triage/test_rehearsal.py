@@ -16,8 +16,8 @@ from queue import SimpleQueue
 import pytest
 
 from llmtrace.cli import main
+from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.dataset.case import Event, Facts, write_case
-from llmtrace.errors import ConfigError, DataError
 from llmtrace.triage.oncall.alert import read_alerts
 from llmtrace.triage.oncall.rehearsal import NAME, alert_at, fired_at, rehearse
 from tests.support.waiting import until

@@ -10,9 +10,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.dataset.case import Case, Event, Facts
 from llmtrace.dataset.columns import concatenate
-from llmtrace.errors import ConfigError, SourceError
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page, write_page
 from llmtrace.triage.report.links import Links

@@ -13,6 +13,7 @@ import pytest
 
 from llmtrace.cli import main, make_parser
 from llmtrace.cli.extras import collector_module
+from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import (
     Case,
     Window,
@@ -22,7 +23,6 @@ from llmtrace.dataset.case import (
     write_case,
 )
 from llmtrace.dataset.columns import from_dicts
-from llmtrace.errors import DataError
 from llmtrace.triage.command import MOVED
 from llmtrace.triage.sources import reader, with_earlier_days, with_replicas
 from tests.dataset.test_langfuse_import import FROM, KEYS, TO, langfuse, observation

@@ -26,8 +26,8 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 
 from llmtrace import __version__
+from llmtrace.core.errors import ConfigError, LlmtraceError, SourceError
 from llmtrace.core.failopen import internal_error
-from llmtrace.errors import ConfigError, LlmtraceError, SourceError
 from llmtrace.exporters.prometheus.sink import PrometheusSink
 from llmtrace_collector.commands import banner
 from llmtrace_collector.commands.logs import logging_to

@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from llmtrace.core.errors import DataError, SourceError
 from llmtrace.core.sanitize import printable
 from llmtrace.display.summary_tables import console_for
-from llmtrace.errors import DataError, SourceError
 from llmtrace_collector.scrape.access import Access
 from llmtrace_collector.scrape.fetch import (
     FetchError,

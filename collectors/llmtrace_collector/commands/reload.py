@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from llmtrace.errors import LlmtraceError
+from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.config.schema import Config, secret
 
 logger = logging.getLogger("llmtrace.collector")

@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from llmtrace.api_clients.collector_client import Collector
+from llmtrace.core.errors import SourceError
 from llmtrace.display.colours import STAGE_COLOURS
 from llmtrace.display.summary_tables import ms
-from llmtrace.errors import SourceError
 
 _GAP: Final = 2
 _WIDEST: Final = 140

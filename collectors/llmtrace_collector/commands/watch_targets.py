@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from llmtrace.errors import LlmtraceError
+from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.commands.doctor import Report, examine
 from llmtrace_collector.scrape.gpu import GpuReader
 from llmtrace_collector.scrape.samples import of_machine, of_targets

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, get_type_hints
 import yaml
 
 from llmtrace.api_clients.http_client import read_token
-from llmtrace.errors import ConfigError, explain_error
+from llmtrace.core.errors import ConfigError, explain_error
 
 T = TypeVar("T")
 Key = tuple[str, ...]

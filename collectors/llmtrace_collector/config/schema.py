@@ -21,7 +21,7 @@ from llmtrace.api_clients.http_client import read_token
 from llmtrace.api_clients.listen_address import is_loopback
 from llmtrace.budget import DEFAULT, Budgets, read_budgets
 from llmtrace.budget.file import as_plain
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config.fields import (
     Given,
     Key,

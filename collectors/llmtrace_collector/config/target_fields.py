@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.config.fields import Where, file_there, one_of, path, text, token_file
 from llmtrace_collector.scrape.access import NONE_NEEDED, Access
 from llmtrace_collector.scrape.discovery import DnsTargets, KubernetesPods

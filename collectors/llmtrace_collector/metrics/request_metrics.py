@@ -14,10 +14,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.row import Row, from_dict
 from llmtrace.core.stages import PARTITION
-from llmtrace.errors import DataError, LlmtraceError
 from llmtrace_collector.store import Store, read
 
 # For how long it is remembered which rows were counted.

@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive.beacons import SERVICE
 from llmtrace_collector.receive.rejections import RefusedError
 

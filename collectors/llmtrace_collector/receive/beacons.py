@@ -17,7 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
 from llmtrace.browser.asgi import page_span
 from llmtrace.browser.beacon import read_beacon
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace.exporters.otlp.encode import encode_span
 from llmtrace.semconv.attributes import SCOPE
 from llmtrace_collector.receive.rejections import RefusedError

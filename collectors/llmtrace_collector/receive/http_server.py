@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llmtrace.errors import ConfigError, explain_error
+from llmtrace.core.errors import ConfigError, explain_error
 from llmtrace_collector.receive.counters import Received
 from llmtrace_collector.receive.limits import ReceiveLimits
 

@@ -22,7 +22,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from llmtrace.errors import ConfigError, LlmtraceError
+from llmtrace.core.errors import ConfigError, LlmtraceError
 from llmtrace_collector.receive.counters import Ingested
 from llmtrace_collector.receive.limits import MIB
 from llmtrace_collector.receive.spool import Batch, Spool, delimited

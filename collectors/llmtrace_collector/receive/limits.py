@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from math import inf
 from typing import Final, Literal
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 MIB: Final = 1 << 20
 

@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive.admission import Intake
 from llmtrace_collector.receive.auth import Secret, check_token
 from llmtrace_collector.receive.limits import ReceiveLimits

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from llmtrace.api_clients.http_client import read_token
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.scrape.fetch import FetchError
 from llmtrace_collector.scrape.target_tls import TlsFiles
 

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 
 from llmtrace.api_clients.http_client import read_token
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.scrape.access import NONE_NEEDED, Access
 from llmtrace_collector.scrape.fetch import FetchError, fetch, read_json
 from llmtrace_collector.scrape.target_tls import TlsFiles

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.core.errors import ConfigError, SourceError
 
 Reason = Literal[
     "connect",  # nothing listens there, or the name is not known

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.api_clients.prometheus_client import Prometheus
+from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Signals, Window, signals_from
-from llmtrace.errors import DataError
 from llmtrace_collector.scrape.samples import of_reading
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import CPU_USED, STARTED, Unifier

@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final, Self
 
-from llmtrace.errors import SourceError, missing_extra
+from llmtrace.core.errors import SourceError, missing_extra
 from llmtrace_collector.signals.definitions import SIGNALS
 from llmtrace_collector.signals.normalise import Labels, Measured
 

@@ -18,8 +18,8 @@ from typing import Final, Self
 
 import aiohttp
 
+from llmtrace.core.errors import ConfigError, DataError, LlmtraceError
 from llmtrace.core.failopen import internal_error
-from llmtrace.errors import ConfigError, DataError, LlmtraceError
 from llmtrace_collector.scrape.fetch import FetchError, fetch, make_session, shown
 from llmtrace_collector.scrape.targets import Target, TargetSource, WatchedSource
 from llmtrace_collector.signals.exposition_parser import Limits

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from llmtrace.errors import ConfigError, explain_error
+from llmtrace.core.errors import ConfigError, explain_error
 
 _MAX_CONTEXTS: Final = 1_024
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 import aiohttp
 import yaml
 
-from llmtrace.errors import ConfigError, explain_error
+from llmtrace.core.errors import ConfigError, explain_error
 from llmtrace_collector.scrape.access import NONE_NEEDED, Access
 from llmtrace_collector.scrape.fetch import checked, fetch, read_json, shown
 

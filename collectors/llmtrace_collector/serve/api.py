@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from llmtrace.errors import LlmtraceError
+from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.receive import Intake
 from llmtrace_collector.receive.rejections import RefusedError
 from llmtrace_collector.serve import arrow, query_params

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from llmtrace.errors import LlmtraceError
+from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.config.link_templates import LinkTemplate
 from llmtrace_collector.serve import list_query, query_params
 from llmtrace_collector.serve.list_page import ListView, as_csv, list_html

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 
 _NS: Final = 1_000_000_000
 _AGO: Final = re.compile(r"-([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")

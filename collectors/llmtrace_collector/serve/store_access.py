@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 
-from llmtrace.errors import DataError, LlmtraceError
+from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace_collector.store import Store, StoreError
 from llmtrace_collector.store.question import Question, QuestionEndedError
 from llmtrace_collector.store.question import asking as asking_store

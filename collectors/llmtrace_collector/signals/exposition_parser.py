@@ -21,7 +21,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as text_families
 from prometheus_client.samples import Sample
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 
 _IGNORED: Final = -1
 # A line as far as its last space, the length of that, and the slot of its series.

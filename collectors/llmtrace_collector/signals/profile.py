@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 import yaml
 
-from llmtrace.errors import ConfigError, explain_error
+from llmtrace.core.errors import ConfigError, explain_error
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 
 Evidence = Literal[

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
 
-from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, missing_extra
 from llmtrace_collector.store import question
 from llmtrace_collector.store.protocol import StoreError
 from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, literal

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
-from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, missing_extra
 from llmtrace_collector.store import question
 from llmtrace_collector.store.protocol import StoreError
 from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, why_no_connection

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.store import gather, match_sql, rows_sql, tables, upgrade
 from llmtrace_collector.store.tables import Keep
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from llmtrace.core.errors import ConfigError, DataError, missing_extra
 from llmtrace.dataset.case import Case, Window, facts_from, signals_from
 from llmtrace.dataset.columns import FLAGS, IDS, NUMBERS, SECONDS, WORDS, Builder
 from llmtrace.dataset.files import add_table
-from llmtrace.errors import ConfigError, DataError, missing_extra
 from llmtrace_collector.store import read
 from llmtrace_collector.store.open_store import open_to_read
 from llmtrace_collector.store.sql_engine import Engine

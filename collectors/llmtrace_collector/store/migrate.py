@@ -17,7 +17,7 @@ from rich import progress
 from rich.console import Console
 from rich.table import Table
 
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore
 from llmtrace_collector.store.open_store import open_engine, open_to_read
 from llmtrace_collector.store.sql_engine import Engine, Settings

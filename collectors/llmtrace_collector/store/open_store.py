@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from llmtrace.errors import ConfigError, LlmtraceError
+from llmtrace.core.errors import ConfigError, LlmtraceError
 from llmtrace_collector.store.clickhouse_store import ClickHouseReader, ClickHouseStore
 from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from llmtrace.errors import DataError, SourceError
+from llmtrace.core.errors import DataError, SourceError
 
 
 class StoreError(SourceError):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from llmtrace.errors import DataError, LlmtraceError
+from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace_collector.store.protocol import BadBatch, StoreError
 from llmtrace_collector.store.question import ENDED, QuestionEndedError
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.store import gather, tables
 from llmtrace_collector.store.sql_engine import Engine
 from llmtrace_collector.store.tables import Keep, Table

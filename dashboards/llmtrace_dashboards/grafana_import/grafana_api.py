@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.errors import SourceError, missing_extra
+from llmtrace.core.errors import SourceError, missing_extra
 
 try:
     from grafana_client.client import GrafanaException

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from llmtrace import __version__
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_dashboards.grafana_import.alert_rules import rule_groups
 from llmtrace_dashboards.grafana_import.diff import difference, holds, marked, same
 from llmtrace_dashboards.grafana_import.grafana_api import Remote

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.dataset.json_object import read_object
-from llmtrace.errors import ConfigError, DataError
 from llmtrace_dashboards.lint.finding import Finding
 from llmtrace_dashboards.lint.rules import OPTIONAL, RULES
 

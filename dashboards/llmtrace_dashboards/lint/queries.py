@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llmtrace.errors import missing_extra
+from llmtrace.core.errors import missing_extra
 
 try:
     import promql_parser as promql

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.stats.quantiles import least_values
 
 Severity = Literal["page", "ticket"]

@@ -9,7 +9,7 @@ from typing import Any, Literal, TextIO, get_args
 from urllib.parse import urlsplit
 
 from llmtrace.budget import DEFAULT, Budget, Budgets, read_budgets
-from llmtrace.errors import ConfigError, SourceError, explain_error
+from llmtrace.core.errors import ConfigError, SourceError, explain_error
 from llmtrace_dashboards.rules.burn_rate import RuleSettings, Severity
 from llmtrace_dashboards.rules.recording_rules import as_yaml, engine_file, rule_files
 from llmtrace_dashboards.rules.slo import promised, slos, unalerted

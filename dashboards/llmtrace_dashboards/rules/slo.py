@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from llmtrace.budget import Budget, regex
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 SloName = Literal["e2e", "ttft", "tpot", "turn_ttft", "availability"]
 

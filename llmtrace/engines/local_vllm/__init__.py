@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from llmtrace.core.errors import SourceError
 from llmtrace.engines.local_vllm.install import (
     OFFLINE,
     PYTHON_VARIABLE,
@@ -29,7 +30,6 @@ from llmtrace.engines.local_vllm.install import (
     make_tiny_model,
     tail,
 )
-from llmtrace.errors import SourceError
 
 __all__ = ["DEFAULT_FLAGS", "Server", "find_python", "make_tiny_model", "start"]
 

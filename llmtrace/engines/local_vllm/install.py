@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.engines.local_vllm import tiny_model
-from llmtrace.errors import ConfigError, SourceError
 
 VERSION: Final = "0.32.0"
 PYTHON_VARIABLE: Final = "LLMTRACE_VLLM_PYTHON"

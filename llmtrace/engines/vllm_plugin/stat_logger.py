@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from llmtrace.configure import read_environment
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_error, internal_errors
 from llmtrace.engines.vllm_plugin.finished import Engine, finished_request
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.otlp.settings import read_settings
 from llmtrace.exporters.otlp.sink import otlp_sink
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import metrics as otel_metrics
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_error
 from llmtrace.core.span import Span
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.genai_metrics.data_points import metrics_data
 from llmtrace.exporters.genai_metrics.instruments import Instruments
 from llmtrace.exporters.otlp.resource import detect

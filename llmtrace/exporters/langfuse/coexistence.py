@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.trace import get_current_span
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import fails_open
-from llmtrace.errors import ConfigError
 from llmtrace.exporters.langfuse.span_attributes import GENERATIONS, TYPE, USAGE
 
 if TYPE_CHECKING:

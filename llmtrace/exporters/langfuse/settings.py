@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.exporters.langfuse.span_attributes import ENVIRONMENT, RELEASE
 from llmtrace.exporters.otlp.settings import OtlpSettings
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 Signal = Literal["traces", "metrics"]
 Protocol = Literal["grpc", "http/protobuf"]

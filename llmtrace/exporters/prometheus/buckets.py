@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.stages import PARTITION
 from llmtrace.core.stream_clock import GAP_BOUNDS_NS
-from llmtrace.errors import ConfigError
 
 _NS: Final = 1_000_000_000
 

@@ -11,10 +11,10 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from llmtrace.core.errors import ConfigError, missing_extra
 from llmtrace.core.failopen import internal_error, internal_errors
 from llmtrace.core.row import OUTCOMES
 from llmtrace.core.span import Span
-from llmtrace.errors import ConfigError, missing_extra
 from llmtrace.exporters.prometheus.agent_metrics import Agents
 from llmtrace.exporters.prometheus.aggregate import Aggregate, Cell, Histogram
 from llmtrace.exporters.prometheus.buckets import BANDS_NS, PROMPT_BANDS, Thresholds, edges, limits

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from llmtrace.core.errors import missing_extra
 from llmtrace.core.flat_row import flat_kinds
 from llmtrace.core.row import Row
-from llmtrace.errors import missing_extra
 
 if TYPE_CHECKING:
     import pyarrow as pa

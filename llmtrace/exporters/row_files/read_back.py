@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from llmtrace.core.errors import ConfigError, DataError, SourceError, explain_error
 from llmtrace.core.row import Row, from_dict
 from llmtrace.core.row_html import many_rows
-from llmtrace.errors import ConfigError, DataError, SourceError, explain_error
 from llmtrace.exporters.row_files.arrow_table import arrow, from_arrow, to_arrow
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final, TextIO
 
+from llmtrace.core.errors import ConfigError, explain_error
 from llmtrace.core.row import Row
-from llmtrace.errors import ConfigError, explain_error
 from llmtrace.exporters.queued_sink import QueuedSink
 from llmtrace.exporters.row_files.arrow_table import arrow, to_arrow
 

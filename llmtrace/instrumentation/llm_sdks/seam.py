@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, Final
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 _NAME: Final = "__llmtrace_{}_request__"
 _SYNC: Final = "def request(*args, **kwargs):\n    return {}(*args, **kwargs)\n"

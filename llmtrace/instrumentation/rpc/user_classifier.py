@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
+from llmtrace.core.errors import DataError
 from llmtrace.core.recording import Recording
 from llmtrace.core.stages import EngineFigures, reported
 from llmtrace.core.stream_clock import NOTHING, OTHER, REASONING, TEXT, TOOL_CALL
-from llmtrace.errors import DataError
 from llmtrace.instrumentation.headers import propagation
 from llmtrace.instrumentation.llm_sdks import chunks
 from llmtrace.instrumentation.streams.timed_reads import Classify

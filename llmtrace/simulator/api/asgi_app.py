@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace.simulator.api.chat_api import CHAT, COMPLETIONS
 from llmtrace.simulator.api.fault_header import (
     HEADER,

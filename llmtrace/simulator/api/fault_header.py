@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 
 HEADER = "x-llmtrace-sim"
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.simulator.api.fault_header import NO_FAULTS, Faults
 from llmtrace.simulator.api.request_body import Ask, RefusedError
 from llmtrace.simulator.api.wire_format import Dialect, Reply

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.simulator.api.reply_plan import ServerConfig
 from llmtrace.simulator.engine.state import EngineConfig
 

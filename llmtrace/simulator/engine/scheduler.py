@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace.simulator.engine.state import (
     EngineConfig,
     EngineState,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 FinishReason = Literal["stop", "length"]
 _MAX_JITTER = 0.3  # above it a normal draw is below 0 too often

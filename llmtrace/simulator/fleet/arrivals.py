@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.stats.arrays import Floats
 
 BLOCK_TOKENS: Final = 512  # of a Mooncake block

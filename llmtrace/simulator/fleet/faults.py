@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.simulator.fleet.array_layout import BLOCK, Engine, Gateway, Policy, Pool, Quota
 from llmtrace.simulator.fleet.plan import Arrays, Day
 

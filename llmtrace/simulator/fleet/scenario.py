@@ -11,10 +11,10 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.core.stages import Source
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
-from llmtrace.errors import ConfigError
 from llmtrace.simulator.fleet.arrivals import Arrivals
 from llmtrace.simulator.fleet.deployment import Deployment, draw, for_trace
 from llmtrace.simulator.fleet.faults import MILD, SEVERE, find

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from llmtrace.core.errors import ConfigError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import empty
-from llmtrace.errors import ConfigError
 from llmtrace.triage.command import CANNOT_TELL, MOVED, Steps, span, time_of, window
 from llmtrace.triage.engines_alone.find import as_plain, triage_engines
 from llmtrace.triage.engines_alone.terminal_screen import engines_screen

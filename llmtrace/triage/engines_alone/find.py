@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Final, Literal
 
+from llmtrace.core.errors import DataError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
-from llmtrace.errors import DataError
 from llmtrace.triage.causes import causes
 from llmtrace.triage.engines_alone.intervals import DURATIONS, ENDED, interval_rows
 from llmtrace.triage.engines_alone.stretch import find_stretch

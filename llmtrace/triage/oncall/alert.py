@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 
 MAX_BYTES: Final = 1 << 20
 _MAX_ALERTS: Final = 200

@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
+from llmtrace.core.errors import LlmtraceError
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import WORDS
-from llmtrace.errors import LlmtraceError
 from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.oncall.notify import Notifier, as_report

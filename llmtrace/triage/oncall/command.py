@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from llmtrace.api_clients.http_client import read_token
 from llmtrace.api_clients.listen_address import is_loopback
-from llmtrace.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, missing_extra
 from llmtrace.triage.command import links_of
 from llmtrace.triage.oncall.alert_queue import AlertQueue, QueueSettings
 from llmtrace.triage.oncall.notify import Annotated, Notifier, Webhook

@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.http_client import opener
+from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.display.summary_tables import ms
-from llmtrace.errors import ConfigError, SourceError
 from llmtrace.triage.oncall.alert import Alert
 from llmtrace.triage.report.naming import METRIC_NAMES, PART_NAMES, signed, unit, verdict_words
 from llmtrace.triage.report.sentences import cohort_text, event_text, similar_text, when

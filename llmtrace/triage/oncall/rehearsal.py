@@ -12,9 +12,9 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from llmtrace.api_clients.http_client import opener, read_token
+from llmtrace.core.errors import ConfigError, DataError, SourceError
 from llmtrace.dataset.case import Case, read_case
 from llmtrace.display.summary_tables import date_and_zone
-from llmtrace.errors import ConfigError, DataError, SourceError
 from llmtrace.triage.pipeline import Settings, triage
 
 NAME: Final = "LlmtraceRehearsal"

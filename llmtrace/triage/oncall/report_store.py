@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace.triage.oncall.alert import Alert
 
 _NAME: Final = re.compile(r"\d{8}T\d{6}Z-[A-Za-z0-9_]{1,80}-[0-9a-f]{16}")

@@ -22,9 +22,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from llmtrace.api_clients.listen_address import LOOPBACK_NAMES, host_of
+from llmtrace.core.errors import DataError
 from llmtrace.display.html_page import document
 from llmtrace.display.summary_tables import date_and_zone
-from llmtrace.errors import DataError
 from llmtrace.triage.oncall.alert import MAX_BYTES, read_alerts
 from llmtrace.triage.oncall.alert_queue import AlertQueue, Full
 from llmtrace.triage.oncall.report_store import Reports

@@ -12,11 +12,11 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from llmtrace.core.errors import SourceError, explain_error
 from llmtrace.dataset.case import Case
 from llmtrace.display.colours import NEAR, NEUTRAL, OVER, STAGE_COLOURS, WITHIN
 from llmtrace.display.html_page import document
 from llmtrace.display.summary_tables import ms
-from llmtrace.errors import SourceError, explain_error
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.report import charts, waterfall
 from llmtrace.triage.report.links import Links

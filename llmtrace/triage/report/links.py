@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 
 TRACE: Final = "{trace_id}"
 CAUSE: Final = "{cause}"

@@ -12,7 +12,7 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive import Intake, ReceiveLimits, Spool, SpoolLimits, start_grpc
 from llmtrace_collector.receive.otlp_grpc import SERVICE
 from tests.collector.receive.parts import body, request, span, spooled

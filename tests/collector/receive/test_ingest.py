@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive import Ingest, IngestSettings, Intake, Spool, SpoolLimits
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.store.protocol import JoinReport, StoreError

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive import HttpAccess, HttpServer, ReceiveLimits
 from llmtrace_collector.receive.counters import Received
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive import Spool, SpoolLimits
 from llmtrace_collector.receive.rejections import RefusedError
 from tests.collector.receive.parts import body, numbers, spooled

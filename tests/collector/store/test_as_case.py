@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from llmtrace.cli import main
+from llmtrace.core.errors import ConfigError, DataError
 from llmtrace.dataset.case import Window
 from llmtrace.dataset.columns import IDS, NUMBERS, WORDS, Builder, from_dicts, short
-from llmtrace.errors import ConfigError, DataError
 from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, open_store, read
 from llmtrace_collector.store.clickhouse_server import Server
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from llmtrace.errors import DataError
+from llmtrace.core.errors import DataError
 from llmtrace_collector.store import BadBatch, Event, Facts, SignalSample, open_store
 from llmtrace_collector.store.clickhouse_server import Server
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import chdb
 import pytest
 
-from llmtrace.errors import ConfigError, SourceError
+from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace_collector.store import Event, Facts, SignalSample, StoreError, ddl, open_store
 from llmtrace_collector.store.clickhouse_server import Server
 from llmtrace_collector.store.clickhouse_store import ClickHouseStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmtrace.errors import ConfigError
+from llmtrace.core.errors import ConfigError
 from llmtrace_collector.store import Event, Facts, SignalSample, ddl, open_store, upgrade
 from llmtrace_collector.store.migrate import migrate
 from llmtrace_collector.store.open_store import open_to_read
