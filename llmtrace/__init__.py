@@ -13,10 +13,10 @@ from llmtrace.core.failopen import internal_errors
 from llmtrace.core.row import OUTCOMES, Row
 from llmtrace.core.stages import STAGES, Stages, Timeline, split
 from llmtrace.exporters.row_files.read_back import read_rows
+from llmtrace.instrumentation.marks import annotate, render, stage
 from llmtrace.instrumentation.registry import Instrumented, instrument
 from llmtrace.instrumentation.trace_decorator import trace
 from llmtrace.instrumentation.wrap_stream import wrap
-from llmtrace.marks import annotate, render, stage
 
 __version__ = "0.1.0"
 

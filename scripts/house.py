@@ -170,10 +170,10 @@ class Figure:
 
 
 FIGURES: Final = (
-    Figure("modules directly in llmtrace/", lambda: in_folder("llmtrace/"), 8, 12, 45),
+    Figure("modules directly in llmtrace/", lambda: in_folder("llmtrace/"), 7, 12, 45),
     Figure("modules directly in llmtrace_collector/", lambda: in_folder(COLLECTOR), 1, 1, 23),
     Figure("modules directly in llmtrace_dashboards/", lambda: in_folder(DASHBOARDS), 7, 7, 15),
-    Figure("import pairs between parts of llmtrace", lambda: layers()[0], 120, 115, 231),
+    Figure("import pairs between parts of llmtrace", lambda: layers()[0], 113, 115, 231),
     Figure("imports against the rings", lambda: layers()[1], 0, 0, 15),
     Figure("file names used more than once", repeated_names, 10, 15, 44),
     Figure("avoided words in the code", lambda: count(avoided(), product()), 0, 0, 953),

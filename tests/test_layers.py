@@ -40,7 +40,7 @@ RINGS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("agents",),
         ("gateway", "browser"),
         ("configure",),
-        ("marks", "propagate", "websocket", "grpc", "testing"),
+        ("propagate", "websocket", "grpc", "testing"),
         ("",),
         ("engines",),
         ("dataset",),

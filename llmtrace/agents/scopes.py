@@ -7,6 +7,7 @@ bounds, and makes its figures of that when it is over.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final
@@ -64,6 +65,11 @@ class ToolScope(Scope):
         super().__init__(above)
         self.fields: dict[str, Any] = {}
         self.attributes: dict[str, Any] = {}
+
+    def annotate(self, fields: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+        """Note row fields, and attributes of the application's own."""
+        self.fields.update(fields)
+        self.attributes.update(attributes)
 
 
 class TurnScope(Scope):

@@ -5,7 +5,7 @@ What a turn makes of its requests is in `scope`; here is where a request finds i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -64,6 +64,10 @@ class Scope:
         """Note that a request begins in it; return what its row is to be noted on, if anything."""
         del recording, clock, depth
         return None
+
+    def annotate(self, fields: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+        """Note what the application says of it, unless it is a turn: that has a recording."""
+        del fields, attributes
 
     def around(self) -> Scope | None:
         """Return the innermost one around that is not over, and let go of those that are."""

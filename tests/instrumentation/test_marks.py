@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import llmtrace
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
-from llmtrace.marks import MARKABLE
+from llmtrace.instrumentation.marks import MARKABLE
 from llmtrace.runtime.runtime import current
 from llmtrace.testing import FakeClock, capture
 

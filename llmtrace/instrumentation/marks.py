@@ -12,7 +12,6 @@ from contextlib import ContextDecorator
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
-from llmtrace.agents.scopes import ToolScope, TurnScope
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_error, wrong_use
 from llmtrace.core.recording import Recording
@@ -158,12 +157,10 @@ def annotate(**attributes: Scalar | Sequence[str] | None) -> None:
     inside = current.get()
     if recording is not None and recording.ended:
         recording = None
-    tool = None
-    if recording is None:
-        scope = live()
-        recording = scope.recording if isinstance(scope, TurnScope) else None
-        tool = scope if isinstance(scope, ToolScope) else None
-    if recording is None and tool is None and relay is None:
+    scope = None
+    if recording is None and (scope := live()) is not None:
+        recording = scope.turn()
+    if recording is None and scope is None and relay is None:
         return
     for name, value in attributes.items():
         if name == "outcome":
@@ -180,9 +177,8 @@ def annotate(**attributes: Scalar | Sequence[str] | None) -> None:
             recording.annotate(fields, extra)
             if inside is not None and inside is not recording and not inside.ended:
                 inside.annotate(fields, extra)
-        elif tool is not None:
-            tool.fields.update(fields)
-            tool.attributes.update(extra)
+        elif scope is not None:
+            scope.annotate(fields, extra)
         elif relay is not None:
             relay.fields.update(fields)
             relay.attributes.update(extra)
