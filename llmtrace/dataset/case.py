@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from llmtrace.budget import Budget, read_budget
 from llmtrace.core.errors import DataError, SourceError, explain_error
+from llmtrace.core.json_object import read_object
 from llmtrace.dataset.columns import Columns, Words, short
 from llmtrace.dataset.files import Progress, blocks, objects, read_columns, write_columns
-from llmtrace.dataset.json_object import read_object
 from llmtrace.exporters.row_files.read_back import CASE_ROWS, case_rows
 from llmtrace.stats.arrays import Floats, Mask
 

@@ -32,8 +32,8 @@ except ImportError as error:
     raise missing_extra("llmtrace demo", "demo", error.name or "") from error
 
 if TYPE_CHECKING:
+    from llmtrace.dataset.arrivals import Arrivals
     from llmtrace.demo.incident import Story
-    from llmtrace.simulator.fleet.arrivals import Arrivals
 
 
 def run(options: DemoOptions) -> None:
@@ -116,7 +116,7 @@ def _trace(path: Path | None) -> Arrivals | None:
     if path is None:
         return None
     try:
-        from llmtrace.simulator.fleet.arrivals import read_arrivals
+        from llmtrace.dataset.arrivals import read_arrivals
     except ImportError as error:
         raise missing_extra("--arrivals", "demo", error.name or "numpy") from error
     return read_arrivals(path)

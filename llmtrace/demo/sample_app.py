@@ -20,7 +20,7 @@ from llmtrace.demo.simulated_users import Job, jobs, replayed
 from llmtrace.demo.target import Target
 
 if TYPE_CHECKING:
-    from llmtrace.simulator.fleet.arrivals import Arrivals
+    from llmtrace.dataset.arrivals import Arrivals
 
 _TIMEOUT_S: Final = 120.0
 # A user reads and types between two requests, much faster here than in life.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from llmtrace.simulator.fleet.arrivals import Arrivals
+    from llmtrace.dataset.arrivals import Arrivals
 
 Message = dict[str, str]
 

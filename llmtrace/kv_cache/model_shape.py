@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.core.errors import ConfigError
-from llmtrace.dataset.json_object import read_object
+from llmtrace.core.json_object import read_object
 
 # Bytes of one element.
 DTYPE_BYTES: Final[Mapping[str, float]] = {

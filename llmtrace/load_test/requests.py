@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from llmtrace.dataset.arrivals import read_arrivals
 from llmtrace.load_test.lengths import Lengths
-from llmtrace.simulator.fleet.arrivals import read_arrivals
 
 Message = Mapping[str, Any]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.core.errors import SourceError
+from llmtrace.core.json_object import read_object
 from llmtrace.core.sanitize import printable
 from llmtrace.dataset.case import Case, no_signals, read_case
 from llmtrace.dataset.files import blocks, objects, read_columns
-from llmtrace.dataset.json_object import read_object
 from llmtrace.run_comparison.runs import Run
 
 ABOUT: Final = "bench.json"

@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from llmtrace.dataset.arrivals import read_arrivals
 from llmtrace.dataset.case import Case
-from llmtrace.simulator.fleet.arrivals import read_arrivals
 from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.stats.significance import more_than
 from llmtrace.triage.causes.scoring import WEIGHTS

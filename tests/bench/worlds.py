@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 import numpy as np
 
+from llmtrace.dataset.arrivals import Arrivals
 from llmtrace.dataset.case import Case, Facts, Signals, Window
 from llmtrace.dataset.columns import SECONDS, Columns, Words
 from llmtrace.simulator.fleet.array_layout import Engine
-from llmtrace.simulator.fleet.arrivals import Arrivals
 from llmtrace.simulator.fleet.deployment import Deployment, for_trace, size_up
 from llmtrace.simulator.fleet.plan import Day
 from llmtrace.simulator.fleet.step_cost import StepCost

@@ -22,6 +22,7 @@ import llmtrace
 from llmtrace.cli import main
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.stages import STAGES
+from llmtrace.dataset.arrivals import read_arrivals
 from llmtrace.dataset.case import read_case
 from llmtrace.demo.incident import linger, room_for_page
 from llmtrace.demo.injected_faults import FAULTS, calm, named
@@ -35,7 +36,6 @@ from llmtrace.exporters.row_files.read_back import read_rows
 from llmtrace.runtime import runtime
 from llmtrace.simulator.api.fault_header import Faults
 from llmtrace.simulator.engine.scheduler import EngineConfig
-from llmtrace.simulator.fleet.arrivals import read_arrivals
 from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace.testing import FakeClock, make_row
 from llmtrace.triage.result import CAUSES

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numba", reason="the fleet simulator needs the extra `simulate`")
 
 from llmtrace.core.errors import ConfigError
-from llmtrace.simulator.fleet.arrivals import read_arrivals
+from llmtrace.dataset.arrivals import read_arrivals
 from llmtrace.simulator.fleet.scenario import Scenario, simulate
 from llmtrace.triage.result import CAUSES, NOT_SIMULATED
 from tests.bench.worlds import KNOWN_BY, draw_world

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmtrace.core.errors import ConfigError, DataError
-from llmtrace.dataset.json_object import read_object
+from llmtrace.core.json_object import read_object
 from llmtrace_dashboards.lint.finding import Finding
 from llmtrace_dashboards.lint.rules import OPTIONAL, RULES
 

@@ -41,7 +41,7 @@ def write_day(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out {out}: is there already, and not empty; name a new folder")
     try:
-        from llmtrace.simulator.fleet.arrivals import read_arrivals
+        from llmtrace.dataset.arrivals import read_arrivals
         from llmtrace.simulator.fleet.scenario import Scenario, simulate
     except ImportError as error:
         raise missing_extra("llmtrace simulate", "simulate", error.name or "numba") from error

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from llmtrace.core.stages import Source
+from llmtrace.dataset.arrivals import Arrivals
 from llmtrace.simulator.fleet.array_layout import BLOCK, Policy
-from llmtrace.simulator.fleet.arrivals import Arrivals
 from llmtrace.simulator.fleet.step_cost import MODELS, StepCost
 
 NEEDS: Final = ("adapters", "agents", "kv_transfer", "prefixes", "silences", "spec", "wide")

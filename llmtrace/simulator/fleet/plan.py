@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.dataset.arrivals import Arrivals
 from llmtrace.simulator.fleet.array_layout import Engine, Gateway, Pool, Quota, Table
-from llmtrace.simulator.fleet.arrivals import Arrivals
 from llmtrace.simulator.fleet.deployment import Deployment
 
 WARM_UP_S = 240.0  # simulated before the first row that is kept: queues and caches fill

@@ -13,9 +13,9 @@ import numpy as np
 
 from llmtrace.core.errors import ConfigError
 from llmtrace.core.stages import Source
+from llmtrace.dataset.arrivals import Arrivals
 from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
-from llmtrace.simulator.fleet.arrivals import Arrivals
 from llmtrace.simulator.fleet.deployment import Deployment, draw, for_trace
 from llmtrace.simulator.fleet.faults import MILD, SEVERE, find
 from llmtrace.simulator.fleet.plan import Day

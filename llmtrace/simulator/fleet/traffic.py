@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.simulator.fleet.arrivals import Arrivals
+from llmtrace.dataset.arrivals import Arrivals
 from llmtrace.simulator.fleet.deployment import Deployment
 from llmtrace.simulator.fleet.event_loop import WORK
 from llmtrace.simulator.fleet.plan import Arrays, Day, Records
