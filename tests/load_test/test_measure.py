@@ -13,6 +13,7 @@ import pytest
 
 from llmtrace.budget import DEFAULT
 from llmtrace.cli import main
+from llmtrace.core.errors import ConfigError, SourceError
 from llmtrace.dataset.columns import from_rows
 from llmtrace.demo.target import Target
 from llmtrace.exporters.row_files.read_back import read_rows

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from llmtrace.core.browser_timing import IN_JSON, name_of
 from llmtrace.core.row_fields import MARKS
 from llmtrace.core.stages import STAGES
 from llmtrace_collector.store.gather import REQUESTS
 from llmtrace_collector.store.row_columns import FIELDS, SOURCE, TEXTS
 from llmtrace_collector.store.span_facts import KIND
-from llmtrace_collector.store.sql_builder import keep, quoted, replace, step
+from llmtrace_collector.store.sql_builder import columns, from_file, keep, quoted, replace, step
 from llmtrace_collector.store.stage_split_sql import READS, split_sql
 
 _RANKED: Final = (
@@ -50,6 +49,8 @@ COLUMNS: Final = (
 )  # fmt: skip
 # What may belong to a request beside its own span.
 FOUND: Final = ("engine", "plugin", "gateway", "page")
+# Moments that a page reports, too.
+_OF_PAGE: Final = frozenset({"first_byte", "last_content", "max_gap"})
 _SOURCES: Final = {"engine": "engine_span", "plugin": "engine_plugin"}
 
 
@@ -70,7 +71,7 @@ def select(found: Collection[str] = FOUND) -> str:
         f"row.{name} AS {name}" if name != "start" else "found.made_start AS start"
         for name in _IDENTITY
     )
-    columns = ", ".join(
+    read = ", ".join(
         (
             identity,
             f"tuple({', '.join(f'row.{name}' for name in _RIDING)}) AS rest",
@@ -79,7 +80,7 @@ def select(found: Collection[str] = FOUND) -> str:
         )
     )
     rows = f"""\
-SELECT {columns}
+SELECT {read}
 FROM join_around AS row
 INNER JOIN join_found AS found ON found.trace_id = row.trace_id AND found.span_id = row.span_id
 WHERE row.{REQUESTS}"""
@@ -87,7 +88,7 @@ WHERE row.{REQUESTS}"""
         if who in found:
             rows = _with_figures(rows, who)
     if "gateway" in found:
-        rows = _with_gateways(rows)
+        rows = from_file("add_gateways", rows=rows, source=quoted(SOURCE))
     if "page" in found:
         rows = keep(_with_page(rows), (*_ALONG, *along))
     kinds = ["[toString(kind)]"]
@@ -103,8 +104,8 @@ WHERE row.{REQUESTS}"""
     rows = split_sql(keep(rows, ("rest", f"tuple({', '.join(done)}) AS done", *READS)))
     unpacked = {name: f"done.{number} AS {name}" for number, name in enumerate(done, 1)}
     unpacked |= {name: f"rest.{number} AS {name}" for number, name in enumerate(_RIDING, 1)}
-    columns = ", ".join(unpacked.get(name, name) for name in COLUMNS)
-    return f"SELECT {columns}\nFROM (\n{rows}\n)"
+    made = ", ".join(unpacked.get(name, name) for name in COLUMNS)
+    return f"SELECT {made}\nFROM (\n{rows}\n)"
 
 
 def _with_figures(inner: str, who: str) -> str:
@@ -145,119 +146,17 @@ def _with_figures(inner: str, who: str) -> str:
     return replace(inner, *changes)
 
 
-def _with_gateways(inner: str) -> str:
-    """Join what gateways between the request and its engine took themselves."""
-    with_own = "arrayFilter(x -> x.own IS NOT NULL, gateway_found)"
-    takes = f"reported_gateway_ns IS NULL AND notEmpty({with_own})"
-    return replace(
-        inner,
-        ("reported_gateway_ns",
-         f"if({takes}, arraySum(arrayMap(x -> ifNull(x.own, 0), {with_own})), reported_gateway_ns)"),
-        ("reported_gateway_source",
-         f"CAST(if({takes}, 'server_timing', toString(reported_gateway_source)), '{quoted(SOURCE)}')"),
-        ("gateway", "if(gateway = '' AND notEmpty(gateway_found), gateway_found[1].gateway, toString(gateway))"),
-        ("cache_hit", "ifNull(cache_hit, gateway_found[1].cache_hit)"),
-    )  # fmt: skip
-
-
 def _with_page(inner: str) -> str:
-    """Join what the page reported: the row as its user lived through it. See `browser.join`."""
-
-    def seconds_of(field: str) -> str:
-        name = name_of(f"{field}_ns", IN_JSON)
-        return f"accurateCastOrNull(roundBankers(toFloat64OrNull(page['{name}']) * 1e9), 'Int64')"
-
-    figures = (
-        "e2e", "ttft", "held_before", "held_after", "first_byte", "last_content", "max_gap",
-        "client_wait", "dns", "connect", "tls", "gateway",
-    )  # fmt: skip
-    query = step(
-        inner, ("page", f"if(notEmpty(page_found), page_found[1].browser, CAST(map(), '{TEXTS}'))")
+    """Lay over a row what the page reported."""
+    unknown = (
+        (f"{mark.field}_ns", f"if(paged, NULL, {mark.field}_ns)")
+        for mark in MARKS
+        if mark.field not in _OF_PAGE
     )
-    query = step(
-        query,
-        *((f"page_{figure}", seconds_of(figure)) for figure in figures),
-        ("page_kind", "page['browser_kind']"),
-        ("page_outcome", "page['browser_outcome']"),
+    return from_file(
+        "lay_page_over",
+        rows=inner,
+        texts=TEXTS,
+        source=quoted(SOURCE),
+        unknown_marks=columns(unknown),
     )
-    query = step(
-        query,
-        ("paged", "page_e2e IS NOT NULL"),
-        ("page_streams", "stream AND page_kind != 'whole'"),
-        ("page_hb", "ifNull(page_held_before, 0)"),
-        ("page_ha", "ifNull(page_held_after, 0)"),
-        (
-            "page_rtt",
-            "if(page_connect > 0 AND page['browser_protocol'] != 'h3', page_connect, NULL)",
-        ),
-        ("page_wait", "ifNull(page_ttft, page_e2e)"),
-        (
-            "page_gateway_wins",
-            "ifNull(page_gateway > ifNull(reported_gateway_ns, 0) + ifNull(app_ns, 0), false)",
-        ),
-        ("waited", "ttft_ns - held_before_ns"),
-    )
-    query = step(
-        query,
-        ("page_first", "if(page_streams AND page_ttft IS NOT NULL, least(page_ttft, page_e2e), NULL)"),
-        ("contradicted", "arrayStringConcat(arrayFilter(x -> x != '', ["
-                         "if(page_wait > page_e2e + 2000000, 'ttft', ''),"
-                         "if(page_hb > page_wait + 2000000, 'held_before', ''),"
-                         "if(page_ha > page_e2e - least(page_wait, page_e2e) + 2000000, 'held_after', ''),"
-                         "if(waited IS NOT NULL AND toInt64OrZero(page['browser_chunks']) != 0"
-                         " AND page_wait + 2000000 < waited, 'server', '')]), ' ')"),
-    )  # fmt: skip
-
-    def added(old: str, new: str) -> str:
-        return f"if({old} IS NULL, {new}, if({new} IS NULL, {old}, {old} + {new}))"
-
-    def paged(name: str, new: str) -> tuple[str, str]:
-        return name, f"if(paged, {new}, {name})"
-
-    def unrendered(marks: str) -> str:
-        return f"mapFilter((k, v) -> k != 'render', {marks})"
-
-    with_app = (
-        f"mapUpdate({unrendered('marked_before')}, map(CAST('gateway', 'LowCardinality(String)'),"
-        " marked_before['gateway'] + ifNull(app_ns, 0)))"
-    )
-    seconds = "toString({} / 1e9)"
-    extra = (
-        "mapConcat(page, mapFilter((k, v) -> v != '', map("
-        f"'browser_app_e2e_s', {seconds.format('ifNull(e2e_ns, 0)')},"
-        f" 'browser_app_ttft_s', if(ttft_ns IS NULL, '', {seconds.format('assumeNotNull(ttft_ns)')}),"
-        f" 'browser_app_held_s', if(unwatched, '', {seconds.format('(held_before_ns + held_after_ns)')}),"
-        " 'browser_inconsistent', ifNull(contradicted, ''))))"
-    )
-    ended = "paged AND outcome = 'success' AND page_outcome != ''"
-    return replace(
-        query,
-        paged("e2e_ns", "page_e2e"),
-        paged("ttft_ns", "page_first"),
-        paged("stream", "page_streams"),
-        paged("held_before_ns", "if(page_first IS NULL, page_hb + page_ha, page_hb)"),
-        paged("held_after_ns", "if(page_first IS NULL, 0, page_ha)"),
-        paged("unwatched", "false"),
-        paged("network_client_wait_ns", added("network_client_wait_ns", "page_client_wait")),
-        paged("network_dns_ns", added("network_dns_ns", "page_dns")),
-        paged("network_connect_ns", added("network_connect_ns", "page_connect")),
-        paged("network_tls_ns", added("network_tls_ns", "page_tls")),
-        paged("network_rtt_ns", added("network_rtt_ns", "page_rtt")),
-        ("network_rtt_source", "CAST(if(paged AND page_rtt IS NOT NULL, 'client',"
-                               f" toString(network_rtt_source)), '{quoted(SOURCE)}')"),
-        ("reported_gateway_ns", "if(paged AND page_gateway_wins, page_gateway, reported_gateway_ns)"),
-        ("reported_gateway_source", "CAST(if(paged AND page_gateway_wins, 'server_timing',"
-                                    f" toString(reported_gateway_source)), '{quoted(SOURCE)}')"),
-        ("marked_before", "multiIf(NOT paged, marked_before, page_gateway_wins OR app_ns IS NULL,"
-                          f" {unrendered('marked_before')}, {with_app})"),
-        paged("marked_after", unrendered("marked_after")),
-        ("outcome", f"if({ended}, page_outcome, toString(outcome))"),
-        ("error_type", f"if({ended}, page['browser_error_type'], toString(error_type))"),
-        paged("max_gap_ns", "page_max_gap"),
-        paged("gaps", "''"),
-        paged("last_content_ns", "page_last_content"),
-        paged("first_byte_ns", "page_first_byte"),
-        *((f"{mark.field}_ns", f"if(paged, NULL, {mark.field}_ns)") for mark in MARKS
-          if mark.field not in figures),
-        ("browser", f"if(paged, {extra}, browser)"),
-    )  # fmt: skip

@@ -1,22 +1,50 @@
-"""Write a long query as steps, each of which sees the columns of the one before."""
+"""Build a long query of files of SQL, and of steps that see the columns of the one before."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_FOLDER: Final = Path(__file__).with_name("sql")
+_PARAMETER: Final = re.compile(r"\{(\w+)\}")
+_COMMENT: Final = re.compile(r"^ *--.*\n", re.MULTILINE)
 
 Column = tuple[str, str]  # a name and its expression
 
 
-def step(inner: str, *columns: Column) -> str:
+@cache
+def _text(name: str) -> str:
+    return _COMMENT.sub("", (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")).strip()
+
+
+def from_file(name: str, /, **parameters: str) -> str:
+    """Return a query of the folder `sql` with its named `{parameters}` filled in.
+
+    Raises:
+        KeyError: it has other parameters than these.
+    """
+    text = _text(name)
+    if names := {*_PARAMETER.findall(text)} ^ parameters.keys():
+        raise KeyError(f"{name}.sql: {', '.join(sorted(names))}")
+    return _PARAMETER.sub(lambda found: parameters[found[1]], text)
+
+
+def columns(named: Iterable[Column]) -> str:
+    """Write columns as a query selects them."""
+    return ",\n    ".join(f"{expression} AS {name}" for name, expression in named)
+
+
+def step(inner: str, *added: Column) -> str:
     """Add columns to a query, which may use those it has."""
-    added = ",\n    ".join(f"{expression} AS {name}" for name, expression in columns)
-    return f"SELECT *,\n    {added}\nFROM (\n{inner}\n)"
+    return f"SELECT *,\n    {columns(added)}\nFROM (\n{inner}\n)"
 
 
-def replace(inner: str, *columns: Column) -> str:
+def replace(inner: str, *changed: Column) -> str:
     """Change columns of a query; every expression sees them as they were before."""
-    changed = ",\n    ".join(f"{expression} AS {name}" for name, expression in columns)
-    return f"SELECT * REPLACE (\n    {changed})\nFROM (\n{inner}\n)"
+    return f"SELECT * REPLACE (\n    {columns(changed)})\nFROM (\n{inner}\n)"
 
 
 def keep(inner: str, names: Iterable[str]) -> str:

@@ -1,8 +1,7 @@
-"""Split a request's wait into stages in SQL, exactly as `llmtrace.core.stages.split` does.
+"""Fill in what `sql/split_stages.sql` splits a request's wait by: who claims which stage.
 
-What is taken from a window one after the other gets `min(claim, what is left)`; with the sum of the
-claims before it, that is a closed form, so that a split is a few passes over short arrays instead
-of a loop. Tests hold it against the Python, to the nanosecond.
+It is split exactly as by `llmtrace.core.stages.split`: tests hold it against that, to the
+nanosecond.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Final
 
 from llmtrace.core.stages import STAGES
 from llmtrace_collector.store.row_columns import SOURCE
-from llmtrace_collector.store.sql_builder import quoted, step
+from llmtrace_collector.store.sql_builder import columns, from_file, quoted
 
 # `client` is no stage: what it claims of the window becomes a part of what is unattributed.
 _NUMBER: Final[Mapping[str, int]] = {
@@ -80,99 +79,43 @@ def split_sql(inner: str) -> str:
     Args:
         inner: a query with the columns `READS`; whatever else it has is dragged along.
     """
-    known = "[" + ", ".join(f"network_{part}_ns" for part in _PARTS) + "]"
-    server = " + ".join(
-        f"ifNull({claim}, 0)"
-        for claim in (_reported_ns("queue"), _reported_ns("prefill"), _reported_ns("gateway"),
-                      f"if(whole, {_reported_ns('decode')}, NULL)")
-    )  # fmt: skip
     before_ns, before_stage, before_source = _claims(_BEFORE)
     after_ns, after_stage, _ = _claims(_AFTER)
-    query = step(
-        inner,
-        ("total", "greatest(ifNull(e2e_ns, 0), 0)"),
-        ("window", "if(ttft_ns IS NULL OR NOT stream, greatest(ifNull(e2e_ns, 0), 0),"
-                   " least(greatest(assumeNotNull(ttft_ns), 0), greatest(ifNull(e2e_ns, 0), 0)))"),
-        ("whole", "NOT stream"),
-        ("network_known", f"if(arrayExists(x -> x IS NOT NULL, {known}),"
-                          f" arraySum(arrayMap(x -> ifNull(x, 0), {known})), NULL)"),
-    )  # fmt: skip
-    query = step(
-        query,
-        ("rest_window", "total - window"),
-        ("client_part", "least(greatest(ifNull(client_ns, 0), 0), window)"),
-        ("network_claim", f"network_known - least(greatest(network_known + {server} - window"
-                          " + least(greatest(ifNull(client_ns, 0), 0), window), 0),"
-                          " ifNull(network_send_ns, 0))"),
-    )  # fmt: skip
-    query = step(
-        query, ("before_ns", before_ns), ("before_source", before_source), ("after_ns", after_ns)
-    )
-    query = step(
-        query,
-        ("before_fit", _fits("before_ns", "window")),
-        ("after_fit", _fits("after_ns", "rest_window")),
-    )
-    query = step(
-        query,
-        ("left_before", "window - arraySum(before_fit)"),
-        ("after_rest", "rest_window - arraySum(after_fit)"),
-        ("takes_decode", "NOT whole AND NOT unwatched"),
-        ("render_before", _sum("before_fit", before_stage, "render")),
-    )
+    taken = {
+        stage: f"{_sum('before_fit', before_stage, stage)} + {_sum('after_fit', after_stage, stage)}"
+        for stage in STAGES
+    }
+    claimed = {
+        stage: f"{_any('before_ns', before_stage, stage)} OR {_any('after_ns', after_stage, stage)}"
+        for stage in STAGES
+    }
+    first_chunk = {
+        "first_chunk_taken": taken.pop("first_chunk"),
+        "first_chunk_claimed": claimed.pop("first_chunk"),
+    }
+    # What is left after the first content is decoding.
+    taken["decode"] += " + if(takes_decode, after_rest, 0)"
+    claimed["decode"] += " OR takes_decode"
     stages = []
-    for stage in STAGES:
-        if stage == "first_chunk":
-            continue
-        taken = (
-            f"{_sum('before_fit', before_stage, stage)} + {_sum('after_fit', after_stage, stage)}"
-        )
-        known_here = (
-            f"{_any('before_ns', before_stage, stage)} OR {_any('after_ns', after_stage, stage)}"
-        )
-        if stage == "decode":
-            taken += " + if(takes_decode, after_rest, 0)"
-            known_here += " OR takes_decode"
-        stages.append((f"{stage}_ns", f"if({known_here}, {taken}, NULL)"))
+    for stage, ns in taken.items():
+        stages.append((f"{stage}_ns", f"if({claimed[stage]}, {ns}, NULL)"))
         stages.append((f"{stage}_by", _last(stage, before_stage, after_stage)))
-    query = step(query, *stages)
-    query = step(
-        query,
-        ("engine_known", "queue_ns IS NOT NULL AND prefill_ns IS NOT NULL AND decode_ns IS NOT NULL"),
-        ("unsplit_here", "if(queue_ns IS NOT NULL AND prefill_ns IS NOT NULL AND decode_ns IS NOT NULL,"
-                         " least(greatest(unsplit_ns, 0), left_before), left_before)"),
-        ("first_chunk_marked", f"{_sum('before_fit', before_stage, 'first_chunk')}"
-                               f" + {_sum('after_fit', after_stage, 'first_chunk')}"),
-        ("first_chunk_is_marked", f"{_any('before_ns', before_stage, 'first_chunk')}"
-                                  f" OR {_any('after_ns', after_stage, 'first_chunk')}"),
-    )  # fmt: skip
     cut_before = _cut("before_ns", "before_fit", before_stage, first=2, upto=_HOLD_BEFORE - 1)
     cut_after = _cut("after_ns", "after_fit", after_stage, first=2)
-    query = step(
-        query,
-        ("first_chunk_ns", "multiIf(engine_known, first_chunk_marked + left_before - unsplit_here,"
-                           " first_chunk_is_marked, first_chunk_marked, NULL)"),
-        ("first_chunk_by", "multiIf(engine_known, if('engine_window' IN (queue_by, prefill_by,"
-                             " decode_by), 'engine_window', 'client'),"
-                             " first_chunk_is_marked, 'client', '')"),
-        ("unattributed_ns", "client_part + unsplit_here + after_rest"
-                            " - if(takes_decode, after_rest, 0)"),
-        ("inconsistent", f"arrayDistinct(arrayConcat({cut_before}, {cut_after}))"),
-        ("ttft_arrival_ns", "multiIf(ttft_ns IS NULL OR unwatched OR NOT stream, NULL,"
-                            " held_before_ns <= 1000000, ttft_ns,"
-                            " queue_ns IS NULL OR prefill_ns IS NULL, NULL, ttft_ns - render_before)"),
-    )  # fmt: skip
-    return step(
-        query, *((f"{stage}_source", f"CAST({stage}_by, '{quoted(SOURCE)}')") for stage in STAGES)
-    )
-
-
-def _fits(claims: str, window: str) -> str:
-    """How much of each claim fits, the earlier ones first."""
-    bounded = f"arrayMap(x -> greatest(ifNull(x, 0), 0), {claims})"
-    return (
-        f"arrayMap((claim, upto) -> least(claim, greatest({window} - (upto - claim), 0)),"
-        f" {bounded}, arrayCumSum({bounded}))"
+    return from_file(
+        "split_stages",
+        rows=inner,
+        network_parts=", ".join(f"network_{part}_ns" for part in _PARTS),
+        before_ns=before_ns,
+        before_source=before_source,
+        after_ns=after_ns,
+        stages=columns(stages),
+        **first_chunk,
+        render_before=_sum("before_fit", before_stage, "render"),
+        contradicted=f"arrayDistinct(arrayConcat({cut_before}, {cut_after}))",
+        sources=columns(
+            (f"{stage}_source", f"CAST({stage}_by, '{quoted(SOURCE)}')") for stage in STAGES
+        ),
     )
 
 
