@@ -125,12 +125,12 @@ _WHOLE: Final = (
     "--max-model-len", "8192", "--max-num-batched-tokens", "8192", "--no-enable-chunked-prefill",
 )  # fmt: skip
 # Tries to connect once a second until there is an engine, keeps requests until then, silently.
-_HOLDS: Final[Mapping[str, str]] = {
+HOLDS: Final[Mapping[str, str]] = {
     "timeout connect 5s": "timeout connect 1s\n  timeout queue 2m\n  retries 100",
     "http-response add-header Server-Timing": "# http-response add-header Server-Timing",
 }
 # Neither holds up a stream by itself: vLLM's chunks are passed on, and compressed one by one.
-_GATHERS: Final[Mapping[str, str]] = {
+GATHERS: Final[Mapping[str, str]] = {
     "proxy_buffering off;": "proxy_buffering on;",
     "gzip off;": "gzip on; gzip_types text/event-stream;",
 }
@@ -361,21 +361,21 @@ async def _drive(urls: Sequence[tuple[str, float]], load: Load, seconds: float, 
 # --- the signals --------------------------------------------------------------------------------
 
 
-class _Signals:
+class Signals:
     """Scrapes in a thread of its own, so that the client's clock is not held up."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, every_s: float = _SCRAPE_S) -> None:
         self.samples: list[dict[str, Any]] = []
-        self._url = url
+        self._url, self._every_s = url, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._scrape()))
 
     async def _scrape(self) -> None:
         target = Target(f"{self._url}/metrics")
-        settings = ScrapeSettings(interval_s=_SCRAPE_S, timeout_s=_SCRAPE_S)
+        settings = ScrapeSettings(interval_s=self._every_s, timeout_s=_SCRAPE_S)
         async with Scraper([StaticTargets((target,))], settings) as scraper:
             while not self._stop.is_set():
-                await asyncio.sleep(_SCRAPE_S)
+                await asyncio.sleep(self._every_s)
                 for sample in of_targets(scraper.states(), time.time_ns()):
                     self.samples.append(
                         {
@@ -433,7 +433,7 @@ def _during(site: Site, fault: Fault) -> Iterator[list[tuple[str, float]]]:
         with delayed_network(fault.value) as host:
             yield [(f"http://{host}:{site.server.url.rpartition(':')[2]}", 1.0)]
     elif fault.during == "pause":
-        with _again(lambda: _pause(site, fault.value), every_s=5.0):
+        with again(lambda: _pause(site, fault.value), every_s=5.0):
             yield usual
     elif fault.during == "kill":
         timer = threading.Timer(6.0, lambda: _signal(site, signal.SIGKILL))
@@ -446,7 +446,7 @@ def _during(site: Site, fault: Fault) -> Iterator[list[tuple[str, float]]]:
         yield usual
         _set_mode(site.url, {})
     elif fault.during == "gzip":
-        with nginx(site.server.url, _GATHERS) as (url, _):
+        with nginx(site.server.url, GATHERS) as (url, _):
             yield [(url, 1.0)]
     elif fault.during == "idle":
         timeout = f"proxy_read_timeout {int(fault.value * 1000)}ms;"
@@ -472,7 +472,8 @@ def _signal(site: Site, number: int) -> None:
 
 
 @contextlib.contextmanager
-def _again(what: Callable[[], None], every_s: float) -> Iterator[None]:
+def again(what: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Do something every few seconds, in a thread, until the block is left."""
     stop = threading.Event()
 
     def loop() -> None:
@@ -509,7 +510,7 @@ def _before_it(server: Server, vllm: local_vllm.Server, with_slow: bool) -> Iter
             process.terminate()
             process.wait()
     elif server.path == "haproxy":
-        with haproxy(vllm.url, _HOLDS) as url:
+        with haproxy(vllm.url, HOLDS) as url:
             yield Site(vllm, url)
     elif server.path == "nginx":
         with nginx(vllm.url) as (url, _), contextlib.ExitStack() as stack:
@@ -550,7 +551,7 @@ class _Window:
 def _window(
     urls: Sequence[tuple[str, float]], load: Load, seconds: float, metrics: str
 ) -> _Window:
-    with _Signals(metrics) as signals, capture(service="recorder") as rows:
+    with Signals(metrics) as signals, capture(service="recorder") as rows:
         start = time.time()
         asyncio.run(_drive(urls, load, seconds, seed=int(start)))
     # What is still open when a window is looked at has no row yet.
@@ -607,7 +608,7 @@ class Recorder:
         self.stop()
         port = free_port()
         url = f"http://127.0.0.1:{port}"
-        with ThreadPoolExecutor(1) as pool, haproxy(url, _HOLDS) as held:
+        with ThreadPoolExecutor(1) as pool, haproxy(url, HOLDS) as held:
             new = pool.submit(local_vllm.start, flags=server.flags, port=port, log=_tell)
             time.sleep(fault.value)
             try:

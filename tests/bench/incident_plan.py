@@ -1,0 +1,320 @@
+"""What is recorded of a real vLLM: loads, what goes wrong, and what then is the truth.
+
+A plan alone: `record_incidents` plays it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What is asked and how it is read; lengths are shares of those of the trace.
+
+    Attributes:
+        rate: requests a second, on average.
+        shared: tokens at the front of every prompt that are the same.
+        stamped: whether the time stands before them, so that none are.
+        long_share: of requests have a prompt of `long` tokens.
+        repeat: whether a prompt repeats a word of its own, as n-gram drafts like it.
+        hold_s: the application's own time for a chunk.
+        block_s: for so long it blocks its event loop, once a response.
+        give_up_s: without a first chunk until then, the reader leaves.
+        stream: whether responses are streamed.
+    """
+
+    rate: float = 3.0
+    prompt: float = 0.3
+    output: float = 0.12
+    shared: int = 0
+    stamped: bool = False
+    long_share: float = 0.0
+    long: int = 0
+    repeat: bool = False
+    temperature: float = 1.0
+    hold_s: float = 0.0
+    block_s: float = 0.0
+    give_up_s: float | None = None
+    connections: int = 64
+    retries: int = 2
+    stream: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """What a step is as a case.
+
+    Attributes:
+        causes: the true ones; none = a control.
+        metric: what one would have been paged for.
+        severity: as planned; that of a metric which moved is measured instead.
+        what: what was done, for people.
+        accept: causes that this one brings about by itself, so that naming them is no error.
+        shift: whether nothing is broken, and only what is asked differs.
+        quiet: whether nothing is done at all.
+        over: whether the quiet after it is recorded too.
+        events: seconds after the onset, kind and text of what a deploy log would say.
+    """
+
+    name: str
+    causes: tuple[str, ...]
+    metric: str | None
+    severity: str
+    what: str
+    accept: tuple[str, ...] = ()
+    shift: bool = False
+    quiet: bool = False
+    over: bool = False
+    events: tuple[tuple[float, str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A part of a timeline: a load, what is wrong meanwhile, and the case it becomes.
+
+    Attributes:
+        act: one of `incident_sites.ACTS`, with its `value`.
+        flags: the engine is started again with these first, while nothing is asked.
+        facts: what is known of the engine from then on.
+    """
+
+    load: Load
+    seconds: float = 22.0
+    act: str = ""
+    value: float = 0.0
+    flags: tuple[str, ...] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    incident: Incident | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One engine, what stands before it, and its timeline."""
+
+    name: str
+    flags: tuple[str, ...]
+    steps: tuple[Step, ...]
+    path: str = "direct"
+    facts: dict[str, Any] = field(default_factory=dict)
+    scrape_s: float = 2.0
+
+
+SEATS: Final = ("--max-num-seqs", "16")
+_CHAT: Final = Load()
+_FEW: Final = Load(rate=1.7, prompt=0.4, output=0.2)
+_SHARED: Final = Load(rate=2.0, prompt=0.15, shared=1400)
+_PROXIED: Final = Load(rate=2.6, output=0.18)
+_ROOMY: Final = Load(rate=1.8, prompt=0.3, output=0.25)
+_LOOPING: Final = Load(rate=1.6, output=0.35, temperature=0.0, repeat=True)
+
+
+def _chat() -> Group:
+    return Group(name="chat", flags=SEATS, steps=(
+        Step(load=_CHAT),
+        Step(load=replace(_CHAT, output=0.24), incident=Incident(
+            name="longer-answers-mild", causes=("longer_outputs",), metric="e2e", severity="mild",
+            what="answers twice as long", accept=("batch_size",), shift=True, over=True)),
+        Step(load=_CHAT),
+        Step(load=replace(_CHAT, hold_s=0.03), incident=Incident(
+            name="late-reader", causes=("slow_renderer",), metric="e2e", severity="medium",
+            what="the application takes 30 ms for each chunk", over=True)),
+        Step(load=_CHAT),
+        Step(load=_CHAT, act="pauses", value=1.2, incident=Incident(
+            name="short-pauses", causes=("engine_paused",), metric="ttft", severity="medium",
+            what="the engine's process is stopped for 1.2 s every 6 s")),
+    ))  # fmt: skip
+
+
+def _few() -> Group:
+    return Group(name="few", flags=SEATS, scrape_s=5.0, steps=(
+        Step(load=_FEW),
+        Step(load=_FEW, incident=Incident(
+            name="quiet-deploy", causes=(), metric="ttft", severity="none", quiet=True,
+            what="nothing but a deploy that changed nothing",
+            events=((0.0, "deploy", "web front end 412"),))),
+        Step(load=replace(_FEW, prompt=1.2), incident=Incident(
+            name="long-prompts-few", causes=("long_prompts",), metric="ttft", severity="medium",
+            what="prompts three times as long", shift=True, over=True)),
+        Step(load=_FEW),
+        Step(load=_FEW, act="round trip", value=0.12, incident=Incident(
+            name="round-trip-mild-few", causes=("network_path",), metric="ttft", severity="mild",
+            what="a round trip takes 120 ms", over=True)),
+        Step(load=_FEW),
+        Step(load=_FEW, act="gathers", incident=Incident(
+            name="nginx-compresses-few", causes=("proxy_buffering",), metric="ttft",
+            severity="severe", what="an nginx that compresses and buffers is put in between",
+            events=((0.0, "config", "edge proxy before the engine"),))),
+    ))  # fmt: skip
+
+
+def _prefix() -> Group:
+    return Group(name="prefix", flags=SEATS, steps=(
+        Step(load=_SHARED),
+        Step(load=replace(_SHARED, stamped=True), incident=Incident(
+            name="prefix-lost-few", causes=("prefix_cache_collapse",), metric="ttft",
+            severity="severe", what="the time stands before the shared start of 1,400 tokens",
+            over=True, events=((0.0, "deploy", "prompt template 7"),))),
+        Step(load=_SHARED),
+        Step(load=replace(_SHARED, connections=1), incident=Incident(
+            name="pool-of-one", causes=("client_gate",), metric="e2e", severity="mild",
+            what="the client has one connection for all requests", over=True)),
+        Step(load=_SHARED),
+        Step(load=replace(_SHARED, rate=4.4), incident=Incident(
+            name="surge", causes=("traffic_surge",), metric="ttft", severity="medium",
+            what="2.2 times as many requests",
+            accept=("batch_size", "queue_saturation"))),
+    ))  # fmt: skip
+
+
+def _seats() -> Group:
+    few = replace(_CHAT, rate=2.4, output=0.25)
+    return Group(name="seats", flags=SEATS, steps=(
+        Step(load=few),
+        Step(load=few, flags=("--max-num-seqs", "1"), facts={"max_num_seqs": 1}, incident=Incident(
+            name="seats-lowered", causes=("queue_saturation",), metric="ttft", severity="medium",
+            what="started again with --max-num-seqs 1, the load as before",
+            events=((-4.0, "config", "--max-num-seqs 1"),))),
+        Step(load=replace(few, rate=1.2), facts={"max_num_seqs": 1}),
+        Step(load=replace(few, rate=1.2, output=0.6), facts={"max_num_seqs": 1}, incident=Incident(
+            name="longer-answers-queue", causes=("longer_outputs", "queue_saturation"),
+            metric="ttft", severity="severe", shift=True,
+            what="answers more than twice as long where one request is served at a time")),
+    ))  # fmt: skip
+
+
+def _nginx() -> Group:
+    return Group(name="nginx", flags=SEATS, path="nginx", steps=(
+        Step(load=_PROXIED),
+        Step(load=_PROXIED, act="workers die", value=4.0, incident=Incident(
+            name="nginx-workers-killed", causes=("midstream_errors",), metric=None,
+            severity="medium", what="nginx's worker is killed every 4 s", over=True)),
+        Step(load=_PROXIED),
+        Step(load=_PROXIED, act="impatient", value=1.8, incident=Incident(
+            name="impatient-proxy", causes=("engine_paused", "idle_timeout"), metric=None,
+            severity="medium", accept=("midstream_errors",),
+            what="the engine is stopped for 1.8 s every 7 s before an nginx that waits 1.08 s")),
+    ))  # fmt: skip
+
+
+def _envoy() -> Group:
+    return Group(name="envoy", flags=SEATS, path="envoy", steps=(
+        Step(load=_PROXIED),
+        Step(load=_PROXIED, act="delays", value=0.15, incident=Incident(
+            name="envoy-delays-mild", causes=("gateway_overhead",), metric="ttft",
+            severity="mild", what="an Envoy filter holds 60 % of requests for 150 ms", over=True)),
+        Step(load=_PROXIED),
+        Step(load=replace(_PROXIED, retries=4), act="limits", value=0.6, incident=Incident(
+            name="envoy-limits", causes=("rate_limit_retries",), metric="ttft", severity="severe",
+            what="Envoy answers 429 to what is over 1.7 requests a second")),
+    ))  # fmt: skip
+
+
+def _cache() -> Group:
+    blocks = 17  # of 128 tokens, one of them never used
+    tokens = 128 * (blocks - 1)
+    return Group(
+        name="cache", scrape_s=3.0,
+        flags=(*SEATS, "--max-model-len", str(tokens), "--num-gpu-blocks-override", str(blocks)),
+        facts={"max_model_len": tokens, "kv_cache_tokens": tokens},
+        steps=(
+            Step(load=_ROOMY),
+            Step(load=replace(_ROOMY, rate=4.2), incident=Incident(
+                name="cache-full-surge", causes=("kv_exhaustion",), metric="ttft",
+                severity="severe", accept=("traffic_surge",), over=True,
+                what="2.3 times as many requests on a cache of 2,048 tokens")),
+            Step(load=_ROOMY),
+            Step(load=replace(_ROOMY, output=0.9), incident=Incident(
+                name="cache-full-answers", causes=("kv_exhaustion",), metric="e2e",
+                severity="medium", accept=("longer_outputs",), over=True,
+                what="answers 3.6 times as long on a cache of 2,048 tokens")),
+            Step(load=_ROOMY),
+            Step(load=replace(_ROOMY, retries=3), act="refuses", value=1.6, incident=Incident(
+                name="nginx-refuses-few", causes=("rate_limit_retries",), metric="ttft",
+                severity="mild", what="nginx answers 429 to what is over 1.6 requests a second")),
+        ))  # fmt: skip
+
+
+def _cpu() -> Group:
+    return Group(name="cpu", flags=SEATS, steps=(
+        Step(load=_CHAT),
+        Step(load=_CHAT, act="frontend cpu", value=4.0, incident=Incident(
+            name="frontend-short", causes=("frontend_cpu",), metric="ttft", severity="medium",
+            what="another program takes most of the API server's CPU", over=True)),
+        Step(load=_CHAT),
+        Step(load=_CHAT, act="engine cpu", value=3.0, incident=Incident(
+            name="engine-short", causes=(), metric="tpot", severity="medium",
+            what="another program takes most of the engine's CPU: none of the causes", over=True)),
+        Step(load=_CHAT),
+        Step(load=replace(_CHAT, block_s=0.15), incident=Incident(
+            name="loop-blocked", causes=("busy_client",), metric="ttft", severity="medium",
+            what="the application blocks its event loop for 150 ms a response")),
+    ))  # fmt: skip
+
+
+def _restart() -> Group:
+    load = replace(_FEW, rate=2.0)
+    return Group(name="restart", flags=SEATS, path="haproxy", steps=(
+        Step(load=load),
+        Step(load=load, seconds=50, act="restarts", incident=Incident(
+            name="restart-held", causes=("cold_start",), metric="ttft", severity="severe",
+            accept=("engine_down",), events=((0.0, "deploy", "new image"),), over=True,
+            what="the engine is restarted; HAProxy holds the requests until it accepts them")),
+        Step(load=load),
+        Step(load=load, seconds=25, act="dies", value=2.0, incident=Incident(
+            name="engine-killed-few", causes=("engine_down",), metric=None, severity="severe",
+            what="the engine's process is killed and stays down")),
+    ))  # fmt: skip
+
+
+def _drafts() -> Group:
+    ngram = ('{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, '
+             '"prompt_lookup_min": 2}')  # fmt: skip
+    flags = (*SEATS, "--speculative-config", ngram)
+    return Group(name="drafts", flags=flags, facts={"spec_decode": True}, steps=(
+        Step(load=_LOOPING),
+        Step(load=replace(_LOOPING, temperature=1.2), incident=Incident(
+            name="drafts-refused-few", causes=("low_spec_acceptance",), metric="tpot",
+            severity="medium", what="a temperature of 1.2 at which drafts do not fit", over=True)),
+        Step(load=_LOOPING),
+        Step(load=replace(_LOOPING, give_up_s=0.08), incident=Incident(
+            name="give-ups-few", causes=("client_give_ups",), metric=None, severity="medium",
+            what="readers leave without a first chunk after 80 ms", over=True)),
+        Step(load=_LOOPING),
+        Step(load=_LOOPING, incident=Incident(
+            name="quiet-plain", causes=(), metric="e2e", severity="none", quiet=True,
+            what="nothing")),
+    ))  # fmt: skip
+
+
+def _whole() -> Group:
+    flags = ("--max-model-len", "8192", "--max-num-batched-tokens", "8192",
+             "--no-enable-chunked-prefill")  # fmt: skip
+    facts = {"chunked_prefill": False, "max_num_batched_tokens": 8192, "max_model_len": 8192,
+             "max_num_seqs": 256}  # fmt: skip
+    load = replace(_CHAT, rate=2.0)
+    return Group(name="whole", flags=flags, facts=facts, steps=(
+        Step(load=load),
+        Step(load=replace(load, long_share=0.08, long=6400), incident=Incident(
+            name="long-ones-few", causes=("head_of_line",), metric="ttft", severity="severe",
+            what="8 % of prompts have 6,400 tokens, prefilled whole", accept=("long_prompts",),
+            over=True)),
+        Step(load=load),
+        Step(load=replace(load, stream=False), incident=Incident(
+            name="streaming-off", causes=("streaming_off",), metric="ttft", severity="severe",
+            what="a release of the application that does not stream",
+            events=((0.0, "deploy", "web front end 413"),), over=True)),
+        Step(load=load),
+        Step(load=replace(load, rate=0.35), incident=Incident(
+            name="traffic-gone", causes=("traffic_lost",), metric=None, severity="severe",
+            what="five of six requests are not sent any more")),
+    ))  # fmt: skip
+
+
+def plan() -> tuple[Group, ...]:
+    """Return everything that is recorded, an engine after the other."""
+    return (
+        _chat(), _few(), _prefix(), _seats(), _nginx(), _envoy(), _cache(), _cpu(), _restart(),
+        _drafts(), _whole(),
+    )  # fmt: skip

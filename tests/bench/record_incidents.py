@@ -1,0 +1,348 @@
+"""What is recorded of a real vLLM while its load changes and one thing after another goes wrong?
+
+    python tests/real/netns_run.py -m tests.bench.record_incidents [GROUP ...] --out DIR
+        [--arrivals FILE] [--list]
+
+Each group of `incident_plan` is one timeline that does not stop: quiet, an incident, quiet again.
+The client is our SDK around OpenAI's, what lies between is a real nginx, HAProxy or Envoy, the
+metrics page is scraped. Each incident becomes a case folder in DIR, its truth in a file of its own
+that no analysis reads. Lengths and gaps between arrivals are those of a published trace
+(`--arrivals`, as for `llmtrace simulate`), scaled to what this machine serves, or drawn by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import numpy as np
+import openai
+
+import llmtrace
+from llmtrace.core.row import Row
+from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from, write_case
+from llmtrace.dataset.columns import from_rows
+from llmtrace.simulator.fleet.arrivals import read_arrivals
+from llmtrace.testing import capture
+from tests.bench.incident_plan import Group, Incident, Load, Step, plan
+from tests.bench.incident_sites import ACTS, Site, serving
+from tests.real.record_faults import Signals
+
+_WARM_UP_S: Final = 5.0
+_SETTLE_S: Final = 5.0  # after an incident, until what follows is called quiet
+_DRAIN_S: Final = 8.0
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz "
+_SYSTEM: Final = (
+    "Answer in full sentences, cite the source of every figure, and keep to the point. "
+)
+_TENANTS: Final = ("acme", "globex", "initech", "umbrella")
+_PROMPT: Final = (20, 1500)  # what a prompt from a trace is cut to
+_OUTPUT: Final = (4, 200)
+
+
+class Demand:
+    """Gaps (1 = the mean one) and tokens of prompts and outputs, one request after another."""
+
+    def __init__(self, trace: Path | None, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        if trace is None:
+            n = 4000
+            self._gaps = rng.gamma(0.7, 1 / 0.7, n)
+            self._prompt = rng.lognormal(np.log(900), 0.8, n)
+            self._output = rng.lognormal(np.log(150), 0.8, n)
+        else:
+            read = read_arrivals(trace)
+            gaps = np.diff(read.start_s)
+            self._gaps = gaps / gaps.mean()
+            self._prompt, self._output = read.prompt.astype(float), read.output.astype(float)
+        self._at = int(rng.integers(len(self._gaps)))
+
+    def draw(self, load: Load) -> tuple[float, int, int]:
+        """Return seconds to the next request, and its tokens."""
+        self._at = at = (self._at + 1) % len(self._gaps)
+        prompt = np.clip(round(self._prompt[at] * load.prompt), *_PROMPT)
+        output = np.clip(round(self._output[at] * load.output), *_OUTPUT)
+        return float(self._gaps[at]) / load.rate, int(prompt), int(output)
+
+
+class Client:
+    """Sends requests when they are due, whether or not earlier ones were answered."""
+
+    def __init__(self, demand: Demand, seed: int) -> None:
+        self._demand = demand
+        self._rng = random.Random(seed)
+        self._load: Load | None = None
+        self._sdk: dict[tuple[str, int, int], openai.AsyncOpenAI] = {}
+        self._url = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sent = 0
+
+    def use(self, load: Load | None, url: str) -> None:
+        """Ask like this from now on; `None` = nothing."""
+        self._load, self._url = load, url
+
+    def _connected(self, load: Load) -> openai.AsyncOpenAI:
+        key = self._url, load.connections, load.retries
+        if key not in self._sdk:
+            limits = httpx.Limits(max_connections=load.connections)
+            self._sdk[key] = openai.AsyncOpenAI(
+                base_url=f"{self._url}/v1", api_key="none", max_retries=load.retries, timeout=60,
+                http_client=openai.DefaultAsyncHttpxClient(limits=limits),
+            )  # fmt: skip
+        return self._sdk[key]
+
+    async def run(self) -> None:
+        """Send until cancelled; what is open then is waited for."""
+        due = time.monotonic()
+        try:
+            while True:
+                if self._load is None:
+                    await asyncio.sleep(0.1)
+                    due = time.monotonic()
+                    continue
+                gap, prompt, output = self._demand.draw(self._load)
+                due += gap
+                await asyncio.sleep(max(due - time.monotonic(), 0))
+                if self._load is not None:
+                    task = asyncio.create_task(self._ask(self._load, prompt, output))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        finally:
+            if self._tasks:
+                _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_S)
+                for task in late:
+                    task.cancel()
+                await asyncio.gather(*late, return_exceptions=True)
+            for sdk in self._sdk.values():
+                await sdk.close()
+
+    def _text(self, load: Load, tokens: int) -> str:
+        """Return a prompt; a byte is a token."""
+        rng = self._rng
+        if rng.random() < load.long_share:
+            tokens = load.long
+        lead = (_SYSTEM * (load.shared // len(_SYSTEM) + 1))[: load.shared]
+        if load.stamped:
+            lead = f"{time.time_ns()} {lead}"
+        if load.repeat:
+            word = "".join(rng.choices(_LETTERS[:-1], k=4))
+            return lead + (f"{word} " * (tokens // 5 + 1))[:tokens]
+        return lead + "".join(rng.choices(_LETTERS, k=tokens))
+
+    async def _ask(self, load: Load, prompt: int, output: int) -> None:
+        self._sent += 1
+        messages: Any = [{"role": "user", "content": self._text(load, prompt)}]
+        with contextlib.suppress(openai.OpenAIError, httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(load.give_up_s) as patience:
+                answer: Any = await self._connected(load).chat.completions.create(
+                    model="tiny", messages=messages, stream=load.stream, max_tokens=output,
+                    temperature=load.temperature, extra_body={"ignore_eos": True},
+                )  # fmt: skip
+                llmtrace.annotate(tenant=self._rng.choice(_TENANTS), route="chat")
+                if not load.stream:
+                    return
+                async with answer as stream:
+                    await _read(stream, load, patience)
+
+
+async def _read(stream: Any, load: Load, patience: asyncio.Timeout) -> None:
+    """Read a response as the application does, which may take its time or block its loop."""
+    async for _chunk in stream:
+        patience.reschedule(None)
+        if load.block_s:
+            time.sleep(load.block_s)  # noqa: ASYNC251 - a blocking call in async code is the fault
+            load = replace(load, block_s=0.0)
+        if load.hold_s:
+            await asyncio.sleep(load.hold_s)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A timeline: when each step began and ended, and all that was recorded meanwhile."""
+
+    spans: tuple[Window, ...]
+    rows: Sequence[Row]
+    samples: Sequence[dict[str, Any]]
+
+
+async def _timeline(group: Group, site: Site, demand: Demand, seed: int) -> tuple[Window, ...]:
+    client = Client(demand, seed)
+    client.use(group.steps[0].load, site.url)
+    running = asyncio.create_task(client.run())
+    spans = []
+    await asyncio.sleep(_WARM_UP_S)
+    with contextlib.ExitStack() as kept:
+        try:
+            for step in group.steps:
+                spans.append(await _play(step, site, client, kept))
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    return tuple(spans)
+
+
+async def _play(step: Step, site: Site, client: Client, kept: contextlib.ExitStack) -> Window:
+    """Play a step; return from when to when it lasted."""
+    if step.flags is not None:
+        client.use(None, site.url)
+        await asyncio.to_thread(site.restart, step.flags)
+    with contextlib.ExitStack() as act:
+        url = await asyncio.to_thread(act.enter_context, ACTS[step.act](site, step.value))
+        start = time.time()
+        client.use(step.load, url or site.url)
+        await asyncio.sleep(step.seconds)
+        end = time.time()
+        if url is not None:  # what goes through it still is no part of the incident's end
+            client.use(step.load, site.url)
+            kept.push(act.pop_all())
+        await asyncio.to_thread(act.close)
+    return Window(start, end)
+
+
+def record(group: Group, trace: Path | None) -> Recorded:
+    """Start what a group needs, and record its timeline."""
+    seed = sum(map(ord, group.name))
+    demand = Demand(trace, seed)
+    with (
+        serving(group) as site,
+        Signals(site.server.url, group.scrape_s) as signals,
+        capture(service="shop") as rows,
+    ):
+        spans = asyncio.run(_timeline(group, site, demand, seed))
+    return Recorded(spans, rows, signals.samples)
+
+
+def case_of(group: Group, number: int, recorded: Recorded) -> Case:
+    """Cut an incident out of its timeline."""
+    step = group.steps[number]
+    incident = step.incident
+    assert incident is not None
+    before, after = recorded.spans[number - 1], recorded.spans[number]
+    if number > 1:
+        before = Window(before.start + _SETTLE_S, before.end)
+    over = incident.over and number + 1 < len(recorded.spans)
+    end = recorded.spans[number + 1].end if over else after.end
+    rows = [row for row in recorded.rows if before.start <= row.start / 1e9 < end]
+    samples = [one for one in recorded.samples if before.start <= one["t"] < end]
+    signals, odd = signals_from(samples)
+    assert not odd, odd
+    known = {
+        "engine": "vllm", "version": "0.32.0", "max_model_len": 4096, "chunked_prefill": True,
+        "prefix_caching": True, "spec_decode": False, "max_num_seqs": 16,
+        **group.facts, **step.facts,
+    }  # fmt: skip
+    return Case(
+        rows=from_rows(rows),
+        signals=signals,
+        facts=Facts(
+            instances={"vllm-0": known},
+            events=tuple(
+                Event(after.start + at, kind, text) for at, kind, text in incident.events
+            ),
+        ),
+        before=before,
+        after=after,
+        metric=incident.metric,
+    )
+
+
+def severity(incident: Incident, case: Case) -> str:
+    """Return how much of the metric moved: p95 under twice is mild, under five times medium.
+
+    What is planned stands where there is no cause, or none of the metrics shows it.
+    """
+    if not incident.causes or incident.metric is None:
+        return incident.severity
+    assert case.before is not None
+    assert case.after is not None
+    before, after = (
+        np.nanquantile(side.numbers[f"{incident.metric}_s"], 0.95)
+        for side in (case.rows.within(w.start, w.end) for w in (case.before, case.after))
+    )
+    return "mild" if after < 2 * before else "medium" if after < 5 * before else "severe"
+
+
+def truth_of(group: Group, number: int, recorded: Recorded) -> dict[str, Any]:
+    """Return what happened in an incident, for people and for the bench."""
+    incident = group.steps[number].incident
+    assert incident is not None
+    over = incident.over and number + 1 < len(recorded.spans)
+    span = recorded.spans[number]
+    return {
+        "causes": list(incident.causes),
+        "accept": list(incident.accept),
+        "shift": incident.shift,
+        "severity": severity(incident, case_of(group, number, recorded)),
+        "what": incident.what,
+        "onset": span.start if incident.causes or not incident.quiet else None,
+        "end": span.end if over and not incident.quiet else None,
+    }
+
+
+def _shown(name: str, case: Case) -> None:
+    """Print whether the fault acted, by the rows alone."""
+    assert case.before is not None
+    assert case.after is not None
+    sides = [case.rows.within(w.start, w.end) for w in (case.before, case.after)]
+    print(
+        f"{name}: {sides[0].n} + {sides[1].n} of {case.rows.n} rows, {len(case.signals)} samples"
+    )
+    for metric in ("ttft_s", "tpot_s", "e2e_s", "attempts"):
+        values = [side.numbers[metric] for side in sides]
+        said = [
+            "/".join(f"{np.nanquantile(v, q) * 1000:.0f}" for q in (0.5, 0.95))
+            if np.isfinite(v).any() else "-"
+            for v in values
+        ]  # fmt: skip
+        print(f"   {metric:9} p50/p95 {' -> '.join(said)} (thousandths)")
+    for side in sides:
+        print("   ", dict(Counter(side.words["outcome"].word(i) for i in range(side.n))))
+
+
+def save(group: Group, recorded: Recorded, folder: Path) -> None:
+    """Write every incident of a timeline as a case."""
+    for number, step in enumerate(group.steps):
+        if step.incident is None:
+            continue
+        case = case_of(group, number, recorded)
+        write_case(folder / step.incident.name, case, compress=True)
+        truth = json.dumps(truth_of(group, number, recorded), indent=1)
+        (folder / step.incident.name / "truth.json").write_text(truth + "\n", encoding="utf-8")
+        _shown(step.incident.name, case)
+
+
+def main() -> int:
+    """Record the groups that are named, or all."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("groups", nargs="*", help="names of groups; default: all")
+    parser.add_argument("--out", type=Path, help="folder for the cases")
+    parser.add_argument("--arrivals", type=Path, help="a trace of real arrivals and lengths")
+    parser.add_argument("--list", action="store_true", help="print what there is to record")
+    given = parser.parse_args()
+    groups = {group.name: group for group in plan()}
+    unknown = [name for name in given.groups if name not in groups]
+    if unknown or (given.out is None and not given.list):
+        parser.error(f"no group {unknown}: {', '.join(groups)}" if unknown else "--out is missing")
+    chosen = [groups[name] for name in given.groups or groups]
+    for group in chosen:
+        seconds = sum(step.seconds for step in group.steps)
+        names = [step.incident.name for step in group.steps if step.incident]
+        print(f"{group.name}: {seconds:.0f} s, {', '.join(names)}", flush=True)
+        if not given.list:
+            save(group, record(group, given.arrivals), given.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Are the recordings that no rule was made on whole, and is their truth well-formed?
+
+`python -m tests.bench.bench_recordings --unseen` prints what triage says of them; here that is
+held at what was seen once, so that no later change loses more of them in silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from llmtrace.core.stages import STAGES
+from llmtrace.dataset.case import read_case
+from llmtrace.triage.pipeline import Settings, triage
+from llmtrace.triage.result import CAUSES, NAMED
+
+FOLDER: Final = Path(__file__).with_name("recorded_unseen")
+UNSEEN: Final = sorted(path.parent for path in FOLDER.glob("*/truth.json"))
+NAMED_FIRST: Final = 0.0  # of those with one cause, windows given: seen once, when recorded
+
+
+def truth_of(folder: Path) -> dict[str, Any]:
+    """Return what really happened."""
+    truth: dict[str, Any] = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
+    return truth
+
+
+def test_there_are_enough_of_each_kind() -> None:
+    """Twenty or more; five mild ones, five with few requests after the onset, two controls."""
+    truths = [truth_of(folder) for folder in UNSEEN]
+    few = 0
+    for folder in UNSEEN:
+        case = read_case(folder)
+        assert case.after is not None
+        few += case.rows.within(case.after.start, case.after.end).n < 100
+
+    assert len(UNSEEN) >= 20
+    assert Counter(truth["severity"] for truth in truths)["mild"] >= 5
+    assert few >= 5
+    assert sum(not truth["causes"] for truth in truths) >= 2
+
+
+@pytest.mark.parametrize("folder", UNSEEN, ids=lambda path: path.name)
+def test_a_recording_is_whole_and_its_truth_well_formed(folder: Path) -> None:
+    """Stages add up, there are signals, and the truth is where no analysis reads it."""
+    case, truth = read_case(folder), truth_of(folder)
+    number = case.rows.numbers
+    parts = [np.nan_to_num(number[f"{name}_s"]) for name in (*STAGES, "unattributed")]
+    total = sum(np.rint(part * 1e9).astype(np.int64) for part in parts)
+
+    assert case.warnings == ()
+    assert np.array_equal(total, np.rint(number["e2e_s"] * 1e9).astype(np.int64))
+    assert case.before is not None
+    assert case.after is not None
+    assert case.before.end <= case.after.start
+    assert {"running", "waiting", "kv_usage"} <= set(case.signals.signal.names)
+    assert truth.keys() == {"causes", "accept", "shift", "severity", "what", "onset", "end"}
+    assert {*truth["causes"], *truth["accept"]} <= set(CAUSES)
+    assert truth["severity"] in {"none", "mild", "medium", "severe"}
+    if truth["onset"] is not None:
+        assert truth["onset"] == pytest.approx(case.after.start)
+    assert not truth.keys() & json.loads((folder / "case.json").read_text()).keys()
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 150_000
+
+
+def test_no_more_of_them_are_lost_than_when_they_were_recorded() -> None:
+    """A floor: what was seen, whatever it was."""
+    first = []
+    for folder in UNSEEN:
+        truth = truth_of(folder)
+        if len(truth["causes"]) == 1:
+            result = triage(read_case(folder), Settings(bootstrap=0))
+            named = [one.id for one in result.causes if one.status in NAMED][:1]
+            first.append(bool({*truth["causes"], *truth["accept"]} & {*named}))
+
+    assert np.mean(first) >= NAMED_FIRST
