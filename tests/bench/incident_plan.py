@@ -139,7 +139,7 @@ def _few() -> Group:
             what="prompts three times as long", shift=True, over=True)),
         Step(load=_FEW),
         Step(load=_FEW, act="round trip", value=0.12, incident=Incident(
-            name="round-trip-mild-few", causes=("network_path",), metric="ttft", severity="mild",
+            name="round-trip-few", causes=("network_path",), metric="ttft", severity="medium",
             what="a round trip takes 120 ms", over=True)),
         Step(load=_FEW),
         Step(load=_FEW, act="gathers", incident=Incident(
