@@ -159,7 +159,7 @@ def _impatient(site: Site, value: float) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _dies(site: Site, value: float) -> Iterator[None]:
-    """Kill the engine after so many seconds; nobody starts it again."""
+    """Kill the engine after so many seconds; it stays down."""
     timer = threading.Timer(value, lambda: _send(site.engine_pids(), signal.SIGKILL))
     timer.start()
     try:

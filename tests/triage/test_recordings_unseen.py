@@ -21,7 +21,7 @@ from llmtrace.triage.result import CAUSES, NAMED
 
 FOLDER: Final = Path(__file__).with_name("recorded_unseen")
 UNSEEN: Final = sorted(path.parent for path in FOLDER.glob("*/truth.json"))
-NAMED_FIRST: Final = 0.0  # of those with one cause, windows given: seen once, when recorded
+NAMED_FIRST: Final = 8 / 17  # of those with one cause, windows given: seen once, when recorded
 
 
 def truth_of(folder: Path) -> dict[str, Any]:
