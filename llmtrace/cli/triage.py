@@ -72,7 +72,7 @@ def _add_output(triage: argparse.ArgumentParser) -> None:
     triage.add_argument("--html", type=Path, metavar="FILE", help="web page with charts to write")
     triage.add_argument("--save", type=Path, metavar="DIR", help="folder to write the case to")
     triage.add_argument(
-        "--bootstrap", type=int, default=200, metavar="N",
+        "--bootstrap", type=int, default=100, metavar="N",
         help="number of resamples for the intervals; 0 = no intervals (default: 200)",
     )  # fmt: skip
 

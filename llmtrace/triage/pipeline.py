@@ -61,7 +61,7 @@ class Settings:
     after: Window | None = None
     at: float | None = None
     metric: Metric | None = None
-    bootstrap: int = 200
+    bootstrap: int = 100
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -230,6 +230,7 @@ def _resample(sides: _Sides, mine: Divided, settings: Settings, report: Progress
         times=settings.bootstrap,
         seed=settings.seed,
         progress=lambda share: report("resampling for intervals", 0.35 + 0.45 * share),
+        cut=mine.cut,
     )
 
 

@@ -152,7 +152,7 @@ def answer(task: Task) -> Answer:
         truth=played.truth.causes,
         severity=task.faults[0][1] if task.faults else 0.0,
         traits=tuple(traits(world)),
-        dropped=dropped(task.kind, played) or _hardly_seen(task.kind, played),
+        dropped=dropped(task.kind, played) or hardly_seen(task.kind, played),
         rows=played.case.rows.n,
     )
     if head.dropped:
@@ -168,7 +168,7 @@ def answer(task: Task) -> Answer:
     return replace(head, said=(replace(_said(given), grounded=grounded), _said(found)))
 
 
-def _hardly_seen(kind: str, played: Simulated) -> str | None:
+def hardly_seen(kind: str, played: Simulated) -> str | None:
     """Return why an incident is none that anybody could tell from chance; `None` = it counts."""
     if kind == "quiet":
         return None

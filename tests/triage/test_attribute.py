@@ -191,6 +191,23 @@ def test_intervals_hold_what_was_found_and_nothing_more_than_it_must():
     assert spread.delta[0] < found.delta < spread.delta[1]
 
 
+def test_what_is_drawn_is_put_into_cells_anew():
+    """By the cut that is given, which sees the rows of each draw; none in common is no draw."""
+    before, after = window(11, 400), window(12, 300)
+    found = attribute(before, after, Q)
+    assert found is not None
+    seen = []
+
+    def cut(*rows):
+        seen.append([len(one) for one in rows])
+        return tuple(np.full(len(one), side) for side, one in enumerate(rows))
+
+    spread = bootstrap(before, after, Q, found, times=4, seed=3, progress=lambda _: None, cut=cut)
+
+    assert spread is None
+    assert len({tuple(one) for one in seen}) == 4
+
+
 def test_the_same_seed_gives_the_same_interval():
     """Nothing is left to chance that is not seeded."""
     before, after = window(11, 400), window(12, 300)

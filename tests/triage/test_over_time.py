@@ -44,6 +44,17 @@ def of(rows: Columns, **more) -> Case:
 SLOW = Kind(prefill=6.0)
 
 
+def test_what_the_data_begin_with_is_no_incident_where_others_rise_when_it_ends():
+    """Requests that are refused leave room to others, whose tokens come faster."""
+    rows = course((600, Kind(decode=1.6)), (800, Kind(prefill=1.4, failed=0.2)), seed=3)
+
+    result = triage(of(rows), QUICK)
+
+    assert result.verdict == "regression"
+    assert result.after.window.start - START == pytest.approx(600, abs=30)
+    assert result.state == "ongoing"
+
+
 # --- every stretch, and the state ----------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ swapping stages (`shapley.py`). The parts come to the change exactly.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -61,16 +61,22 @@ def requests(
 ) -> Requests:
     """Make requests ready to be compared; the order they come in does not matter."""
     by_value = np.lexsort((start, value))
-    in_cells = by_value[np.argsort(cell[by_value], kind="stable")]
-    return Requests(
+    found = Requests(
         start=start,
         value=value,
         weight=weight,
         cell=cell,
         staged=staged(parts, start, value),
         by_value=by_value,
-        by_cell=in_cells[cell[in_cells] >= 0],
+        by_cell=by_value,
     )
+    return in_cells(found, cell)
+
+
+def in_cells(one: Requests, cell: Codes) -> Requests:
+    """Return the same requests in other cells."""
+    order = one.by_value[np.argsort(cell[one.by_value], kind="stable")]
+    return replace(one, cell=cell, by_cell=order[cell[order] >= 0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +178,10 @@ def _to_common_mix(
     return chosen[0], chosen[1]
 
 
+# Puts rows of the windows before and after into cells of the same work, whichever they are.
+Cut = Callable[[Index, Index], tuple[Codes, Codes]]
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Bootstrap intervals of an attribution: 95 %, by `NAMES`, and of three sums."""
@@ -191,15 +201,18 @@ def bootstrap(
     times: int,
     seed: int,
     progress: Callable[[float], None],
+    cut: Cut | None = None,
 ) -> Spread | None:
     """Return how much an attribution would vary with other requests of the same kind.
 
-    Blocks of 10 to 60 s are drawn anew from each window, since requests close in time share fate.
-    Windows of more than 6,000 rows are thinned first, which makes the intervals wider than need
-    be, never narrower. `None` where no draw could be attributed, or there are too few blocks.
+    Blocks of 10 to 60 s are drawn anew from each window, since requests close in time share fate,
+    and what is drawn is put into cells anew: which cells there are is chance as well. Windows of
+    more than 6,000 rows are thinned first, which makes the intervals wider than need be, never
+    narrower. `None` where no draw could be attributed, or there are too few blocks.
     """
     rng = np.random.default_rng(seed)
-    sides = [_thin(one) for one in (before, after)]
+    kept = [_thinned(one) for one in (before, after)]
+    sides = [_part(one, which) for one, which in zip((before, after), kept, strict=True)]
     blocks = [_blocks(one) for one in sides]
     if min(int(block[-1]) + 1 for block in blocks) < _MIN_BLOCKS:
         return None  # drawn from hardly anything, draws would hardly differ
@@ -208,8 +221,17 @@ def bootstrap(
         counts = []
         for block in blocks:
             n = int(block[-1]) + 1
-            counts.append(np.bincount(rng.integers(0, n, n), minlength=n)[block].astype(float))
-        drawn = attribute(sides[0], sides[1], q, (counts[0], counts[1]))
+            counts.append(np.bincount(rng.integers(0, n, n), minlength=n)[block])
+        if cut is not None:
+            drawn_rows = [np.repeat(np.arange(len(count)), count) for count in counts]
+            cells = cut(*(which[rows] for which, rows in zip(kept, drawn_rows, strict=True)))
+            for side, (rows, cell) in enumerate(zip(drawn_rows, cells, strict=True)):
+                of_all = np.full(len(sides[side]), -1, np.int64)
+                of_all[rows] = cell
+                sides[side] = in_cells(sides[side], of_all)
+        drawn = attribute(
+            sides[0], sides[1], q, (counts[0].astype(float), counts[1].astype(float))
+        )
         if drawn is not None:
             draws.append(drawn.seconds)
         progress((i + 1) / times)
@@ -228,10 +250,13 @@ def bootstrap(
     )  # fmt: skip
 
 
-def _thin(one: Requests) -> Requests:
+def _thinned(one: Requests) -> Index:
+    """Return the rows of a window that are drawn from, by time."""
     step = -(-len(one) // _MAX_RESAMPLED)
-    order = np.lexsort((one.value, one.start))
-    kept = order[::step]
+    return np.lexsort((one.value, one.start))[::step]
+
+
+def _part(one: Requests, kept: Index) -> Requests:
     return requests(
         one.start[kept], one.value[kept], one.staged.parts[kept], one.weight[kept], one.cell[kept]
     )

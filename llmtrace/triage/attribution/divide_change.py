@@ -8,13 +8,21 @@ from itertools import pairwise
 from typing import Final
 
 from llmtrace.dataset.columns import Columns
-from llmtrace.triage.attribution.attribute import Attribution, Requests, attribute, requests
+from llmtrace.triage.attribution.attribute import (
+    Attribution,
+    Cut,
+    Requests,
+    attribute,
+    requests,
+)
 from llmtrace.triage.attribution.components import Values, split, values
-from llmtrace.triage.attribution.workload_mix import MIN_COUNT, Cells, cells
+from llmtrace.triage.attribution.shapley import Index
+from llmtrace.triage.attribution.workload_mix import MIN_COUNT, Cells, Codes, cells
 from llmtrace.triage.result import Metric
 
 _MIN_EFFECTIVE: Final = 100
 _MAX_STRETCHES: Final = 4
+_FEWEST: Final = 5  # rows of a cell, of however few of the requests
 _MIN_SHARE: Final = 0.5  # of the smaller window, where it has fewer than that
 
 
@@ -24,12 +32,14 @@ class Divided:
 
     Attributes:
         found: the change in parts; `None` = the windows have no work in common.
+        cut: puts some of the requests into cells as these are.
     """
 
     before: Requests
     after: Requests
     cells: Cells
     found: Attribution | None
+    cut: Cut
 
 
 def divide(sides: tuple[Columns, Columns], both: tuple[Values, Values], q: float) -> Divided:
@@ -92,4 +102,12 @@ def _divide(
         for rows, one, cell in zip(sides, both, (made.before, made.after), strict=True)
     )
     found = attribute(before, after, q) if len(before) and len(after) else None
-    return Divided(before, after, made, found)
+
+    def cut(*rows: Index) -> tuple[Codes, Codes]:
+        of_all = max(map(len, both)) / max(*map(len, rows), 1)
+        some = max(round(fewest / max(of_all, 1.0)), _FEWEST)
+        index = (both[0].index[rows[0]], both[1].index[rows[1]])
+        again = cells(sides, index, name, some, made.matched_on)
+        return again.before, again.after
+
+    return Divided(before, after, made, found, cut)

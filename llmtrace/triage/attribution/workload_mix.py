@@ -7,7 +7,7 @@ of the system (cache hits, replica, retries, batch, streamed or not) are never p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,6 +68,7 @@ def cells(
     index: tuple[NDArray[np.intp], NDArray[np.intp]],
     metric: Metric,
     fewest: int = MIN_COUNT,
+    among: Collection[str] | None = None,
 ) -> Cells:
     """Put requests into cells of the same work; exchanging the windows changes nothing.
 
@@ -76,6 +77,7 @@ def cells(
         index: which of them report the metric.
         metric: decides which lengths matter.
         fewest: rows that a cell has of the window that has more of it.
+        among: the fields that may distinguish kinds; `None` = those whose shares have shifted.
     """
     n = len(index[0])
     is_after = np.arange(n + len(index[1])) >= n
@@ -84,7 +86,12 @@ def cells(
     cell = np.full(len(is_after), -1, np.int64)
     count = 0
     # A value that is as frequent as before cannot explain a change, and costs finer lengths.
-    names = [n for n in kinds if n in _ALWAYS or _shifted(kinds[n][left], is_after[left])]
+    names = [
+        n
+        for n in kinds
+        if n in _ALWAYS
+        or (_shifted(kinds[n][left], is_after[left]) if among is None else n in among)
+    ]
     used: set[str] = set()
     for depth in range(len(names), -1, -1):
         for group in _groups([kinds[name] for name in names[:depth]], np.flatnonzero(left)):
@@ -262,10 +269,9 @@ def _leaves(
             middle = np.median(column[smaller])
             # Where most rows have the longest length of all, the cut is below it.
             for low in (~(column > middle), ~(column >= middle)):
-                sizes = [
-                    int((half & side).sum()) for half in (low, ~low) for side in (after, ~after)
-                ]
-                if min(sizes) < fewest:
+                size, here = np.count_nonzero(low), np.count_nonzero(low & after)
+                rest, there = len(group) - size, np.count_nonzero(after) - here
+                if min(here, size - here, there, rest - there) < fewest:
                     continue
                 used.add(name)
                 yield from _leaves(group[low], lengths, is_after, fewest, used)
@@ -276,6 +282,8 @@ def _leaves(
 
 def _by_difference(group: NDArray[np.intp], lengths: dict[str, Floats], after: Mask) -> list[str]:
     """Return the lengths, the one that differs most between the windows first."""
+    if len(lengths) == 1:
+        return list(lengths)
     scores = {}
     for name, column in lengths.items():
         values = column[group]

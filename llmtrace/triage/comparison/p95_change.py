@@ -28,6 +28,7 @@ from llmtrace.triage.windows.date_change import date_change
 _OF_THE_WHOLE: Final = 0.02  # of a typical request: rendering that takes less is not felt
 MIN_COUNT: Final = 10  # requests in a window; an interval of its p95 takes more
 _ALSO: Final = (0.5, 0.8)
+_STRETCHES: Final = 5  # of a window, in which requests may share fate
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +86,10 @@ def compare(
     seconds = (windows[0].seconds, windows[1].seconds)
     up = _share_above(rows, both, low, seconds)
     k, n, design_a = up.after
-    side_b = _side(before, windows[0], q, up.before[2])
-    side_a = _side(after, windows[1], q, design_a)
+    side_b, side_a = (
+        _side(one, window, q, _design_alone(columns, one, q, window))
+        for one, columns, window in zip(both, rows, windows, strict=True)
+    )
     floor = _floor(rows[0], metric)
     p_value = _p_value(rows, both, q, seconds, (floor, least))
     matters = _matters(low, high, floor, least)
@@ -149,6 +152,15 @@ def _share_above(
         share = float(weights[above].sum() / weights.sum()) if n else 0.0
         counted.append((share * n, n, design))
     return _Above(counted[0], counted[1])
+
+
+def _design_alone(rows: Columns, one: Values, q: float, window: Window) -> float:
+    """Return how clustered requests beyond the quantile of their own window are.
+
+    An interval is of one window: whatever rose or fell within it is no change to be left out.
+    """
+    index, above = slow(one, quantile(one.value, q, one.weight))
+    return clustered(rows.start[index] / 1e9, above, window.seconds / _STRETCHES)
 
 
 def _dated(times: Sequence[Floats], above: Sequence[Mask]) -> float | None:

@@ -26,6 +26,7 @@ from llmtrace.triage.windows.other_changes import (
     clearer_ramp,
     other_change,
     since_other_work,
+    since_others_rose,
     with_bursts,
 )
 from llmtrace.triage.windows.same_work import Series, find_other_work
@@ -97,6 +98,7 @@ def choose(
     highest = _search(rows, series, since, at, metric)
     spike = highest if highest is not None and highest.score >= CERTAIN else None
     if spike is not None and since is None and at is None:
+        spike = since_others_rose(incidents, spike, t)
         spike = clearer_ramp(incidents, spike, t) or with_bursts(incidents, spike, t)
         spike = since_other_work(spike, find_other_work(rows))
     if spike is not None:

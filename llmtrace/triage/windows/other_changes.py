@@ -12,6 +12,7 @@ from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
 
 _SURE: Final = 1e-4
 _BIN: Final = 0.02  # of the time
+_AT_ONCE: Final = 3.0  # bins
 _RECURS: Final = 0.5  # of the quiet time before
 
 
@@ -57,6 +58,24 @@ def clearer_ramp(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spik
     if best is None or best.p_value >= spike.p_value * _SURE:
         return None
     return replace(_as_spike(best, t), start=best.start)  # before that all is as usual
+
+
+def since_others_rose(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
+    """Return the time from which others rose, where a level that the data begin with ended then.
+
+    Requests that are refused leave room to others, whose tokens come faster: the news is not that
+    these were slower before.
+    """
+    if spike.start > float(t[0]) or spike.end is None:
+        return spike
+    rose = [
+        one
+        for one in incidents
+        if one.direction == "up" and one.metric != "traffic"
+        and abs(one.start - spike.end) <= _AT_ONCE * spike.bin_s
+    ]  # fmt: skip
+    best = min(rose, key=lambda one: one.p_value, default=None)
+    return spike if best is None else replace(spike, start=best.start, end=best.end)
 
 
 def with_bursts(incidents: Sequence[Incident], spike: Spike, t: Floats) -> Spike:
