@@ -43,7 +43,8 @@ KNOWN_BY: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "lora_slots": (("model", "queue_s"), ("model", "queue_s", "~waiting_deferred")),
     "replica_imbalance": (("replica",), ("~running", "~waiting")),
     "engine_paused": (
-        ("~sleep",), ("max_gap_s", "replica"), ("~tokens_out", "~running", "replica"),
+        ("~sleep", "max_gap_s", "replica"), ("max_gap_s", "replica"),
+        ("~tokens_out", "~running", "replica"),
     ),
     "engine_down": (("~started", "replica", "http_status"),),
     "midstream_errors": (("max_gap_s",), ("last_content_s",)),
@@ -83,6 +84,7 @@ _SIGNALS: Final = (
 _NAMES: Final = ("vllm-{}", "llm-serve-6f7d9c-{}", "10.2.0.{}:8000", "gpu{}.lab", "prod-eu-{}")
 _MIN_AFTER_S: Final = 120.0  # of a window after: warming up and restarting take as long
 _MAX_AFTER_S: Final = 3000.0
+_BY_PLUGIN: Final = {"first_chunk_frontend_s", "spec_drafted"}
 _NEEDS_SEVERAL: Final = frozenset({"replica_imbalance"})
 
 
@@ -103,6 +105,7 @@ class World:
         hidden: fields and signals (`~`) that are not recorded.
         outage: from and to which share of the day no signals are scraped; empty if equal.
         names: of replicas.
+        plugin: the engine's own plugin reports, because the cause is known by what only it does.
         arrivals: a trace to replay; `None` = drawn.
     """
 
@@ -122,6 +125,7 @@ class World:
     hidden: frozenset[str]
     outage: tuple[float, float]
     names: str
+    plugin: bool
     arrivals: Arrivals | None = None
 
     def settle(self, draft: Deployment, rng: np.random.Generator, *, wide: bool) -> Deployment:
@@ -168,7 +172,8 @@ def draw_world(seed: int, causes: Collection[str], arrivals: Arrivals | None = N
     several = bool(_NEEDS_SEVERAL & set(causes))
     replicas = int(rng.choice([2, 3, 4, 8] if several else [1, 2, 3, 4, 8]))
     begins = float(rng.uniform(0.0, 0.95))
-    queue: Queue = "vllm" if "queue_s" in kept else str(rng.choice(["vllm", "sglang", "none"]))  # type: ignore[assignment]
+    as_vllm = bool(kept & {"queue_s", "first_chunk_frontend_s"})
+    queue: Queue = "vllm" if as_vllm else str(rng.choice(["vllm", "sglang", "none"]))  # type: ignore[assignment]
     return World(
         scale=between(0.1, 10.0),
         replicas=replicas,
@@ -196,6 +201,7 @@ def draw_world(seed: int, causes: Collection[str], arrivals: Arrivals | None = N
         hidden=frozenset(hidden - kept),
         outage=(begins, begins + (0.05 if rng.random() < 0.3 else 0.0)),
         names=str(rng.choice(_NAMES)),
+        plugin=bool(kept & _BY_PLUGIN),
         arrivals=arrivals,
     )
 
@@ -209,11 +215,12 @@ def settle(world: World, draft: Deployment, rng: np.random.Generator, *, wide: b
         rng: where chance comes from.
         wide: as for `size_up`.
     """
+    source = "engine_plugin" if world.plugin else draft.engine_source
     there = replace(
         draft,
         cost=world.cost,
         replicas=world.replicas,
-        engine_source=None if world.hosted else draft.engine_source,
+        engine_source=None if world.hosted else source,
         gateway_tells=draft.gateway_tells or "gateway_s" not in world.hidden,
     )
     if world.arrivals is not None:

@@ -611,11 +611,10 @@ def _begin_step(work: Any, fate: Any, fleet: Fleet, r: int, now: float, heap: An
     if engine[WARM_FACTOR] > 0:
         age = now - engine[STARTED]
         seconds *= 1.0 + engine[WARM_FACTOR] * np.exp(-age / engine[WARM_S])
-    if engine[COMPILE_S] > 0:
-        size = min(_SIZES - 1, int(np.log2(running + admitted + 1)))
-        if fleet.seen[r, size] == 0:
-            fleet.seen[r, size] = 1
-            seconds += engine[COMPILE_S]
+    size = min(_SIZES - 1, int(np.log2(running + admitted + 1)))
+    if fleet.seen[r, size] == 0:
+        fleet.seen[r, size] = 1
+        seconds += engine[COMPILE_S]
     fleet.meters[r, M_BUSY_S] += seconds
     fleet.replicas[r].step_end = now + seconds
 

@@ -22,7 +22,7 @@ from llmtrace.triage.causes import (
 from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.scoring import LIKELY, with_points
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import cache_fell_first
+from llmtrace.triage.evidence.patterns import cache_fell_first, cache_shrank
 from llmtrace.triage.result import NAMED, OF_TRAFFIC, Finding, Point
 
 Rule = Callable[[Evidence], Finding]
@@ -83,12 +83,15 @@ BEHIND: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "replica_imbalance": ("gpu_throttle", "engine_down", "cold_start", "engine_paused"),
     "frontend_cpu": ("head_of_line", "engine_paused", "cold_start", "gpu_throttle"),
-    "engine_paused": ("engine_down", "cold_start", "head_of_line"),
+    "engine_paused": ("engine_down", "cold_start", "head_of_line", "frontend_cpu"),
     "cold_start": ("engine_down",),
     "prefix_cache_collapse": ("engine_down", "cold_start", "kv_exhaustion", "queue_saturation"),
     "midstream_errors": ("engine_down", "idle_timeout"),
     "rate_limit_retries": ("engine_down",),
-    "head_of_line": ("engine_paused", "engine_down", "cold_start", "prefix_cache_collapse"),
+    "head_of_line": (
+        "engine_paused", "engine_down", "cold_start", "prefix_cache_collapse", "kv_exhaustion",
+        "long_prompts",
+    ),
     "network_path": ("engine_down", "client_cold"),
     "client_gate": ("client_cold",),
     "kv_transfer": ("disaggregated_kv",),
@@ -182,6 +185,8 @@ def _of_its_wait(evidence: Evidence, finding: Finding) -> Finding:
     part = None if wait is None else evidence.part_of_metric(wait)
     if finding.status not in NAMED or part is None or part >= _SMALL_PART:
         return finding
+    if wait == "network_s" and evidence.felt_alone(wait):
+        return finding  # nothing that keeps engines or clients busy makes the way longer
     text = f"it is only {say.percent(max(part, 0))} of what the metric grew by"
     return with_points(finding, [Point(text, min(_IS_BEHIND, LIKELY - 1 - finding.score))])
 
@@ -210,7 +215,12 @@ def _behind(evidence: Evidence, finding: Finding, found: Mapping[str, Finding]) 
 
 
 def _rather_behind_it(finding: Finding, other: Finding) -> bool:
-    """Return whether each could follow from the other, and this one is better supported."""
+    """Return whether each could follow from the other, and this one is better supported.
+
+    A full cache always evicts prefixes: of those two, order decides, and not support.
+    """
+    if {finding.id, other.id} == {"kv_exhaustion", "prefix_cache_collapse"}:
+        return False
     return finding.id in BEHIND.get(other.id, ()) and finding.score > other.score
 
 
@@ -221,9 +231,9 @@ def _came_first(evidence: Evidence, finding: Finding, other: str) -> bool:
     """
     pressure = ("kv_exhaustion", "queue_saturation")
     if finding.id == "prefix_cache_collapse" and other in pressure:
-        return cache_fell_first(evidence) is True
+        return cache_fell_first(evidence) is True and not cache_shrank(evidence)
     if finding.id == "kv_exhaustion" and other == "prefix_cache_collapse":
-        return cache_fell_first(evidence) is not True
+        return cache_fell_first(evidence) is not True or bool(cache_shrank(evidence))
     if finding.id == "queue_saturation" and other == "prefix_cache_collapse":
         return cache_fell_first(evidence) is not True
     return False

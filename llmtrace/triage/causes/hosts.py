@@ -70,7 +70,8 @@ def gpu_throttle(e: Evidence) -> Finding:
     text = say.gauge("SM clock, MHz", clock)
     slowed = max(curve or 0.0, prefill or 0.0) >= _SLOWED
     lines = [
-        gate(e.gate("decode", "prefill", "queue", "first_chunk", "unattributed"),
+        # One of many replicas is hardly felt by all requests, but where it is.
+        gate(local is not None or e.gate(*_ENGINE_STAGES),
              say.durations("time per token", e.row("tpot_s")), "stages of requests"),
         required(any(reported) if reported else None, text,
                  "GPU signals: `gpu_sm_clock_mhz` and `gpu_throttle` (NVML or dcgm-exporter)"),
@@ -189,7 +190,7 @@ def engine_paused(e: Evidence) -> Finding:
         required(any(reported) if reported and not open_ else None, _gap_text(quiet, usual),
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(slept, "the engine said that it was asleep"),
-        support(None if long is None or quiet is None else long and quiet.streams >= _STREAMS,
+        proof(None if long is None or quiet is None else long and quiet.streams >= _STREAMS,
                 f"{quiet.streams if quiet else 0} responses in progress stood still in it"),
         support(stopped, "no tokens came out while requests were running"),
         support(gaps, say.durations("longest gap", gap)),
@@ -294,11 +295,12 @@ def frontend_cpu(e: Evidence) -> Finding:
     found = overlap(e)
     waiting = e.gauge("waiting")
     lines = [
-        gate(e.gate("first_chunk", "unattributed"),
-             say.durations("first chunk", e.row("first_chunk_s")),
+        # SGLang counts the queue from when the front end has the request.
+        gate(e.gate("first_chunk", "queue", "unattributed"),
+             say.durations("time to first chunk", e.row("ttft_s")),
              "the engine's queue and prefill times"),
         against(None if part is None else part < 0.3,
-                f"the front end is only {say.percent(part or 0)} of what the first chunk grew by"),
+                f"the front end is only {say.percent(part or 0)} of what the wait grew by"),
         required(any(reported) if reported else None,
                  say.durations("the engine's front end", rows) if rows is not None
                  else far or say.gauge("front-end seconds", frontend),
@@ -314,7 +316,8 @@ def frontend_cpu(e: Evidence) -> Finding:
                 and _waits_for_steps(e) is not False,
                 "steps got slower, and new requests wait for the running one: "
                 + say.durations("time per token", e.row("tpot_s"))),
-        against(stalls, _gap_text(quiet, before.seconds if before else 0.0)),
+        # A front end that works more than before and cannot keep up holds all back by itself.
+        against(stalls and not more, _gap_text(quiet, before.seconds if before else 0.0)),
         against(None if found is None else found.slow_during >= 0.6 and found.lift >= 1.5,
                 "slow requests came while long prompts were worked on"),
     ]  # fmt: skip
@@ -323,14 +326,16 @@ def frontend_cpu(e: Evidence) -> Finding:
 
 
 def _share_of_first(e: Evidence) -> float | None:
-    """Return the share of the front end in what the first chunk's wait grew by, on average."""
-    first, front = e.row("first_chunk_s"), e.row("first_chunk_frontend_s")
+    """Return the share of the front end in what the stages it may lie in grew by, on average."""
+    front = e.row("first_chunk_frontend_s")
     if front is None:
         gauge = e.gauge("frontend_time")
         front = gauge.fleet if gauge is not None else None
-    if first is None or front is None or first.after_mean <= first.before_mean:
+    stages = [e.row(f"{name}_s") for name in ("first_chunk", "queue", "unattributed")]
+    more = [max(one.after_mean - one.before_mean, 0.0) for one in stages if one is not None]
+    if front is None or sum(more) <= 0:
         return None
-    return (front.after_mean - front.before_mean) / (first.after_mean - first.before_mean)
+    return (front.after_mean - front.before_mean) / sum(more)
 
 
 def _beyond_all(e: Evidence, signal: str) -> str | None:

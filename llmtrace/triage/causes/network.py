@@ -69,7 +69,8 @@ def network_path(e: Evidence) -> Finding:
         required(None if path is None else path.rose(floor) or path.grew(floor),
                  say.durations("network without one's own pool", path),
                  "the network's phases (HTTP client hooks)"),
-        proof(longer_path and bool(longer) and e.carried("network") >= _HALF if known else None,
+        proof(longer_path and bool(longer)
+              and (e.carried("network") >= _HALF or e.felt_alone("network_s")) if known else None,
               "; ".join(say.durations(_PHASES[part], one) for part, one in longer.items())),
         support(e.carried("network") >= _HALF,
                 f"network is {say.percent(e.carried('network'))} of the time added"),

@@ -198,13 +198,16 @@ class Evidence:
             codes = side.rows.words["replica"].codes
             named = codes >= 0
             counts = np.bincount(codes[named])
-            enough = counts >= MIN_COUNT
-            if not enough.any():
+            if counts.max(initial=0) < MIN_COUNT:
                 return None
+            # One that gets little is there all the same, and one that gets nothing more is not.
+            late = named & (side.t >= side.window.start + side.window.seconds / 2)
+            there = np.bincount(codes[late], minlength=len(counts)) > 0
+            there = there if there.any() else counts > 0
             requests = np.bincount(codes[named], side.rows.weights[named])
-            rate = float(np.median(requests[enough])) / max(window.seconds, 1e-9)
+            rate = float(np.median(requests[there])) / max(window.seconds, 1e-9)
             each = requests / _TOGETHER if self.of_means else counts
-            found.append((rate, float(np.median(each[enough]))))
+            found.append((rate, max(float(np.median(each[there])), 1.0)))
         return found
 
     @cached_property
@@ -272,6 +275,8 @@ class Evidence:
         found = self.row(f"{stage}_s")
         if found is None:
             return False
+        if stage == "decode" and self.up("wait_per_token_s"):
+            return True  # responses are of all lengths, and hide it
         if stage in TTFT_STAGES or self.metric == "e2e_s":
             part = self.part_of_metric(f"{stage}_s")
             if part is not None and part < _PART and self._alone(stage) < _ALONE:
@@ -285,12 +290,16 @@ class Evidence:
     def _alone(self, stage: str) -> float:
         """Return what a stage grew by, on average, as a share of a typical wait before."""
         usual, added = (
-            self.row("ttft_s" if stage in TTFT_STAGES else "decode_s"),
+            self.row("decode_s" if stage in PACE_STAGES else "ttft_s"),
             self._added(stage),
         )
         if usual is None:
             return 0.0
         return added / max(usual.before_p50, 1e-9)
+
+    def felt_alone(self, name: str) -> bool:
+        """Return whether a wait grew by so much that it is felt, whatever else happened."""
+        return self._alone(name.removesuffix("_s")) >= _ALONE
 
     def carried(self, stage: str) -> float:
         """Return a stage's share of all added time, by means; 0 to 1.
@@ -331,7 +340,11 @@ class Evidence:
     @cached_property
     def moved(self) -> tuple[str, ...]:
         """The names of the metrics that rose beyond chance."""
-        return tuple(name for name in METRICS if self.up(name))
+        found = [name for name in METRICS if self.up(name)]
+        whole = self.turn("e2e_s")
+        if "e2e_s" not in found and whole is not None and whole.rose(_FLOOR * whole.before_p50):
+            found.append("e2e_s")  # tools are in no request, but in the turn
+        return tuple(found)
 
     def mix_share(self, name: str, by: str) -> float | None:
         """Return how much of a field's p95 rise is that requests differ in another field.

@@ -36,8 +36,8 @@ _SURE: Final = 3.5  # standard errors
 _DRAWS: Final = 40
 _HIGH: Final = -3  # of the draws in order: one in twenty is longer
 _LOOKED_AT: Final = 8
-_ROLLING: Final = 20
 _ROOM: Final = 0.8
+_SHRANK: Final = 0.6
 _STALLED: Final = 0.7
 _BUNCHED: Final = 0.8
 _MIN_STREAMS: Final = 2
@@ -106,7 +106,7 @@ def _overlap(e: Evidence) -> Overlap | None:
     slow = (during | outside) & (
         ttft > (float(np.percentile(before, 95)) if len(before) else np.inf)
     )
-    ran = _during(busy, busy[2], e.after.ends)
+    ran = _during(busy, busy[-1], e.after.ends)
     return Overlap(
         tokens=limit,
         long_n=int(long.sum()),
@@ -122,14 +122,16 @@ def _overlap(e: Evidence) -> Overlap | None:
     )
 
 
-_Busy = tuple[Side, Mask, Floats]
+_Busy = tuple[Side, Mask, Floats, Floats]
 
 
 def _met(side: Side, limit: float) -> tuple[Mask, _Busy, Mask, Mask]:
     """Return the long ones, when they were worked on, and the short ones that came then or not."""
     tokens, ttft, t = side.number("computed_tokens"), side.number("ttft_s"), side.t
     long = tokens >= limit
-    busy = (side, long, t + np.where(np.isfinite(ttft), ttft, side.number("e2e_s")))
+    # A long one that waits in the queue keeps nobody waiting.
+    since = t + np.nan_to_num(side.number("queue_s"))
+    busy = (side, long, since, t + np.where(np.isfinite(ttft), ttft, side.number("e2e_s")))
     arrived = _during(busy, t, t)
     known = (tokens < limit) & np.isfinite(ttft)
     return long, busy, known & arrived, known & ~arrived
@@ -146,17 +148,17 @@ def _during(busy: _Busy, of: Floats, to: Floats) -> Mask:
     """Return which rows' span `of`..`to` meets the work on a long row on the same replica.
 
     Args:
-        busy: the rows, which of them are long, and until when each was worked on.
+        busy: the rows, which of them are long, and from when to when each was worked on.
         of: when each row's span begins.
         to: when it ends.
     """
-    side, long, until = busy
+    side, long, since, until = busy
     codes = side.rows.words["replica"].codes
     met = np.zeros(len(side), bool)
     for code in np.unique(codes[long]):
         here = codes == code
         spans = long & here & np.isfinite(until)
-        begins, ends = _union(side.t[spans], until[spans])
+        begins, ends = _union(since[spans], until[spans])
         if not len(begins):
             continue
         # The last span that began before this row's own end must reach beyond its start.
@@ -589,18 +591,41 @@ def _cache_fell_first(e: Evidence) -> bool | None:
     if not usage or not np.isfinite(usual).any():
         return None
     words = e.after.rows.words["replica"]
-    most = np.full(len(e.after), np.nan)  # of the samples on either side of a row's start
+    calm = np.zeros(len(e.after), bool)  # came before the cache was full for the first time
     for name, series in usage.items():
         here = words.where(name) if name in words.names else words.codes < 0
         after = series.within(e.served)
-        if len(after.t) >= 2 and here.any():  # noqa: PLR2004
-            at = np.searchsorted(after.t, e.after.t[here])
-            neighbours = [after.value[np.clip(at + k, 0, len(after.t) - 1)] for k in (-1, 0)]
-            most[here] = np.where(at > 0, np.maximum(*neighbours), np.nan)
-    calm = (most < _ROOM) & np.isfinite(share)
-    if calm.sum() < _ROLLING:
+        if len(after.t) < 2:  # noqa: PLR2004
+            continue
+        full = after.t[after.value >= _ROOM]
+        # What was full between two samples was so from the one before on.
+        last = max(int(np.searchsorted(after.t, full[0])) - 1, 0) if len(full) else -1
+        calm |= here & (e.after.t < (after.t[last] if last >= 0 else np.inf))
+    calm &= np.isfinite(share)
+    if calm.sum() < MIN_COUNT:
         return None
     return bool(share[calm].mean() <= 0.75 * np.nanmean(usual))
+
+
+def cache_shrank(e: Evidence) -> bool | None:
+    """Return whether the same tokens fill more of the KV cache: there is less of it.
+
+    Then prefixes find no room in it, though what runs leaves some. `None` where it is unknown.
+    """
+    running, usage = e.gauge("running"), e.gauge("kv_usage")
+    if running is None or usage is None or running.fleet is None or usage.fleet is None:
+        return None
+    sizes = []
+    for side, ran, used in (
+        (e.before, running.fleet.before_mean, usage.fleet.before_mean),
+        (e.after, running.fleet.after_mean, usage.fleet.after_mean),
+    ):
+        held = side.number("uncached_tokens") + side.number("output_tokens") / 2
+        held = held[np.isfinite(held)]
+        if len(held) < MIN_COUNT or used <= 0:
+            return None
+        sizes.append(ran * float(held.mean()) / used)
+    return sizes[1] <= _SHRANK * sizes[0]
 
 
 def refused_connections(side: Side) -> Mask:
