@@ -48,6 +48,51 @@ def test_a_near_miss_is_not_taken_for_it(cause):
     assert found[cause].status not in SURE, report(found)
 
 
+def test_a_front_end_is_named_where_the_queue_is_counted_from_it():
+    """SGLang counts a request as waiting from when the front end has it: that wait is `queue`."""
+    made = hand_made.frontend_cpu()
+    for row in made.rows:
+        row["queue_s"] += row["first_chunk_s"]
+        row["first_chunk_s"] = 0.0
+
+    found = made.findings()
+
+    assert next(iter(found)) == "frontend_cpu", report(found)
+
+
+def test_responses_that_stood_still_together_prove_a_pause():
+    """No engine says that it slept; all that was in progress stopped and went on at once."""
+    made = hand_made.engine_paused()
+    made.forget("sleep", "tokens_out")
+    for row in made.rows:
+        row["replica"] = "vllm-0"
+
+    found = made.findings()
+
+    assert next(iter(found)) == "engine_paused", report(found)
+    assert found["engine_paused"].status == "confirmed", report(found)
+
+
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_prefixes_that_a_smaller_cache_lost_are_its_effect(shrinks):
+    """The same tokens fill more of it, or the prompts share no start: one cause, one effect.
+
+    Prefixes are missed from the first request on either way, also while there is room.
+    """
+    made = hand_made.kv_exhaustion()
+    for row in made.rows:
+        row["cached_tokens"] = 0.5 * row["prompt_tokens"]
+    for row in made.after():
+        row["cached_tokens"] = 0.0
+    if not shrinks:  # as many run as before, and each holds what it shared
+        made.gauge("kv_usage", 0.97, 0.0)
+        made.gauge("running", 60.0, 0.0)
+    found = made.findings()
+
+    first = "kv_exhaustion" if shrinks else None
+    assert shrinks == (next(iter(found)) == first), report(found)
+
+
 @pytest.mark.parametrize("cause", MISSING)
 def test_what_is_not_reported_leaves_it_unknown(cause):
     """Without the data it rests on, a cause is unknown, and says what would settle it."""

@@ -286,14 +286,12 @@ def frontend_cpu(e: Evidence) -> Finding:
     by_engines = True if far else None if frontend is None else frontend.rose(floor, 0.3)
     by_rows = None if rows is None else rows.rose(floor, 0.3)
     reported = [rises for rises in (by_engines, by_rows) if rises is not None]
-    # Short of CPU is also who wants one core and gets half: only more work shows in the counter.
+    # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = _share_of_first(e)
     busy = None if more is None else more and _typical(cpu) >= 0.75
-    before, quiet = engine_gaps(e)
-    stalls = _stood_still(e)
-    found = overlap(e)
-    waiting = e.gauge("waiting")
+    (before, quiet), stalls = engine_gaps(e), _stood_still(e)
+    found, waiting = overlap(e), e.gauge("waiting")
     lines = [
         # SGLang counts the queue from when the front end has the request.
         gate(e.gate("first_chunk", "queue", "unattributed"),

@@ -129,7 +129,7 @@ def _met(side: Side, limit: float) -> tuple[Mask, _Busy, Mask, Mask]:
     """Return the long ones, when they were worked on, and the short ones that came then or not."""
     tokens, ttft, t = side.number("computed_tokens"), side.number("ttft_s"), side.t
     long = tokens >= limit
-    # A long one that waits in the queue keeps nobody waiting.
+    # A long one that still waits to be scheduled is no reason to wait.
     since = t + np.nan_to_num(side.number("queue_s"))
     busy = (side, long, since, t + np.where(np.isfinite(ttft), ttft, side.number("e2e_s")))
     arrived = _during(busy, t, t)
