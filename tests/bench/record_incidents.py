@@ -28,12 +28,12 @@ from typing import Any, Final
 import httpx
 import numpy as np
 import openai
+from llmtrace.simulator.fleet.arrivals import read_arrivals
 
 import llmtrace
 from llmtrace.core.row import Row
 from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from, write_case
 from llmtrace.dataset.columns import from_rows
-from llmtrace.simulator.fleet.arrivals import read_arrivals
 from llmtrace.testing import capture
 from tests.bench.incident_plan import Group, Incident, Load, Step, plan
 from tests.bench.incident_sites import ACTS, Site, serving
