@@ -73,6 +73,8 @@ def run_all(parts: Sequence[str], workers: int) -> int:
 
     def run(part: str) -> bool:
         began = time.monotonic()
+        with printing:
+            print(f"{part}: begun", flush=True)
         status, printed = _pytest(part, *chosen(part), "--durations=25", "--durations-min=3")
         if status > 1:  # a run that is cut short has not said what failed
             with (CACHE / part / FOR_GOOD).open("a") as file:
