@@ -28,10 +28,10 @@ from typing import Any, Final
 import httpx
 import numpy as np
 import openai
-from llmtrace.simulator.fleet.arrivals import read_arrivals
 
 import llmtrace
 from llmtrace.core.row import Row
+from llmtrace.dataset.arrivals import read_arrivals
 from llmtrace.dataset.case import Case, Event, Facts, Window, signals_from, write_case
 from llmtrace.dataset.columns import from_rows
 from llmtrace.testing import capture
