@@ -323,6 +323,7 @@ def bounds(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.stages.sources.get("prefill") == "client_bound"]
 
 
+@pytest.mark.timing  # nothing is bounded by headers that are read late
 def test_a_bare_vllm_is_bounded(vllm: Any, engine_spans: Any) -> None:
     """Without its figures, headers to first byte is about what the engine waited and computed."""
     rows = recorded(*[lambda: ask(vllm.url, words=200)] * 6, ask_usage=False)
@@ -366,6 +367,7 @@ IMPATIENT = {
 }
 
 
+@pytest.mark.timing  # a client that is behind reads on while the proxy waits
 @pytest.mark.parametrize("name", IMPATIENT)
 def test_a_cut_for_silence_shows(vllm: Any, name: str) -> None:
     """An engine that falls silent is cut off by the proxy; the row says so, and how long it was.
