@@ -118,12 +118,21 @@ def test_a_huge_duration_does_not_drown_the_rest():
 
 @pytest.mark.parametrize("n", [1, 71, 72, 73])
 def test_at_the_floor(n):
-    """From 72 requests on a p95 has an interval, but a rise by a fifth is not seen in them."""
+    """A rise by a fifth is not seen in some 70 requests, and below 72 a p95 has no interval."""
     result = check(triage(day(n=(500, n)), Settings(bootstrap=3)))
 
     assert result.verdict == "not_enough_data"
     assert result.smallest_visible is None or result.smallest_visible > 0.2
-    assert (result.after.p95_ci[1] is None) == (n < 72)
+    assert n >= 72 or result.after.p95_ci[1] is None
+
+
+@pytest.mark.parametrize("n", [76, 90, 300])
+def test_above_the_floor(n):
+    """There is an interval as soon as 72 requests are left by what they have in common."""
+    result = check(triage(day(n=(500, n)), Settings(bootstrap=3)))
+
+    low, high = result.after.p95_ci
+    assert low < result.after.p95 < high
 
 
 def test_stages_that_claim_more_than_the_whole_are_cut():
