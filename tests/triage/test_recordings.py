@@ -72,6 +72,15 @@ def test_a_recording_is_whole(folder):
 
 
 @pytest.mark.parametrize("folder", RECORDED, ids=lambda path: path.name)
+def test_what_is_confirmed_is_true(folder, said):
+    """A long prompt that holds all streams is no engine that stands still, say."""
+    truth = truth_of(folder)
+    confirmed = {one.id for one in said[folder].causes if one.status == "confirmed"}
+
+    assert confirmed <= {*truth["causes"], *truth["accept"]}
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda path: path.name)
 def test_what_went_wrong_is_named(folder, said):
     """Every true cause is among the first three; of a quiet day nothing is said with certainty."""
     truth, result = truth_of(folder), said[folder]

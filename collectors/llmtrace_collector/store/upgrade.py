@@ -64,9 +64,7 @@ def _everywhere(table: Table, cluster: str | None) -> Iterable[str]:
 
 # 4 has the column `gaps`, and 5 reads parts off `reporting_spans`: what is missing alone is added,
 # and views follow, without a step.
-STEPS: Final[Mapping[int, Step]] = {
-    2: _keys, 3: _reported_by, 4: lambda *_: iter(()), 5: lambda *_: iter(()),
-}  # fmt: skip
+STEPS: Final[Mapping[int, Step]] = {2: _keys, 3: _reported_by}
 
 _TRIAL: Final = "llmtrace_view_on_trial"
 _HERE: Final = "database = currentDatabase()"
@@ -109,8 +107,8 @@ def open_schema(engine: Engine, keep: Keep) -> None:
             "prints"
         )
     if version is not None:
-        for number in range(version + 1, VERSION + 1):
-            for statement in STEPS[number](None, keep):
+        for number, step in STEPS.items():
+            for statement in step(None, keep) if number > version else ():
                 engine.run(statement)
     for statement in tables.table_statements(keep):
         engine.run(statement)
@@ -166,8 +164,8 @@ def statements(since: int, cluster: str | None, keep: Keep) -> Iterator[str]:
     if not UNNUMBERED <= since <= VERSION:
         raise ConfigError(f"--from {since}: there are schemas {UNNUMBERED} to {VERSION}")
     on, local = tables.places(cluster)
-    for number in range(since + 1, VERSION + 1):
-        yield from STEPS[number](cluster, keep)
+    for number, step in STEPS.items():
+        yield from step(cluster, keep) if number > since else ()
     if cluster is None:
         yield from tables.table_statements(keep)
     else:

@@ -17,6 +17,7 @@ from llmtrace.triage.evidence.patterns import (
     broken,
     engine_gaps,
     fresh,
+    held_up,
     overlap,
     refused_connections,
     restarted,
@@ -184,14 +185,17 @@ def engine_paused(e: Evidence) -> Finding:
     gap, gaps = e.row("max_gap_s"), e.up("max_gap_s", relative=0.5)
     again = restarted(e)
     long_ones = overlap(e)
+    still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
+    still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
         gate(e.gate(*_ENGINE_STAGES) if e.moved else gaps or bool(slept),
              say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
         required(any(reported) if reported and not open_ else None, _gap_text(quiet, usual),
                  "the gauge `sleep`, the counter `tokens_out`, or the longest gap of each stream"),
         proof(slept, "the engine said that it was asleep"),
-        proof(None if long is None or quiet is None else long and quiet.streams >= _STREAMS,
-                f"{quiet.streams if quiet else 0} responses in progress stood still in it"),
+        # A long prompt that is computed whole holds all streams, too.
+        proof(None if held_up(e) else still, still_text),
+        support(still, still_text),
         support(stopped, "no tokens came out while requests were running"),
         support(gaps, say.durations("longest gap", gap)),
         against(bool(again), f"{', '.join(again)} was restarted", strongly=True),

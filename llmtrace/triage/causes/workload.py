@@ -10,7 +10,7 @@ from llmtrace.triage.causes import format_figures as say
 from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import Overlap, long_from, overlap
+from llmtrace.triage.evidence.patterns import Overlap, held_up, long_from, overlap
 from llmtrace.triage.result import Finding
 
 _MANY_LONG = 0.15  # of the prompts longer than 90 % were; 0.10 as ever
@@ -150,7 +150,7 @@ def head_of_line(e: Evidence) -> Finding:
     waits = e.gate("queue", "prefill", "first_chunk", "decode", "unattributed")
     lines = [
         gate(waits, say.durations("time to first chunk", e.row("ttft_s")), "stages of requests"),
-        required(_held_up(e, found), _overlap_text(found),
+        required(held_up(e), _overlap_text(found),
                  "prompt tokens per request"),
         proof(_is_proved(e, found),
               f"of the slow short requests {say.percent(found.slow_during if found else 0)} came "
@@ -172,17 +172,6 @@ def head_of_line(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute very long prompts to a replica of their own, or cap them."
     return judge("head_of_line", lines, action + flags(e, "head_of_line"))
-
-
-def _held_up(e: Evidence, found: Overlap | None) -> bool | None:
-    if found is None:
-        limit = long_from(e)
-        if limit is None or not e.reports("prompt_tokens"):
-            return None
-        # There are long ones all the time: no request is left to compare with.
-        return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False
-    worse = found.cost >= max(2.0 * found.cost_before, e.floor("ttft_s"))
-    return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse
 
 
 def _overlap_text(found: Overlap | None) -> str:

@@ -92,6 +92,19 @@ def overlap(e: Evidence) -> Overlap | None:
     return e.once("overlap", lambda: _overlap(e))
 
 
+def held_up(e: Evidence) -> bool | None:
+    """Return whether short prompts waited for long ones, and more than before."""
+    found = overlap(e)
+    if found is None:
+        limit = long_from(e)
+        if limit is None or not e.reports("prompt_tokens"):
+            return None
+        # There are long ones all the time: no request is left to compare with.
+        return None if (e.after.number("computed_tokens") >= limit).sum() >= 3 else False  # noqa: PLR2004
+    worse = found.cost >= max(2.0 * found.cost_before, e.floor("ttft_s"))
+    return found.during >= 1.4 * found.outside and found.slow_during >= 0.3 and worse  # noqa: PLR2004
+
+
 def _overlap(e: Evidence) -> Overlap | None:
     limit = long_from(e)
     if limit is None or len(e.after) < 3 * MIN_COUNT:
