@@ -1,7 +1,7 @@
 """Run the `llmtrace` command line.
 
-commands.toml declares the commands. A command's module is imported when it runs, and then imports
-what does the work, so that a command needs the packages of its own extra alone.
+Each module declares one family of commands and imports what does the work only when a command
+runs, so that a command needs the packages of its own extra alone.
 """
 
 from __future__ import annotations
@@ -9,13 +9,27 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from llmtrace import __version__
-from llmtrace.cli.arguments import declare
-from llmtrace.cli.completion import completion
+from llmtrace.cli.arguments import Commands, add_command
+from llmtrace.cli.bench import add_bench
+from llmtrace.cli.budget import add_budget
+from llmtrace.cli.collector import add_collect, add_doctor, add_quarantine, add_top
+from llmtrace.cli.compare import add_compare
+from llmtrace.cli.completion import SHELLS, completion
+from llmtrace.cli.dashboards import add_dashboards
+from llmtrace.cli.demo import add_demo
+from llmtrace.cli.explain import add_explain
+from llmtrace.cli.kv import add_kv
 from llmtrace.cli.parser import Parser
+from llmtrace.cli.rows import add_rows, add_semconv, add_waterfall
+from llmtrace.cli.simulate import add_simulate
+from llmtrace.cli.slo import add_slo
+from llmtrace.cli.store import add_migrate, add_schema
+from llmtrace.cli.tail import add_tail
+from llmtrace.cli.triage import add_triage
 from llmtrace.core.errors import ConfigError, LlmtraceError
 
 __all__ = ["main", "make_parser"]
@@ -76,21 +90,62 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog="llmtrace"
     )
-    declare(parser, commands)
+    for title, adders in _GROUPS.items():
+        before = len(commands.choices)
+        for add in adders:
+            add(commands)
+        parser.command_groups[title] = list(commands.choices)[before:]
     return parser
 
 
-def run_help(options: argparse.Namespace) -> None:
-    """Print the help of a command."""
+def _add_help(commands: Commands) -> None:
+    command = add_command(
+        commands, "help", _help, "print the help of a command",
+        examples=("llmtrace help", "llmtrace help triage", "llmtrace help budget suggest"),
+    )  # fmt: skip
+    command.add_argument("words", nargs="*", metavar="COMMAND", help="command (default: all)")
+
+
+def _help(options: argparse.Namespace) -> None:
     make_parser().parse_args([*options.words, "--help"])
 
 
-def run_completion(options: argparse.Namespace) -> None:
-    """Print the completion of a shell."""
+def _add_completion(commands: Commands) -> None:
+    command = add_command(
+        commands,
+        "completion",
+        _completion,
+        "print the completion of a shell",
+        "Print a script that completes commands, options and their values in a shell.",
+        examples=(
+            "source <(llmtrace completion bash)",
+            "source <(llmtrace completion zsh)",
+            "llmtrace completion fish > ~/.config/fish/completions/llmtrace.fish",
+        ),
+        docs="reference/cli.md#completion",
+    )
+    command.add_argument("shell", choices=SHELLS, help="shell that runs the script")
+
+
+def _completion(options: argparse.Namespace) -> None:
     print(completion(make_parser(), options.shell), end="")
 
 
-def run_version(options: argparse.Namespace) -> None:
-    """Print the version of this llmtrace."""
+def _add_version(commands: Commands) -> None:
+    add_command(commands, "version", _version, "print the version", examples=("llmtrace version",))
+
+
+def _version(options: argparse.Namespace) -> None:
     del options
     print(_VERSION)
+
+
+# As `llmtrace --help` lists them.
+_GROUPS: Final[Mapping[str, Sequence[Callable[[Commands], None]]]] = {
+    "Start": (add_demo, _add_help),
+    "Look": (add_waterfall, add_rows, add_tail, add_top),
+    "Investigate": (add_triage, add_explain, add_budget, add_doctor),
+    "Measure a change": (add_bench, add_compare, add_kv),
+    "Operate": (add_collect, add_dashboards, add_slo, add_schema, add_migrate, add_quarantine),
+    "Develop": (add_simulate, add_semconv, _add_completion, _add_version),
+}

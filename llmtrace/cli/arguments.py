@@ -1,15 +1,12 @@
-"""Declare the commands and options of commands.toml, whose values these types read."""
+"""Declare commands, the options several of them share, and the types of option values."""
 
 from __future__ import annotations
 
 import argparse
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TypeAlias
 
 from llmtrace.cli.parser import Parser
 
@@ -17,81 +14,79 @@ from llmtrace.cli.parser import Parser
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001
 
 COLLECTOR_URL = "http://127.0.0.1:4319"
+DEFAULT_BUDGET = "default: common targets for a dialogue"
 
 
-def declare(parser: Parser, commands: Commands) -> None:
-    """Add every command of commands.toml, in the groups that the parser's help lists."""
-    text = files("llmtrace.cli").joinpath("commands.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
-    sections: dict[str, list[str]] = {}
-    for name, command in table["commands"].items():
-        sections.setdefault(command["section"], []).append(name)
-        _add_command(commands, name, command, table["shared"])
-    parser.command_groups |= sections
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int | None],
+    help_text: str,
+    description: str | None = None,
+    *,
+    examples: Sequence[str],
+    docs: str = "reference/cli.md",
+) -> Parser:
+    """Add a command, and return its parser for the command's own arguments.
 
-
-def _add_command(
-    commands: Commands, name: str, written: Mapping[str, Any], shared: Mapping[str, Any]
-) -> None:
-    words = written["help"]
+    Args:
+        commands: where it is added.
+        name: what is typed.
+        run: does the work; returns the exit status, or `None` for 0.
+        help_text: one line in the list of commands.
+        description: what its own help says; default: `help_text` as a sentence.
+        examples: command lines that its help begins with.
+        docs: name of the page of the documentation that its help ends with.
+    """
+    sentence = f"{help_text[0].upper()}{help_text[1:]}."
     command = commands.add_parser(
-        name,
-        help=words,
-        description=written.get("description", f"{words[0].upper()}{words[1:]}."),
-        examples=written["examples"],
-        docs=written.get("docs", "reference/cli.md"),
+        name, help=help_text, description=description or sentence, examples=examples, docs=docs
     )
-    command.set_defaults(**dict.fromkeys(written.get("unset", ())), run=_named(written["run"]))
-    groups = _Groups(command)
-    for shown, argument in written.get("arguments", {}).items():
-        settings = shared[argument["use"]] | argument if "use" in argument else argument
-        _add_argument(groups, shown, settings)
-    if "what" in written:
-        metavar = written["what"]
-        kinds = command.add_subparsers(
-            dest="what", metavar=metavar, required=not metavar.startswith("[")
-        )
-        for kind, below in written["commands"].items():
-            _add_command(kinds, kind, below, shared)
+    command.set_defaults(run=run)
+    return command
 
 
-class _Groups(dict[tuple[str | None, bool], Any]):
-    """The groups of a command's arguments, made where the first of theirs is added."""
-
-    def __init__(self, command: Parser) -> None:
-        super().__init__({(None, False): command})
-
-    def __missing__(self, key: tuple[str | None, bool]) -> Any:
-        title, exclusive = key
-        if exclusive:
-            self[key] = self[title, False].add_mutually_exclusive_group()
-        else:
-            self[key] = self[None, False].add_argument_group(title)
-        return self[key]
+def add_rows_file(command: argparse.ArgumentParser) -> None:
+    """Add the argument ROWS, as `options.file`."""
+    command.add_argument(
+        "file", type=Path, metavar="ROWS", help="file of rows, one JSON object a line"
+    )
 
 
-def _add_argument(groups: _Groups, shown: str, settings: Mapping[str, Any]) -> None:
-    ours = ("use", "group", "either", "inherited", "type")
-    given = {key: value for key, value in settings.items() if key not in ours}
-    names, _, metavar = shown.replace(", ", ",").partition(" ")
-    if metavar:
-        given["metavar"] = metavar
-    if "type" in settings:
-        given["type"] = _TYPES.get(settings["type"]) or _named(settings["type"])
-    if settings.get("inherited"):
-        given["default"] = argparse.SUPPRESS
-    group = groups[settings.get("group"), settings.get("either", False)]
-    group.add_argument(*names.split(","), **given)
+def add_budget_option(command: argparse._ActionsContainer) -> None:
+    """Add the option `--budget FILE` to a command."""
+    command.add_argument(
+        "--budget", type=Path, metavar="FILE", help=f"budget, as YAML or JSON ({DEFAULT_BUDGET})"
+    )
 
 
-def _named(name: str) -> Callable[..., Any]:
-    """Return what calls a function of `llmtrace.cli` by its name, and imports it only then."""
-    module, _, function = name.rpartition(".")
+def add_token_file(command: argparse._ActionsContainer, server: str = "server") -> None:
+    """Add the option `--token-file FILE` to a command."""
+    command.add_argument(
+        "--token-file", type=Path, metavar="FILE", help=f"file with the {server}'s token"
+    )
 
-    def call(given: Any) -> Any:
-        return getattr(import_module(f"llmtrace.cli.{module}".rstrip(".")), function)(given)
 
-    return call
+def add_collector(command: argparse._ActionsContainer) -> None:
+    """Add `--url URL` and `--token-file FILE` of a running collector."""
+    command.add_argument(
+        "--url", default=COLLECTOR_URL, metavar="URL",
+        help=f"address of the collector (default: {COLLECTOR_URL})",
+    )  # fmt: skip
+    add_token_file(command, "collector")
+
+
+def add_timeout(command: argparse._ActionsContainer) -> None:
+    """Add the option `--timeout SECONDS` to a command."""
+    command.add_argument(
+        "--timeout", type=positive(float), default=10.0, metavar="S",
+        help="longest wait for each response, in seconds (default: 10)",
+    )  # fmt: skip
+
+
+def add_json(command: argparse._ActionsContainer, instead_of: str) -> None:
+    """Add `--json`, which prints JSON on stdout."""
+    command.add_argument("--json", action="store_true", help=f"print JSON instead of {instead_of}")
 
 
 def positive(kind: type[int | float]) -> Callable[[str], float]:
@@ -122,14 +117,3 @@ def point_in_time(text: str) -> datetime:
 def absolute_path(text: str) -> str:
     """Return a path that is relative to the working directory as an absolute one."""
     return str(Path(text).expanduser().absolute())
-
-
-_TYPES: Final[Mapping[str, Callable[[str], Any]]] = {
-    "path": Path,
-    "absolute path": absolute_path,
-    "integer": int,
-    "number": float,
-    "positive integer": positive(int),
-    "positive number": positive(float),
-    "time": point_in_time,
-}

@@ -1,4 +1,4 @@
-"""Run the command that measures an endpoint under load."""
+"""Declare the command that measures an endpoint under load."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmtrace.cli.arguments import Commands, add_budget_option, add_command, positive
 from llmtrace.cli.extras import collector_module
 from llmtrace.core.errors import ConfigError, missing_extra
 
@@ -17,8 +19,148 @@ if TYPE_CHECKING:
     from llmtrace.load_test.result_folder import Server
 
 
-def run_bench(options: argparse.Namespace) -> int:
-    """Run `llmtrace bench` as its options say."""
+def add_bench(commands: Commands) -> None:
+    """Declare `llmtrace bench`."""
+    bench = add_command(
+        commands,
+        "bench",
+        _bench,
+        "measure an endpoint under load, stage by stage",
+        "Send an endpoint, of OpenAI's or Anthropic's API, a workload, and write what its "
+        "requests waited for as a folder that `llmtrace compare` reads. Without an endpoint a "
+        "simulated engine is used.",
+        examples=(
+            "llmtrace bench --endpoint http://127.0.0.1:8000/v1 --model llama --rate 4 --out a",
+            "llmtrace bench --endpoint http://127.0.0.1:8000/v1 --model llama --concurrency 8",
+            "llmtrace bench --trace mooncake.jsonl --requests 500 --out replayed",
+            "llmtrace bench --sweep concurrency=1,2,4,8 --html curves.html",
+            "llmtrace bench --find-rate --budget budget.yaml",
+        ),
+        docs="operate/bench.md",
+    )
+    _add_endpoint(bench)
+    _add_workload(bench)
+    _add_load(bench)
+    _add_kinds(bench)
+    _add_result(bench)
+
+
+def _add_endpoint(bench: argparse.ArgumentParser) -> None:
+    endpoint = bench.add_argument_group("endpoint")
+    endpoint.add_argument(
+        "--endpoint", action="append", default=[], metavar="URL",
+        help="base URL (default: simulated engine); repeated, they are measured in turn",
+    )  # fmt: skip
+    endpoint.add_argument(
+        "--model", action="append", default=[], metavar="NAME",
+        help="model to request, needed by --endpoint: one, or one for each",
+    )  # fmt: skip
+    endpoint.add_argument(
+        "--api", choices=("openai", "anthropic"), default="openai",
+        help="API that it speaks (default: openai)",
+    )  # fmt: skip
+    endpoint.add_argument(
+        "--api-key-env", metavar="NAME", help="environment variable that holds the API key"
+    )
+
+
+def _add_workload(bench: argparse.ArgumentParser) -> None:
+    work = bench.add_argument_group("workload")
+    source = work.add_mutually_exclusive_group()
+    source.add_argument(
+        "--dataset", type=Path, metavar="FILE", help="JSON lines of messages, or of a prompt"
+    )
+    source.add_argument(
+        "--trace", type=Path, metavar="FILE", help="arrivals and lengths, Azure or Mooncake format"
+    )
+    work.add_argument(
+        "--prompt-tokens", default="256", metavar="N",
+        help="tokens of a prompt, about: 256, 100-400 or lognormal:256,0.8 (default: 256)",
+    )  # fmt: skip
+    work.add_argument(
+        "--output-tokens", default="64", metavar="N",
+        help="most tokens of a response, in the same forms (default: 64)",
+    )  # fmt: skip
+    work.add_argument(
+        "--shared-prefix", type=int, default=0, metavar="N",
+        help="tokens at the start of each prompt that all share (default: 0)",
+    )  # fmt: skip
+    work.add_argument(
+        "--turns", type=positive(int), default=1, metavar="N",
+        help="prompts of a conversation, each sent after the response before it (default: 1)",
+    )  # fmt: skip
+    work.add_argument(
+        "--requests", type=positive(int), metavar="N",
+        help="requests to send (default: all of the file, else 200)",
+    )  # fmt: skip
+    work.add_argument("--seed", type=int, default=0, metavar="N", help="seed of what is drawn")
+
+
+def _add_load(bench: argparse.ArgumentParser) -> None:
+    load = bench.add_argument_group("load")
+    loop = load.add_mutually_exclusive_group()
+    loop.add_argument(
+        "--rate", type=positive(float), metavar="N", help="open loop: requests a second, at random"
+    )
+    loop.add_argument(
+        "--concurrency", type=positive(int), metavar="N",
+        help="closed loop: clients that each wait for their response (default: 4)",
+    )  # fmt: skip
+    load.add_argument(
+        "--duration", type=positive(float), metavar="S", help="seconds after which none starts"
+    )
+    load.add_argument(
+        "--warm-up", type=int, default=3, metavar="N",
+        help="requests sent first that do not count (default: 3)",
+    )  # fmt: skip
+    load.add_argument(
+        "--processes", type=positive(int), default=1, metavar="N",
+        help="processes that send the requests, each its share (default: 1)",
+    )  # fmt: skip
+    load.add_argument(
+        "--temperature", type=float, default=0.0, metavar="N",
+        help="sampling temperature (default: 0, so that answers can be compared)",
+    )  # fmt: skip
+    load.add_argument("--no-stream", action="store_true", help="request whole responses")
+    load.add_argument(
+        "--ignore-eos", action="store_true",
+        help="request all output tokens, an option of vLLM and SGLang",
+    )  # fmt: skip
+
+
+def _add_kinds(bench: argparse.ArgumentParser) -> None:
+    kinds = bench.add_argument_group("instead of one run")
+    one = kinds.add_mutually_exclusive_group()
+    one.add_argument(
+        "--sweep", metavar="WHAT=N,N",
+        help="measure at several settings of one thing, as concurrency=1,2,4 or rate=0.5,1,2",
+    )  # fmt: skip
+    one.add_argument(
+        "--find-rate", action="store_true",
+        help="search for the highest rate that holds the budget with 95 %% certainty",
+    )  # fmt: skip
+    kinds.add_argument(
+        "--blocks", type=positive(int), default=5, metavar="N",
+        help="parts in which several endpoints are measured in turn (default: 5)",
+    )  # fmt: skip
+
+
+def _add_result(bench: argparse.ArgumentParser) -> None:
+    result = bench.add_argument_group("result")
+    result.add_argument("--out", type=Path, metavar="DIR", help="folder to write")
+    result.add_argument("--html", type=Path, metavar="FILE", help="page to write of the curves")
+    add_budget_option(result)
+    result.add_argument(
+        "--target", action="append", default=[], metavar="URL",
+        help="engine or GPU exporter whose signals are recorded meanwhile; may be repeated",
+    )  # fmt: skip
+    result.add_argument(
+        "--gpus", type=positive(int), metavar="N",
+        help="GPUs that serve the requests, for rates per GPU in `llmtrace compare`",
+    )  # fmt: skip
+
+
+def _bench(options: argparse.Namespace) -> int:
     try:
         from llmtrace.load_test import bench_runs as runs
         from llmtrace.load_test.bench_workload import Workload, read_sweep

@@ -1,19 +1,55 @@
-"""Run the command that compares two runs."""
+"""Declare the command that compares two runs."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Final
 
+from llmtrace.cli.arguments import Commands, add_budget_option, add_command, add_json, positive
 from llmtrace.core.errors import SourceError, explain_error, missing_extra
 
 FAILED: Final = 10
 
 
-def run_compare(options: argparse.Namespace) -> int:
-    """Run `llmtrace compare` as its options say."""
+def add_compare(commands: Commands) -> None:
+    """Declare `llmtrace compare`."""
+    compare = add_command(
+        commands,
+        "compare",
+        _compare,
+        "compare two runs: which stage moved, by how much, beyond chance",
+        "Compare two runs, stage by stage: folders that `llmtrace bench` wrote, or files of rows. "
+        "The exit status is 10 where a --fail-if holds.",
+        examples=(
+            "llmtrace compare before/ after/",
+            "llmtrace compare before/ after/ --fail-if 'ttft.p95>10%'",
+            "llmtrace compare before.jsonl after.jsonl --html changes.html",
+        ),
+        docs="operate/compare.md",
+    )
+    compare.add_argument("before", type=Path, metavar="BEFORE", help="baseline: folder or rows")
+    compare.add_argument("after", type=Path, metavar="AFTER", help="run with one thing changed")
+    add_budget_option(compare)
+    compare.add_argument(
+        "--price-per-hour", type=positive(float), metavar="PRICE",
+        help="price of what served each run, to compare the cost of tokens and requests",
+    )  # fmt: skip
+    compare.add_argument(
+        "--same-workload", action="store_true",
+        help="refuse runs of another workload instead of weighting their requests",
+    )  # fmt: skip
+    compare.add_argument(
+        "--fail-if", action="append", default=[], metavar="CONDITION",
+        help="shown change that fails, such as 'ttft.p95>10%%'; can be repeated",
+    )  # fmt: skip
+    compare.add_argument("--html", type=Path, metavar="FILE", help="page to write")
+    add_json(compare, "text")
+
+
+def _compare(options: argparse.Namespace) -> int:
     try:
         from llmtrace.run_comparison import comparison_page, runs, wording
         from llmtrace.run_comparison.comparison_text import print_comparison

@@ -1,13 +1,15 @@
-"""Run `llmtrace explain`, and find a request by its id in a file or a running collector."""
+"""Declare `llmtrace explain`, and find a request by its id in a file or a running collector."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from llmtrace.cli.arguments import Commands, add_collector, add_command, add_json
 from llmtrace.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,8 +21,32 @@ _MAX_SAMPLES: Final = 20_000
 _NS: Final = 1e9
 
 
-def run_explain(options: argparse.Namespace) -> None:
-    """Run `llmtrace explain` as its options say."""
+def add_explain(commands: Commands) -> None:
+    """Declare `llmtrace explain`, its request and its output."""
+    command = add_command(
+        commands,
+        "explain",
+        _explain,
+        "say which stage of a request took unusually long, and what the engine did then",
+        "Compare a request with those of the hour before it that did the same work: which stage "
+        "took unusually long, by how much, and what the engine did in those seconds. The rows are "
+        "those of a running collector, or of a file.",
+        examples=(
+            "llmtrace explain chatcmpl-123",
+            "llmtrace explain chatcmpl-123 --url http://127.0.0.1:4319",
+            "llmtrace explain lt-9f2c --rows rows.jsonl --json",
+        ),
+        docs="on-call/triage.md",
+    )
+    command.add_argument("id", metavar="ID", help="request, response or trace id of the request")
+    command.add_argument(
+        "--rows", type=Path, metavar="FILE", help="file of rows to use instead of a collector"
+    )
+    add_collector(command)
+    add_json(command, "lines")
+
+
+def _explain(options: argparse.Namespace) -> None:
     from llmtrace.dataset.explanation import ENGINE_SIGNALS, HOUR_NS, as_json, as_lines, explain
 
     if options.rows is not None:

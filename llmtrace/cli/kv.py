@@ -1,4 +1,4 @@
-"""Run the command that works out what a KV cache holds."""
+"""Declare the command that works out what a KV cache holds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import argparse
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from llmtrace.cli.arguments import positive
+from llmtrace.cli.arguments import Commands, add_command, add_json, positive
 from llmtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,10 +19,95 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|KB|MB|GB|TB)?", r
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 _THOUSANDS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_DTYPES: Final = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
 
 
-def run_kv(options: argparse.Namespace) -> None:
-    """Run `llmtrace kv` as its options say."""
+def add_kv(commands: Commands) -> None:
+    """Declare `llmtrace kv`."""
+    kv = add_command(
+        commands,
+        "kv",
+        _kv,
+        "work out how many tokens and requests a KV cache holds",
+        "Work out the bytes a token takes in the KV cache, and how many tokens and requests fit: "
+        "from a model's config.json, or from its layers and heads.",
+        examples=(
+            "llmtrace kv --model-config Llama-3.1-8B/config.json --gpu-memory 80GB",
+            "llmtrace kv --model-config config.json --gpu-memory 80GB --rows rows.jsonl",
+            "llmtrace kv --layers 32 --kv-heads 32 --head-dim 128 --dtype fp16 --tokens 2048",
+        ),
+        docs="operate/kv-cache.md",
+    )
+    _add_model(kv)
+    _add_memory(kv)
+    _add_cache(kv)
+
+
+def _add_model(kv: argparse.ArgumentParser) -> None:
+    model = kv.add_argument_group("model: a file, or its figures")
+    model.add_argument(
+        "--model-config", type=Path, metavar="FILE",
+        help="the model's config.json, or the folder it is in",
+    )  # fmt: skip
+    for name, what in (
+        ("--layers", "attention layers"),
+        ("--kv-heads", "heads of keys and values in a layer"),
+        ("--head-dim", "elements of a head"),
+    ):
+        model.add_argument(name, type=positive(int), metavar="N", help=what)
+    model.add_argument(
+        "--parameters", type=_count, metavar="N", help="number of weights, such as 8.03B"
+    )
+    model.add_argument(
+        "--dtype", choices=_DTYPES, help="type of the weights (default: the model's, else bf16)"
+    )
+
+
+def _add_memory(kv: argparse.ArgumentParser) -> None:
+    memory = kv.add_argument_group("memory: what is left of the GPU, or of the cache alone")
+    memory.add_argument(
+        "--gpu-memory", type=size_of, metavar="SIZE", help="memory of each GPU, such as 80GB"
+    )
+    memory.add_argument(
+        "--utilization", type=_share, default=0.9, metavar="SHARE",
+        help="share of it for the engine, like --gpu-memory-utilization (default: 0.9)",
+    )  # fmt: skip
+    memory.add_argument(
+        "--tensor-parallel", type=positive(int), default=1, metavar="N",
+        help="GPUs over which each layer is split (default: 1)",
+    )  # fmt: skip
+    memory.add_argument(
+        "--reserved", type=size_of, default=0, metavar="SIZE",
+        help="memory of each GPU for activations and CUDA graphs (default: 0)",
+    )  # fmt: skip
+    memory.add_argument(
+        "--cache-memory", type=size_of, metavar="SIZE", help="memory of the cache alone"
+    )
+
+
+def _add_cache(kv: argparse.ArgumentParser) -> None:
+    cache = kv.add_argument_group("cache and requests")
+    cache.add_argument(
+        "--cache-dtype",
+        choices=_DTYPES,
+        help="type of the cache, like --kv-cache-dtype (default: that of the weights)",
+    )
+    cache.add_argument(
+        "--block-size", type=positive(int), default=16, metavar="N",
+        help="tokens of a block, like --block-size (default: 16)",
+    )  # fmt: skip
+    lengths = cache.add_mutually_exclusive_group()
+    lengths.add_argument(
+        "--tokens", type=positive(int), metavar="N",
+        help="length of a request, prompt and output (default: the model's longest context)",
+    )  # fmt: skip
+    lengths.add_argument(
+        "--rows", type=Path, metavar="ROWS", help="file of rows, whose lengths are the mix"
+    )
+    add_json(kv, "text")
+
+
+def _kv(options: argparse.Namespace) -> None:
     from llmtrace.kv_cache import capacity, capacity_report
 
     shape = _shape(options)
@@ -106,16 +192,14 @@ def size_of(text: str) -> int:
     return int(float(found[1]) * (base ** _POWERS[unit[0]] if unit else 1))
 
 
-def count(text: str) -> int:
-    """Return the number that a text such as `8.03B` or `70000000000` names."""
+def _count(text: str) -> int:
     found = _COUNT.fullmatch(text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 8.03B or 70000000000")
     return round(float(found[1]) * _THOUSANDS[found[2].lower()])
 
 
-def share(text: str) -> float:
-    """Return the share above 0 and up to 1 that a text such as `0.9` names."""
+def _share(text: str) -> float:
     share = positive(float)(text)
     if share > 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")

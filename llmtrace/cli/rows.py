@@ -1,4 +1,4 @@
-"""Run the commands that import rows, draw them, and list their span attributes."""
+"""Declare the commands that import rows, draw them, and list their span attributes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from llmtrace.cli.arguments import Commands, add_command, add_token_file, point_in_time, positive
 from llmtrace.cli.explain import choose, find
 from llmtrace.core.errors import ConfigError, DataError
 
@@ -18,8 +19,38 @@ if TYPE_CHECKING:
 _WIDEST: Final = 120
 
 
-def run_waterfall(options: argparse.Namespace) -> None:
-    """Run `llmtrace waterfall` as its options say."""
+def add_waterfall(commands: Commands) -> None:
+    """Declare `llmtrace waterfall`."""
+    waterfall = add_command(
+        commands,
+        "waterfall",
+        _waterfall,
+        "draw where the time of one request went",
+        "Draw where the time of one request went, from rows such as `llmtrace demo --rows-out` "
+        "writes, or by its id from a running collector.",
+        examples=(
+            "llmtrace waterfall chatcmpl-123 --url http://127.0.0.1:4319",
+            "llmtrace waterfall rows.jsonl",
+            "llmtrace waterfall rows.jsonl --request chatcmpl-123",
+        ),
+        docs="reference/stages.md",
+    )
+    waterfall.add_argument(
+        "source", metavar="ROWS|ID",
+        help="file of rows, one JSON object a line; with --url, a request, response or trace id",
+    )  # fmt: skip
+    waterfall.add_argument("--url", metavar="URL", help="address of the collector that has it")
+    add_token_file(waterfall, "collector")
+    which = waterfall.add_mutually_exclusive_group()
+    which.add_argument(
+        "--slowest", action="store_true", help="the request that took longest (the default)"
+    )
+    which.add_argument(
+        "--request", metavar="ID", help="the request with this request, response or trace id"
+    )
+
+
+def _waterfall(options: argparse.Namespace) -> None:
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     if options.url is None:
         if options.token_file is not None:
@@ -72,8 +103,42 @@ def drawn(row: Row, width: int, heading: str | None = None) -> str:
     return f"{heading}{simulated}\n\n{waterfall(row, width)}"
 
 
-def run_rows(options: argparse.Namespace) -> None:
-    """Run `llmtrace rows` as its options say."""
+def add_rows(commands: Commands) -> None:
+    """Declare `llmtrace rows`."""
+    rows = add_command(
+        commands,
+        "rows",
+        _rows,
+        "print the requests that another tool has recorded, as rows",
+        "Print the requests that another tool has recorded, as rows: one JSON object a line, as "
+        "`llmtrace waterfall` reads them. Langfuse's project is the one that LANGFUSE_PUBLIC_KEY, "
+        "LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name.",
+        examples=(
+            "llmtrace rows langfuse > rows.jsonl",
+            "llmtrace rows langfuse --from 2026-11-21T14:00 --to 2026-11-21T15:00 > rows.jsonl",
+        ),
+        docs="instrument/langfuse.md",
+    )
+    rows.add_argument("source", choices=("langfuse",), help="tool that recorded them")
+    rows.add_argument(
+        "--from", dest="start", type=point_in_time, metavar="TIME",
+        help="start of the interval, as 2026-11-21T14:00 (default: an hour before --to)",
+    )  # fmt: skip
+    rows.add_argument(
+        "--to",
+        dest="end",
+        type=point_in_time,
+        metavar="TIME",
+        help="end of the interval (default: now)",
+    )
+    rows.add_argument("--environment", metavar="NAME", help="only requests of this environment")
+    rows.add_argument(
+        "--most", type=positive(int), default=10_000, metavar="N",
+        help="about the largest number of observations to read (default: 10000)",
+    )  # fmt: skip
+
+
+def _rows(options: argparse.Namespace) -> None:
     from llmtrace.dataset.langfuse_import import read_rows
     from llmtrace.exporters.row_files.sink import write_rows
 
@@ -96,8 +161,19 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def run_semconv(options: argparse.Namespace) -> None:
-    """Run `llmtrace semconv` as its options say."""
+def add_semconv(commands: Commands) -> None:
+    """Declare `llmtrace semconv`."""
+    add_command(
+        commands,
+        "semconv",
+        _semconv,
+        "print the span attributes of a request, as Markdown",
+        examples=("llmtrace semconv",),
+        docs="reference/semconv.md",
+    )
+
+
+def _semconv(options: argparse.Namespace) -> None:
     from llmtrace.semconv.docs import page
 
     del options

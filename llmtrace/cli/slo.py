@@ -1,4 +1,4 @@
-"""Run `llmtrace slo`: rules, alerts and SLO files from a budget."""
+"""Declare `llmtrace slo`: rules, alerts and SLO files from a budget."""
 
 from __future__ import annotations
 
@@ -6,11 +6,61 @@ import argparse
 import sys
 from pathlib import Path
 
+from llmtrace.cli.arguments import Commands, add_budget_option, add_command
 from llmtrace.cli.extras import collector_module, dashboards_module
 
 
-def run_slo(options: argparse.Namespace) -> None:
-    """Run `llmtrace slo` as its options say."""
+def add_slo(commands: Commands) -> None:
+    """Declare `llmtrace slo`."""
+    slo = add_command(
+        commands,
+        "slo",
+        _slo,
+        "make recording rules, alerts and SLO files from a budget",
+        "Make what alerting needs from a budget file: Prometheus's recording rules and alerts, "
+        "or the files of Sloth or OpenSLO. Each alert is described in docs/on-call/alerts.md.",
+        examples=(
+            "llmtrace slo rules --budget budget.yaml --out rules",
+            "llmtrace slo rules --format prometheusrule --severity page=critical",
+            "llmtrace slo engines --budget budget.yaml --out rules",
+            "llmtrace slo openslo --budget budget.yaml",
+        ),
+        docs="on-call/alerts.md",
+    )
+    slo.add_argument(
+        "what", choices=("rules", "engines", "sloth", "openslo"),
+        help="Prometheus's own rules; rules that unify the metrics of engines that Prometheus "
+        "scrapes without a collector; or the files of a tool you have",
+    )  # fmt: skip
+    add_budget_option(slo)
+    slo.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of files to write (default: print them)"
+    )
+    slo.add_argument(
+        "--format", choices=("prometheus", "prometheusrule"), default="prometheus",
+        help="form of rules: Prometheus's own, or manifests for its Kubernetes operator "
+        "(default: prometheus)",
+    )  # fmt: skip
+    slo.add_argument(
+        "--severity", action="append", default=[], metavar="OURS=YOURS",
+        help="another word for an alert's severity, as page=critical; may be repeated",
+    )  # fmt: skip
+    slo.add_argument("--grafana", metavar="URL", help="address of the Grafana that alerts link to")
+    slo.add_argument(
+        "--runbooks", metavar="URL", help="address of your copy of docs/on-call/alerts.md"
+    )
+    slo.add_argument(
+        "--collector",
+        metavar="URL",
+        help="address of the collector that `llmtrace triage` is to read",
+    )
+    slo.add_argument(
+        "--collector-job", metavar="JOB",
+        help="Prometheus's job name of the collector (default: llmtrace-collector)",
+    )  # fmt: skip
+
+
+def _slo(options: argparse.Namespace) -> None:
     if options.what == "engines":
         write_engine_rules(options.budget, options.out, options.format)
         return

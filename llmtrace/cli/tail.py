@@ -1,4 +1,4 @@
-"""Run `llmtrace tail`, which prints requests of a running collector as they end."""
+"""Declare `llmtrace tail`, which prints requests of a running collector as they end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
+
+from llmtrace.cli.arguments import Commands, add_collector, add_command, add_json, positive
 
 if TYPE_CHECKING:
     from llmtrace.api_clients.collector_client import Collector
@@ -19,8 +21,49 @@ FILTERS: Final = (
 _PAGE: Final = 5_000
 
 
-def run_tail(options: argparse.Namespace) -> None:
-    """Run `llmtrace tail` as its options say."""
+def add_tail(commands: Commands) -> None:
+    """Declare `llmtrace tail`."""
+    tail = add_command(
+        commands,
+        "tail",
+        _tail,
+        "print requests as they end, a line each",
+        "Print the last requests of a running collector, a line each, and those that end from "
+        "then on. Ctrl-C ends it.",
+        examples=(
+            "llmtrace tail",
+            "llmtrace tail --model llama-3.1-8b --outcome error",
+            "llmtrace tail --slower-than 2 --json",
+        ),
+        docs="operate/collector.md",
+    )
+    add_collector(tail)
+    for name in FILTERS:
+        tail.add_argument(
+            f"--{name.replace('_', '-')}", metavar="TEXT",
+            help=f"only requests with this {name.replace('_', ' ')}",
+        )  # fmt: skip
+    tail.add_argument(
+        "--slower-than", type=positive(float), metavar="S",
+        help="only requests that took longer than so many seconds",
+    )  # fmt: skip
+    tail.add_argument(
+        "-n", "--lines", type=positive(int), default=10, metavar="N",
+        help="lines to begin with (default: 10)",
+    )  # fmt: skip
+    tail.add_argument(
+        "--interval", type=positive(float), default=2.0, metavar="S",
+        help="seconds between two looks (default: 2)",
+    )  # fmt: skip
+    tail.add_argument(
+        "--longest", type=positive(float), default=600.0, metavar="S",
+        help="longest a request may take to be seen when it ends, in seconds (default: 600)",
+    )  # fmt: skip
+    tail.add_argument("--no-follow", action="store_true", help="print the last requests, and end")
+    add_json(tail, "lines")
+
+
+def _tail(options: argparse.Namespace) -> None:
     from llmtrace.api_clients.collector_client import Collector
     from llmtrace.core.row import from_dict
     from llmtrace.exporters.console.sink import line
