@@ -18,6 +18,7 @@ from llmtrace.triage.evidence.patterns import (
     engine_gaps,
     fresh,
     held_up,
+    in_halts,
     overlap,
     refused_connections,
     restarted,
@@ -31,6 +32,7 @@ from llmtrace.triage.result import Finding
 _HARMLESS = 0x1 | 0x2 | 0x10 | 0x100
 _FEW_STEPS = 8
 _STREAMS = 4  # responses in progress that stood still together
+_MOST, _RATHER_FEW = 0.5, 0.25  # of the slow requests
 _FAR = 2.5  # times the longest gap before
 _SLOWED = 1.15  # times as long as the same work took
 _BEYOND_CHANCE = 1.05  # times the longest gap that chance makes of the same requests
@@ -186,6 +188,10 @@ def engine_paused(e: Evidence) -> Finding:
     again = restarted(e)
     long_ones = overlap(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
+    # A prompt here and there waits behind another one; where an engine halts, most slow ones do.
+    slow, every = (in_halts(e) if long else None) or (None, 0.0)
+    slow_text = f"of the slow requests {say.percent(slow or 0)} came then, of all " + say.percent(
+        every)  # fmt: skip
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
         gate(e.gate(*_ENGINE_STAGES) if e.moved else gaps or bool(slept),
@@ -197,7 +203,9 @@ def engine_paused(e: Evidence) -> Finding:
         proof(None if held_up(e) else still, still_text),
         support(still, still_text),
         support(stopped, "no tokens came out while requests were running"),
+        support(None if slow is None else slow >= max(_MOST, 1.5 * every), slow_text),
         support(gaps, say.durations("longest gap", gap)),
+        against(None if slow is None or slept or stopped else slow < _RATHER_FEW, slow_text),
         against(bool(again), f"{', '.join(again)} was restarted", strongly=True),
         against(None if quiet is None or slept else quiet.prompt is not None,
                 f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "

@@ -21,6 +21,7 @@ from llmtrace.triage.evidence.window_rows import Side
 _LONG_TO_MEDIAN: Final = 5.0
 _LONG_TO_P90: Final = 1.3
 _MIN_ARRIVALS: Final = 4
+_WORK: Final = 3.0  # times as long as a typical prompt's tokens each take
 _BAND: Final = 0.08
 _SHORT_BAND_S: Final = 0.02
 _BAND_S: Final = 0.3  # proxies look at long timers now and then only
@@ -36,6 +37,7 @@ _SURE: Final = 3.5  # standard errors
 _DRAWS: Final = 40
 _HIGH: Final = -3  # of the draws in order: one in twenty is longer
 _LOOKED_AT: Final = 8
+_AS_LONG: Final = 0.4
 _ROOM: Final = 0.8
 _SHRANK: Final = 0.6
 _STALLED: Final = 0.7
@@ -142,9 +144,13 @@ def _met(side: Side, limit: float) -> tuple[Mask, _Busy, Mask, Mask]:
     """Return the long ones, when they were worked on, and the short ones that came then or not."""
     tokens, ttft, t = side.number("computed_tokens"), side.number("ttft_s"), side.t
     long = tokens >= limit
-    # A long one that still waits to be scheduled is no reason to wait.
-    since = t + np.nan_to_num(side.number("queue_s"))
-    busy = (side, long, since, t + np.where(np.isfinite(ttft), ttft, side.number("e2e_s")))
+    # A long one that still waits to be scheduled is no reason to wait, nor one that is held up
+    # itself: it takes a few times as long as its tokens do otherwise, at most.
+    until = t + np.where(np.isfinite(ttft), ttft, side.number("e2e_s"))
+    pace = _pace(side)
+    work = np.inf if pace is None else _WORK * pace * tokens
+    since = np.maximum(t + np.nan_to_num(side.number("queue_s")), until - work)
+    busy = (side, long, since, until)
     arrived = _during(busy, t, t)
     known = (tokens < limit) & np.isfinite(ttft)
     return long, busy, known & arrived, known & ~arrived
@@ -246,7 +252,7 @@ def beyond_chance(e: Evidence) -> float:
 def _beyond_chance(side: Side) -> float:
     rng = np.random.default_rng(1)
     words = side.rows.words["replica"]
-    ttft, e2e = side.number("ttft_s"), side.number("e2e_s")
+    ttft, e2e = side.number("ttft_s"), np.where(_failed(side), np.nan, side.number("e2e_s"))
     most = 0.0
     for code in np.unique(words.codes):
         here = np.flatnonzero((words.codes == code) & np.isfinite(ttft))
@@ -279,28 +285,55 @@ def longest_gap(side: Side) -> Gap | None:
     A gap in which responses in progress stood still is preferred to a longer one in which they
     went on.
     """
-    words = side.rows.words["replica"]
-    known = np.unique(words.codes[words.codes >= 0])
-    per_token = side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1)
-    per_token = per_token[np.isfinite(per_token)]
-    speed = float(np.median(per_token)) if len(per_token) else 0.0
-    found: list[Gap] = []
-    for code in known if len(known) else np.unique(words.codes):
-        name = words.names[code] if code >= 0 else None
-        found += _engine_gaps(side, words.codes == code, name, speed)
     return max(
-        found,
+        _gaps(side),
         key=lambda one: (one.whole is not False and one.prompt is None, one.seconds),
         default=None,
     )
 
 
+def _gaps(side: Side) -> Iterator[Gap]:
+    words = side.rows.words["replica"]
+    known = np.unique(words.codes[words.codes >= 0])
+    speed = _pace(side) or 0.0
+    for code in known if len(known) else np.unique(words.codes):
+        name = words.names[code] if code >= 0 else None
+        yield from _engine_gaps(side, words.codes == code, name, speed)
+
+
+def _pace(side: Side) -> float | None:
+    """Return the seconds that a typical prompt takes for each token to be computed."""
+    found = side.number("prefill_s") / np.maximum(side.number("computed_tokens"), 1)
+    found = found[np.isfinite(found)]
+    return float(np.median(found)) if len(found) else None
+
+
+def in_halts(e: Evidence) -> tuple[float, float] | None:
+    """Return the shares of the slow requests, and of all, that came while an engine stood still.
+
+    In halts as long as the longest one or nearly so; `None` = none, or too few slow requests.
+    """
+    _, longest = engine_gaps(e)
+    ttft, before = e.after.number("ttft_s"), e.before.number("ttft_s")
+    if longest is None or not np.isfinite(before).any():
+        return None
+    slow = ttft > np.nanpercentile(before, 95)
+    words, came = e.after.rows.words["replica"], np.zeros(len(ttft), bool)
+    for one in _gaps(e.after):
+        if one.whole and one.prompt is None and one.seconds >= _AS_LONG * longest.seconds:
+            here = e.after.t - one.start
+            mine = words.codes < 0 if one.instance is None else words.where(one.instance)
+            came |= mine & (here > 0) & (here < one.seconds)
+    return None if slow.sum() < MIN_COUNT else (float(came[slow].mean()), float(came.mean()))
+
+
 def _engine_gaps(side: Side, here: Mask, name: str | None, speed: float) -> Iterator[Gap]:
     """Yield the longest spans of one engine without a sign, longest first."""
     t, ends = side.t[here], side.ends[here]
+    ended = np.where(_failed(side)[here], np.nan, ends)  # a proxy ends streams, too
     first, gap = t + side.number("ttft_s")[here], side.number("max_gap_s")[here]
     tokens = side.number("computed_tokens")[here]
-    signs = np.concatenate([first, ends])
+    signs = np.concatenate([first, ended])
     signs = np.sort(signs[np.isfinite(signs)])
     if len(signs) < MIN_COUNT:
         return
@@ -374,7 +407,7 @@ def broken(e: Evidence) -> tuple[Cuts, Cuts]:
 
 def cuts(side: Side) -> Cuts:
     """Describe the requests that were truncated, timed out or failed after they were sent."""
-    ended = side.where("outcome", "truncated", "timeout", "error")
+    ended = _failed(side)
     status = side.number("http_status")
     # A client that stops waiting before the first chunk cancelled; its stream was not truncated.
     ended &= ~(side.where("outcome", "timeout") & np.isnan(side.number("ttft_s"))
@@ -403,6 +436,10 @@ def cuts(side: Side) -> Cuts:
         e2e_alike=_common(side.number("e2e_s")[ended])[1],
         together=float(near.mean()) if len(near) else 0.0,
     )
+
+
+def _failed(side: Side) -> Mask:
+    return side.where("outcome", "truncated", "timeout", "error")
 
 
 def _at_once(side: Side, n: int) -> float:
