@@ -42,7 +42,9 @@ def slow_renderer(e: Evidence) -> Finding:
         tools.after_mean - tools.before_mean > own.after_mean - own.before_mean)  # fmt: skip
     local = (e.local("client", "render_s") or e.local("version", "render_s")
              or e.local("service", "render_s"))  # fmt: skip
-    decode = e.row("decode_s")
+    decode, lag = e.row("decode_s"), e.row("client_lag_s")
+    late = None if lag is None or own is None else bool(e.up("client_lag_s")) and (
+        lag.after_mean - lag.before_mean >= 0.25 * (own.after_mean - own.before_mean))  # fmt: skip
     lines = [
         gate(e.gate("render"), say.durations("render", e.row("render_s")),
              "the consumer time of each request"),
@@ -56,6 +58,8 @@ def slow_renderer(e: Evidence) -> Finding:
         support(None if decode is None else not e.up("decode_s"),
                 "the server was not slower: " + say.durations("decode", decode)),
         against(more_tools, say.durations("tools", tools), strongly=True),
+        against(late, "the other responses waited for the client meanwhile: "
+                + say.durations("received data", lag)),
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = f"Fix the client: render in batches of about 50 ms, or roll it back.{where}"
@@ -236,14 +240,10 @@ def busy_client(e: Evidence) -> Finding:
     Later:
         Alert on the loop's own lag; keep parsing, templating and model code out of the loop.
     """
-    lag, decode = e.row("client_lag_s"), e.row("decode_s")
+    lag = e.row("client_lag_s")
     local = (e.local("client", "client_lag_s") or e.local("service", "client_lag_s")
              or e.local("version", "client_lag_s"))  # fmt: skip
-    part = e.part_of_metric("client_lag_s")
-    if part is None and lag is not None and decode is not None:
-        part = (lag.after_mean - lag.before_mean) / max(
-            decode.after_mean - decode.before_mean, 1e-9
-        )
+    part = _own_part(e)
     text = f"it is {say.percent(min(max(part or 0, 0), 1))} of what the wait grew by"
     running = e.gauge("running")
     lines = [
@@ -251,6 +251,8 @@ def busy_client(e: Evidence) -> Finding:
              say.durations("received data waited for the client", lag),
              "`client_lag_s` of rows (Linux; HTTP libraries whose sockets can be seen)"),
         proof(None if part is None else part >= 0.5, text),
+        # Who is served late by a slow engine reads a little late as well.
+        against(None if part is None else part < 0.25, text),
         support(None if local is None else True, f"only {local}"),
         support(None if running is None else not running.rose(0.0, 0.2),
                 "the engines are not busier: " + say.gauge("running", running)),
@@ -258,6 +260,25 @@ def busy_client(e: Evidence) -> Finding:
     where = f" It is {local}." if local else ""
     action = f"Free the client's event loop, or give it more CPU. It is not the server.{where}"
     return judge("busy_client", lines, action)
+
+
+def _own_part(e: Evidence) -> float | None:
+    """Return the client's share of what all waits of a response grew by, on average.
+
+    Its own are those for which the data was there: unnoticed, or held back before the first chunk.
+    """
+    lag, held = e.row("client_lag_s"), e.row("held_before_s")
+    first, per_token = e.row("ttft_s"), e.row("wait_per_token_s")
+    if lag is None or first is None:
+        return None
+    grown = max(first.after_mean - first.before_mean, 0.0)
+    if per_token is not None:  # responses are of all lengths
+        tokens = e.after.number("output_tokens")
+        more = (per_token.after_mean - per_token.before_mean) * float(np.nanmean(tokens))
+        grown += max(more, 0.0)
+    own = lag.after_mean - lag.before_mean
+    own += 0.0 if held is None else max(held.after_mean - held.before_mean, 0.0)
+    return own / max(grown, 1e-9)
 
 
 def client_give_ups(e: Evidence) -> Finding:

@@ -10,7 +10,13 @@ from llmtrace.triage.causes.engine_flags import flags
 from llmtrace.triage.causes.scoring import against, gate, judge, proof, required, support
 from llmtrace.triage.evidence.changes import Shift
 from llmtrace.triage.evidence.evidence import Evidence
-from llmtrace.triage.evidence.patterns import broken, refused_connections, restarted, starts
+from llmtrace.triage.evidence.patterns import (
+    broken,
+    reader_away,
+    refused_connections,
+    restarted,
+    starts,
+)
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
 
@@ -77,6 +83,9 @@ def network_path(e: Evidence) -> Finding:
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
+        against(not longer_path and not e.share("connected", _connected).rose(0.1),
+                "connecting and sending wait for a machine: a round trip takes as long as ever",
+                strongly=True),
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = "Reroute: undo the routing or DNS change, pin the region, keep connections alive."
@@ -229,6 +238,10 @@ def proxy_buffering(e: Evidence) -> Finding:
     # An engine with less to do is faster too; what was gathered comes in fewer pieces, or at once.
     marks = (faster,) if bursty is None and fewer is None else (bursty, fewer)
     reported = [one for one in marks if one is not None]
+    # What came while the reader was away is there at once, too, and nothing gathered it.
+    away = reader_away(e)
+    own = None if away is None or decode is None else (
+        away >= _HALF * max(decode.before_mean - decode.after_mean, 0.0) > 0)  # fmt: skip
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
     said = _paces(per_token, bursts)
@@ -246,7 +259,7 @@ def proxy_buffering(e: Evidence) -> Finding:
         required(any(reported) if reported else None, said or "chunks: not reported",
                  "output tokens and chunks of each request"),
         proof(None if bursty is None and fewer is None else
-              bool(bursty or fewer) and bool(faster),
+              bool(bursty or fewer) and bool(faster) and not own,
               said, "which chunks came at once (`burst_chunks`)"),
         support(later, say.durations("end to end", whole) + "; "
                 + say.durations("first chunk", first)),
@@ -254,6 +267,8 @@ def proxy_buffering(e: Evidence) -> Finding:
         support(None if decode is None else decode.after_mean <= 0.6 * decode.before_mean,
                 say.durations("decode", decode)),
         support(None if local is None else True, f"only {local}"),
+        against(own, f"the client was away for {say.seconds(away or 0)} more of each response, "
+                "and what came meanwhile was there at once", strongly=True),
         against(longer, say.durations("all of it takes longer by as much: end to end", whole)),
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
@@ -424,6 +439,10 @@ def _answered_by_status(e: Evidence) -> float | None:
     if not known.any() or lost[known].sum() <= 0:
         return None
     return float(np.minimum(gateway, lost)[known].sum() / lost[known].sum())
+
+
+def _connected(side: Side) -> Mask:
+    return side.number("network_connect_s") > 0
 
 
 def _retried(side: Side) -> Mask:

@@ -678,6 +678,16 @@ def cache_shrank(e: Evidence) -> bool | None:
     return sizes[1] <= _SHRANK * sizes[0]
 
 
+def reader_away(e: Evidence) -> float | None:
+    """Return for how many seconds more of a response, on average, its client did not read.
+
+    It was at work on what it had read, or too busy to notice more. `None` = not known.
+    """
+    own, lag = e.row("render_own_s"), e.row("client_lag_s")
+    known = [one.after_mean - one.before_mean for one in (own, lag) if one is not None]
+    return sum(known) if known else None
+
+
 def refused_connections(side: Side) -> Mask:
     """Return which requests failed because their connection was refused or closed."""
     words = ("connect", "refused", "reset", "protocol")
