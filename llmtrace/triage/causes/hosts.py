@@ -22,6 +22,7 @@ from llmtrace.triage.evidence.patterns import (
     overlap,
     refused_connections,
     restarted,
+    slow_front_end,
     starts,
 )
 from llmtrace.triage.evidence.signals import Moved
@@ -293,11 +294,9 @@ def frontend_cpu(e: Evidence) -> Finding:
         Fix what costs: logprobs, huge JSON, a slow tokeniser; leave two cores and one a GPU free.
     """
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
-    rows, floor = e.row("first_chunk_frontend_s"), e.floor("first_chunk_s")
+    rows, answered = e.row("first_chunk_frontend_s"), e.row("answered_s")
     far = None if frontend is not None else _beyond_all(e, "frontend_time")
-    by_engines = True if far else None if frontend is None else frontend.rose(floor, 0.3)
-    by_rows = None if rows is None else rows.rose(floor, 0.3)
-    reported = [rises for rises in (by_engines, by_rows) if rises is not None]
+    slow = bool(far) or slow_front_end(e)
     # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = _share_of_first(e)
@@ -311,7 +310,7 @@ def frontend_cpu(e: Evidence) -> Finding:
              "the engine's queue and prefill times"),
         against(None if part is None else part < 0.3,
                 f"the front end is only {say.percent(part or 0)} of what the wait grew by"),
-        required(any(reported) if reported else None,
+        required(slow,
                  say.durations("the engine's front end", rows) if rows is not None
                  else far or say.gauge("front-end seconds", frontend),
                  "`frontend_time` of the engines, or of each request"),
@@ -320,6 +319,8 @@ def frontend_cpu(e: Evidence) -> Finding:
         support(more, say.gauge("cores used by the API server", cpu)),
         support(not (e.up("queue_s") or e.up("prefill_s")) if e.row("queue_s") else None,
                 "queue and prefill did not move: " + say.durations("queue", e.row("queue_s"))),
+        support(None if answered is None else e.up("answered_s", relative=0.5),
+                say.durations("until the status line", answered)),
         support(None if waiting is None else not waiting.rose(0.0, 0.5),
                 "no more requests wait in the engine"),
         against(cpu is None and (e.up("tpot_s", relative=0.3) or False)

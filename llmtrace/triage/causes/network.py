@@ -15,6 +15,7 @@ from llmtrace.triage.evidence.patterns import (
     reader_away,
     refused_connections,
     restarted,
+    slow_front_end,
     starts,
 )
 from llmtrace.triage.evidence.window_rows import Side
@@ -409,17 +410,14 @@ def _is_between(e: Evidence) -> bool | None:
 
     `None` where too little of that is reported.
     """
-    gauge, rows = e.gauge("frontend_time"), e.row("first_chunk_frontend_s")
-    floor = e.floor("first_chunk_s")
-    front = [gauge.rose(floor, 0.3) if gauge else None, rows.rose(floor, 0.3) if rows else None]
-    known = [one for one in front if one is not None]
+    front = slow_front_end(e)
     bursts, pace = e.row("burst_share"), e.row("wait_per_token_s")
-    if not known or pace is None:
+    if front is None or pace is None:
         return None
     gathered = pace.after_mean <= 0.8 * pace.before_mean or (
         bursts is not None and bursts.after_mean - bursts.before_mean >= 0.15
     )
-    return bool(e.up("first_chunk_s")) and not (any(known) or gathered or starts(e))
+    return bool(e.up("first_chunk_s")) and not (front or gathered or starts(e))
 
 
 def _was_refused(e: Evidence, seen: list[bool], by_status: float | None) -> bool | None:

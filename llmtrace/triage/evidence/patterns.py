@@ -38,6 +38,8 @@ _DRAWS: Final = 40
 _HIGH: Final = -3  # of the draws in order: one in twenty is longer
 _LOOKED_AT: Final = 8
 _AS_LONG: Final = 0.4
+_TWICE: Final = 2.0
+_EARLY: Final = 0.5
 _ROOM: Final = 0.8
 _SHRANK: Final = 0.6
 _STALLED: Final = 0.7
@@ -676,6 +678,22 @@ def cache_shrank(e: Evidence) -> bool | None:
             return None
         sizes.append(ran * float(held.mean()) / used)
     return sizes[1] <= _SHRANK * sizes[0]
+
+
+def slow_front_end(e: Evidence) -> bool | None:
+    """Return whether the engine's front end takes longer; `None` = unknown, or too few samples."""
+    floor, answered = e.floor("first_chunk_s"), e.row("answered_s")
+    rows, gauge = e.row("first_chunk_frontend_s"), e.gauge("frontend_time")
+    found = [one.rose(floor, 0.3) for one in (rows, gauge) if one is not None]
+    if any(found) or not found:
+        return any(found) if found else None
+    fleet = gauge.fleet if gauge is not None else None
+    if fleet is None or fleet.after_mean < _TWICE * fleet.before_mean:
+        return False
+    # A status line that comes long before the first chunk is the front end's own work.
+    first = e.row("ttft_s")
+    early = answered and first and answered.before_p50 <= _EARLY * first.before_p50
+    return (e.up("answered_s", relative=0.5) or None) if early else None
 
 
 def reader_away(e: Evidence) -> float | None:
