@@ -9,7 +9,7 @@ from llmtrace.dataset.case import Case, Window
 from llmtrace.dataset.columns import Columns
 from llmtrace.triage.attribution.attribute import NAMES
 from llmtrace.triage.attribution.divide_change import Divided
-from llmtrace.triage.causes import causes
+from llmtrace.triage.causes import BY_OUTCOME, causes
 from llmtrace.triage.causes.track_record import with_record
 from llmtrace.triage.evidence.evidence import PACE_STAGES, TTFT_STAGES, gather
 from llmtrace.triage.result import (
@@ -82,7 +82,7 @@ def _as_far_as_known(
     def stands(one: Finding) -> bool:
         if one.id in OF_TRAFFIC and verdict == "traffic":
             return True
-        return one.status not in NAMED or (_has_proof(one) and not few)
+        return one.status not in NAMED or _has_proof(one, few=few)
 
     return [
         replace(one, status="unknown", missing=(*one.missing, lacks))
@@ -100,15 +100,19 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
         found: what the rules say.
         few: the windows have too few requests for a p95: what looks like proof may be chance.
     """
-    if few or judged.verdict not in ("no_change", "not_enough_data"):
+    if judged.verdict not in ("no_change", "not_enough_data"):
         return judged
-    cause = next((one for one in found if _has_proof(one)), None)
+    cause = next((one for one in found if _has_proof(one, few=few)), None)
     if cause is None:
         return judged
     proof = max(cause.evidence, key=lambda point: point.points).text
     return Judged("regression", f"{judged.reason} But {cause.id} has proof: {proof}.")
 
 
-def _has_proof(found: Finding) -> bool:
-    """Return whether something is wrong, whatever the p95; work and traffic vary on any day."""
-    return found.status == "confirmed" and found.id not in OF_THE_WORK | OF_TRAFFIC
+def _has_proof(found: Finding, *, few: bool) -> bool:
+    """Return whether something is wrong, whatever the p95; work and traffic vary on any day.
+
+    How requests end does not need as many of them as a p95 does.
+    """
+    varies = found.id in OF_THE_WORK | OF_TRAFFIC or (few and found.id not in BY_OUTCOME)
+    return found.status == "confirmed" and not varies

@@ -24,6 +24,7 @@ from llmtrace.triage.evidence.patterns import (
     restarted,
     slow_front_end,
     starts,
+    vanished,
 )
 from llmtrace.triage.evidence.signals import Moved
 from llmtrace.triage.evidence.window_rows import Side
@@ -241,7 +242,7 @@ def engine_down(e: Evidence) -> Finding:
     again = restarted(e)
     failed = e.share("failed", _failed)
     _, cut = broken(e)
-    gone = _vanished(e)
+    gone = vanished(e)
     facts = e.facts.instances.values()
     known = e.has("started") or e.has("running") or any("started" in one for one in facts)
     local = _errors_at(e)
@@ -510,19 +511,3 @@ def _errors_at(e: Evidence) -> tuple[str, bool] | None:
     part = float(counts[at] / len(codes))
     text = f"{say.percent(part)} of the failures are on {words.names[at]}"
     return text, part >= 0.7
-
-
-def _vanished(e: Evidence) -> list[str]:
-    """Return engines whose samples stop, or pause for several intervals, in the window after."""
-    found, window, examined = [], e.after.window, 0
-    for name, series in e.series("running").items():
-        before = series.within(e.before.window).t
-        if len(before) < 5:
-            continue
-        examined += 1
-        usual = float(np.percentile(np.diff(before), 90))
-        marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
-        if np.diff(marks).max() > 3 * usual:
-            found.append(name)
-    # Several at once is a scrape that failed, as far as anyone can see.
-    return found if len(found) < max(examined, 2) else []

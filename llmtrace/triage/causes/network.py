@@ -17,6 +17,7 @@ from llmtrace.triage.evidence.patterns import (
     restarted,
     slow_front_end,
     starts,
+    vanished,
 )
 from llmtrace.triage.evidence.window_rows import Side
 from llmtrace.triage.result import Finding
@@ -32,6 +33,7 @@ _PHASES = {
 _MOSTLY = 0.6
 _HALF = 0.5
 _SURE = 3.5  # standard errors
+_OK = 200  # a response that failed after its status line was cut
 _TIMEOUTS_S = (5, 10, 15, 20, 30, 45, 50, 55, 60, 75, 90, 100, 120, 180, 240, 300, 350, 600)
 
 
@@ -365,26 +367,31 @@ def midstream_errors(e: Evidence) -> Finding:
     resent = e.share(
         "stream sent again", lambda side: _retried(side) & (side.number("chunks") > 0)
     )
-    _, found = broken(e)
+    before, found = broken(e)
     again = restarted(e)
     local = _where_broken(e)
+    # Streams do not end at one instant by chance; where no engine did it, something between did.
+    at_once = found.n >= 4 and found.together >= _HALF and before.together < _HALF
+    hop = at_once and e.has("started") and not again and not vanished(e)
     finished = e.counted("finished", reason="error")
     counted = None if finished is None else finished[1] >= 3 and finished[1] >= 2 * finished[0]
     decode = e.row("decode_s")
     retries = resent.rose(0.01) and decode is not None and decode.over > 0.07
+    more = cut.rose(0.005, 3, 3.0) or retries or hop
     idle = found.by_timer
     lines = [
-        gate(cut.rose(0.005, 3, 3.0) or retries,
+        gate(more,
              f"broken after the first chunk: {cut}; sent again: {resent}"),
-        required(cut.rose(0.005, 3, 3.0) or retries, f"broken after the first chunk: {cut}"),
+        required(more, f"broken after the first chunk: {cut}"),
         proof(counted, "the engines count: " + say.counted("finished with an error", finished)),
         proof(not idle and not again and found.n >= 4 and found.together < 0.3,
               "they broke one by one, after gaps of all sorts, and no engine was restarted"),
+        proof(hop, f"{found.n} broke at one instant, and every engine went on: a hop between did"),
         support(None if local is None else True, local or ""),
         against(idle and found.together < 0.4,
                 f"they had all been silent for {say.seconds(found.idle or 0)}", strongly=True),
         against(bool(again), f"{', '.join(again)} was restarted"),
-        against(found.together >= 0.5 and found.n >= 4, "they broke at the same instant"),
+        against(at_once and not hop, "they broke at the same instant"),
     ]  # fmt: skip
     action = "Reroute away from what the broken streams share, roll back; then fix the engine."
     return judge("midstream_errors", lines, action)
@@ -480,7 +487,8 @@ def _broken(side: Side) -> Mask:
 
 
 def _broken_midstream(side: Side) -> Mask:
-    return side.where("outcome", "truncated", "error") & np.isfinite(side.number("ttft_s"))
+    begun = np.isfinite(side.number("ttft_s")) | (side.number("http_status") == _OK)
+    return side.where("outcome", "truncated", "error") & begun
 
 
 def _gaps_known(side: Side) -> bool:

@@ -534,6 +534,22 @@ def restarted(e: Evidence) -> Mapping[str, float]:
     return {name: t for name, t in starts(e).items() if t > first.get(name, np.inf)}
 
 
+def vanished(e: Evidence) -> list[str]:
+    """Return engines whose samples stop, or pause for several intervals, in the window after."""
+    found, window, examined = [], e.after.window, 0
+    for name, series in e.series("running").items():
+        before = series.within(e.before.window).t
+        if len(before) < 5:  # noqa: PLR2004
+            continue
+        examined += 1
+        usual = float(np.percentile(np.diff(before), 90))
+        marks = np.concatenate([[window.start], series.within(window).t, [window.end]])
+        if np.diff(marks).max() > 3 * usual:
+            found.append(name)
+    # Several at once is a scrape that failed, as far as anyone can see.
+    return found if len(found) < max(examined, 2) else []
+
+
 @dataclass(frozen=True, slots=True)
 class Fresh:
     """Time to first chunk on engines that had just started, and on all others or later.
