@@ -295,7 +295,7 @@ def frontend_cpu(e: Evidence) -> Finding:
         Fix what costs: logprobs, huge JSON, a slow tokeniser; leave two cores and one a GPU free.
     """
     frontend, cpu = e.gauge("frontend_time"), e.gauge("api_cpu")
-    rows, answered = e.row("first_chunk_frontend_s"), e.row("answered_s")
+    rows = e.row("first_chunk_frontend_s")
     far = None if frontend is not None else _beyond_all(e, "frontend_time")
     slow = bool(far) or slow_front_end(e)
     # Who wants one core and gets half is short of CPU too: only more work shows in the counter.
@@ -320,8 +320,6 @@ def frontend_cpu(e: Evidence) -> Finding:
         support(more, say.gauge("cores used by the API server", cpu)),
         support(not (e.up("queue_s") or e.up("prefill_s")) if e.row("queue_s") else None,
                 "queue and prefill did not move: " + say.durations("queue", e.row("queue_s"))),
-        support(None if answered is None else e.up("answered_s", relative=0.5),
-                say.durations("until the status line", answered)),
         support(None if waiting is None else not waiting.rose(0.0, 0.5),
                 "no more requests wait in the engine"),
         against(cpu is None and (e.up("tpot_s", relative=0.3) or False)

@@ -704,7 +704,7 @@ def slow_front_end(e: Evidence) -> bool | None:
     if any(found) or not found:
         return any(found) if found else None
     fleet = gauge.fleet if gauge is not None else None
-    if fleet is None or fleet.after_mean < _TWICE * fleet.before_mean:
+    if fleet is None or fleet.after_mean < _TWICE * fleet.before_mean or e.up("gateway_once_s"):
         return False
     # A status line that comes long before the first chunk is the front end's own work.
     first = e.row("ttft_s")
