@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from html import escape
+from importlib.resources import files
 from typing import Final
 
 from starlette.responses import HTMLResponse, Response
@@ -25,55 +26,7 @@ from llmtrace.semconv.attributes import ORDER
 UNKNOWN: Final = '<span class="none">not reported</span>'
 _NS: Final = 1_000_000_000
 _MS: Final = 1_000
-_STYLE: Final = """
-body { max-width: 96rem; padding: 1rem 1.25rem 3rem; }
-nav { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; margin-bottom: 1rem;
-  font-size: .92rem; }
-a { color: var(--link); } a:focus-visible, button:focus-visible, input:focus-visible,
-select:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
-:root { --link: #0b5cad; --bad: #b3261e; --good: #17743b; --field: #ffffff; }
-@media (prefers-color-scheme: dark) { :root { --link: #7db8ff; --bad: #ff8a80; --good: #5fd38d;
-  --field: #0d1013; } }
-h1 { overflow-wrap: anywhere; } h2 { margin-bottom: .6rem; }
-section { padding: 1rem 1.1rem; margin: 1rem 0; }
-.none { color: var(--soft); font-style: italic; } .bad { color: var(--bad); }
-.verdict { font-size: 1.25rem; font-weight: 600; margin: .4rem 0; }
-code, .id { font: .86em ui-monospace, monospace; overflow-wrap: anywhere; }
-form { display: flex; flex-wrap: wrap; gap: .6rem .9rem; align-items: end; }
-label { display: flex; flex-direction: column; font-size: .8rem; color: var(--soft); gap: .15rem; }
-input, select, button { font: inherit; font-size: .9rem; color: var(--ink);
-  background: var(--field); border: 1px solid var(--soft); border-radius: 6px;
-  padding: .3rem .5rem; max-width: 100%; }
-form input { width: 9.5rem; } form input[name=id] { width: 19rem; }
-button { font-weight: 600; padding: .32rem 1rem; cursor: pointer; }
-svg.bar { display: block; width: 100%; height: .85rem; background: var(--track);
-  border-radius: 3px; }
-svg.gaps { display: block; width: 100%; height: 6rem; background: var(--track); }
-.ends { display: flex; justify-content: space-between; font-size: .85rem; margin: .1rem 0 .6rem; }
-h3 { font-size: 1rem; margin: .9rem 0 .2rem; }
-svg.swatch { width: .75rem; height: .75rem; margin-right: .4rem; vertical-align: -.05rem; }
-.mark { fill: var(--ink); } .fine { fill: var(--soft); } .failed { fill: var(--bad); }
-ul.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; list-style: none; padding: 0;
-  margin: .5rem 0; font-size: .85rem; }
-td.wide { width: 36%; min-width: 12rem; }
-td.name { max-width: 10rem; overflow: hidden; text-overflow: ellipsis; }
-dl { display: grid; grid-template-columns: minmax(8rem, max-content) 1fr; gap: .2rem 1rem;
-  margin: 0; } dt { color: var(--soft); overflow-wrap: anywhere; }
-dd { margin: 0; overflow-wrap: anywhere; }
-.pages { display: flex; flex-wrap: wrap; gap: .3rem 1.4rem; margin: .7rem 0; }
-@media (max-width: 44rem) {
-  body { padding: .7rem .7rem 2rem; } section { padding: .8rem; }
-  form input, form input[name=id], form select { width: 100%; } form label { flex: 1 1 8.5rem; }
-  dl { grid-template-columns: 1fr; } dd { margin-bottom: .3rem; }
-  table.cards, table.cards tbody { display: block; } table.cards thead { display: none; }
-  table.cards tr { display: flex; flex-wrap: wrap; gap: .1rem .9rem; padding: .5rem 0;
-    border-bottom: 1px solid var(--line); }
-  table.cards td { border: 0; padding: 0; white-space: normal; max-width: 100%; }
-  table.cards td[data-of]:not(:empty)::before { content: attr(data-of) " "; color: var(--soft);
-    font-size: .8rem; }
-  table.cards td.wide { width: 100%; }
-}
-"""
+_STYLE: Final = files(__package__).joinpath("page_frame.css").read_text(encoding="utf-8")
 
 
 def _colours(stages: Mapping[str, str]) -> str:

@@ -190,10 +190,7 @@ def engine_paused(e: Evidence) -> Finding:
     again = restarted(e)
     long_ones = overlap(e)
     still = None if long is None or quiet is None else long and quiet.streams >= _STREAMS
-    # A prompt here and there waits behind another one; where an engine halts, most slow ones do.
-    slow, every = (in_halts(e) if long else None) or (None, 0.0)
-    slow_text = f"of the slow requests {say.percent(slow or 0)} came then, of all " + say.percent(
-        every)  # fmt: skip
+    slow, most = _slow_in_halts(e) if long else (None, None)
     still_text = f"{quiet.streams if quiet else 0} responses in progress stood still in it"
     lines = [
         gate(e.gate(*_ENGINE_STAGES) if e.moved else gaps or bool(slept),
@@ -205,9 +202,9 @@ def engine_paused(e: Evidence) -> Finding:
         proof(None if held_up(e) else still, still_text),
         support(still, still_text),
         support(stopped, "no tokens came out while requests were running"),
-        support(None if slow is None else slow >= max(_MOST, 1.5 * every), slow_text),
+        support(most, slow or ""),
         support(gaps, say.durations("longest gap", gap)),
-        against(None if slow is None or slept or stopped else slow < _RATHER_FEW, slow_text),
+        against(None if most is None or slept or stopped else not most, slow or ""),
         against(bool(again), f"{', '.join(again)} was restarted", strongly=True),
         against(None if quiet is None or slept else quiet.prompt is not None,
                 f"a prompt of {say.amount(quiet.prompt or 0 if quiet else 0)} tokens was computed "
@@ -456,6 +453,20 @@ def _gap_text(found: Gap | None, usual: float) -> str:
         f"requests came and {found.streams} responses were in progress (longest before: "
         f"{say.seconds(usual)})"
     )
+
+
+def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
+    """Say how many of the slow requests came while an engine stood still, and whether most did.
+
+    Some requests wait behind others by chance; where an engine halts, most of the slow ones do.
+    """
+    shares = in_halts(e)
+    if shares is None:
+        return None, None
+    slow, every = shares
+    text = f"of the slow requests {say.percent(slow)} came then, of all {say.percent(every)}"
+    most = slow >= max(_MOST, 1.5 * every)
+    return text, most if most or slow < _RATHER_FEW else None
 
 
 def _replicas_known(e: Evidence) -> bool:

@@ -72,11 +72,6 @@ def network_path(e: Evidence) -> Finding:
     if wait is not None and whole is not None:
         grown = whole.after_mean - whole.before_mean
         waits = wait.after_mean - wait.before_mean >= 0.5 * grown
-    each = e.row_among("network_connect_s", "connected", _connected)
-    trip = phases["rtt"]
-    # To connect takes a round trip: what takes far longer waits for a machine.
-    anew = (each is not None and trip is not None and e.share("connected", _connected).rose(0.1)
-            and each.after_p50 <= 3 * trip.after_p50 + floor)  # fmt: skip
     local = e.local("region", "network_s") or e.local("client", "network_s")
     lines = [
         gate(e.gate("network"), say.durations("network", whole), "network hooks of the client"),
@@ -91,7 +86,7 @@ def network_path(e: Evidence) -> Finding:
         support(None if local is None else True, f"only {local}"),
         support(_engine_flat(e), "queue and prefill did not move"),
         against(waits, say.durations("wait for one's own pool", wait), strongly=True),
-        against(not longer_path and not anew,
+        against(not longer_path and not _connects_anew(e),
                 "connecting and sending wait for a machine: a round trip takes as long as ever",
                 strongly=True),
     ]  # fmt: skip
@@ -238,18 +233,13 @@ def proxy_buffering(e: Evidence) -> Finding:
     per_token, decode = e.row("wait_per_token_s"), e.row("decode_s")
     bursts, chunks = e.row("burst_share"), e.row("chunks_per_token")
     whole, first = e.row("e2e_s"), e.row("ttft_s")
-    faster = None
-    if per_token is not None:
-        faster = per_token.fell(0.0, 0.15) or per_token.sank(0.2)
+    faster = None if per_token is None else per_token.fell(0.0, 0.15) or per_token.sank(0.2)
     bursty = None if bursts is None else bursts.grew(0.03, 0.3)
     fewer = None if chunks is None else chunks.sank(0.1)
     # An engine with less to do is faster too; what was gathered comes in fewer pieces, or at once.
     marks = (faster,) if bursty is None and fewer is None else (bursty, fewer)
     reported = [one for one in marks if one is not None]
-    # What came while the reader was away is there at once, too, and nothing gathered it.
-    away = reader_away(e)
-    own = None if away is None or decode is None else (
-        away >= _HALF * max(decode.before_mean - decode.after_mean, 0.0) > 0)  # fmt: skip
+    own, own_text = _was_away(e)
     # A little buffering is felt in the bursts before it is in the first chunk.
     gathers = bool(bursty and faster) and not e.up("client_delay_s")
     said = _paces(per_token, bursts)
@@ -275,12 +265,20 @@ def proxy_buffering(e: Evidence) -> Finding:
         support(None if decode is None else decode.after_mean <= 0.6 * decode.before_mean,
                 say.durations("decode", decode)),
         support(None if local is None else True, f"only {local}"),
-        against(own, f"the client was away for {say.seconds(away or 0)} more of each response, "
-                "and what came meanwhile was there at once", strongly=True),
+        against(own, own_text, strongly=True),
         against(longer, say.durations("all of it takes longer by as much: end to end", whole)),
         against(e.up("tpot_s"), say.durations("time per token", e.row("tpot_s"))),
     ]  # fmt: skip
     return judge("proxy_buffering", lines, _UNBUFFERED)
+
+
+def _was_away(e: Evidence) -> tuple[bool | None, str]:
+    """Say whether chunks came at once because the client did not read when they came."""
+    away, decode = reader_away(e), e.row("decode_s")
+    if away is None or decode is None:
+        return None, ""
+    text = f"the client was away for {say.seconds(away)} more of each response"
+    return away >= _HALF * max(decode.before_mean - decode.after_mean, 0.0) > 0, text
 
 
 def _paces(per_token: Shift | None, bursts: Shift | None) -> str:
@@ -367,12 +365,11 @@ def midstream_errors(e: Evidence) -> Finding:
     resent = e.share(
         "stream sent again", lambda side: _retried(side) & (side.number("chunks") > 0)
     )
-    before, found = broken(e)
+    _, found = broken(e)
     again = restarted(e)
     local = _where_broken(e)
-    # Streams do not end at one instant by chance; where no engine did it, something between did.
-    at_once = found.n >= 4 and found.together >= _HALF and before.together < _HALF
-    hop = at_once and e.has("started") and not again and not vanished(e)
+    at_once = found.n >= 4 and found.together >= _HALF
+    hop = at_once and _by_a_hop(e)
     finished = e.counted("finished", reason="error")
     counted = None if finished is None else finished[1] >= 3 and finished[1] >= 2 * finished[0]
     decode = e.row("decode_s")
@@ -395,6 +392,12 @@ def midstream_errors(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Reroute away from what the broken streams share, roll back; then fix the engine."
     return judge("midstream_errors", lines, action)
+
+
+def _by_a_hop(e: Evidence) -> bool:
+    """Return whether streams that ended at one instant did so though every engine went on."""
+    known = e.has("started") and broken(e)[0].together < _HALF
+    return known and not restarted(e) and not vanished(e)
 
 
 def _waits_on_the_way(e: Evidence) -> bool | None:
@@ -449,6 +452,14 @@ def _answered_by_status(e: Evidence) -> float | None:
     if not known.any() or lost[known].sum() <= 0:
         return None
     return float(np.minimum(gateway, lost)[known].sum() / lost[known].sum())
+
+
+def _connects_anew(e: Evidence) -> bool:
+    """Return whether more requests open a connection, which takes no more than a round trip."""
+    each, trip = e.row_among("network_connect_s", "connected", _connected), e.row("network_rtt_s")
+    if each is None or trip is None or not e.share("connected", _connected).rose(0.1):
+        return False
+    return each.after_p50 <= 3 * trip.after_p50 + e.floor("network_s")
 
 
 def _connected(side: Side) -> Mask:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -44,33 +45,7 @@ _STATUS_COLOURS: Final[dict[Status, str]] = {
     "ruled_out": NEUTRAL,
     "unknown": NEUTRAL,
 }
-_STYLE: Final = """
-h2 { margin-bottom: .6rem; }
-h2 small { font-weight: 400; font-size: .85rem; color: var(--soft); }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.2rem; margin: .4rem 0; }
-dt { font-weight: 600; } dd { margin: 0; }
-.cause { border-top: 1px solid var(--line); padding: .9rem 0; } .cause:first-of-type { border: 0; }
-.cause h3 { margin: 0 0 .4rem; font-size: 1.02rem; overflow-wrap: anywhere; }
-.points td { white-space: normal; border: 0; padding: .12rem .7rem .12rem 0;
-  vertical-align: top; overflow-wrap: anywhere; }
-.points td:first-child { width: 3.2rem; text-align: right; font-weight: 600; }
-.for { color: light-dark(#1a7a3a, #4cc07a); } .against { color: light-dark(#c02b36, #f27d85); }
-pre.runbook { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .86rem; }
-a { color: inherit; }
-.action { border-left: 3px solid var(--ink); padding: .2rem 0 .2rem .8rem; margin: .6rem 0 .2rem; }
-.two { position: relative; height: .62rem; background: var(--track); border-radius: 3px;
-  margin: .12rem 0; min-width: 12rem; }
-.two i { display: block; height: 100%; border-radius: 3px; }
-td.wide { width: 45%; } code { font-size: .86rem; word-break: break-all; white-space: normal; }
-summary { cursor: pointer; color: var(--soft); overflow-wrap: anywhere; }
-h1, dd, p { overflow-wrap: anywhere; } td.whose { white-space: normal; overflow-wrap: anywhere;
-  min-width: 9rem; max-width: 24rem; }
-@media (max-width: 40rem) { body { padding: 1.2rem .8rem 2rem; } section { padding: 1rem; }
-  .verdict { font-size: 1.4rem; } .pill { white-space: normal; display: inline-block; }
-  dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } dt:empty { display: none; } }
-@media print { details > * { display: block; }
-  details::details-content { content-visibility: visible; } }
-"""
+_STYLE: Final = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
 
 
 def write_page(path: Path, result: Result, case: Case, links: Links | None = None) -> None:
