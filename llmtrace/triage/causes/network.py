@@ -463,7 +463,8 @@ def _connects_anew(e: Evidence) -> bool:
 
 
 def _connected(side: Side) -> Mask:
-    return side.number("network_connect_s") > 0
+    connected: Mask = side.number("network_connect_s") > 0
+    return connected
 
 
 def _retried(side: Side) -> Mask:
