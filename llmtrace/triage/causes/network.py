@@ -463,8 +463,7 @@ def _connects_anew(e: Evidence) -> bool:
 
 
 def _connected(side: Side) -> Mask:
-    connected: Mask = side.number("network_connect_s") > 0
-    return connected
+    return side.number("network_connect_s") > 0
 
 
 def _retried(side: Side) -> Mask:
@@ -499,7 +498,7 @@ def _broken(side: Side) -> Mask:
 
 
 def _broken_midstream(side: Side) -> Mask:
-    begun = np.isfinite(side.number("ttft_s")) | (side.number("http_status") == _OK)
+    begun: Mask = np.isfinite(side.number("ttft_s")) | (side.number("http_status") == _OK)
     return side.where("outcome", "truncated", "error") & begun
 
 
