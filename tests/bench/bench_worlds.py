@@ -31,7 +31,8 @@ from llmtrace.simulator.fleet.scenario import Scenario, Simulated, simulate
 from llmtrace.stats.significance import more_than
 from llmtrace.triage.causes.scoring import WEIGHTS
 from llmtrace.triage.pipeline import Settings, triage
-from llmtrace.triage.result import CAUSES, NAMED, OF_THE_WORK, Finding, Result
+from llmtrace.triage.result import CAUSES, NAMED, OF_THE_WORK, OF_TRAFFIC, Finding, Result
+from tests.bench import worlds_beyond
 from tests.bench.bench_triage import (
     PAIRS,
     SEVERITIES,
@@ -47,6 +48,7 @@ from tests.bench.worlds import World, draw_world, traits
 
 WAYS: Final = ("given", "searched")
 BY_CHANCE: Final = 1e-4  # of as many slow requests, in incidents that count
+SURELY: Final = 6.0  # standard errors of a number of requests
 UNSEEN: Final = 50_000_000  # the first seed of worlds for reports
 TRACES: Final = Path(__file__).parents[2] / "traces"
 # Bars: with windows given and searched; `<` = at most.
@@ -70,6 +72,12 @@ class Task:
     faults: tuple[tuple[str, float], ...] = ()
     shift: str | None = None
     trace: str | None = None
+
+    @property
+    def beyond(self) -> tuple[str, float] | None:
+        """The one cause, where the simulator itself has none of it."""
+        own = len(self.faults) == 1 and self.faults[0][0] in worlds_beyond.KNOWN_BY
+        return self.faults[0] if own else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,9 @@ def tasks(first: int, seeds: int, quiet: int, traces: Sequence[str]) -> Iterator
             replays = traces and (n + k) % 3 == 0 and cause not in ("serial_tools", "idle_timeout")
             trace = traces[(n + k) // 3 % len(traces)] if replays else None
             yield Task("fault", seed, ((cause, severity),), trace=trace)
+        for k, cause in enumerate(worlds_beyond.KNOWN_BY):
+            severity = SEVERITIES[(n + k) % len(SEVERITIES)]
+            yield Task("fault", first + 7_000_000 + 100_000 * k + n, ((cause, severity),))
         for k, shift in enumerate(SHIFTS):
             yield Task("shift", first + 4_000_000 + 10 * n + k, shift=shift)
         pair = PAIRS[n % len(PAIRS)]
@@ -130,9 +141,12 @@ def play(task: Task, *, sound: bool = False) -> Simulated:
     world = draw_world(task.seed, [cause for cause, _ in task.faults], arrivals)
     if task.seed < UNSEEN and world.queue == "sglang":
         world = replace(world, queue="vllm")
+    beyond = task.beyond
+    if beyond is not None and not sound:
+        world = replace(world, beyond=beyond)
     scenario = Scenario(
         seed=task.seed,
-        faults=task.faults,
+        faults=() if beyond is not None else task.faults,
         sound=sound,
         shift=task.shift,
         world=world,
@@ -149,10 +163,10 @@ def answer(task: Task) -> Answer:
     head = Answer(
         kind=task.kind,
         seed=task.seed,
-        truth=played.truth.causes,
+        truth=tuple(cause for cause, _ in task.faults),
         severity=task.faults[0][1] if task.faults else 0.0,
         traits=tuple(traits(world)),
-        dropped=dropped(task.kind, played) or hardly_seen(task.kind, played),
+        dropped=_not_counted(task, played),
         rows=played.case.rows.n,
     )
     if head.dropped:
@@ -166,6 +180,21 @@ def answer(task: Task) -> Answer:
         same = next(one for one in _triaged(sound).causes if one.id == first.id)
         grounded = _carries(first) > _carries(same)
     return replace(head, said=(replace(_said(given), grounded=grounded), _said(found)))
+
+
+def _not_counted(task: Task, played: Simulated) -> str | None:
+    """Return why an incident says nothing of triage; `None` = it counts."""
+    if task.beyond is None or task.beyond[0] not in OF_TRAFFIC:
+        return dropped(task.kind, played) or hardly_seen(task.kind, played)
+    if played.truth.shown:
+        return "requests take longer as well: then it is a queue or a batch"
+    before, after = played.case.before, played.case.after
+    assert before is not None
+    assert after is not None
+    counts = [played.case.rows.within(one.start, one.end).n for one in (before, after)]
+    expected = counts[0] * after.seconds / before.seconds
+    far = abs(counts[1] - expected) >= SURELY * np.sqrt(expected + counts[1])
+    return None if far else "changed the number of requests no more than chance would"
 
 
 def hardly_seen(kind: str, played: Simulated) -> str | None:

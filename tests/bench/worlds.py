@@ -21,6 +21,7 @@ from llmtrace.simulator.fleet.deployment import Deployment, for_trace, size_up
 from llmtrace.simulator.fleet.plan import Day
 from llmtrace.simulator.fleet.step_cost import StepCost
 from llmtrace.stats.arrays import Mask
+from tests.bench import worlds_beyond
 
 Queue = Literal["vllm", "sglang", "none"]
 
@@ -60,13 +61,15 @@ KNOWN_BY: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "slow_renderer": (("render_s",),),
     "client_gate": (("network_client_wait_s",),),
     "client_give_ups": ((),),
+    **worlds_beyond.KNOWN_BY,
 }  # fmt: skip
 # Causes that a client sees by itself: they happen with hosted APIs, without any engine, as well.
 HOSTED: Final = frozenset(
     {
         "network_path", "slow_renderer", "client_gate", "client_give_ups", "idle_timeout",
         "midstream_errors", "rate_limit_retries", "proxy_buffering", "gateway_overhead",
-        "serial_tools", "long_prompts", "longer_outputs",
+        "serial_tools", "long_prompts", "longer_outputs", "traffic_lost", "traffic_surge",
+        "client_cold",
     }
 )  # fmt: skip
 _SOMETIMES: Final = (
@@ -107,6 +110,7 @@ class World:
         names: of replicas.
         plugin: the engine's own plugin reports, because the cause is known by what only it does.
         arrivals: a trace to replay; `None` = drawn.
+        beyond: a cause that the simulator has none of, and its severity; `None` = none.
     """
 
     scale: float
@@ -127,6 +131,7 @@ class World:
     names: str
     plugin: bool
     arrivals: Arrivals | None = None
+    beyond: tuple[str, float] | None = None
 
     def settle(self, draft: Deployment, rng: np.random.Generator, *, wide: bool) -> Deployment:
         """Return a deployment with its machines, as large as its traffic needs it."""
@@ -254,6 +259,8 @@ def prepare(world: World, day: Day) -> None:
     for _ in range(world.deploys):
         at = float(day.rng.uniform(day.onset - day.before_s, day.end))
         day.happen("deploy", "admin pages: new colours", at=at)
+    if world.beyond is not None:
+        worlds_beyond.plan(*world.beyond, day)
 
 
 def traits(world: World) -> Iterator[str]:
@@ -270,6 +277,8 @@ def traits(world: World) -> Iterator[str]:
 def seen(world: World, case: Case) -> Case:
     """Return what is recorded of a case in its world, on its time scale."""
     zero = case.before.start if case.before else 0.0
+    if world.beyond is not None:
+        case = worlds_beyond.write(*world.beyond, case, np.random.default_rng(case.rows.n))
     signals = _scraped(world, case, zero)
     rows = _recorded(world, case.rows)
     k = world.scale
