@@ -466,7 +466,7 @@ def _slow_in_halts(e: Evidence) -> tuple[str | None, bool | None]:
     slow, every = shares
     text = f"of the slow requests {say.percent(slow)} came then, of all {say.percent(every)}"
     most = slow >= max(_MOST, 1.5 * every)
-    return text, most if most or slow < _RATHER_FEW else None
+    return text, most if most or slow < min(_RATHER_FEW, 3 * every) else None
 
 
 def _replicas_known(e: Evidence) -> bool:
