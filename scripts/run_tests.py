@@ -3,7 +3,7 @@
 A part is a pytest process with a cache of its own in `.pytest_cache`. One part more runs at a time
 than there are cores, since much of the real parts is waiting. What a part prints is shown once it
 is over. With `--again` only those tests of time (marked `timing`) that failed before are run, one
-after the other; any other failure stays one.
+after the other; any other failure stays one, and so does a run that did not come to its end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 CACHE: Final = ROOT / ".pytest_cache"
 FOR_GOOD: Final = "failed_for_good"  # tests/conftest.py notes there what time did not fail
 LAST_FAILED: Final = "v/cache/lastfailed"  # and pytest itself, there
+OVER: Final = "over"  # in the cache: all parts have been run
 _NOTHING_CHOSEN: Final = 5  # pytest's exit status
 # With a vLLM of their own, and with none: all others of tests/real share one.
 _OWN_VLLM: Final = ("collector_ranks", "vllm_plugin")
@@ -83,20 +84,26 @@ def run_all(parts: Sequence[str], workers: int) -> int:
             print(f"\n{part}, {time.monotonic() - began:.0f} s:\n{printed}", flush=True)
         return status == 0
 
+    (CACHE / OVER).unlink(missing_ok=True)
     for part in parts:
         (CACHE / part).mkdir(parents=True, exist_ok=True)
         for note in (FOR_GOOD, LAST_FAILED):
             (CACHE / part / note).unlink(missing_ok=True)
     with ThreadPoolExecutor(workers) as pool:
         try:
-            return 0 if all([*pool.map(run, parts)]) else 1
+            right = all([*pool.map(run, parts)])
         except KeyboardInterrupt:  # what runs has heard it, too
             pool.shutdown(cancel_futures=True)
             return 128 + signal.SIGINT
+    (CACHE / OVER).touch()
+    return 0 if right else 1
 
 
 def run_again(parts: Sequence[str]) -> int:
     """Run the tests of time among what failed, and return the exit status."""
+    if not (CACHE / OVER).exists():
+        print("\nNothing to run again: the tests have not all been run.", flush=True)
+        return 1
     print("\nOnce more, what failed:", flush=True)
     right = True
     for part in parts:

@@ -17,8 +17,9 @@ from typing import Any, Final
 import pytest
 from hypothesis import settings
 
-settings.register_profile("llmtrace", deadline=None)
-settings.register_profile("fuzz", deadline=None, max_examples=5_000)  # `make fuzz`
+# Other examples in each run; `make fuzz` looks at thousands.
+settings.register_profile("llmtrace", deadline=None, max_examples=40)
+settings.register_profile("fuzz", deadline=None, max_examples=5_000)
 settings.load_profile("llmtrace")
 
 # A program that patches SDKs for good: it runs in a process of its own, and is never imported.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import pytest
 
@@ -18,6 +18,11 @@ from . import chromium, netns_run
 from .engine_spans import SpanReceiver, receiving
 
 _HERE = Path(__file__).parent
+# vLLM's worker in the engine's own process: two processes that wait for each other on a CPU turn
+# for a second after each message, and take a core from all else that runs. Started as users do, in
+# three processes, vLLM is in test_vllm_plugin.py and test_vllm_server.py.
+ONE_PROCESS: Final = ("--distributed-executor-backend", "uni")
+IN_ONE_PROCESS: Final = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,8 +72,8 @@ def vllm(
 ) -> Iterator[local_vllm.Server]:
     """Serve a tiny random model, with spans; all tests share the server."""
     with local_vllm.start(
-        flags=["--otlp-traces-endpoint", engine_spans[1]],
-        env={"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"},
+        flags=[*ONE_PROCESS, "--otlp-traces-endpoint", engine_spans[1]],
+        env={**IN_ONE_PROCESS, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"},
         log=print,
     ) as server:
         yield server
@@ -77,7 +82,8 @@ def vllm(
 @pytest.fixture(scope="session")
 def vllm_two_seats(vllm_python: Path) -> Iterator[local_vllm.Server]:
     """Serve the same model with room for two requests at a time."""
-    with local_vllm.start(flags=["--max-num-seqs", "2"], log=print) as server:
+    flags = [*ONE_PROCESS, "--max-num-seqs", "2"]
+    with local_vllm.start(flags=flags, env=IN_ONE_PROCESS, log=print) as server:
         yield server
 
 

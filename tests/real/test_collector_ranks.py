@@ -31,7 +31,7 @@ from llmtrace.exporters.otlp.sink import otlp_sink
 from llmtrace_collector.store import open_store
 from tests.collector.collecting import process, wait_for
 
-from .conftest import do_without
+from .conftest import IN_ONE_PROCESS, ONE_PROCESS, do_without
 from .kept import Kept
 from .plugin_path import make_plugin_path
 from .prometheus import PROMETHEUS, free_port, missing, prometheus, query, scraping
@@ -91,6 +91,7 @@ def place(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     drafts = {"method": "ngram", "num_speculative_tokens": DRAFTED,
               "prompt_lookup_max": 3, "prompt_lookup_min": 1}  # fmt: skip
     flags = (
+        *ONE_PROCESS,
         *("--data-parallel-size", "2"),
         *("--speculative-config", json.dumps(drafts)),
         *("--per-request-spec-decode-metrics", "summary"),
@@ -98,6 +99,7 @@ def place(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "--no-enable-per-request-metrics",
     )
     variables = {
+        **IN_ONE_PROCESS,
         "PYTHONPATH": str(make_plugin_path(tmp_path_factory.mktemp("plugin"))),
         "LLMTRACE_VLLM_PLUGIN": "1",
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{http}",
