@@ -3,7 +3,8 @@
 `python scripts/extras.py [EXTRA ...]` makes one environment after the other below a temporary
 folder; pip's own cache is shared by all. Exit status 1 if a command does not run. For extras with
 commands `tests/test_extras.py` checks the same in seconds, by hiding what they do not bring;
-continuous integration runs it, and installs one extra of the library a run, by `--turn`.
+continuous integration runs it, and installs one extra of the library a run, by `--turn`. `group-test`
+is the dependency group of the library's own tests, with which those are collected.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ MODULES: Final[Mapping[str, str]] = {
     "websockets": "llmtrace.websocket",
     "langfuse": "langfuse",
 }
+TEST_GROUP: Final = "group-test"
 _ROW: Final = (
     '{"start": 1790000000000000000, "service": "s", "request_id": "r", "trace_id": "t", '
     '"span_id": "s", "stream": true, "ttft_s": 0.3, "e2e_s": 2.0, "model": "m"}\n'
@@ -74,12 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     wrong: list[str] = []
-    extras = options.extras or [*COMMANDS, *MODULES]
+    extras = options.extras or [*COMMANDS, *MODULES, TEST_GROUP]
     if options.turn is not None:
-        extras = [[*MODULES][options.turn % len(MODULES)]]
+        turns = [*MODULES, TEST_GROUP]
+        extras = [turns[options.turn % len(turns)]]
     for extra in extras:
         with tempfile.TemporaryDirectory(prefix=f"llmtrace-{extra}-") as folder:
-            wrong += check(extra, Path(folder))
+            check_one = collect if extra == TEST_GROUP else check
+            wrong += check_one(extra, Path(folder))
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0
@@ -111,6 +115,30 @@ def check(extra: str, folder: Path) -> list[str]:
             said = (done.stderr.strip().splitlines() or [""])[-1]
             wrong.append(f"[{extra}] {' '.join(words)}: {done.returncode}, not {right}: {said}")
     return wrong
+
+
+def collect(group: str, folder: Path) -> list[str]:
+    """Install the group of the library's tests, collect them, and return what is wrong."""
+    venv.create(folder / "venv", with_pip=True)
+    python = str(folder / "venv" / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "-q"]
+    subprocess.run([*pip, "pip>=25.1"], check=True, timeout=_INSTALL_S)
+    given = ["--editable", ".", "--group", group.removeprefix("group-")]
+    subprocess.run([*pip, *given], cwd=ROOT, check=True, timeout=_INSTALL_S)
+    # In CI nothing may be left out: here something must be.
+    environ = {
+        k: v for k, v in os.environ.items() if k not in {"CI", "LLMTRACE_REAL", "PYTHONPATH"}
+    }
+    done = subprocess.run(
+        [python, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider"], cwd=ROOT, env=environ,
+        capture_output=True, text=True, timeout=_COMMAND_S, check=False,
+    )  # fmt: skip
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    print(f"[{group}] pytest --collect-only: {done.returncode}, {last}", flush=True)
+    if done.returncode == 0 and "left out" in last:
+        return []
+    errors = [line for line in done.stdout.splitlines() if line.startswith("ERROR")]
+    return [f"[{group}] {line}" for line in errors or [last]]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import ast
 import os
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,27 @@ collect_ignore = ["exporters/langfuse_program.py"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 REAL: Final = ROOT / "tests" / "real"
+# What the dependency group `real` adds to `test`, and the folders and files that are about it:
+# where it is not installed they are left out, and said to be, but never in CI.
+ADDED_BY_REAL: Final = ("chdb", "dns", "grafana_foundation_sdk", "numba")
+OF_REAL: Final = (
+    "collectors",
+    "dashboards",
+    "llmtrace/api_clients/grafana_client.py",
+    "llmtrace/simulator/fleet",
+    "tests/bench",
+    "tests/collector",
+    "tests/dashboards",
+    "tests/demo",
+    "tests/real",
+    "tests/simulator/calibrate.py",
+    "tests/simulator/test_calibrate.py",
+    "tests/simulator/test_fleet.py",
+    "tests/simulator/test_worlds.py",
+    "tests/test_docs.py",
+    "tests/test_examples.py",
+    "tests/test_extras.py",
+)
 FAILED_FOR_GOOD: Final = "failed_for_good"  # in pytest's cache folder; `scripts/run_tests.py`
 _CONCURRENT: Final = frozenset(
     {
@@ -34,6 +56,29 @@ _CONCURRENT: Final = frozenset(
         "threading", "time", "trio",
     }
 )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave out what needs the group `real` where only `test` is installed."""
+    if left_out():
+        given = config.option.ignore_glob or ()
+        config.option.ignore_glob = [*given, *(f"{ROOT / one}*" for one in OF_REAL)]
+
+
+def left_out() -> list[str]:
+    """Return what is missing for the tests of the group `real`, if they are to be left out."""
+    if os.environ.get("CI") == "true" or os.environ.get("LLMTRACE_REAL") == "1":
+        return []
+    return [name for name in ADDED_BY_REAL if find_spec(name) is None]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out."""
+    if missing := left_out():
+        terminalreporter.write_line(
+            f"left out {len(OF_REAL)} folders and files: {', '.join(missing)} not installed; "
+            "run: python -m pip install --editable . --group real"
+        )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-run_tests = import_module("run_tests")
+run_tests, retried = import_module("run_tests"), import_module("retried")
 sys.path.pop(0)
 
 
@@ -45,7 +45,7 @@ def ran(tmp_path, monkeypatch):
 
     def pytest_of(part, *arguments, **variables):
         kept.calls.append((part, *arguments))
-        return kept.status, f"{part} printed"
+        return kept.status, f"{part} printed", 1.0
 
     monkeypatch.setattr(run_tests, "_pytest", pytest_of)
     return kept
@@ -57,6 +57,7 @@ def test_only_tests_of_time_are_run_again(ran, tmp_path, capsys):
         (tmp_path / part / "v" / "cache").mkdir(parents=True)
     (tmp_path / "late" / run_tests.LAST_FAILED).write_text(json.dumps({"a::b": True}))
     (tmp_path / "wrong" / run_tests.FOR_GOOD).write_text("c::d\n")
+    (tmp_path / run_tests.OVER).touch()
 
     assert run_tests.run_again(["late", "fine"]) == 0
     assert ran.calls == [("late", "--last-failed", "-m", "timing")]
@@ -75,3 +76,32 @@ def test_a_part_that_is_cut_short_fails_the_run_for_good(ran, tmp_path, capsys):
     assert run_tests.run_all(["contact"], 2) == 1
     assert "status 3" in (tmp_path / "contact" / run_tests.FOR_GOOD).read_text()
     assert "contact printed" in capsys.readouterr().out
+
+
+def test_a_run_that_did_not_come_to_its_end_is_not_made_good(ran, tmp_path, capsys):
+    """Such as one whose programs could not be installed: nothing failed, and nothing passed."""
+    (tmp_path / "contact" / "v" / "cache").mkdir(parents=True)
+    assert run_tests.run_again(["contact"]) == 1
+    assert run_tests.run_all(["contact"], 2) == 0
+    assert run_tests.run_again(["contact"]) == 0
+
+    began, names = tmp_path / "began.json", tmp_path / "retried"
+    retried.begin(began, names)
+    assert run_tests.run_again(["contact"]) == 1
+    assert "have not all been run" in capsys.readouterr().out
+
+
+def test_a_part_tells_its_status_what_it_printed_and_its_cpu(tmp_path, monkeypatch):
+    """Of a real pytest; compiled files are kept whatever the environment says."""
+    monkeypatch.setattr(run_tests, "CACHE", tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    test = tmp_path / "test_it.py"
+    test.write_text(
+        "import os, sys\n"
+        "def test_it():\n    assert os.environ['SAID'] == 'so' and not sys.dont_write_bytecode\n"
+    )
+    status, printed, cpu_s = run_tests._pytest("x", str(test), SAID="so")
+
+    assert status == 0, printed
+    assert "1 passed" in printed
+    assert 0 < cpu_s < 60
