@@ -3,8 +3,8 @@
 `python scripts/extras.py [EXTRA ...]` makes one environment after the other below a temporary
 folder; pip's own cache is shared by all. Exit status 1 if a command does not run. For extras with
 commands `tests/test_extras.py` checks the same in seconds, by hiding what they do not bring;
-continuous integration runs it, and installs one extra of the library a run, by `--turn`. `group-test`
-is the dependency group of the library's own tests, with which those are collected.
+continuous integration runs it, and installs one extra of the library a run, by `--turn`.
+`group-test` is the dependency group of the library's own tests, with which those are collected.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def collect(group: str, folder: Path) -> list[str]:
         k: v for k, v in os.environ.items() if k not in {"CI", "LLMTRACE_REAL", "PYTHONPATH"}
     }
     done = subprocess.run(
-        [python, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider"], cwd=ROOT, env=environ,
-        capture_output=True, text=True, timeout=_COMMAND_S, check=False,
+        [python, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider"], cwd=ROOT,
+        env=environ, capture_output=True, text=True, timeout=_COMMAND_S, check=False,
     )  # fmt: skip
     last = (done.stdout.strip().splitlines() or [""])[-1]
     print(f"[{group}] pytest --collect-only: {done.returncode}, {last}", flush=True)
