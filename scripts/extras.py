@@ -135,7 +135,7 @@ def collect(group: str, folder: Path) -> list[str]:
     )  # fmt: skip
     last = (done.stdout.strip().splitlines() or [""])[-1]
     print(f"[{group}] pytest --collect-only: {done.returncode}, {last}", flush=True)
-    if done.returncode == 0 and "left out" in last:
+    if done.returncode == 0 and "\nleft out " in done.stdout:
         return []
     errors = [line for line in done.stdout.splitlines() if line.startswith("ERROR")]
     return [f"[{group}] {line}" for line in errors or [last]]
