@@ -168,7 +168,7 @@ def test_a_request_by_any_of_its_ids(collector):
 def test_figures_of_many(collector):
     """Percentiles a minute, the slowest, and the sources."""
     stored(collector, "figures", 20)
-    points = collector.json("/api/v1/stages?start=-10m&service=figures&step=60")["points"]
+    points = collector.json("/api/v1/stages?start=-1h&service=figures&step=60")["points"]
 
     assert sum(point["requests"]["success"] for point in points) == 20
     assert {point["stages"]["decode"]["p95_s"] for point in points} == {0.8}
