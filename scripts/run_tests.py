@@ -49,12 +49,12 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     "contact": ["tests/contact"],
     "instrumentation": ["tests/instrumentation", "tests/gateway", "tests/protocols"],
     "triage": [
+        "tests/simulator",  # first: what it compiles others then find compiled
+        "tests/triage",
         "tests/bench",
         "tests/load_test",
         "tests/run_comparison",
-        "tests/simulator",
         "tests/stats",
-        "tests/triage",
     ],
     "others": [],
 }
