@@ -37,6 +37,7 @@ OF_REAL: Final = (
     "llmtrace/api_clients/grafana_client.py",
     "llmtrace/simulator/fleet",
     "tests/bench",
+    "tests/cli/test_contact.py",
     "tests/collector",
     "tests/dashboards",
     "tests/demo",
