@@ -27,7 +27,7 @@ KNOWN_BY: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     ),
     "disaggregated_kv": (("first_chunk_kv_transfer_s",),),
 }
-_BUSIEST: Final = 0.6  # of what the machines can take: more requests are answered as fast
+_BUSIEST: Final = 0.3  # of what the machines can take: more requests are answered as fast
 
 
 def plan(cause: str, severity: float, day: Day) -> None:
@@ -69,13 +69,13 @@ def write(cause: str, severity: float, case: Case, rng: np.random.Generator) -> 
         moved = np.where(np.isfinite(rows.numbers["first_chunk_s"]), moved, np.nan)
         numbers = dict(rows.numbers) | {"first_chunk_kv_transfer_s": moved}
         return replace(case, rows=_longer(replace(rows, numbers=numbers), "first_chunk_s", moved))
-    share = (0.3, 0.45, 0.6)[round(severity) - 1]
+    share = (0.2, 0.3, 0.4)[round(severity) - 1]
     until = case.after.start + share * case.after.seconds
     first = after & (t < until) & (rng.random(rows.n) < 0.5)
     added = np.where(first, usual * (1 + severity) * rng.gamma(4.0, 0.25, rows.n), 0.0)
     numbers, words = dict(rows.numbers), dict(rows.words)
-    name = "network_client_wait_s"
-    numbers[name] = np.nan_to_num(numbers[name]) + added
+    for name, part in (("network_client_wait_s", 0.6), ("network_connect_s", 0.4)):
+        numbers[name] = np.nan_to_num(numbers[name]) + part * added
     words["version"] = _new_version(words["version"], after)
     rows = _longer(replace(rows, numbers=numbers, words=words), "network_s", added)
     happened = Event(case.after.start, "deploy", "the application's new version is rolled out")

@@ -183,6 +183,10 @@ def client_cold(e: Evidence) -> Finding:
     versions = e.new_words("version")
     events = [one.text for one in e.events("deploy", "scale", "restart")]
     new = [*(f"version {name} is new" for name in versions), *events]
+    pool = e.row("network_client_wait_s")
+    grown, waits = (0.0 if one is None else one.after_mean - one.before_mean
+                    for one in (setup, pool))  # fmt: skip
+    part = max(1 - waits / grown, 0.0) if grown > 0 else 0.0
     fades = None if setup is None else _fades(e.after, versions, max(setup.before_p95, floor))
     lines = [
         gate(e.gate("network", "unattributed"),
@@ -195,8 +199,10 @@ def client_cold(e: Evidence) -> Finding:
         required(True if new else None, f"clients started: {'; '.join(new[:2])}",
                  "the rows' `version`, or an event for each deployment of a client"),
         proof(fades if new else None, "those are the first requests; later ones are as before"),
-        against(None if fades is None else not fades, "the wait lasts: it is not of the start",
-                strongly=True),
+        # What is over within the window of a search is seen to fade in no window; but a pool that
+        # is too small sets nothing up.
+        against(None if fades is None else not fades and (e.ongoing or part < _LATER),
+                "the wait lasts: it is not of the start", strongly=True),
     ]  # fmt: skip
     action = "Start clients warm: import and connect before a process takes requests."
     return judge("client_cold", lines, action)
