@@ -203,6 +203,7 @@ def client_cold(e: Evidence) -> Finding:
         # is too small sets nothing up.
         against(None if fades is None else not fades and (e.ongoing or part < _LATER),
                 "the wait lasts: it is not of the start", strongly=True),
+        against(fades is None and part < _LATER, "nothing is set up: they wait for a connection"),
     ]  # fmt: skip
     action = "Start clients warm: import and connect before a process takes requests."
     return judge("client_cold", lines, action)
