@@ -73,3 +73,11 @@ def lag_s(row: Row) -> float:
     """Return the lag in seconds."""
     assert row.client_lag_ns is not None
     return row.client_lag_ns / 1e9
+
+
+def expect_on_time(row: Row) -> None:
+    """Check that there is no lag, and no earlier bound of the first content, but for noise."""
+    assert lag_s(row) < exact_s()
+    if row.arrived_by_ns is not None:
+        assert row.ttft_s is not None
+        assert row.ttft_s - arrived_by_s(row) < allowed_s()
