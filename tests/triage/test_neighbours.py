@@ -1,4 +1,4 @@
-"""Are causes that look alike told apart by what only one of them does?
+"""Are causes that look alike distinguished by what only one of them does?
 
 Each incident is made by hand, after one that a real vLLM had.
 """
@@ -67,7 +67,7 @@ def cut_at_once(*, started: bool = True) -> Incident:
 
 
 def test_a_blocked_loop_is_no_proxy():
-    """Chunks came at once, because nobody read them before."""
+    """Chunks came at once, because they were not read before."""
     found = blocked_loop().findings(metric="ttft")
 
     assert next(iter(found)) == "busy_client"
