@@ -112,6 +112,20 @@ def test_a_row_that_keeps_changing_is_counted_as_it_ended(versions):
     assert (total(aggregate), tally.late) == (1, 0)
 
 
+def test_a_row_waits_for_what_came_before_it_would_have_settled(versions):
+    """What is not joined yet may change it."""
+    incomplete_s = 9.0
+    tally, aggregate, clock = counting(versions, incomplete_s=lambda: incomplete_s)
+    versions.add(model="early")
+    clock.now = 1_000.0 + 12
+    assert tally.look() == 0
+    versions.add(model="late")
+    clock.now, incomplete_s = 1_000.0 + 23, 0.0
+    assert tally.look() == 1
+
+    assert aggregate.by(lambda labels: labels.model).keys() == {"late"}
+
+
 def test_what_comes_too_late_changes_no_counter(versions):
     """It is counted as late; the join writing the same row again is not."""
     tally, aggregate, clock = counting(versions)

@@ -41,6 +41,7 @@ from llmtrace_collector.receive import (
     HttpAccess,
     HttpServer,
     Ingest,
+    IngestSettings,
     Intake,
     ReceiveLimits,
     Spool,
@@ -170,7 +171,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         interval_s = config.scrape.interval
         recorder = Recorder(store, scraper.states, local, machine=machine, interval_s=interval_s)
         registry = CollectorRegistry()
-        tally = _request_metrics(config, store, registry, last)
+        tally = _request_metrics(config, store, registry, ingest, last)
         registry.register(TargetMetrics(scraper.states, local))
         registry.register(Own(lambda: own_metrics(intake, spool, ingest)))
         state = State(ClockWatch(await asyncio.to_thread(read.joined_until_ns, store)))
@@ -192,7 +193,7 @@ async def running(config: Config, reloader: Reloader | None = None) -> AsyncIter
         )
         places = looking.places
         places.gpus, places.tls = 0 if gpus is None else gpus.count, context_of is not None
-        api = Api(store, looking, intake=intake)
+        api = Api(store, looking, intake=intake, catch_up=ingest.catch_up)
         places.web = await _serve(reloader, registry, api, state=state, spool=spool, last=last)
         # From here on the order of ending matters: senders first, then what they sent.
         last.push_async_callback(_drain, ingest, config)
@@ -236,7 +237,8 @@ def _receiver(
     limits = config.receive.limits()
     spool = Spool(config.data / "spool", config.spool.limits(), most_bytes=limits.inflated_bytes)
     last.push_async_callback(asyncio.to_thread, spool.close)
-    return spool, Ingest(spool, store), Intake(spool, limits)
+    ingest = Ingest(spool, store, IngestSettings(wait_s=config.store.wait))
+    return spool, ingest, Intake(spool, limits)
 
 
 async def _sources(config: Config, last: AsyncExitStack) -> tuple[GpuReader | None, Scraper]:
@@ -252,7 +254,11 @@ async def _sources(config: Config, last: AsyncExitStack) -> tuple[GpuReader | No
 
 
 def _request_metrics(
-    config: Config, store: ClickHouseStore, registry: CollectorRegistry, last: AsyncExitStack
+    config: Config,
+    store: ClickHouseStore,
+    registry: CollectorRegistry,
+    ingest: Ingest,
+    last: AsyncExitStack,
 ) -> RequestMetrics:
     """Make what counts stored requests into the metrics of a registry."""
     sink = PrometheusSink(
@@ -263,8 +269,9 @@ def _request_metrics(
     )
     last.callback(sink.close)
     return RequestMetrics(
-        store, sink.write, settle_s=config.metrics.settle, without=config.metrics.without
-    )
+        store, sink.write, settle_s=config.metrics.settle,
+        incomplete_s=lambda: ingest.incomplete_s, without=config.metrics.without,
+    )  # fmt: skip
 
 
 def _look_for_room(config: Config) -> None:

@@ -287,9 +287,11 @@ class StoreSettings:
     signals_days: int = setting(
         _KEEP.signals, whole(1, 36_500, "a number of days"), "engines' signals are kept"
     )
-
     disk_bytes: int | None = setting(
         None, size, "embedded: above it the oldest days go, spans first"
+    )
+    wait: float = setting(
+        30.0, span, "embedded: how long less than 1 MiB may wait to be stored, until it is read"
     )
 
     def keep(self) -> Keep:

@@ -41,6 +41,7 @@ class RequestMetrics:
         store: of the rows.
         count: counts one of them.
         settle_s: how long a row must not have changed.
+        incomplete_s: returns how long ago all that had come was in rows.
         interval_s: between two looks; `None` = half of that: what is found has waited anyway, and
             a look is nearly all planning its query.
         without: services whose rows are left out.
@@ -60,6 +61,7 @@ class RequestMetrics:
         count: Callable[[Row], None],
         *,
         settle_s: float,
+        incomplete_s: Callable[[], float] = lambda: 0.0,
         interval_s: float | None = None,
         without: Collection[str] = (),
         monotonic: Callable[[], float] = time.monotonic,
@@ -69,6 +71,7 @@ class RequestMetrics:
         self._store = store
         self._add = count
         self._settle_s = settle_s
+        self._incomplete_s = incomplete_s
         self._interval_s = interval_s or max(_MIN_INTERVAL_S, settle_s / 2)
         self._without = frozenset(without)
         self._monotonic = monotonic
@@ -96,7 +99,7 @@ class RequestMetrics:
         Raises:
             LlmtraceError: the store did not answer; nothing was counted.
         """
-        until = read.settled(self._store, self._settle_s)
+        until = read.settled(self._store, self._settle_s + self._incomplete_s())
         before, now_s = self.rows, self._monotonic()
         if until > self._until:
             for flat in read.changed(self._store, self._until, until):

@@ -33,10 +33,13 @@ logger = logging.getLogger("llmtrace.collector")
 
 # Of few spans nearly all of an insert or a join is planning the query. So a batch is joined as
 # soon as it is stored, and then both rest: the longer the longer they took, a 40th of a core, up
-# to a rest that a person who watches the live page still waits for, and after which a row is not
-# yet counted (`metrics.settle`). Where there is much to do they come sooner.
+# to a rest that a person who watches the live page still waits for. A little may wait longer
+# (`IngestSettings.wait_s`) until it is read. Where there is much to do they come sooner.
 _REST: Final = 39
 _MAX_REST_S: Final = 9.0
+_LITTLE: Final = MIB
+# A reader waits for what waited for one, at most so long.
+_CATCH_UP_S: Final = 3.0
 # What is stored while a join runs may only be seen by the next.
 _JOINS: Final = 2
 # How often a batch is tried before it is divided, a part of it before that is divided further, and
@@ -74,6 +77,8 @@ class IngestSettings:
         batch_spans: the same bound, in spans.
         batch_expanded_bytes: the same bound, in bytes of its spans, each with a copy of its
             resource and scope.
+        wait_s: after an insert, for how long less than 1 MiB may wait, where only this process
+            reads the store, and no one asks it.
         join_s: between two joins; longer where one takes long. There are none where nothing was
             stored meanwhile, or few if others may have stored something.
         backoff_s: first pause after a failure of the store; it doubles up to `most_backoff_s`.
@@ -84,6 +89,7 @@ class IngestSettings:
     batch_bytes: int = 48 * MIB
     batch_spans: int = 100000
     batch_expanded_bytes: int = 256 * MIB
+    wait_s: float = 30.0
     join_s: float = 1.0
     backoff_s: float = 0.5
     most_backoff_s: float = 15.0
@@ -132,15 +138,32 @@ class Ingest:
         self._insert_took = 0.0
         self._worked_at = -inf
         self._behind_since: float | None = None
+        self._round, self._waiting, self._wanted = threading.Condition(), False, False
+        self._taken_at = self._complete_at = -inf
         self._thread = threading.Thread(target=self._run, name="llmtrace-ingest", daemon=True)
 
     @property
     def lag_s(self) -> float:
-        """How long what waits to be stored has waited, in seconds, at most."""
+        """How long what could not be stored at once has waited, in seconds, at most."""
         since = self._behind_since
         if since is None:
             return 0.0
         return self._monotonic() - since
+
+    @property
+    def incomplete_s(self) -> float:
+        """How long ago everything acknowledged was in rows, in seconds, up to a bound; 0 = now."""
+        if self._spool.backlog_bytes == 0 and self._joins_due < _JOINS:
+            return 0.0
+        return min(self._monotonic() - self._complete_at, 2 * self._settings.wait_s)
+
+    def catch_up(self) -> None:
+        """Have rows made of what waits for a reader; return when they are, or after a while."""
+        with self._round:
+            if self._waiting:
+                self._wanted = True
+                self._spool.wake()
+                self._round.wait(_CATCH_UP_S)
 
     def start(self) -> None:
         """Start the thread that stores what the spool holds."""
@@ -163,10 +186,20 @@ class Ingest:
         while not self._stopping.is_set():
             wait_s = max(self._settings.interval_s, self._rested_at - self._monotonic())
             self._spool.wait(wait_s, self._settings.batch_bytes, self._stopping.is_set)
+            self._wait_for_more()
             self.drain(leave=self._settings.batch_bytes)
             self._join_if_due()
+            with self._round:
+                self._waiting = self._wanted = False
+                self._round.notify_all()
         self.drain()
         self._join()
+
+    def _wait_for_more(self) -> None:
+        left_s = self._worked_at + self._settings.wait_s - self._monotonic()
+        if left_s > 0 and not self._store.shared:
+            self._waiting = True
+            self._spool.wait(left_s, _LITTLE, lambda: self._wanted or self._stopping.is_set())
 
     def drain(self, leave: int = 0) -> None:
         """Store what is in the spool; give up only when stopping, and then after a while.
@@ -185,7 +218,7 @@ class Ingest:
                     self._settings.batch_expanded_bytes,
                 )
                 if batch is None:
-                    self._behind_since = None
+                    self._behind_since, self._taken_at = None, taken
                     return
                 if self._behind_since is None:
                     self._behind_since = taken
@@ -199,8 +232,8 @@ class Ingest:
                 pause = self._settings.backoff_s
                 self.counted.problem = None
                 left = self._spool.backlog_bytes
-                if left < leave:
-                    self._behind_since = taken if left else None  # what is left came after that
+                if left < leave:  # it came after that, and is not late yet
+                    self._behind_since, self._taken_at = None, taken
                     return
                 self._join_if_due()
                 continue
@@ -307,7 +340,7 @@ class Ingest:
             )  # fmt: skip
 
     def _join_if_due(self) -> None:
-        if self._monotonic() >= self._join_at:
+        if self._monotonic() >= self._join_at or (self._wanted and self._joins_due > 0):
             self._join()
 
     def _join(self) -> None:
@@ -321,6 +354,7 @@ class Ingest:
             self.counted.large_traces += report.large_traces
             self.counted.without_row.update(report.without_row)
             self._joins_due -= 1
+            self._complete_at = self._taken_at
             if self.counted.problem is not None and self.counted.problem.startswith("join"):
                 self.counted.problem = None
         ended = self._monotonic()

@@ -53,6 +53,7 @@ class Api:
         store: that is read.
         looking: makes the live view.
         intake: has the requests in quarantine; `None` = there are none.
+        catch_up: as of `StoreAccess`.
         wall: unix seconds.
 
     Attributes:
@@ -65,13 +66,14 @@ class Api:
         looking: Looking,
         *,
         intake: Intake | None = None,
+        catch_up: Callable[[], None] = lambda: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._looking = looking
         self._intake = intake
         self._wall = wall
-        self.access = StoreAccess(store)
+        self.access = StoreAccess(store, catch_up)
 
     def mount(self) -> Mount:
         """Return its routes, below /api/v1."""

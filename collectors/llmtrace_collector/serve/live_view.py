@@ -113,6 +113,7 @@ class Looking:
         return last
 
     def _make(self, budget: Budget, states: Sequence[TargetState]) -> Live:
+        self._ingest.catch_up()
         now = self._wall()
         outcomes, counted = live_queries.counted(self._store, now - WINDOW_S * _NS, now, budget)
         stages, metrics = lines(counted, budget)

@@ -30,10 +30,12 @@ class StoreAccess:
 
     Args:
         store: that is read.
+        catch_up: called before each question; what waits to be stored only then is stored.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, catch_up: Callable[[], None] = lambda: None) -> None:
         self.store = store
+        self._catch_up = catch_up
         self._room = asyncio.Semaphore(QUERIES)
         self._ending: set[asyncio.Future[None]] = set()
 
@@ -54,6 +56,7 @@ class StoreAccess:
         question = Question(_MAX_S)
 
         def bounded() -> T:
+            self._catch_up()
             with asking_store(question):
                 return ask()
 

@@ -191,6 +191,7 @@ class Embedded:
                 "enable_join_runtime_filters": 0,
                 "query_plan_optimize_join_order_limit": 0,
                 "query_plan_merge_expressions": 0,
+                "optimize_and_compare_chain": 0,
             }
         for name, value in settings.items():
             self._set(connection, name, value)

@@ -11,6 +11,7 @@ import pytest
 
 from llmtrace.core.errors import ConfigError
 from llmtrace_collector.receive import Ingest, IngestSettings, Intake, Spool, SpoolLimits
+from llmtrace_collector.receive import ingest as ingest_module
 from llmtrace_collector.receive.quarantine import Quarantine
 from llmtrace_collector.store.protocol import JoinReport, StoreError
 from tests.collector.receive.parts import MemoryStore, body, numbers, undelimited
@@ -289,6 +290,81 @@ def test_rows_of_a_quiet_collector_appear_within_seconds(tmp_path):
         # At most 4 s to the insert and 9 to the join, and what both take.
         assert until(lambda: store.joined == 2, within_s=18)
         assert ingest.stop()
+
+
+class Counting(MemoryStore):
+    """Counts what has been joined."""
+
+    joined = 0
+
+    def join(self, now_ns: int) -> JoinReport:
+        """Take all that is stored for joined."""
+        self.joined = len(self.stored)
+        return super().join(now_ns)
+
+
+def test_a_little_waits_until_it_is_read(tmp_path):
+    """Where only this process reads the store; a reader gets it with the next answer."""
+    store = Counting(shared=False)
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, store, IngestSettings(interval_s=0.01, wait_s=600))
+        ingest.start()
+        append(spool, 0)
+        assert until(lambda: store.joined == 1)
+        append(spool, 1, 2)
+        assert until(lambda: ingest._waiting)
+        assert until(lambda: ingest.incomplete_s > 0.3)
+        assert (store.stored, ingest.lag_s) == ([0], 0.0)
+
+        ingest.catch_up()
+        assert (store.stored, store.joined, ingest.incomplete_s) == ([0, 1, 2], 3, 0.0)
+        assert ingest.stop()
+
+
+def test_a_little_is_stored_in_the_end_without_a_reader(tmp_path):
+    """After the time that it may wait."""
+    store = Counting(shared=False)
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, store, IngestSettings(interval_s=0.01, join_s=0.01, wait_s=0.3))
+        ingest.start()
+        for number in range(3):
+            append(spool, number)
+            assert until(lambda: store.joined == number + 1)  # noqa: B023 - called at once
+        assert ingest.stop()
+
+
+@pytest.mark.parametrize("ends", ["enough", "stop"])
+def test_what_waits_for_a_reader_ends_its_wait(tmp_path, monkeypatch, ends):
+    """When it is enough for an insert of its own, and when the collector ends."""
+    monkeypatch.setattr(ingest_module, "_LITTLE", 1000)
+    store = Counting(shared=False)
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, store, IngestSettings(interval_s=0.01, wait_s=600))
+        ingest.start()
+        append(spool, 0)
+        assert until(lambda: store.joined == 1)
+        assert until(lambda: ingest._waiting)
+        append(spool, *range(1, 20 if ends == "enough" else 3))
+        if ends == "enough":
+            assert until(lambda: len(store.stored) > 5)
+        assert ingest.stop()
+    assert store.joined == (20 if ends == "enough" else 3)
+
+
+def test_what_a_store_that_fails_does_not_take_is_not_complete_for_long(tmp_path):
+    """What is counted meanwhile waits for it, but not for good."""
+    now = [0.0]
+    with opened(tmp_path) as spool:
+        ingest = Ingest(spool, MemoryStore(), monotonic=lambda: now[0])
+        assert ingest.incomplete_s == 0.0
+        append(spool, 0)
+        assert ingest.incomplete_s == 60.0
+        ingest.drain()
+        ingest._join()
+        assert ingest.incomplete_s == 0.0
+        now[0] = 7.0
+        append(spool, 1)
+        assert ingest.incomplete_s == 7.0
 
 
 @pytest.mark.parametrize("shared", [False, True])
