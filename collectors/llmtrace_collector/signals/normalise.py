@@ -14,13 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from llmtrace_collector.signals.definitions import SIGNALS, Signal, suffixes
 from llmtrace_collector.signals.exposition_parser import ExpositionParser, Limits, Series
-from llmtrace_collector.signals.profile import (
-    BLOCK_SIZE,
-    Family,
-    Profile,
-    Version,
-    show_version,
-)
+from llmtrace_collector.signals.profile import BLOCK_SIZE, Family, Profile, Version, show_version
 
 STARTED: Final = "process_start_time_seconds"
 CPU_USED: Final = "process_cpu_seconds_total"

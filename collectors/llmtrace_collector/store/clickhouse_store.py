@@ -94,35 +94,11 @@ class ClickHouseStore(ClickHouseReader):
 
     def insert_signals(self, samples: Sequence[SignalSample]) -> None:
         """Store readings of signals in the table `signals`."""
-        self._insert(
-            "signals",
-            [
-                {
-                    "t": _time(one.t_ns),
-                    "instance": one.instance,
-                    "signal": one.signal,
-                    "value": one.value,
-                    "labels": dict(one.labels),
-                }
-                for one in samples
-            ],
-        )
+        self._insert("signals", [_line(one, "instance", "signal", "value") for one in samples])
 
     def insert_events(self, events: Sequence[Event]) -> None:
         """Store events in the table `events`."""
-        self._insert(
-            "events",
-            [
-                {
-                    "t": _time(one.t_ns),
-                    "kind": one.kind,
-                    "text": one.text,
-                    "instance": one.instance,
-                    "labels": dict(one.labels),
-                }
-                for one in events
-            ],
-        )
+        self._insert("events", [_line(one, "kind", "text", "instance") for one in events])
 
     def insert_facts(self, facts: Sequence[Facts]) -> None:
         """Store facts that an engine did not have; once a day all, or they would grow too old."""
@@ -150,6 +126,11 @@ class ClickHouseStore(ClickHouseReader):
     def trim(self, most_bytes: int) -> Trimmed:
         """Drop the oldest days until everything takes at most so many bytes on disk."""
         return retention.trim(self.engine, most_bytes)
+
+
+def _line(one: SignalSample | Event, *names: str) -> dict[str, Any]:
+    same = {name: getattr(one, name) for name in names}
+    return {"t": _time(one.t_ns), **same, "labels": dict(one.labels)}
 
 
 def _time(t_ns: int) -> str:

@@ -10,14 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from llmtrace.core.row import TURN
-from llmtrace_collector.store.gather import (
-    FIGURE,
-    ID_OF,
-    IDS,
-    PLACED,
-    RECORDS,
-    SMALL_TRACE,
-)
+from llmtrace_collector.store.gather import FIGURE, ID_OF, IDS, PLACED, RECORDS, SMALL_TRACE
 from llmtrace_collector.store.row_columns import TEXTS
 from llmtrace_collector.store.sql_builder import from_file, quoted, step
 

@@ -52,10 +52,9 @@ _LIBRARY: Final = ("HTTPConnectionPool", "HTTPSConnectionPool", "urllib3", "obje
 _ERRNO: Final = re.compile(r"\[Errno -?[0-9]+\] ([A-Za-z][A-Za-z ,-]*)")
 _CODE: Final = re.compile(r"\bCode: (\d+)\b")
 # Of bytes that are not what they should be; to send them again is no use.
-_UNREADABLE: Final = frozenset(
-    {6, 25, 26, 27, 32, 33, 38, 41, 69, 70, 72, 117, 128, 131, 190, 321, 349, 434, 436, 444, 561}
-    | {636}
-)
+_UNREADABLE: Final = frozenset({
+    6, 25, 26, 27, 32, 33, 38, 41, 69, 70, 72, 117, 128, 131, 190, 321, 349, 434, 436, 444, 561, 636
+})  # fmt: skip
 # Of statements that are wrong, or that may not be run.
 _WRONG: Final = frozenset(
     {36, 43, 46, 47, 53, 60, 62, 158, 164, 184, 215, 307, 386, 396, 450, 456, 457, 497}
