@@ -231,6 +231,7 @@ def _collecting(folder: Path, *targets: str) -> Iterator[tuple[str, str]]:
         "scrape_interval": str(EVERY_S),
         "scrape_timeout": str(EVERY_S),
         "metrics_settle": "1",
+        "store_wait": "1",
         "metrics_without": "planner",
     }
     with process(folder, *flags, **settings) as (running, otlp, web):

@@ -68,7 +68,12 @@ def test_nothing_acknowledged_is_lost_and_all_agrees(
     receiver = engine_spans[0]
     http, web_port = str(free_port()), str(free_port())
     flags = ("--otlp-http", http, "--web", web_port, "--target", f"{vllm.url}/metrics")
-    settings = {"scrape_interval": "1", "scrape_timeout": "1", "metrics_settle": "1"}
+    settings = {
+        "scrape_interval": "1",
+        "scrape_timeout": "1",
+        "metrics_settle": "1",
+        "store_wait": "1",
+    }
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://127.0.0.1:{http}/v1/traces")
     undelivered: list[bytes] = []
     handing = threading.Lock()  # the receiver has several threads

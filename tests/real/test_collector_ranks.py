@@ -44,7 +44,12 @@ LETTERS: Final = [*range(64, 90)]  # a to z: other bytes of the tiny model's are
 RANKS: Final = frozenset({"0", "1"})
 SPAN: Final = "llm_request"
 QUEUE, PREFILL = "gen_ai.latency.time_in_queue", "gen_ai.latency.time_in_model_prefill"
-SETTINGS: Final = {"scrape_interval": "2", "scrape_timeout": "2", "metrics_settle": "1"}
+SETTINGS: Final = {
+    "scrape_interval": "2",
+    "scrape_timeout": "2",
+    "metrics_settle": "1",
+    "store_wait": "1",
+}
 _US: Final = 1_000
 
 # What vLLM counts and what the collector makes of it; each series is of one rank.

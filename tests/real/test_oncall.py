@@ -156,7 +156,7 @@ def test_a_fault_becomes_a_report_that_names_it(tmp_path: Path, capsys: Any) -> 
         _, otlp, web = open_.enter_context(
             process(
                 tmp_path / "data", "--budget", str(budget), "--target", f"{engine.root}/metrics",
-                scrape_interval="1", scrape_timeout="1", metrics_settle="1",
+                scrape_interval="1", scrape_timeout="1", metrics_settle="1", store_wait="1",
             )
         )  # fmt: skip
         others, heard = open_.enter_context(hearing())
