@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test test-fast real vllm litellm contact render programs lint types docs site house cover dashboards \
 	bench bench-load bench-compare bench-streams bench-collector bench-boards bench-triage bench-demo crash extras matrix soak \
-	fuzz clean
+	properties fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
@@ -108,6 +108,9 @@ crash: $(VENV)/.ready           ## kill -9 the collector a hundred times: is an 
 
 soak: $(VENV)/.ready            ## restarts, clock steps, repeats and a full disk: is a row lost or doubled?
 	$(BIN)/python -m tests.bench.soak
+
+properties: $(VENV)/.ready      ## every property with a thousand examples; `make test` looks at 40
+	$(BIN)/python -m pytest tests -m "hypothesis and not real" --hypothesis-profile=properties
 
 fuzz: $(VENV)/.ready            ## the parsers, for as long as it takes
 	$(BIN)/python -m pytest tests/fuzz tests/browser/test_beacon.py --hypothesis-profile=fuzz

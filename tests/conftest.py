@@ -18,8 +18,9 @@ from typing import Any, Final
 import pytest
 from hypothesis import settings
 
-# Other examples in each run; `make fuzz` looks at thousands.
+# Other examples in each run; `make properties` and `make fuzz` look at more.
 settings.register_profile("llmtrace", deadline=None, max_examples=40)
+settings.register_profile("properties", deadline=None, max_examples=1_000)
 settings.register_profile("fuzz", deadline=None, max_examples=5_000)
 settings.load_profile("llmtrace")
 
