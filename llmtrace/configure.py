@@ -168,86 +168,60 @@ def init(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> None:
-    """Set llmtrace up for this process. Without it every wrapper is a no-op.
+    """Set llmtrace up for this process, once; a second time replaces the first.
 
-    Calling it again replaces what was set up before, after sending what was still queued.
+    Each argument is described in full in docs/reference/configuration.md.
 
     Args:
-        service: this application's name; else `OTEL_SERVICE_NAME`.
-        exporters: where rows go: `"otlp"`, `"prometheus"`, `"prometheus:9464"` (which also serves
-            /metrics on loopback), `"console"`, `"jsonl:FILE"`, `"parquet:FOLDER"`, or any object
-            with a sink's methods. Default: OTLP if an `OTEL_EXPORTER_OTLP_ENDPOINT` is set, else
-            one line a request on stderr.
-        budget: a latency budget, or a YAML file with one or several: their thresholds become
-            exact bucket bounds.
-        instrument: SDKs and HTTP libraries to instrument once the application has imported them;
-            `()` for none.
+        service: this application's name.
+        exporters: where rows go: names such as `"otlp"` and `"prometheus:9464"`, or sinks.
+        budget: a latency budget or its file, whose thresholds become exact bucket bounds.
+        instrument: SDKs and HTTP libraries to instrument once they are imported.
         sample: share of requests whose spans are written, 0 to 1; counters always see all.
         region: where this process runs.
         version: what is deployed.
-        tenant_metrics: label metrics by tenant too; off, because tenants can be many.
-        ask_usage: request `include_usage` where the application did not, and hide the extra
-            chunk: without it vLLM's own figures and token counts do not arrive.
-        record_content: write prompts, responses, tool calls' arguments and results on spans. Off
-            unless `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` asks for spans.
-        redact: called with each text before it is recorded, in the thread that ends the request;
-            returns what to record, or `None` for nothing. If it raises, nothing is recorded.
+        tenant_metrics: label metrics by tenant too; tenants can be many.
+        ask_usage: request the usage chunk, with vLLM's figures and token counts, and hide it.
+        record_content: write prompts, responses and tool calls' contents on spans.
+        redact: returns what to record of a text, or `None` for nothing.
         content_limit: most bytes of text in one attribute; what is longer is cut, and marked so.
-        own_hosts: names of your own gateways and engines, as in `gateway.internal` or
-            `*.svc.cluster.local`: streams from there may carry timing comments, which the header
-            `X-Llmtrace-Accept` asks for. It goes to no other host.
-        headers: which hosts get `traceparent` and `X-Request-Id`, by which a server's side is
-            joined: `"all"`, `"own"` (those of `own_hosts`) or `"none"`.
+        own_hosts: your gateways and engines, such as `*.svc.cluster.local`.
+        headers: hosts that get `traceparent` and `X-Request-Id`; `"own"` are those of `own_hosts`.
         tracer_provider: the application's; default: OpenTelemetry's global one, if it set one.
-            With one, spans go through it and the `otlp` exporter sends none of its own.
         meter_provider: the same for the OpenTelemetry GenAI metrics.
 
     Raises:
         ConfigError: a setting is wrong; the message says which and how to fix it.
-
-    Example:
-        >>> import llmtrace
-        >>> llmtrace.init("shop", exporters=[])
-        >>> llmtrace.shutdown()
     """
     environment = read_environment(os.environ)
     if environment.disabled:
         shutdown()
         return
-    limits = _budgets(budget if budget is not None else environment.budget)
-    share = environment.sample if sample is None else _share(sample, "sample")
-    modules = _modules(instrument)
-    given = _texts(service=service, region=region, version=version)
-    recorded = _chosen(record_content, environment.record_content, "record_content")
-    content = _content(redact, content_limit)  # checked also where it is off
-    policy = _headers(headers, own_hosts)
-    name = given.pop("service", "") or environment.service or _UNKNOWN_SERVICE
-    chosen = exporters if exporters is not None else environment.exporters
-    settings = export.ExportSettings(
-        service=name,
-        thresholds_s={} if limits is None else limits.thresholds_s(),
-        budget_seconds={} if limits is None else limits.allocations_s(),
-        tenant_metrics=tenant_metrics,
-        meter_provider=meter_provider,
-    )
-    sinks = _sinks(("console",) if chosen is None else chosen, settings)
+    settings = _names(environment, service=service, region=region, version=version) | {
+        "sample": _share(_first(sample, environment.sample, 1.0), "sample"),
+        "tracer_provider": tracer_provider,
+        "ask_usage": ask_usage,
+        "content": _content(redact, content_limit, record_content, environment),
+        "headers": _headers(headers, own_hosts),
+    }
+    limits, modules = _budgets(budget, environment.budget), _modules(instrument)
+    exported = _exported(settings["service"], limits, tenant_metrics, meter_provider)
+    sinks = _sinks(exporters, environment.exporters, exported)
+    _start(Runtime(sinks=sinks, **settings), modules)
+
+
+def _start(made: Runtime, modules: Sequence[str]) -> None:
     shutdown()
-    runtime.activate(
-        Runtime(
-            service=name,
-            sinks=tuple(sinks),
-            labels={**environment.labels, **given},
-            sample=1.0 if share is None else share,
-            tracer_provider=tracer_provider,
-            ask_usage=ask_usage,
-            content=content if recorded else None,
-            headers=policy,
-        )
-    )
+    runtime.activate(made)
     registry.when_imported(modules)
     # Last registered, first run: before what closes the exporters that were made here.
     atexit.unregister(_end_open)
     atexit.register(_end_open)
+
+
+def _first(*given: Any) -> Any:
+    """Return the first value that was given."""
+    return next((value for value in given if value is not None), None)
 
 
 def _modules(instrument: Any) -> tuple[str, ...]:
@@ -259,12 +233,14 @@ def _modules(instrument: Any) -> tuple[str, ...]:
     return modules
 
 
-def _texts(**given: Any) -> dict[str, str]:
-    """Return the arguments that were given, which have to be text."""
+def _names(environment: Environment, **given: Any) -> dict[str, Any]:
+    """Return the service and the labels: the arguments, which have to be text, come first."""
     for key, value in given.items():
         if value is not None and not isinstance(value, str):
             raise ConfigError(f"{key}={value!r} must be a string, as in {key}={str(value)!r}")
-    return {key: value for key, value in given.items() if value is not None}
+    texts = {key: value for key, value in given.items() if value is not None}
+    service = texts.pop("service", "") or environment.service or _UNKNOWN_SERVICE
+    return {"service": service, "labels": {**environment.labels, **texts}}
 
 
 @fails_open("record")
@@ -273,15 +249,13 @@ def _end_open() -> None:
     runtime.end_open()
 
 
-def _chosen(given: Any, otherwise: bool, name: str) -> bool:
-    if given is None:
-        return otherwise
-    if isinstance(given, bool):
-        return given
-    raise ConfigError(f"{name}={given!r} must be true or false")
-
-
-def _content(redact: Any, limit: Any) -> ContentPolicy:
+def _content(
+    redact: Any, limit: Any, recorded: Any, environment: Environment
+) -> ContentPolicy | None:
+    """Return how contents are recorded, `None` = not; what is wrong is found either way."""
+    recorded = _first(recorded, environment.record_content)
+    if not isinstance(recorded, bool):
+        raise ConfigError(f"record_content={recorded!r} must be true or false")
     if redact is not None and not callable(redact):
         msg = f"redact={redact!r} must be a function that takes a text and returns one"
         raise ConfigError(msg)
@@ -289,7 +263,7 @@ def _content(redact: Any, limit: Any) -> ContentPolicy:
     if not whole or not _MIN_LIMIT <= limit <= _MAX_LIMIT:
         msg = f"content_limit={limit!r}: give bytes, a whole number from 1 to {_MAX_LIMIT}"
         raise ConfigError(msg)
-    return ContentPolicy(limit, redact)
+    return ContentPolicy(limit, redact) if recorded else None
 
 
 def _headers(sent: Any, own_hosts: Any) -> HeaderPolicy:
@@ -305,10 +279,28 @@ def _headers(sent: Any, own_hosts: Any) -> HeaderPolicy:
     return HeaderPolicy(sent, frozenset(host.lower() for host in hosts))
 
 
-def _budgets(given: str | Path | Mapping[str, Any] | Budget | None) -> Budgets | None:
+def _budgets(
+    given: str | Path | Mapping[str, Any] | Budget | None, otherwise: str | None
+) -> Budgets | None:
     if isinstance(given, Budget):
         return Budgets((given,))
-    return None if given is None else read_budgets(given)
+    named = _first(given, otherwise)
+    return None if named is None else read_budgets(named)
+
+
+def _exported(
+    service: str,
+    limits: Budgets | None,
+    tenant_metrics: bool,
+    meter_provider: MeterProvider | None,
+) -> export.ExportSettings:
+    return export.ExportSettings(
+        service=service,
+        thresholds_s={} if limits is None else limits.thresholds_s(),
+        budget_seconds={} if limits is None else limits.allocations_s(),
+        tenant_metrics=tenant_metrics,
+        meter_provider=meter_provider,
+    )
 
 
 def _several(given: Any, name: str, known: Sequence[str]) -> tuple[Any, ...]:
@@ -318,7 +310,10 @@ def _several(given: Any, name: str, known: Sequence[str]) -> tuple[Any, ...]:
     raise ConfigError(f"{name}={given!r} must be a list, as in {name}=[{known[0]!r}]")
 
 
-def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
+def _sinks(
+    given: Any, otherwise: Sequence[str] | None, settings: export.ExportSettings
+) -> tuple[Sink, ...]:
+    chosen = _first(given, otherwise, ("console",))
     sinks: list[Sink] = []
     built: list[Sink] = []
     for one in dict.fromkeys(_several(chosen, "exporters", export.NAMES)):
@@ -336,7 +331,7 @@ def _sinks(chosen: Any, settings: export.ExportSettings) -> list[Sink]:
                 f"exporters: {one!r} is neither a name ({', '.join(export.NAMES)}) nor an object "
                 "with write(row)"
             )
-    return [*built, *sinks]
+    return (*built, *sinks)
 
 
 def flush(timeout_s: float = _CLOSE_TIMEOUT_S) -> bool:
