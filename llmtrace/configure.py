@@ -210,7 +210,7 @@ def init(
     _start(Runtime(sinks=sinks, **settings), modules)
 
 
-def _start(made: Runtime, modules: Sequence[str]) -> None:
+def _start(made: Runtime, modules: tuple[str, ...]) -> None:
     shutdown()
     runtime.activate(made)
     registry.when_imported(modules)

@@ -217,29 +217,12 @@ def _remade(details: Any, metadata: Any) -> _Details:
     )
 
 
-class _Stream(grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
+class _Client:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
-    def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        call = self._calls.begin(details, _remade, stream=True)
-        if call is None:
-            return continuation(details, request)
-        try:
-            with entered(call.recording):
-                responses = continuation(call.details, request)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        return grpc_call.stream(call, responses)
-
-
-class _Whole(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        call = self._calls.begin(details, _remade, stream=False)
+    def _sent(self, recorded: Any, continuation: Any, details: Any, request: Any) -> Any:
+        call = self._calls.begin(details, _remade, stream=recorded is grpc_call.stream)
         if call is None:
             return continuation(details, request)
         try:
@@ -248,7 +231,17 @@ class _Whole(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         except BaseException as error:
             call.failed(error)
             raise
-        return grpc_call.whole(call, response)
+        return recorded(call, response)
+
+
+class _Stream(_Client, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
+    def intercept_unary_stream(self, *given: Any) -> Any:
+        return self._sent(grpc_call.stream, *given)
+
+
+class _Whole(_Client, grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    def intercept_unary_unary(self, *given: Any) -> Any:
+        return self._sent(grpc_call.whole, *given)
 
 
 def _aio_remade(details: Any, metadata: Any) -> Any:
@@ -261,29 +254,9 @@ def _aio_remade(details: Any, metadata: Any) -> Any:
     )
 
 
-class _AioStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-
-    async def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        call = self._calls.begin(details, _aio_remade, stream=True)
-        if call is None:
-            return await continuation(details, request)
-        try:
-            with entered(call.recording):
-                responses = await continuation(call.details, request)
-        except BaseException as error:
-            call.failed(error)
-            raise
-        return grpc_call.astream(call, responses)
-
-
-class _AioWhole(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-
-    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        call = self._calls.begin(details, _aio_remade, stream=False)
+class _AioClient(_Client):
+    async def _sent(self, recorded: Any, continuation: Any, details: Any, request: Any) -> Any:
+        call = self._calls.begin(details, _aio_remade, stream=recorded is grpc_call.astream)
         if call is None:
             return await continuation(details, request)
         try:
@@ -292,7 +265,17 @@ class _AioWhole(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         except BaseException as error:
             call.failed(error)
             raise
-        return grpc_call.awhole(call, response)
+        return recorded(call, response)
+
+
+class _AioStream(_AioClient, grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]
+    async def intercept_unary_stream(self, *given: Any) -> Any:
+        return await self._sent(grpc_call.astream, *given)
+
+
+class _AioWhole(_AioClient, grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    async def intercept_unary_unary(self, *given: Any) -> Any:
+        return await self._sent(grpc_call.awhole, *given)
 
 
 def _served(methods: Methods, handler: Any, method: str) -> Any:

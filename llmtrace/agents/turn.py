@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
 from opentelemetry import context as otel_context
@@ -52,12 +51,7 @@ class TurnBlock:
         self._enter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the turn."""
         self._exit(error)
 
@@ -66,12 +60,7 @@ class TurnBlock:
         self._enter()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the turn."""
         self._exit(error)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from llmtrace.core.recording import Recording
@@ -37,12 +36,7 @@ class TracedManager(StreamProxy):
         self._llmtrace.stream = True
         return self._inside(self._step(self._source.__enter__))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> Any:
         """Leave the context manager, and end the row."""
         try:
             return self._source.__exit__(kind, error, trace)
@@ -54,12 +48,7 @@ class TracedManager(StreamProxy):
         self._llmtrace.stream = True
         return self._inside(await self._astep(self._source.__aenter__))
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> Any:
         """Leave the context manager, and end the row."""
         try:
             return await self._source.__aexit__(kind, error, trace)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any
 
 from llmtrace.core.failopen import internal_error
@@ -106,12 +105,7 @@ class TracedIterator(_Traced):
             self._iterator = entered_as
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> Any:
         """Leave the stream and end the row."""
         try:
             leave = getattr(self._source, "__exit__", None)
@@ -203,12 +197,7 @@ class TracedAsyncIterator(_Traced):
             self._iterator = entered_as
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> Any:
         """Leave the stream and end the row."""
         try:
             leave = getattr(self._source, "__aexit__", None)
