@@ -15,6 +15,7 @@ from llmtrace.core.stages import PARTITION
 from llmtrace_collector.serve.live_model import NAMES, Counted, Minutes, SlowRow
 from llmtrace_collector.store import Store
 from llmtrace_collector.store.read import level
+from llmtrace_collector.store.sql_builder import from_file
 
 _NS: Final = 1_000_000_000
 _MINUTE_S: Final = 60
@@ -38,7 +39,7 @@ def counted(
         How many ended how; and each stage and metric over those that succeeded.
     """
     limits = budget.thresholds_s()
-    columns = ["count()"]
+    columns = []
     for name in NAMES:
         value = _COLUMNS[name]
         columns += [
@@ -49,10 +50,7 @@ def counted(
         ]
         columns.append(_sources(name))
     where, given = _where(start_ns, end_ns, budget)
-    found = store.query(
-        f"SELECT outcome, {', '.join(columns)} FROM requests FINAL WHERE {where} GROUP BY outcome",  # noqa: S608 - made of our own names
-        given,
-    )
+    found = store.query(from_file("live_outcomes", figures=", ".join(columns), where=where), given)
     outcomes = {str(row[0]): int(row[1]) for row in found}
     done = next((row for row in found if row[0] == "success"), None)
     if done is None:
@@ -95,10 +93,7 @@ def minutes(store: Store, end_ns: int, budget: Budget, back: int = 60) -> Minute
     start_ns = (end_ns // (_MINUTE_S * _NS) - back) * _MINUTE_S * _NS
     where, given = _where(start_ns, end_ns, budget)
     found = store.query(
-        f"SELECT intDiv({_OVER}, {_MINUTE_S * _NS}) AS minute, [{some}], {columns} "  # noqa: S608
-        f"FROM requests FINAL WHERE {where} AND outcome = 'success' "
-        f"GROUP BY minute ORDER BY minute",
-        given,
+        from_file("live_minutes", over=_OVER, known=some, figures=columns, where=where), given
     )
     high: dict[str, list[float | None]] = {name: [] for name in NAMES}
     for row in found:
@@ -115,10 +110,7 @@ def slowest(store: Store, start_ns: int, end_ns: int, budget: Budget, most: int)
     columns = ", ".join(f"{name}_ns" for name in PARTITION)
     where, given = _where(start_ns, end_ns, budget)
     found = store.query(
-        f"SELECT trace_id, request_id, toUnixTimestamp64Nano(start), service, model, route, "  # noqa: S608
-        f"toString(outcome), e2e_ns, ttft_ns, {columns} "
-        f"FROM requests FINAL WHERE {where} ORDER BY e2e_ns DESC LIMIT {most:d}",
-        given,
+        from_file("live_slowest", stages=columns, where=where, limit=f"{most:d}"), given
     )
     return [_slow(row) for row in found]
 

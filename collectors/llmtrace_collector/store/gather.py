@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Final
 
 from llmtrace.core.row import TURN
-from llmtrace_collector.store.sql_builder import quoted
+from llmtrace_collector.store.sql_builder import from_file, quoted
 
 # Parts of one trace up to which they are distinguished by their place in it; an agent's long
 # session has some thousand. Above it, parts are joined by the ids they name alone.
@@ -74,36 +74,17 @@ def id_keys() -> str:
 
 def keys_select(parts: str) -> str:
     """Return the query that makes lines of `part_keys` of lines of `request_parts`."""
-    return f"""\
-SELECT arrayJoin(arrayConcat(if(kind = 'plugin', [], [{trace_key()}]), {id_keys()})) AS key,
-    arrived, trace_id
-FROM {parts}"""
+    return from_file("part_keys", trace_key=trace_key(), id_keys=id_keys(), parts=parts)
 
 
 def fresh(since: str, until: str) -> str:
     """Return the query of the parts that arrived after one moment, and not after another."""
-    return f"""\
-SELECT kind, arrived, trace_id, span_id, response_id, request_id, e2e_ns, {id_keys()} AS keys
-FROM request_parts WHERE arrived > {since} AND arrived <= {until}"""
+    return from_file("join_fresh", id_keys=id_keys(), since=since, until=until)
 
 
 def traces(local: str = "") -> str:
-    """Return the query of the traces that fresh parts belong to.
-
-    A trace of a plugin's record is of that record alone, and is not in `part_keys`.
-
-    Args:
-        local: the suffix of the tables of one shard, where each makes the rows of its own traces.
-    """
-    return f"""\
-SELECT trace_id, sum(n) > {MAX_IN_TRACE} AS large FROM (
-  SELECT trace_id, count() AS n FROM part_keys{local} WHERE key GLOBAL IN (
-    SELECT {trace_key()} FROM join_fresh WHERE kind != 'plugin'
-    UNION DISTINCT
-    SELECT {trace_key()} FROM part_keys{local}
-    WHERE key GLOBAL IN (SELECT arrayJoin(keys) FROM join_fresh)
-  ) AND key = {trace_key()} GROUP BY trace_id
-) GROUP BY trace_id"""
+    """Return the query of the traces that fresh parts belong to, for all shards or one's tables."""
+    return from_file("join_traces", trace_key=trace_key(), most=str(MAX_IN_TRACE), local=local)
 
 
 def around(longest_s: int = MAX_S, local: str = "") -> str:
@@ -209,17 +190,7 @@ SELECT groupUniqArray(toString(kind)), {named} FROM (
 
 def above() -> str:
     """Return the query of the spans above each part in its trace, up to the eighth."""
-    return f"""\
-WITH RECURSIVE above AS (
-  SELECT trace_id, span_id, parent_span_id AS ancestor, 1 AS depth FROM join_around
-  WHERE kind != 'plugin' AND parent_span_id != '' AND {SMALL_TRACE}
-  UNION ALL
-  SELECT above.trace_id AS trace_id, above.span_id AS span_id, link.parent_span_id AS ancestor,
-    above.depth + 1 AS depth
-  FROM above INNER JOIN join_around AS link
-    ON link.trace_id = above.trace_id AND link.span_id = above.ancestor
-  WHERE link.kind != 'plugin' AND link.parent_span_id != '' AND above.depth < {_MAX_DEPTH}
-) SELECT DISTINCT trace_id, span_id, ancestor FROM above"""
+    return from_file("join_above", small=SMALL_TRACE, most=str(_MAX_DEPTH))
 
 
 def affected(*, placed: bool = True) -> str:
@@ -233,11 +204,7 @@ def affected(*, placed: bool = True) -> str:
         placed: whether a part can belong to a request by its place in the trace at all.
     """
     is_fresh = "(trace_id, span_id) IN (SELECT trace_id, span_id FROM join_fresh)"
-    conditions = [
-        is_fresh,
-        "response_id IN (SELECT response_id FROM join_fresh WHERE response_id != '')",
-        "request_id IN (SELECT request_id FROM join_fresh WHERE request_id != '')",
-    ]
+    conditions = [""]
     if placed:
         conditions.append(
             "(trace_id, span_id) IN (SELECT trace_id, ancestor FROM join_above WHERE (trace_id,"
@@ -251,10 +218,7 @@ def affected(*, placed: bool = True) -> str:
                 f" AND {SMALL_TRACE} AND (trace_id, parent_span_id) NOT IN {inner} AND trace_id IN"
                 " (SELECT trace_id FROM join_fresh) GROUP BY trace_id)"
             )
-    either = "\n  OR ".join(conditions)
-    return f"""\
-SELECT trace_id, span_id, response_id, request_id FROM join_around
-WHERE {REQUESTS} AND ({either})"""
+    return from_file("join_affected", requests=REQUESTS, by_place="\n  OR ".join(conditions))
 
 
 def _figure() -> str:

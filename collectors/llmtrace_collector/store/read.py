@@ -14,6 +14,7 @@ from llmtrace.core.row import TURN
 from llmtrace.core.stages import PARTITION, STAGES
 from llmtrace_collector.store.protocol import Readable
 from llmtrace_collector.store.row_columns import FIELDS
+from llmtrace_collector.store.sql_builder import from_file
 
 _NS: Final = 1_000_000_000
 _MS: Final = 1_000
@@ -102,12 +103,8 @@ def settled(store: Readable, settle_s: float) -> int:
         store: of them.
         settle_s: how long ago, in seconds.
     """
-    # Where a server runs the join itself, it does not say when a version is whole.
-    [(version,)] = store.query(
-        "SELECT max(version_ns) FROM joins WHERE at <= now64(6) - toIntervalMillisecond("
-        "{settle:UInt64} + if(until_ns > 0, 0, {blind:UInt64}))",
-        {"settle": round(settle_s * _MS), "blind": _BLIND_S * _MS},
-    )
+    given = {"settle": round(settle_s * _MS), "blind": _BLIND_S * _MS}
+    [(version,)] = store.query(from_file("settled_version"), given)
     return int(version)
 
 
@@ -119,11 +116,8 @@ def joined_until_ns(store: Readable) -> int:
 
 def settled_before(store: Readable, settle_s: float) -> int:
     """Return the version that had settled when the last one was written."""
-    [(version,)] = store.query(
-        "SELECT max(version_ns) FROM joins WHERE at <= (SELECT max((version_ns, at)).2 FROM joins)"
-        " - toIntervalMillisecond({settle:UInt64})",
-        {"settle": round(settle_s * _MS)},
-    )
+    given = {"settle": round(settle_s * _MS)}
+    [(version,)] = store.query(from_file("settled_before"), given)
     return int(version)
 
 
@@ -136,11 +130,7 @@ def changed(store: Readable, since: int, until: int) -> Iterator[dict[str, Any]]
         until: the last; in it.
     """
     given: dict[str, object] = {"since": since, "until": until}
-    [(began,)] = store.query(
-        "SELECT toUnixTimestamp64Nano(min(first_start)) FROM joins"
-        " WHERE version_ns > {since:UInt64} AND version_ns <= {until:UInt64} AND rows > 0",
-        given,
-    )
+    [(began,)] = store.query(from_file("first_changed"), given)
     yield from flat_rows(
         store,
         "start >= fromUnixTimestamp64Nano({began:Int64})"
@@ -169,11 +159,9 @@ def slowest(
         limit: so many at most.
     """
     where, given = where_of(filters)
-    column = _column(by)
-    # Which they are is found by few columns; all of them are read for those alone.
+    condition = f"{BETWEEN} AND {_REQUESTS}{where}"
     chosen = store.query(
-        f"SELECT trace_id, span_id FROM requests FINAL WHERE {BETWEEN} AND {_REQUESTS}{where}"
-        f" AND {column} IS NOT NULL ORDER BY {column} DESC LIMIT {int(limit)}",
+        from_file("slowest_requests", where=condition, column=_column(by), limit=f"{limit:d}"),
         _between(start_ns, end_ns, given),
     )
     if not chosen:
@@ -208,14 +196,7 @@ def trace(store: Readable, trace_id: str) -> dict[str, Any]:
         trace_id: 32 hexadecimal digits, in small letters.
     """
     given = {"trace": trace_id}
-    spans = store.query(
-        "SELECT SpanId, ParentSpanId, SpanName, toString(ServiceName), toString(SpanKind),"
-        " toUnixTimestamp64Nano(Timestamp), Duration, toString(StatusCode), StatusMessage,"
-        " CAST(SpanAttributes, 'Map(String, String)')"
-        " FROM otel_traces WHERE TraceId = {trace:String}"
-        f" ORDER BY Timestamp, SpanId LIMIT {_MAX_SPANS}",
-        given,
-    )
+    spans = store.query(from_file("spans_of_trace", limit=str(_MAX_SPANS)), given)
     names = ("span_id", "parent_span_id", "name", "service", "kind", "start", "duration_s",
              "status", "status_message", "attributes")  # fmt: skip
     listed = [dict(zip(names, span, strict=True)) for span in spans]
@@ -255,23 +236,16 @@ def stage_percentiles(
         stage or metric how many tell it (`known`), `p50_s`, `p95_s` and `p99_s`.
     """
     where, given = where_of(filters)
-    step = f"intDiv(toUnixTimestamp64Nano(start), {int(step_s) * _NS}) AS step"
-    found = f"FROM requests FINAL WHERE {BETWEEN} AND {_REQUESTS}{where}"
+    found = {"step": str(int(step_s) * _NS), "where": f"{BETWEEN} AND {_REQUESTS}{where}"}
     between = _between(start_ns, end_ns, given)
-    # Beside the percentiles, counting outcomes would cost as much as all of these.
     outcomes: dict[int, dict[str, int]] = {}
-    for at, outcome, count in store.query(
-        f"SELECT {step}, toString(outcome), count() {found} GROUP BY step, outcome ORDER BY step",
-        between,
-    ):
+    for at, outcome, count in store.query(from_file("outcomes_by_step", **found), between):
         outcomes.setdefault(int(at), {})[str(outcome)] = int(count)
     levels = ", ".join(map(level, (0.5, 0.95, 0.99)))
     figures = ", ".join(
         f"count({_column(name)}), quantilesExact({levels})({_column(name)})" for name in of
     )
-    counted = store.query(
-        f"SELECT {step}, {figures} {found} AND outcome = 'success' GROUP BY step", between
-    )
+    counted = store.query(from_file("percentiles_by_step", figures=figures, **found), between)
     stages = {int(row[0]): _percentiles(row, of) for row in counted}
     none = _percentiles([0, *((0, (0, 0, 0)) * len(of))], of)
     return [
@@ -312,11 +286,9 @@ def coverage(store: Readable, start_ns: int, end_ns: int) -> dict[str, Any]:
         for stage in STAGES
     )
     [row] = store.query(
-        "SELECT count(), sumMap(arrayMap(x -> toString(x), reported_by),"
-        " arrayMap(x -> toUInt64(1), reported_by)), countIf(notEmpty(inconsistent)), " + sources +
-        f" FROM requests FINAL WHERE {BETWEEN} AND {_REQUESTS}",
+        from_file("coverage", sources=sources, where=f"{BETWEEN} AND {_REQUESTS}"),
         _between(start_ns, end_ns, {}),
-    )  # fmt: skip
+    )
     kinds, counts = row[1]
     return {
         "requests": int(row[0]),
@@ -344,22 +316,21 @@ def signals(
             given[name] = value
             words += f" AND {name} = {{{name}:String}}"
     within = (
-        " WHERE t >= fromUnixTimestamp64Nano({since:Int64})"
+        "t >= fromUnixTimestamp64Nano({since:Int64})"
         f" AND t < fromUnixTimestamp64Nano({{until:Int64}}) AND isFinite(value){words}"
     )
     # By slices of time, since a sample has no key of its own to go on from.
     begin = start_ns
     while begin < end_ns:
         found = store.query(
-            "SELECT toUnixTimestamp64Milli(t), instance, signal, value, labels FROM signals"
-            f"{within} ORDER BY t, instance, signal",
+            from_file("signals", where=within),
             {**given, "since": begin, "until": min(begin + _SLICE_NS, end_ns)},
         )
         begin += _SLICE_NS
         if not found and begin < end_ns:
             # What holds nothing is left out at once, however long it is.
             [(count, first)] = store.query(
-                f"SELECT count(), toUnixTimestamp64Milli(min(t)) FROM signals{within}",
+                f"SELECT count(), toUnixTimestamp64Milli(min(t)) FROM signals WHERE {within}",
                 {**given, "since": begin, "until": end_ns},
             )
             begin = max(begin, int(first) * 10**6) if int(count) else end_ns
@@ -372,12 +343,7 @@ def signals(
 
 def events(store: Readable, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
     """Yield events by time: `t` in unix seconds."""
-    found = store.query(
-        "SELECT toUnixTimestamp64Milli(t), kind, text, instance, labels FROM events FINAL"
-        " WHERE t >= fromUnixTimestamp64Nano({since:Int64})"
-        " AND t < fromUnixTimestamp64Nano({until:Int64}) ORDER BY t, kind, text LIMIT 100000",
-        {"since": start_ns, "until": end_ns},
-    )
+    found = store.query(from_file("events"), {"since": start_ns, "until": end_ns})
     for t, kind, text, instance, labels in found:
         event = {"t": int(t) / _MS, "kind": kind, "text": text}
         yield (
@@ -389,11 +355,7 @@ def events(store: Readable, start_ns: int, end_ns: int) -> Iterator[dict[str, An
 
 def facts(store: Readable, at_ns: int) -> dict[str, dict[str, Any]]:
     """Return what was known of each engine at a moment (unix nanoseconds), by instance."""
-    found = store.query(
-        "SELECT instance, argMax(facts, t) FROM facts"
-        " WHERE t <= fromUnixTimestamp64Nano({at:Int64}) GROUP BY instance ORDER BY instance",
-        {"at": at_ns},
-    )
+    found = store.query(from_file("facts"), {"at": at_ns})
     return {str(instance): json.loads(text) for instance, text in found}
 
 
@@ -506,11 +468,7 @@ def flat_rows(
     known_ns: int = 0,
 ) -> list[dict[str, Any]]:
     """Return the rows of a condition; of some columns, if nothing is newer than those are."""
-    found = store.query(
-        "SELECT toUnixTimestamp64Nano(start), trace_id, span_id, version_ns,"
-        f" {', '.join(columns)} FROM requests FINAL WHERE {where}",
-        parameters,
-    )
+    found = store.query(from_file("rows", columns=", ".join(columns), where=where), parameters)
     if columns is not _COLUMNS and any(int(row[3]) > known_ns for row in found):
         return flat_rows(store, where, parameters)  # they may say what none said before
     return [flat_row(row, columns) for row in found]

@@ -14,6 +14,7 @@ from llmtrace.core.row import TURN
 from llmtrace.core.stages import PARTITION
 from llmtrace_collector.store import read
 from llmtrace_collector.store.protocol import Readable
+from llmtrace_collector.store.sql_builder import from_file
 
 _NS: Final = 1_000_000_000
 # Every version of a row is older than this one.
@@ -96,11 +97,7 @@ def listed(store: Readable, query: ListQuery) -> tuple[list[dict[str, Any]], Pla
 def _tops(
     store: Readable, query: ListQuery, where: str, given: Mapping[str, object], most: int
 ) -> set[tuple[int, int]]:
-    """Return the first values of an order, with the start of each.
-
-    Two numbers a request: to read the ids of all, too, or to leave out the versions of rows that a
-    later one has replaced, would cost several times as much.
-    """
+    """Return the first values of an order, with the start of each."""
     value = _value(query.sort)
     if query.after is not None:
         given = {**given, "at_value": query.after[0], "at_start": query.after[1]}
@@ -108,11 +105,7 @@ def _tops(
             f" AND ({value}, start) <= ({{at_value:Int64}},"
             " fromUnixTimestamp64Nano({at_start:Int64}))"
         )
-    found = store.query(
-        f"SELECT {value} AS top, toUnixTimestamp64Nano(start) FROM requests WHERE {where}"
-        f" ORDER BY top DESC, start DESC LIMIT {most:d} WITH TIES",
-        given,
-    )
+    found = store.query(from_file("list_tops", value=value, where=where, limit=f"{most:d}"), given)
     return {(int(top), int(start)) for top, start in found}
 
 
@@ -127,15 +120,13 @@ def _current(
     if not tops:
         return []
     columns = (*_SHOWN, "tpot_s") if query.sort == "tpot" else _SHOWN
-    # As literals: by an array that is a parameter the table's index is not used.
     starts = ", ".join(f"fromUnixTimestamp64Nano({start:d})" for start in {at for _, at in tops})
+    value = _value(query.sort)
+    sql = from_file(
+        "list_rows", columns=", ".join(columns), value=value, where=where, starts=starts
+    )
     last: dict[tuple[str, str], Any] = {}
-    for row in store.query(
-        "SELECT toUnixTimestamp64Nano(start), trace_id, span_id, version_ns,"
-        f" {', '.join(columns)}, {_value(query.sort)}, {where} AS listed FROM requests"
-        f" PREWHERE start IN ({starts})",
-        given,
-    ):
+    for row in store.query(sql, given):
         known = last.get((row[1], row[2]))
         if known is None or int(row[3]) > int(known[3]):
             last[row[1], row[2]] = row
