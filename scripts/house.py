@@ -28,6 +28,8 @@ _SHORT: Final = re.compile(r'^ +"""[^"]{1,29}"""$', re.MULTILINE)
 # To sleep for 0 s is to let others run, and takes no time.
 _SLEEP: Final = re.compile(r"(?:time|asyncio)\.sleep\((?!0\))")
 _LONG: Final = 60
+# Begins what git writes where two changes meet.
+_CONFLICT: Final = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
 
 
 @cache
@@ -143,6 +145,11 @@ def written_tests() -> list[str]:
     ]
 
 
+def written() -> list[str]:
+    """Return the paths of all pages and of all code in Python."""
+    return [path for path in tracked() if path.endswith((".md", ".py"))]
+
+
 def bound_constants() -> int:
     """Count the constants whose name says "most" or "least" where the field says max and min."""
     return len({name for path in product() for name in _BOUND.findall(text(path))})
@@ -186,6 +193,7 @@ FIGURES: Final = (
     Figure("docstrings of under 30 characters", lambda: matches(_SHORT, product()), 40, 60, 171),
     Figure("test modules directly in tests/", loose_tests, 10, 10, 44),
     Figure("sleeps in unit tests", lambda: matches(_SLEEP, unit_tests()), 11, 30, 111),
+    Figure("conflict markers in pages and code", lambda: matches(_CONFLICT, written()), 0, 0, 0),
     Figure("functions of over 60 lines", long_functions, 0, 0, 37),
     Figure("lines of the product's Python", lambda: lines(".py"), 84_587, 63_305, 63_305),
     Figure("lines of the product's SQL", lambda: lines(".sql"), 577, 390, 0),
