@@ -50,6 +50,7 @@ OF_REAL: Final = (
     "tests/test_docs.py",
     "tests/test_examples.py",
     "tests/test_extras.py",
+    "tests/triage/test_oncall.py",
 )
 FAILED_FOR_GOOD: Final = "failed_for_good"  # in pytest's cache folder; `scripts/run_tests.py`
 _CONCURRENT: Final = frozenset(
