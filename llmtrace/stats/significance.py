@@ -149,8 +149,8 @@ def clustered(
 ) -> float:
     """Return how many times more the slow requests vary by time than if each were independent.
 
-    The index of dispersion of their counts in bins of 15 s to 5 min, whichever is most: at least
-    1. So many requests are worth one independent one.
+    The index of dispersion of their counts in bins of 15 s to 5 min, or what the requests remember
+    of those before them, whichever is most: at least 1. So many are worth one independent one.
 
     Args:
         t: unix seconds.
@@ -167,10 +167,23 @@ def clustered(
     if later.any() and not later.all():
         expected = np.where(later, slow[later].mean(), slow[~later].mean())
     most = max(_dispersion(t, slow, expected, width, _MIN_BINS) for width in _WIDTHS_S)
+    most = max(most, _memory((slow - expected)[np.argsort(t, kind="stable")]))
     if window_s is not None:
         for width in (window_s, window_s / 2):
             most = max(most, _dispersion(t, slow, expected, width, _MIN_STRETCHES))
     return most
+
+
+def _memory(off: Floats) -> float:
+    """Return 1 and twice the correlations of each with those before it, while above chance."""
+    n, whole = len(off), float((off**2).sum())
+    found = 1.0
+    for lag in range(1, n // 4 if whole > 0 else 0):
+        alike = float((off[lag:] * off[:-lag]).sum()) / whole
+        if alike <= 1 / math.sqrt(n):
+            break
+        found += 2 * alike
+    return found
 
 
 def _dispersion(t: Floats, slow: Mask, expected: Floats, width: float, fewest: int) -> float:
