@@ -31,6 +31,7 @@ from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import Change, Cohort, Finding, Load, Metric, Outcomes, Quality, Result
 from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged, in_time, judge
+from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN
 from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.look import SURE, Look, look_at
 from llmtrace.triage.windows.unrecorded import unrecorded
@@ -38,10 +39,10 @@ from llmtrace.triage.with_time import with_time
 
 Q: Final = 0.95
 
-# Chance of a false alarm, and the least share of the p95 that matters: where the user chose the
-# windows, and where they were chosen among thousands.
+# Chance of a false alarm, and the least share of a quantile that matters. Of windows chosen among
+# all stretches of so many bins each has a part of the chance.
 _GIVEN: Final = (0.01, 0.1)
-_FOUND: Final = (1e-6, 0.2)
+_LEAST_FOUND: Final = 0.2
 _MAX_DRAWS: Final = 10_000
 
 
@@ -197,13 +198,16 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     """Compare every metric of the windows; `metric` is the one to explain, if that is given."""
     windows = (look.chosen.before, look.chosen.after)
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
-    certain, least = _FOUND if look.by_chance > SURE else _GIVEN
-    wanted = METRICS if metric is None else (metric,)
+    certain, least = _GIVEN
+    if look.by_chance > SURE:
+        bins = min(max(look.rows.n // PER_BIN, 2), MAX_BINS)
+        certain, least = certain / (bins * math.log2(bins)), _LEAST_FOUND
     measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
     compared = {
         name: compare(
             rows, windows, measured[name], Q,
-            certain=certain / len(wanted), least=least, shown=look.shows_rise(name),
+            certain=certain / (1 if name == metric else len(METRICS)), least=least,
+            shown=look.shows_rise(name),
         )
         for name in METRICS
     }  # fmt: skip
@@ -214,8 +218,18 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
         compared,
         outcomes=compare_outcomes(*rows),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
-        about=metric or which_moved(compared),
+        about=_about(metric, compared),
     )
+
+
+def _about(metric: Metric | None, compared: Mapping[Metric, Compared]) -> Metric:
+    """Return the metric to explain: one that rose where too little is known of the one given."""
+    moved = which_moved(compared)
+    if metric is None:
+        return moved
+    one, other = compared[metric].change, compared[moved].change
+    known = one.significant or min(one.before.n, one.after.n) >= least_values(Q)
+    return moved if not known and other.significant and other.grew[0] > 0 else metric
 
 
 def _resample(sides: _Sides, mine: Divided, settings: Settings, report: Progress) -> Spread | None:

@@ -59,6 +59,7 @@ OF_TRAFFIC: Final = frozenset({"traffic_lost", "traffic_surge"})  # seen in numb
 
 Bounds = tuple[float | None, float | None]
 NO_BOUNDS: Final[Bounds] = (None, None)
+_HARDLY: Final = 0.1  # of a quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +166,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One watched metric before and after: whether its p95 moved beyond chance.
+    """One watched metric before and after: whether it moved beyond chance.
 
     `share_above` is the share of requests now slower than the p95 before (5 % expected), with
     its 95 % interval, widened for requests that share fate.
@@ -179,6 +180,15 @@ class Change:
     share_above_ci: Bounds
     p_value: float | None
     significant: bool
+
+    @property
+    def grew(self) -> tuple[float, str]:
+        """By which share it grew: its p95, or its p50 where the p95 hardly moved; and of which."""
+        b, a = self.before, self.after
+        shares = [(high or 0.0) / max(low or 0.0, 1e-9) - 1
+                  for low, high in ((b.p95, a.p95), (b.p50, a.p50))]  # fmt: skip
+        of_p95 = abs(shares[0]) >= _HARDLY or abs(shares[1]) < _HARDLY
+        return (shares[0], "p95") if of_p95 else (shares[1], "p50")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

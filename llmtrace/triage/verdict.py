@@ -119,7 +119,7 @@ def _moved_verdict(
         verdict = "mixed"
     if verdict == "workload" and broken:
         verdict = "mixed"
-    if verdict in ("regression", "mixed") and found.delta < 0 and same < 0:
+    if verdict in ("regression", "mixed") and found.delta < 0 and same < 0 > change.grew[0]:
         verdict = "improvement"
     words = {
         "workload": f"{_moved(change)}; the workload accounts for {_ms(mix)}{per} of it.",
@@ -290,8 +290,10 @@ def _leaves_zero_out(bounds: tuple[float, float]) -> bool:
 
 
 def _moved(change: Change) -> str:
-    low, high = change.before.p95 or 0.0, change.after.p95 or 0.0
-    return f"{change.metric} p95 {_ms(low)} → {_ms(high)}"
+    sides, moved = (change.before, change.after), change.grew[1]
+    said = [f"{name} " + " → ".join(_ms(getattr(one, name) or 0.0) for one in sides)
+            for name in dict.fromkeys((moved, "p95"))]  # fmt: skip
+    return f"{change.metric} {' ('.join(said)}" + ")" * (len(said) - 1)
 
 
 def _ms(seconds: float) -> str:

@@ -92,7 +92,8 @@ def compare(
     )
     floor = _floor(rows[0], metric)
     p_value = _p_value(rows, both, q, seconds, (floor, least))
-    matters = _matters(low, high, floor, least)
+    middles = (quantile(one.value, 0.5, one.weight) for one in both)
+    matters = _matters(low, high, floor, least) or _matters(*middles, floor, least)
     enough = min(len(before), len(after)) >= MIN_COUNT
     change = Change(
         metric=metric,
@@ -179,17 +180,18 @@ def _p_value(
     seconds: tuple[float, float],
     by: tuple[float, float],
 ) -> float:
-    """Return the chance of a change as clear as this, of those in the direction of the p95's."""
+    """Return the chance of a change as clear as this, in the p95's direction if that moved."""
     turned = ((rows[1], rows[0]), (both[1], both[0]), (seconds[1], seconds[0]))
-    rises = quantile(both[1].value, q, both[1].weight) >= quantile(
-        both[0].value, q, both[0].weight
-    )
-    one_rows, one, lengths = (rows, both, seconds) if rises else turned
+    ways = ((rows, both, seconds), turned)
+    low, high = (quantile(one.value, q, one.weight) for one in both)
+    by_p95 = ways[high < low]
+    # Where the p95 hardly moved, typical requests may have, either way.
     chance = 1.0
-    for share in (*_ALSO, q):
-        low, high = (quantile(side.value, share, side.weight) for side in one)
-        if share == q or (_matters(low, high, *by) and high > low):
-            chance = min(chance, _p(_share_above(one_rows, one, low, lengths)))
+    for way in (by_p95,) if _matters(low, high, *by) else ways:
+        for share in (*_ALSO, q):
+            low, high = (quantile(side.value, share, side.weight) for side in way[1])
+            if (share == q and way is by_p95) or (_matters(low, high, *by) and high > low):
+                chance = min(chance, _p(_share_above(way[0], way[1], low, way[2])))
     return min(1.0, 2 * chance * (1 + len(_ALSO)))  # either direction, at each of the shares
 
 
@@ -206,7 +208,7 @@ def _floor(before: Columns, metric: Metric) -> float:
 
 def _p(found: _Above) -> float:
     (k0, n0, d0), (k1, n1, d1) = found.before, found.after
-    d1 = max(d1, d0)
+    d1 = max((n0 * d0 + n1 * d1) / (n0 + n1), d0)
     return more_than(k1 / d1, n1 / d1, k0 / d0, n0 / d0)
 
 

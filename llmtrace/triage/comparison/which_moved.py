@@ -10,7 +10,6 @@ from llmtrace.triage.attribution.components import METRICS
 from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.result import Metric, Outcomes
 
-_TINY: Final = 1e-9
 _LONGER_ANSWERS: Final = 2.0  # times the relative change of its parts
 
 
@@ -25,7 +24,7 @@ def which_moved(compared: Mapping[Metric, Compared]) -> Metric:
         change = compared[name].change
         if not change.significant or not change.delta_s:
             return 0.0
-        return change.delta_s / max(change.before.p95 or 0.0, _TINY)
+        return change.grew[0]
 
     ttft, tpot, e2e = relative("ttft"), relative("tpot"), relative("e2e")
     if max(ttft, tpot) > 0:
