@@ -145,7 +145,12 @@ def binomial_tail(k: float, n: float, p: float) -> float:
 
 
 def clustered(
-    t: Floats, slow: Mask, window_s: float | None = None, change: float | None = None
+    t: Floats,
+    slow: Mask,
+    window_s: float | None = None,
+    change: float | None = None,
+    *,
+    remembers: bool = False,
 ) -> float:
     """Return how many times more the slow requests vary by time than if each were independent.
 
@@ -159,6 +164,7 @@ def clustered(
             by themselves, as load comes and goes, is no news either.
         change: when the share changed for good, unix seconds; requests on either side are compared
             with the share of their own side, or an incident would be its own excuse.
+        remembers: count what requests share with those before them, and not bins of time alone.
     """
     if len(t) == 0 or slow.all() or not slow.any():
         return 1.0
@@ -167,7 +173,8 @@ def clustered(
     if later.any() and not later.all():
         expected = np.where(later, slow[later].mean(), slow[~later].mean())
     most = max(_dispersion(t, slow, expected, width, _MIN_BINS) for width in _WIDTHS_S)
-    most = max(most, _memory((slow - expected)[np.argsort(t, kind="stable")]))
+    if remembers:
+        most = max(most, _memory((slow - expected)[np.argsort(t, kind="stable")]))
     if window_s is not None:
         for width in (window_s, window_s / 2):
             most = max(most, _dispersion(t, slow, expected, width, _MIN_STRETCHES))

@@ -31,7 +31,6 @@ from llmtrace.triage.quality import quality_of
 from llmtrace.triage.result import Change, Cohort, Finding, Load, Metric, Outcomes, Quality, Result
 from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged, in_time, judge
-from llmtrace.triage.windows.bins import MAX_BINS, PER_BIN
 from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.look import SURE, Look, look_at
 from llmtrace.triage.windows.unrecorded import unrecorded
@@ -39,10 +38,10 @@ from llmtrace.triage.with_time import with_time
 
 Q: Final = 0.95
 
-# Chance of a false alarm, and the least share of a quantile that matters. Of windows chosen among
-# all stretches of so many bins each has a part of the chance.
+# Chance of a false alarm, and the least share of a quantile that matters: where the user chose the
+# windows, and where they were chosen among thousands.
 _GIVEN: Final = (0.01, 0.1)
-_LEAST_FOUND: Final = 0.2
+_FOUND: Final = (1e-6, 0.2)
 _MAX_DRAWS: Final = 10_000
 
 
@@ -198,16 +197,14 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
     """Compare every metric of the windows; `metric` is the one to explain, if that is given."""
     windows = (look.chosen.before, look.chosen.after)
     rows = (thinned(look.whole[0]), thinned(look.whole[1]))
-    certain, least = _GIVEN
-    if look.by_chance > SURE:
-        bins = min(max(look.rows.n // PER_BIN, 2), MAX_BINS)
-        certain, least = certain / (bins * math.log2(bins)), _LEAST_FOUND
+    searched = look.by_chance > SURE
+    certain, least = _FOUND if searched else _GIVEN
     measured = {name: (values(rows[0], name), values(rows[1], name)) for name in METRICS}
     compared = {
         name: compare(
             rows, windows, measured[name], Q,
             certain=certain / (1 if name == metric else len(METRICS)), least=least,
-            shown=look.shows_rise(name),
+            shown=look.shows_rise(name), remembers=not searched,
         )
         for name in METRICS
     }  # fmt: skip

@@ -60,6 +60,7 @@ def compare(
     certain: float,
     least: float,
     shown: bool = False,
+    remembers: bool = True,
 ) -> Compared:
     """Compare a metric in two windows.
 
@@ -77,6 +78,7 @@ def compare(
         certain: the chance of a false alarm to stay below.
         least: share of the p95 by which it must move to matter.
         shown: a search of the whole course has shown a rise already, which two windows may not.
+        remembers: count what requests share with those before them; a search has done so.
     """
     before, after = both
     metric = before.metric
@@ -84,16 +86,16 @@ def compare(
         return _nothing_to_compare(windows, both, q)
     low, high = (quantile(one.value, q, one.weight) for one in both)
     seconds = (windows[0].seconds, windows[1].seconds)
-    up = _share_above(rows, both, low, seconds)
+    up = _share_above(rows, both, low, seconds, remembers=remembers)
     k, n, design_a = up.after
     side_b, side_a = (
         _side(one, window, q, _design_alone(columns, one, q, window))
         for one, columns, window in zip(both, rows, windows, strict=True)
     )
     floor = _floor(rows[0], metric)
-    p_value = _p_value(rows, both, q, seconds, (floor, least))
-    middles = (quantile(one.value, 0.5, one.weight) for one in both)
-    matters = _matters(low, high, floor, least) or _matters(*middles, floor, least)
+    p_value = _p_value(rows, both, q, seconds, (floor, least), remembers=remembers)
+    typical = [quantile(one.value, 0.5, one.weight) for one in both]
+    matters = _matters(low, high, floor, least) or _matters(typical[0], typical[1], floor, least)
     enough = min(len(before), len(after)) >= MIN_COUNT
     change = Change(
         metric=metric,
@@ -138,6 +140,8 @@ def _share_above(
     both: tuple[Values, Values],
     threshold: float,
     seconds: tuple[float, float],
+    *,
+    remembers: bool,
 ) -> _Above:
     found = [slow(one, threshold) for one in both]
     times = [columns.start[index] / 1e9
@@ -147,7 +151,7 @@ def _share_above(
     for columns, t, (index, above), other_s in zip(
         rows, times, found, reversed(seconds), strict=True
     ):
-        design = clustered(t, above, other_s, change)
+        design = clustered(t, above, other_s, change, remembers=remembers)
         weights = columns.weights[index]
         n = effective_count(weights)
         share = float(weights[above].sum() / weights.sum()) if n else 0.0
@@ -179,6 +183,8 @@ def _p_value(
     q: float,
     seconds: tuple[float, float],
     by: tuple[float, float],
+    *,
+    remembers: bool,
 ) -> float:
     """Return the chance of a change as clear as this, in the p95's direction if that moved."""
     turned = ((rows[1], rows[0]), (both[1], both[0]), (seconds[1], seconds[0]))
@@ -191,7 +197,8 @@ def _p_value(
         for share in (*_ALSO, q):
             low, high = (quantile(side.value, share, side.weight) for side in way[1])
             if (share == q and way is by_p95) or (_matters(low, high, *by) and high > low):
-                chance = min(chance, _p(_share_above(way[0], way[1], low, way[2])))
+                above = _share_above(way[0], way[1], low, way[2], remembers=remembers)
+                chance = min(chance, _p(above))
     return min(1.0, 2 * chance * (1 + len(_ALSO)))  # either direction, at each of the shares
 
 

@@ -33,7 +33,7 @@ def other_change(
         mine = [one for one in sure if (one.metric == "traffic") is of_traffic]
         if mine:
             best = min(mine, key=_worth)
-            return work if work and work.p_value < _worth(best) else _as_spike(best, t)
+            return work if work and work.p_value < best.p_value else _as_spike(best, t)
     return work
 
 

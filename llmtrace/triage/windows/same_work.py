@@ -30,8 +30,6 @@ _SIZE: Final[dict[Metric, str]] = {
     "e2e": "output_tokens",
     "render": "output_tokens",
 }
-_STAGES: Final = ("network", "gateway", "queue", "first_chunk")
-_FEW: Final = 1000  # requests
 _KIND: Final = ("model", "operation")
 _PER_CELL: Final = 20  # requests, at least: a median of fewer follows each of them
 _MAX_CELLS: Final = 16  # of a kind
@@ -44,24 +42,13 @@ def searched_series(rows: Columns, one: Values) -> Iterator[Series]:
     """Yield the series in which a change of a metric is searched.
 
     The metric itself, in which a change of the work shows, and where it can be known, the metric
-    relative to the work, in which one of the system does. Few requests show more if all stages but
-    one are taken to last as long as usual: the others' chance is left out.
+    relative to the work, in which one of the system does.
     """
-    alone = _stages_alone(rows, one) if one.metric == "ttft" and len(one) <= _FEW else ()
-    for found in (one, relative_to_work(rows, one), *alone):
+    for found in (one, relative_to_work(rows, one)):
         if found is not None and len(found.t) + len(found.censored_t):
             t = np.concatenate([found.t, found.censored_t])
             order = np.argsort(t, kind="stable")
             yield t[order], np.concatenate([found.value, found.at_least])[order]
-
-
-def _stages_alone(rows: Columns, one: Values) -> Iterator[Values]:
-    for stage in _STAGES:
-        part = rows.numbers[f"{stage}_s"][one.index]
-        if len(part) and np.isfinite(part).all() and part.any():
-            usual = max(float(np.median(one.value - part)), 0.0)
-            none = np.empty(0)
-            yield replace(one, value=part + usual, censored_t=none, at_least=none)
 
 
 def find_other_work(rows: Columns) -> Spike | None:
