@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,7 +78,7 @@ def compare(
         certain: the chance of a false alarm to stay below.
         least: share of the p95 by which it must move to matter.
         shown: a search of the whole course has shown a rise already, which two windows may not.
-        remembers: count what requests share with those before them; a search has done so.
+        remembers: count what requests share with those before them, as a search has done.
     """
     before, after = both
     metric = before.metric
@@ -95,7 +95,7 @@ def compare(
     floor = _floor(rows[0], metric)
     p_value = _p_value(rows, both, q, seconds, (floor, least), remembers=remembers)
     typical = [quantile(one.value, 0.5, one.weight) for one in both]
-    matters = _matters(low, high, floor, least) or _matters(typical[0], typical[1], floor, least)
+    matters = _matters((low, high), floor, least) or _matters(typical[0], typical[1], floor, least)
     enough = min(len(before), len(after)) >= MIN_COUNT
     change = Change(
         metric=metric,
@@ -193,16 +193,17 @@ def _p_value(
     by_p95 = ways[high < low]
     # Where the p95 hardly moved, typical requests may have, either way.
     chance = 1.0
-    for way in (by_p95,) if _matters(low, high, *by) else ways:
+    for way in (by_p95,) if _matters((low, high), *by) else ways:
         for share in (*_ALSO, q):
             low, high = (quantile(side.value, share, side.weight) for side in way[1])
-            if (share == q and way is by_p95) or (_matters(low, high, *by) and high > low):
+            if (share == q and way is by_p95) or (_matters((low, high), *by) and high > low):
                 above = _share_above(way[0], way[1], low, way[2], remembers=remembers)
                 chance = min(chance, _p(above))
     return min(1.0, 2 * chance * (1 + len(_ALSO)))  # either direction, at each of the shares
 
 
-def _matters(low: float, high: float, floor: float, least: float) -> bool:
+def _matters(both: Iterable[float], floor: float, least: float) -> bool:
+    low, high = both
     return abs(high - low) >= max(floor, least * min(low, high))
 
 
