@@ -152,29 +152,16 @@ def triage(
     change = sides.change
     few = not change.significant and min(change.before.n, change.after.n) < least_values(Q)
     named = named_causes(
-        concatenate(sides.rows),
-        case,
-        sides.windows,
-        about=sides.about,
-        divided=divided,
-        verdict=judged.verdict,
-        searched=look.chosen.searched,
-        blind=look.blind,
-        few=few,
-    )
+        concatenate(sides.rows), case, sides.windows, about=sides.about, divided=divided,
+        verdict=judged.verdict, searched=look.chosen.searched, blind=look.blind, few=few,
+    )  # fmt: skip
     judged = with_proof(judged, named, few=few)
     intervals = spread is not None or not settings.bootstrap
     quality = _quality(look, sides, mine, case, duplicates=duplicates, intervals=intervals)
     result = _result(
-        sides,
-        mine,
-        spread,
-        judged,
-        cohorts=cohorts,
-        causes=named,
-        quality=quality,
+        sides, mine, spread, judged, cohorts=cohorts, causes=named, quality=quality,
         seed=settings.seed,
-    )
+    )  # fmt: skip
     found = with_time(result, case, look, sides.compared, sides.about)
     report("done", 1.0)
     return found
@@ -183,14 +170,10 @@ def triage(
 def _look(case: Case, settings: Settings, rows: Columns, metric: Metric | None) -> Look:
     """Choose the windows, unless they are given."""
     return look_at(
-        first_content(rows),
-        case.searched,
-        before=settings.before or case.before,
-        after=settings.after or case.after,
-        at=settings.at,
-        metric=metric,
+        first_content(rows), case.searched, before=settings.before or case.before,
+        after=settings.after or case.after, at=settings.at, metric=metric,
         gaps=unrecorded(rows.start / 1e9, case.signals.t),
-    )
+    )  # fmt: skip
 
 
 def _compare(look: Look, metric: Metric | None) -> _Sides:
@@ -209,14 +192,10 @@ def _compare(look: Look, metric: Metric | None) -> _Sides:
         for name in METRICS
     }  # fmt: skip
     return _Sides(
-        windows,
-        rows,
-        measured,
-        compared,
-        outcomes=compare_outcomes(*rows),
+        windows, rows, measured, compared, outcomes=compare_outcomes(*rows),
         load={"before": load_of(rows[0], windows[0]), "after": load_of(rows[1], windows[1])},
         about=_about(metric, compared),
-    )
+    )  # fmt: skip
 
 
 def _about(metric: Metric | None, compared: Mapping[Metric, Compared]) -> Metric:
@@ -234,15 +213,10 @@ def _resample(sides: _Sides, mine: Divided, settings: Settings, report: Progress
     if not settings.bootstrap or not sides.enough or mine.found is None:
         return None
     return bootstrap(
-        mine.before,
-        mine.after,
-        Q,
-        mine.found,
-        times=settings.bootstrap,
-        seed=settings.seed,
+        mine.before, mine.after, Q, mine.found, times=settings.bootstrap, seed=settings.seed,
         progress=lambda share: report("resampling for intervals", 0.35 + 0.45 * share),
         cut=mine.cut,
-    )
+    )  # fmt: skip
 
 
 def _judge(look: Look, sides: _Sides, mine: Divided, spread: Spread | None) -> Judged:
@@ -287,16 +261,12 @@ def _quality(
     look: Look, sides: _Sides, mine: Divided, case: Case, *, duplicates: int, intervals: bool
 ) -> Quality:
     return quality_of(
-        sides.of_metric,
-        sides.compared[sides.about],
-        mine,
-        looked_at=sum(map(len, sides.rows)),
+        sides.of_metric, sides.compared[sides.about], mine, looked_at=sum(map(len, sides.rows)),
         there=sum(map(len, look.whole)),
-        stands_for=float(sum(rows.weights.sum() for rows in look.whole)),
-        duplicates=duplicates,
+        stands_for=float(sum(rows.weights.sum() for rows in look.whole)), duplicates=duplicates,
         warnings=(*([case.note] if case.note else []), *look.chosen.warnings, *case.warnings),
         intervals=intervals,
-    )
+    )  # fmt: skip
 
 
 def _result(

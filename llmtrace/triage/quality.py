@@ -58,17 +58,13 @@ def quality_of(
     if not intervals:
         said.append("no intervals: a window is too short to resample in blocks of 10 s")
     return Quality(
-        n=n,
-        coverage=coverage,
-        censored=(len(both[0].censored), len(both[1].censored)),
-        clustered=max(compared.design),
-        duplicates=duplicates,
+        n=n, coverage=coverage, censored=(len(both[0].censored), len(both[1].censored)),
+        clustered=max(compared.design), duplicates=duplicates,
         unmatched_share=divided.cells.unmatched_share,
         effective_n=None if divided.found is None else divided.found.effective_n,
-        matched_on=divided.cells.matched_on,
-        sampled=looked_at / there if there else 1.0,
+        matched_on=divided.cells.matched_on, sampled=looked_at / there if there else 1.0,
         warnings=tuple(dict.fromkeys(said)),
-    )
+    )  # fmt: skip
 
 
 def _of_the_rows(

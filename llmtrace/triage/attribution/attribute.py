@@ -62,14 +62,9 @@ def requests(
     """Make requests ready to be compared; the order they come in does not matter."""
     by_value = np.lexsort((start, value))
     found = Requests(
-        start=start,
-        value=value,
-        weight=weight,
-        cell=cell,
-        staged=staged(parts, start, value),
-        by_value=by_value,
-        by_cell=by_value,
-    )
+        start=start, value=value, weight=weight, cell=cell, staged=staged(parts, start, value),
+        by_value=by_value, by_cell=by_value,
+    )  # fmt: skip
     return in_cells(found, cell)
 
 

@@ -35,16 +35,11 @@ def compare_outcomes(before: Columns, after: Columns) -> Outcomes:
         for masks in (failed, cancelled)
     )
     return Outcomes(
-        before=_count(sides[0]),
-        after=_count(sides[1]),
-        failed_before=shares[0],
-        failed_after=shares[1],
-        p_value=p_failed,
-        significant=_matters(p_failed, shares),
-        cancelled_before=given_up[0],
-        cancelled_after=given_up[1],
+        before=_count(sides[0]), after=_count(sides[1]), failed_before=shares[0],
+        failed_after=shares[1], p_value=p_failed, significant=_matters(p_failed, shares),
+        cancelled_before=given_up[0], cancelled_after=given_up[1],
         gave_up=_matters(p_cancelled, given_up),
-    )
+    )  # fmt: skip
 
 
 def _rise(sides: list[Columns], masks: list[Mask]) -> float | None:

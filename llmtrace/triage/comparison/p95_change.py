@@ -98,15 +98,12 @@ def compare(
     matters = _matters((low, high), floor, least) or _matters(typical[0], typical[1], floor, least)
     enough = min(len(before), len(after)) >= MIN_COUNT
     change = Change(
-        metric=metric,
-        before=side_b,
-        after=side_a,
-        delta_s=_ns(high) - _ns(low),
+        metric=metric, before=side_b, after=side_a, delta_s=_ns(high) - _ns(low),
         share_above=k / n if n else None,
         share_above_ci=share_bounds(k / design_a, n / design_a),
         p_value=p_value,
         significant=bool(enough and matters and (p_value < certain or (shown and high > low))),
-    )
+    )  # fmt: skip
     designs = (up.before[2], design_a)
     shares = (*_ALSO, q)
     visible = smallest_visible(both, designs, shares, certain=certain, least=least)

@@ -135,19 +135,13 @@ def shift(
     over = float(np.mean(after > b95))
     beyond = _beyond_z(before, after) if of_means else -math.inf
     return Shift(
-        before_n=len(before),
-        after_n=len(after),
-        before_p50=float(b50),
-        after_p50=float(a50),
-        before_p95=float(b95),
-        after_p95=float(a95),
-        before_mean=float(before.mean()),
-        after_mean=float(after.mean()),
-        z=_as_z(float(a50 - b50) / error, len(blocks_b) - 1),
+        before_n=len(before), after_n=len(after), before_p50=float(b50), after_p50=float(a50),
+        before_p95=float(b95), after_p95=float(a95), before_mean=float(before.mean()),
+        after_mean=float(after.mean()), z=_as_z(float(a50 - b50) / error, len(blocks_b) - 1),
         over=over,
         over_z=max(_over_z(over, len(before), len(after), [b > b95 for b in blocks_b]), beyond),
         mean_z=max(_mean_z(blocks_b, blocks_a, least_spread), beyond),
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -634,13 +634,7 @@ def gather(
         sides.append(Side(inside.take(~turn) if not turn.all() else inside, window))
         turns.append(Side(inside.take(turn | with_tools), window))
     return Evidence(
-        before=sides[0],
-        after=sides[1],
-        signals=signals,
-        facts=facts,
-        turns=(turns[0], turns[1]),
-        metric=None if metric is None else f"{metric}_s",
-        contributions=dict(contributions or {}),
-        ongoing=ongoing,
-        of_means=of_means,
-    )
+        before=sides[0], after=sides[1], signals=signals, facts=facts,
+        turns=(turns[0], turns[1]), metric=None if metric is None else f"{metric}_s",
+        contributions=dict(contributions or {}), ongoing=ongoing, of_means=of_means,
+    )  # fmt: skip

@@ -125,18 +125,15 @@ def _overlap(e: Evidence) -> Overlap | None:
     )
     ran = _during(busy, busy[-1], e.after.ends)
     return Overlap(
-        tokens=limit,
-        long_n=int(long.sum()),
-        long_before=int(long_b.sum()),
+        tokens=limit, long_n=int(long.sum()), long_before=int(long_b.sum()),
         during=float(np.percentile(ttft[during], 90)),
         outside=float(np.percentile(ttft[outside], 90)),
         tpot_during=_median(e.after.number("tpot_s"), (tokens < limit) & ran),
         tpot_outside=_median(e.after.number("tpot_s"), (tokens < limit) & ~ran),
         slow_during=float(during[slow].mean()) if slow.any() else 0.0,
         all_during=float(during.sum() / (during | outside).sum()),
-        cost=_cost(ttft, during, outside),
-        cost_before=_cost(ttft_b, during_b, outside_b),
-    )
+        cost=_cost(ttft, during, outside), cost_before=_cost(ttft_b, during_b, outside_b),
+    )  # fmt: skip
 
 
 _Busy = tuple[Side, Mask, Floats, Floats]

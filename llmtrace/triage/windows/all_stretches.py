@@ -136,18 +136,15 @@ def _described(series: _Watched, found: Spike, direction: str, span: Window) -> 
         ramp = ramp_of(t, value, found.start, end)
     middle = np.mean if series.metric == "errors" else np.median
     return Incident(
-        metric=series.metric,
-        direction="up" if direction == "up" else "down",
+        metric=series.metric, direction="up" if direction == "up" else "down",
         shape="step" if ramp is None else "ramp",
-        start=found.start if ramp is None else ramp.start,
-        end=found.end,
+        start=found.start if ramp is None else ramp.start, end=found.end,
         began_before=bool(len(t)) and found.start <= float(t[0]),
         usual=float(middle(value[~inside])) if (~inside).any() else None,
         level=float(middle(value[inside])) if inside.any() else None,
-        requests=int(inside.sum()),
-        p_value=found.p_value,
+        requests=int(inside.sum()), p_value=found.p_value,
         rise_s=0.0 if ramp is None else ramp.seconds,
-    )
+    )  # fmt: skip
 
 
 def _gradual(series: _Watched, ramp: Ramp) -> Incident:

@@ -108,16 +108,9 @@ def look_at(
 
     incidents = _incidents(mine, series, span, metric, gaps)
     chosen = choose(
-        mine,
-        series,
-        before=before,
-        after=after,
-        at=at,
-        metric=metric,
-        incidents=incidents,
-        every=rows.start / 1e9,
-        gaps=gaps,
-    )
+        mine, series, before=before, after=after, at=at, metric=metric, incidents=incidents,
+        every=rows.start / 1e9, gaps=gaps,
+    )  # fmt: skip
     alike = None
     there = overlapping(incidents, chosen.after)
     if chosen.found is not None and before is None and there:
