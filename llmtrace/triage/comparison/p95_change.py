@@ -95,7 +95,7 @@ def compare(
     floor = _floor(rows[0], metric)
     p_value = _p_value(rows, both, q, seconds, (floor, least), remembers=remembers)
     typical = [quantile(one.value, 0.5, one.weight) for one in both]
-    matters = _matters((low, high), floor, least) or _matters(typical[0], typical[1], floor, least)
+    matters = _matters((low, high), floor, least) or _matters(typical, floor, least)
     enough = min(len(before), len(after)) >= MIN_COUNT
     change = Change(
         metric=metric, before=side_b, after=side_a, delta_s=_ns(high) - _ns(low),
