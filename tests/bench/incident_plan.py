@@ -312,9 +312,143 @@ def _whole() -> Group:
     ))  # fmt: skip
 
 
+# --- a second set: other loads, longer steps ----------------------------------------------------
+
+_LONG_S: Final = 40.0
+_LONGER_S: Final = 60.0
+_TALK: Final = Load(rate=2.2, prompt=0.5, output=0.15)
+_RAG: Final = Load(rate=2.4, prompt=0.2, output=0.1, shared=900)
+_TIGHT: Final = Load(rate=1.6, prompt=0.35, output=0.3)
+
+
+def _stretched(group: Group, to_s: float) -> Group:
+    """Return a group whose steps last at least so long."""
+    steps = tuple(replace(step, seconds=max(step.seconds, to_s)) for step in group.steps)
+    return replace(group, steps=steps)
+
+
+def _app() -> Group:
+    return Group(name="app", flags=SEATS, steps=(
+        Step(load=_TALK),
+        Step(load=replace(_TALK, output=0.26), incident=Incident(
+            name="longer-answers-app", causes=("longer_outputs",), metric="e2e", severity="mild",
+            what="answers 1.7 times as long", accept=("batch_size",), shift=True, over=True)),
+        Step(load=_TALK),
+        Step(load=_TALK, incident=Incident(
+            name="quiet-scaled", causes=(), metric="e2e", severity="none", quiet=True,
+            what="nothing but a deploy of something else",
+            events=((0.0, "deploy", "billing service 98"),))),
+        Step(load=replace(_TALK, block_s=0.09), incident=Incident(
+            name="loop-blocked-app", causes=("busy_client",), metric="e2e", severity="mild",
+            what="the application blocks its event loop for 90 ms a response", over=True)),
+        Step(load=_TALK),
+        Step(load=replace(_TALK, hold_s=0.02), incident=Incident(
+            name="late-reader-app", causes=("slow_renderer",), metric="e2e", severity="mild",
+            what="the application takes 20 ms for each chunk")),
+    ))  # fmt: skip
+
+
+def _balanced() -> Group:
+    return Group(name="balanced", flags=SEATS, path="haproxy", scrape_s=5.0, steps=(
+        Step(load=_TALK),
+        Step(load=_TALK, act="pauses", value=2.5, incident=Incident(
+            name="long-pauses", causes=("engine_paused",), metric="ttft", severity="severe",
+            what="the engine's process is stopped for 2.5 s every 7.5 s", over=True)),
+        Step(load=_TALK),
+        Step(load=_TALK, act="round trip", value=0.06, incident=Incident(
+            name="round-trip-mild", causes=("network_path",), metric="ttft", severity="mild",
+            what="a round trip takes 60 ms", over=True)),
+        Step(load=_TALK),
+        Step(load=replace(_TALK, prompt=1.1), incident=Incident(
+            name="long-prompts-balanced", causes=("long_prompts",), metric="ttft",
+            severity="medium", what="prompts more than twice as long", shift=True)),
+    ))  # fmt: skip
+
+
+def _edge() -> Group:
+    return Group(name="edge", flags=SEATS, path="envoy", steps=(
+        Step(load=_TALK),
+        Step(load=_TALK, act="delays", value=0.4, incident=Incident(
+            name="envoy-delays", causes=("gateway_overhead",), metric="ttft", severity="medium",
+            what="an Envoy filter holds 60 % of requests for 400 ms", over=True,
+            events=((0.0, "config", "Envoy filter chain 12"),))),
+        Step(load=_TALK),
+        Step(load=_TALK, act="gathers", incident=Incident(
+            name="nginx-compresses", causes=("proxy_buffering",), metric="ttft",
+            severity="severe", what="an nginx that compresses and buffers is put in between",
+            over=True)),
+        Step(load=_TALK),
+        Step(load=replace(_TALK, retries=3), act="refuses", value=1.3, incident=Incident(
+            name="nginx-refuses", causes=("rate_limit_retries",), metric="ttft",
+            severity="medium", what="nginx answers 429 to what is over 1.3 requests a second")),
+    ))  # fmt: skip
+
+
+def _cut() -> Group:
+    return Group(name="cut", flags=SEATS, path="nginx", steps=(
+        Step(load=_TALK),
+        Step(load=_TALK, act="workers die", value=6.0, incident=Incident(
+            name="nginx-workers-killed-again", causes=("midstream_errors",), metric=None,
+            severity="medium", what="nginx's worker is killed every 6 s", over=True)),
+        Step(load=_TALK),
+        Step(load=_TALK, act="frontend cpu", value=5.0, incident=Incident(
+            name="frontend-behind-nginx", causes=("frontend_cpu",), metric="ttft",
+            severity="medium", what="another program takes most of the API server's CPU",
+            over=True)),
+        Step(load=_TALK),
+        Step(load=replace(_TALK, give_up_s=0.25), incident=Incident(
+            name="give-ups-nginx", causes=("client_give_ups",), metric=None, severity="medium",
+            what="readers leave without a first chunk after 250 ms")),
+    ))  # fmt: skip
+
+
+def _rag() -> Group:
+    return Group(name="rag", flags=SEATS, steps=(
+        Step(load=_RAG),
+        Step(load=replace(_RAG, stamped=True), incident=Incident(
+            name="prefix-lost-rag", causes=("prefix_cache_collapse",), metric="ttft",
+            severity="medium", what="the time stands before the shared start of 900 tokens",
+            over=True)),
+        Step(load=_RAG),
+        Step(load=replace(_RAG, rate=4.6), incident=Incident(
+            name="surge-rag", causes=("traffic_surge",), metric="ttft", severity="medium",
+            what="1.9 times as many requests", over=True,
+            accept=("batch_size", "queue_saturation"))),
+        Step(load=_RAG),
+        Step(load=replace(_RAG, connections=2), incident=Incident(
+            name="pool-of-two", causes=("client_gate",), metric="e2e", severity="mild",
+            what="the client has two connections for all requests")),
+    ))  # fmt: skip
+
+
+def _tight() -> Group:
+    blocks = 21  # of 128 tokens, one of them never used
+    tokens = 128 * (blocks - 1)
+    return Group(
+        name="tight",
+        flags=(*SEATS, "--max-model-len", str(tokens), "--num-gpu-blocks-override", str(blocks)),
+        facts={"max_model_len": tokens, "kv_cache_tokens": tokens},
+        steps=(
+            Step(load=_TIGHT),
+            Step(load=replace(_TIGHT, output=1.0), incident=Incident(
+                name="cache-tight-answers", causes=("kv_exhaustion",), metric="e2e",
+                severity="medium", accept=("longer_outputs",), over=True,
+                what="answers 3.3 times as long on a cache of 2,560 tokens")),
+            Step(load=_TIGHT),
+            Step(load=_TIGHT, incident=Incident(
+                name="quiet-tight", causes=(), metric="ttft", severity="none", quiet=True,
+                what="nothing")),
+        ))  # fmt: skip
+
+
 def plan() -> tuple[Group, ...]:
     """Return everything that is recorded, an engine after the other."""
+    first = _chat(), _few(), _prefix(), _nginx(), _envoy(), _cache(), _cpu()
+    planned = _seats(), _restart(), _drafts(), _whole()
+    few = *planned, _cut(), _tight()
+    more = _app(), _balanced(), _edge(), _rag()
     return (
-        _chat(), _few(), _prefix(), _seats(), _nginx(), _envoy(), _cache(), _cpu(), _restart(),
-        _drafts(), _whole(),
-    )  # fmt: skip
+        *first,
+        *(_stretched(group, _LONG_S) for group in few),
+        *(_stretched(group, _LONGER_S) for group in more),
+    )
