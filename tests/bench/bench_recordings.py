@@ -1,12 +1,13 @@
 """How often does triage name the right cause of what really went wrong on a real vLLM?
 
-    python -m tests.bench.bench_recordings [--searched] [--unseen] [--json FILE] [--store]
+    python -m tests.bench.bench_recordings [--searched] [--set older|second|unseen]
+        [--json FILE] [--store]
 
 The incidents of `tests/triage/recorded`, each with its true cause in a file of its own, beside the
 same simpler ways to guess as in `bench_triage`. With `--searched` the windows and the metric are
-taken away first. With `--unseen` it is asked of `tests/triage/recorded_unseen` instead, recorded
-after the rules were done, and each truth is printed. `--store` keeps which causes were named
-first, which reports quote. Exits with 1 where a bar is missed.
+taken away first. `--set` asks it of others instead, and prints each truth: of `recorded_second`,
+since seen, or of `recorded_unseen`, which no rule was made on. `--store` keeps which causes were
+named first, which reports quote. Exits with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from tests.bench import track_record
 from tests.bench.bench_triage import TOP, Answer, report, said_of
 
 RECORDED: Final = Path(__file__).parents[1] / "triage" / "recorded"
-UNSEEN: Final = RECORDED.with_name("recorded_unseen")
+SETS: Final = {
+    "older": RECORDED,
+    "second": RECORDED.with_name("recorded_second"),
+    "unseen": RECORDED.with_name("recorded_unseen"),
+}
 SEVERITY: Final = {"mild": 1.0, "severe": 3.0}
 BARS: Final = {"top-1 on faults": 0.9, "top-3 on faults": 0.95}
 
@@ -66,20 +71,20 @@ def main() -> int:
     """Print what was named for each, the tables, and compare with the bars."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--searched", action="store_true", help="take the windows away")
-    parser.add_argument("--unseen", action="store_true", help="of those no rule was made on")
+    parser.add_argument("--set", choices=SETS, default="older", help="which recordings")
     parser.add_argument("--json", type=Path, help="write every answer here")
     parser.add_argument("--store", action="store_true", help="keep what reports quote")
     given = parser.parse_args()
-    if given.store and (given.searched or given.unseen):
+    if given.store and (given.searched or given.set != "older"):
         parser.error("--store: of the older recordings with their windows")
-    place = UNSEEN if given.unseen else RECORDED
+    place = SETS[given.set]
     folders = sorted(path.parent for path in place.glob("*/truth.json"))
     answers = [
         answer(folder, seed, searched=given.searched) for seed, folder in enumerate(folders)
     ]
     for one in answers:
         named = ", ".join(f"{cause} ({status})" for cause, status in one.named[:TOP])
-        truth = f" (truth: {', '.join(one.truth) or 'none'})" if given.unseen else ""
+        truth = f" (truth: {', '.join(one.truth) or 'none'})" if given.set != "older" else ""
         print(f"{one.name:30}{one.verdict:16}{named or 'nothing named'}{truth}")
     accepted = {folder.name: _truth(folder)[1] for folder in folders}
     figures = report([counted(one, accepted[one.name]) for one in answers])

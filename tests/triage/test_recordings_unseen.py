@@ -1,7 +1,7 @@
-"""Are the recordings that no rule had been made on whole, and is their truth well-formed?
+"""Are the recordings made after the rules whole, and is their truth well-formed?
 
-`python -m tests.bench.bench_recordings --unseen` prints what triage says of them; here that is
-held at what was seen once, so that no later change loses more of them in silence.
+`python -m tests.bench.bench_recordings --set second|unseen` prints what triage says of them; here
+that is held at what was seen once, so that no later change loses more of them in silence.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from llmtrace.dataset.case import read_case
 from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.result import CAUSES, NAMED
 
-FOLDER: Final = Path(__file__).with_name("recorded_unseen")
-UNSEEN: Final = sorted(path.parent for path in FOLDER.glob("*/truth.json"))
-NAMED_FIRST: Final = 12 / 17  # of those with one cause, windows given; 8 when recorded
+# Of those with one cause, windows given; of the second set 8 of 17 when recorded.
+NAMED_FIRST: Final = {"recorded_second": 14 / 17, "recorded_unseen": 11 / 20}
+SETS: Final = {
+    name: sorted(path.parent for path in Path(__file__).with_name(name).glob("*/truth.json"))
+    for name in NAMED_FIRST
+}
 
 
 def truth_of(folder: Path) -> dict[str, Any]:
@@ -30,22 +33,27 @@ def truth_of(folder: Path) -> dict[str, Any]:
     return truth
 
 
-def test_there_are_enough_of_each_kind() -> None:
+@pytest.mark.parametrize("name", SETS)
+def test_there_are_enough_of_each_kind(name: str) -> None:
     """Twenty or more; five mild ones, five with few requests after the onset, two controls."""
-    truths = [truth_of(folder) for folder in UNSEEN]
+    truths = [truth_of(folder) for folder in SETS[name]]
     few = 0
-    for folder in UNSEEN:
+    for folder in SETS[name]:
         case = read_case(folder)
         assert case.after is not None
         few += case.rows.within(case.after.start, case.after.end).n < 100
 
-    assert len(UNSEEN) >= 20
+    assert len(SETS[name]) >= 20
     assert Counter(truth["severity"] for truth in truths)["mild"] >= 5
     assert few >= 5
     assert sum(not truth["causes"] for truth in truths) >= 2
 
 
-@pytest.mark.parametrize("folder", UNSEEN, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "folder",
+    [folder for folders in SETS.values() for folder in folders],
+    ids=lambda path: path.name,
+)
 def test_a_recording_is_whole_and_its_truth_well_formed(folder: Path) -> None:
     """Stages add up, there are signals, and the truth is where no analysis reads it."""
     case, truth = read_case(folder), truth_of(folder)
@@ -65,17 +73,18 @@ def test_a_recording_is_whole_and_its_truth_well_formed(folder: Path) -> None:
     if truth["onset"] is not None:
         assert truth["onset"] == pytest.approx(case.after.start)
     assert not truth.keys() & json.loads((folder / "case.json").read_text()).keys()
-    assert sum(file.stat().st_size for file in folder.iterdir()) < 150_000
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 250_000
 
 
-def test_no_more_of_them_are_lost_than_there_were() -> None:
+@pytest.mark.parametrize("name", SETS)
+def test_no_more_of_them_are_lost_than_there_were(name: str) -> None:
     """A floor: what was seen, whatever it was."""
     first = []
-    for folder in UNSEEN:
+    for folder in SETS[name]:
         truth = truth_of(folder)
         if len(truth["causes"]) == 1:
             result = triage(read_case(folder), Settings(bootstrap=0))
             named = [one.id for one in result.causes if one.status in NAMED][:1]
             first.append(bool({*truth["causes"], *truth["accept"]} & {*named}))
 
-    assert np.mean(first) >= NAMED_FIRST
+    assert np.mean(first) >= NAMED_FIRST[name]
