@@ -7,17 +7,17 @@ adds a millisecond to each request, and sends two thirds as many from one core.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import llmtrace
 from llmtrace import __version__
-from llmtrace.core.errors import LlmtraceError, SourceError, missing_extra
+from llmtrace.core.errors import LlmtraceError, SourceError
 from llmtrace.demo.preflight import probe
 from llmtrace.demo.target import Target
+from llmtrace.load_test.arrival_transport import ArrivalTransport, http, restart_clock
 from llmtrace.load_test.requests import Request
 
 Api = Literal["openai", "anthropic"]
@@ -28,8 +28,7 @@ _MAX_TOKENS: Final = 1024  # Anthropic's API wants a limit
 _TIMEOUT_S: Final = 120.0
 _MAX_WORDS: Final = 300
 _ANTHROPIC_VERSION: Final = "2023-06-01"
-_LIBRARIES: Final = ("httpx2", "httpx")  # of which the OpenAI SDK has brought one
-_DATA: Final = "data:"
+_DATA: Final = b"data:"
 _HELLO: Final = Request(-1, ({"role": "user", "content": "Say hello."},), 8)
 
 
@@ -88,20 +87,15 @@ def client_of(sending: Sending) -> Any:
         headers |= {"x-api-key": key, "anthropic-version": _ANTHROPIC_VERSION}
     else:
         headers["authorization"] = f"Bearer {key}"
-    http = _library()
+    url = sending.target.url
+    proxied = urlsplit(url).scheme in getproxies() and not proxy_bypass(urlsplit(url).netloc)
+    # A proxy named in the environment is not for loopback.
+    proxied = proxied and not sending.target.ours
     return http.AsyncClient(
         headers=headers, timeout=_TIMEOUT_S,
         limits=http.Limits(max_connections=None, max_keepalive_connections=None),
-        # A proxy named in the environment is not for loopback.
-        trust_env=not sending.target.ours,
+        transport=None if proxied else ArrivalTransport(), trust_env=proxied,
     )  # fmt: skip
-
-
-def _library() -> Any:
-    for name in _LIBRARIES:
-        with suppress(ImportError):
-            return import_module(name)
-    raise missing_extra("llmtrace bench", "demo", _LIBRARIES[-1])
 
 
 async def respond(client: Any, sending: Sending, request: Request) -> str:
@@ -113,12 +107,14 @@ async def respond(client: Any, sending: Sending, request: Request) -> str:
     url, body = _message(sending, request)
     message = client.build_request("POST", url, content=body)
     pieces = _openai_pieces if sending.api == "openai" else _anthropic_pieces
+    restart_clock()
+    answer = await _exchange(client, sending, request, message)
     if not sending.stream:
-        return "".join(pieces(json.loads(await _whole(client, sending, request, message))))
+        return "".join(pieces(json.loads(answer)))
     parts, failure = list[str](), None
-    async for line in _lines(client, sending, request, message):
-        if line.startswith(_DATA) and (text := line[len(_DATA) :].lstrip()).startswith("{"):
-            event = json.loads(text)
+    for line in answer.splitlines():
+        if line.startswith(_DATA) and (data := line[len(_DATA) :].lstrip()).startswith(b"{"):
+            event = json.loads(data)
             failure = failure or event.get("error")
             parts += pieces(event)
     if failure:
@@ -127,29 +123,16 @@ async def respond(client: Any, sending: Sending, request: Request) -> str:
 
 
 @llmtrace.trace
-async def _lines(
-    client: Any, sending: Sending, request: Request, message: Any
-) -> AsyncIterator[str]:
-    """Yield the lines of a stream."""
+async def _exchange(client: Any, sending: Sending, request: Request, message: Any) -> bytes:
+    """Return the body of a response, once all of it is there."""
     _annotate(sending, request)
-    response = await client.send(message, stream=True)
+    response = await client.send(message, stream=sending.stream)
     try:
         if response.is_error:
             await _raise(response)
-        async for line in response.aiter_lines():
-            yield line
+        return bytes(await response.aread())
     finally:
         await response.aclose()
-
-
-@llmtrace.trace
-async def _whole(client: Any, sending: Sending, request: Request, message: Any) -> bytes:
-    """Return the body of a whole response."""
-    _annotate(sending, request)
-    response = await client.send(message)
-    if response.is_error:
-        await _raise(response)
-    return bytes(response.content)
 
 
 def _annotate(sending: Sending, request: Request) -> None:

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import llmtrace
 from llmtrace.budget import Budget
+from llmtrace.configure import use_clock
 from llmtrace.core.row import Row
+from llmtrace.load_test.arrival_transport import clock
 from llmtrace.load_test.drive import Answered, drive
 from llmtrace.load_test.endpoint_apis import Sending, client_of
 from llmtrace.load_test.requests import Request
@@ -150,6 +152,7 @@ def send(
                 spent[:] = time.monotonic() - clocks[0], time.process_time() - clocks[1]
 
     llmtrace.init("llmtrace-bench", exporters=[sink], budget=budget, sample=1.0)
+    use_clock(clock)
     interrupted = False
     try:
         asyncio.run(run())

@@ -11,18 +11,22 @@ import argparse
 import asyncio
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from tests.bench.replay import events
 
 FIRST_S: Final = 0.04  # from the request to the first event, unless another is given
 GAP_S: Final = 0.005
+_TIMESTAMP_NS: Final = 35  # SO_TIMESTAMPNS of Linux, which `socket` does not name
 TOKENS: Final = 16
 MODEL: Final = "paced"
 
@@ -54,11 +58,26 @@ def _whole(body: Any) -> bytes:
     return head.encode() + data
 
 
+class _Socket(socket.socket):
+    """A socket that knows when the kernel had received what was read last."""
+
+    arrived = 0.0
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        data, reported, _, _ = self.recvmsg(size, 64, flags)
+        self.arrived = time.monotonic()
+        for _, kind, stamp in reported:
+            if kind == _TIMESTAMP_NS:
+                seconds, ns = struct.unpack_from("=qq", stamp)
+                self.arrived -= (time.time_ns() - seconds * 1_000_000_000 - ns) / 1e9
+        return data
+
+
 class _Seen:
     """When requests arrived since this was last read, and what serving them took of the CPU.
 
-    `wire` has, by a request's `x-request-id`, when it arrived and when its first and last content
-    were written, in seconds of the monotonic clock, which all processes of a machine share.
+    `wire` has, by a request's `x-request-id`, when the kernel had received it and when each token
+    was written, in seconds of the monotonic clock, which all processes of a machine share.
     """
 
     def __init__(self) -> None:
@@ -85,8 +104,8 @@ class _Connection(asyncio.Protocol):
     })  # fmt: skip
     models: Final = _whole({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
-    def __init__(self, seen: _Seen, first_s: float, gap_s: float) -> None:
-        self._seen, self._first_s, self._gap_s = seen, first_s, gap_s
+    def __init__(self, sock: _Socket, seen: _Seen, first_s: float, gap_s: float) -> None:
+        self._sock, self._seen, self._first_s, self._gap_s = sock, seen, first_s, gap_s
         self._got = b""
         self._loop = asyncio.get_running_loop()
 
@@ -114,7 +133,7 @@ class _Connection(asyncio.Protocol):
             now = self._loop.time()
             self._seen.arrivals.append(now)
             if b'"stream":true' in body.replace(b" ", b""):
-                wire = self._seen.wire.setdefault(name, [now])
+                wire = self._seen.wire.setdefault(name, [self._sock.arrived])
                 due = now + self._first_s
                 self._loop.call_at(due, self._write, due, 0, wire)
             else:
@@ -125,8 +144,7 @@ class _Connection(asyncio.Protocol):
     def _write(self, due: float, place: int, wire: list[float]) -> None:
         if self._transport.is_closing():
             return
-        if place in {0, len(self.parts) - 1}:
-            wire.append(self._loop.time())
+        wire.append(self._loop.time())
         self._transport.write(self.parts[place])
         if place + 1 < len(self.parts):
             due += self._gap_s  # by the plan: what was late does not make the next one late
@@ -136,12 +154,18 @@ class _Connection(asyncio.Protocol):
 async def _serve(port: int, first_s: float, gap_s: float) -> None:
     seen = _Seen()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: _Connection(seen, first_s, gap_s), "127.0.0.1", port, backlog=4096
-    )
-    print(server.sockets[0].getsockname()[1], flush=True)
-    async with server:
-        await server.serve_forever()
+    with socket.create_server(("127.0.0.1", port), backlog=4096) as listener:
+        listener.setblocking(False)
+        if sys.platform == "linux":
+            listener.setsockopt(socket.SOL_SOCKET, _TIMESTAMP_NS, 1)
+        print(listener.getsockname()[1], flush=True)
+        while True:
+            plain, _ = await loop.sock_accept(listener)
+            sock = _Socket(fileno=plain.detach())
+            sock.setblocking(False)
+            await loop.connect_accepted_socket(
+                partial(_Connection, sock, seen, first_s, gap_s), sock
+            )
 
 
 @contextmanager
