@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from importlib.resources import files
 from typing import Final
 
 from llmtrace.budget_analysis.report import Comparison, Report
@@ -24,25 +25,7 @@ _STATES: Final = {
     "no limit": ("", "no limit set", NEUTRAL),
     "not reported": ("", "not reported", NEUTRAL),
 }
-_STYLE: Final = """
-.whole { position: relative; margin: .6rem 0 1.6rem; }
-.whole div.bar { display: flex; align-items: center; margin: .45rem 0; }
-.whole .name { flex: 0 0 7.5rem; color: var(--soft); font-size: .87rem; }
-.track { position: relative; flex: 1; height: 2rem; display: flex; }
-.track span { display: block; height: 100%; border-right: 1.5px solid var(--card);
-  overflow: hidden; color: #10141a; font-size: .74rem; line-height: 2rem;
-  text-align: center; white-space: nowrap; }
-.track .free { background: repeating-linear-gradient(135deg, var(--track) 0 6px,
-  var(--line) 6px 8px); color: var(--soft); }
-.mark { position: absolute; top: -.3rem; bottom: -.3rem; border-left: 2px dashed var(--ink); }
-.mark b { position: absolute; top: 100%; left: .35rem; font-size: .74rem; font-weight: 500;
-  white-space: nowrap; } .mark.late b { left: auto; right: .35rem; }
-tr.gap td { border: 0; height: .5rem; padding: 0; }
-.used { position: relative; width: 7rem; height: .8rem; background: var(--track);
-  border-radius: 4px; display: inline-block; vertical-align: middle; margin-right: .5rem; }
-.used i { display: block; height: 100%; border-radius: 4px; }
-.lies { color: var(--soft); font-size: .8rem; }
-"""
+_STYLE: Final = files(__package__).joinpath("html.css").read_text(encoding="utf-8")
 _NARROW: Final = 0.055  # of the bar: below it no name fits
 
 

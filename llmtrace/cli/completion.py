@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from llmtrace.cli.parser import Parser
@@ -12,41 +13,9 @@ from llmtrace.cli.parser import Parser
 SHELLS: Final = ("bash", "zsh", "fish")
 
 # `path` collects the words before the cursor that name a command.
-_BASH: Final = """\
-_llmtrace() {{
-  local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" path="" word words
-  local index
-  for ((index = 1; index < COMP_CWORD; index++)); do
-    word="${{path:+$path }}${{COMP_WORDS[index]}}"
-    case "$word" in
-      {commands}) path="$word" ;;
-    esac
-  done
-  case "$path:$prev" in
-{values}
-    *) case "$path" in
-{words}
-    esac ;;
-  esac
-  # Options are offered only after a dash: without one, files may be meant.
-  [[ "$cur" == -* ]] || {{ words=" $words"; words="${{words%% -*}}"; }}
-  COMPREPLY=($(compgen -W "$words" -- "$cur"))
-}}
-complete -o default -F _llmtrace llmtrace
-"""
+_BASH: Final = Path(__file__).with_suffix(".bash").read_text(encoding="utf-8")
 _ZSH: Final = "autoload -U +X compinit bashcompinit\ncompinit\nbashcompinit\n"
-_FISH: Final = """\
-function __llmtrace_at
-    set -l path
-    for word in (commandline -opc)[2..-1]
-        if contains -- (string join ' ' $path $word) {commands}
-            set -a path $word
-        end
-    end
-    test "$path" = "$argv[1]"
-end
-{lines}
-"""
+_FISH: Final = Path(__file__).with_suffix(".fish").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,33 +12,30 @@ import struct
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from contextvars import ContextVar
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any, Final
 
 # Of which the OpenAI SDK has brought one.
 http: Final[Any] = import_module("httpx2" if find_spec("httpx2") else "httpx")
 
+Headers = list[tuple[bytes, bytes]]
+
 _TIMESTAMP_NS: Final = 35  # SO_TIMESTAMPNS of Linux, which `socket` does not name
 _TIMESPEC: Final = struct.Struct("=qq")
 _ROOM: Final = 64  # for what the kernel reports beside the data
-_NS: Final = 1_000_000_000
 _OK: Final = 200
 
-_arrived: ContextVar[int] = ContextVar("llmtrace_bench_arrived", default=0)
+arrived: ContextVar[int] = ContextVar("llmtrace_bench_arrived", default=0)  # 0: now
 
 
 def clock() -> int:
     """Return monotonic nanoseconds: in a response, those at which what was read had arrived."""
-    return _arrived.get() or time.perf_counter_ns()
-
-
-def restart_clock() -> None:
-    """Let the clock run again, for the next request."""
-    _arrived.set(0)
+    return arrived.get() or time.perf_counter_ns()
 
 
 class _Socket(socket.socket):
@@ -61,20 +58,20 @@ class _Socket(socket.socket):
         for _, kind, data in reported:
             if kind == _TIMESTAMP_NS and len(data) >= _TIMESPEC.size:
                 seconds, ns = _TIMESPEC.unpack_from(data)
-                ago = time.time_ns() - seconds * _NS - ns
+                ago = time.time_ns() - seconds * 1_000_000_000 - ns
         self.arrived_ns = now - max(0, ago)
 
 
 class _Connection(asyncio.StreamReader):
     """What a server sends, and when each piece of it arrived."""
 
-    def __init__(self, sock: _Socket) -> None:
+    transport: Any
+
+    def __init__(self, sock: _Socket, timeout_s: float) -> None:
         super().__init__()
-        self._sock = sock
+        self._sock, self._timeout_s = sock, timeout_s
         self._fed = self._taken = 0  # bytes
         self._marks: deque[tuple[int, int]] = deque()  # bytes so far, and when the last arrived
-        self.idle_since = 0.0  # of the loop's clock
-        self.transport: Any = None
 
     def feed_data(self, data: bytes) -> None:
         self._fed += len(data)
@@ -85,15 +82,14 @@ class _Connection(asyncio.StreamReader):
         """Return the socket, as httpcore's network stream does."""
         return self._sock if name == "socket" else None
 
-    async def take(self, reading: Awaitable[bytes], timeout_s: float) -> bytes:
+    async def take(self, reading: Awaitable[bytes]) -> bytes:
         """Return what is read, with the clock at the arrival of its last byte."""
-        _arrived.set(0)  # whatever ends the wait without data ends it now
-        stalled = asyncio.get_running_loop().call_later(timeout_s, self._stalled, timeout_s)
+        arrived.set(0)  # whatever ends the wait without data ends it now
+        stalled = asyncio.get_running_loop().call_later(self._timeout_s, self._stalled)
         try:
             data = await reading
         except asyncio.IncompleteReadError:
-            msg = "the server closed the connection before the end of its response"
-            raise http.RemoteProtocolError(msg) from None
+            raise http.RemoteProtocolError("the server closed before its response ended") from None
         except OSError as error:
             raise http.ReadError(str(error)) from error
         finally:
@@ -102,43 +98,40 @@ class _Connection(asyncio.StreamReader):
         while self._marks and self._marks[0][0] < self._taken:
             self._marks.popleft()
         if self._marks:
-            _arrived.set(self._marks[0][1])
+            arrived.set(self._marks[0][1])
         return data
 
-    def _stalled(self, timeout_s: float) -> None:
-        self.set_exception(http.ReadTimeout(f"nothing came for {timeout_s:.0f} s"))
+    def _stalled(self) -> None:
+        self.set_exception(http.ReadTimeout(f"nothing came for {self._timeout_s:.0f} s"))
 
 
 class _Body(http.AsyncByteStream):  # type: ignore[misc]
-    """The body of a response; `done` gets whether its connection can be used again."""
+    """The body of a response, whose connection is idle again once all of it was read."""
 
-    def __init__(
-        self,
-        take: Callable[[Awaitable[bytes]], Awaitable[bytes]],
-        connection: _Connection,
-        headers: list[tuple[bytes, bytes]],
-        done: Callable[[bool], None],
-    ) -> None:
-        self._take, self._connection, self._done = take, connection, done
+    def __init__(self, connection: _Connection, headers: Headers, idle: list[_Connection]) -> None:
+        self._connection, self._idle = connection, idle
         self._headers = {name.lower(): value.lower() for name, value in headers}
         self._over = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        take, connection, headers = self._take, self._connection, self._headers
+        connection, headers = self._connection, self._headers
         if b"chunked" in headers.get(b"transfer-encoding", b""):
-            while size := int((await take(connection.readuntil())).partition(b";")[0], 16):
-                yield (await take(connection.readexactly(size + 2)))[:-2]
-            while (await take(connection.readuntil())).strip():
+            while size := int((await connection.take(connection.readuntil())).split(b";")[0], 16):
+                yield (await connection.take(connection.readexactly(size + 2)))[:-2]
+            while (await connection.take(connection.readuntil())).strip():
                 pass  # a trailer
         elif length := headers.get(b"content-length"):
-            yield await take(connection.readexactly(int(length)))
+            yield await connection.take(connection.readexactly(int(length)))
         else:
-            while data := await take(connection.read(1 << 16)):
+            while data := await connection.take(connection.read(1 << 16)):
                 yield data
-        self._over = True
+        self._over = headers.get(b"connection") != b"close"
 
     async def aclose(self) -> None:
-        self._done(self._over and self._headers.get(b"connection") != b"close")
+        if self._over:
+            self._idle.append(self._connection)
+        else:
+            self._connection.transport.abort()
 
 
 class ArrivalTransport(http.AsyncBaseTransport):  # type: ignore[misc]
@@ -151,41 +144,32 @@ class ArrivalTransport(http.AsyncBaseTransport):  # type: ignore[misc]
     async def handle_async_request(self, request: Any) -> Any:
         """Send a request; return its response once the head is there."""
         trace, url = request.extensions.get("trace", _untraced), request.url
-        timeout_s = request.extensions["timeout"]["read"]
         idle = self._idle.setdefault((url.scheme, url.host, url.port), [])
         while idle and idle[-1].at_eof():
             idle.pop()
+        timeout_s = request.extensions["timeout"]["read"]
         connection = idle.pop() if idle else await self._connect(url, trace, timeout_s)
-
-        def take(reading: Awaitable[bytes]) -> Awaitable[bytes]:
-            return connection.take(reading, timeout_s)
-
-        def done(reusable: bool) -> None:
-            if reusable:
-                idle.append(connection)
-            else:
-                connection.transport.abort()
-
         lines = [b"%s: %s\r\n" % header for header in request.headers.raw]
         head = f"{request.method} {url.raw_path.decode()} HTTP/1.1\r\n".encode()
-        await trace("http11.send_request_headers.started", {})
-        connection.transport.write(b"".join((head, *lines, b"\r\n", request.content)))
-        await trace("http11.send_request_body.complete", {})
         try:
+            await trace("http11.send_request_headers.started", {})
+            connection.transport.write(b"".join((head, *lines, b"\r\n", request.content)))
+            await trace("http11.send_request_body.complete", {})
             status = 0
             while status < _OK:  # an earlier one only announces it
-                first, *lines = (await take(connection.readuntil(b"\r\n\r\n"))).splitlines()
-                status = int(first.split(b" ", 2)[1])
-        except (IndexError, ValueError):
-            done(reusable=False)
-            raise http.RemoteProtocolError(f"no HTTP response: {first[:80]!r}") from None
-        except BaseException:
-            done(reusable=False)
+                head, *lines = (
+                    await connection.take(connection.readuntil(b"\r\n\r\n"))
+                ).splitlines()
+                status = int(head[:12].split(b" ")[1])
+        except BaseException as error:
+            connection.transport.abort()
+            if isinstance(error, IndexError | ValueError):
+                raise http.RemoteProtocolError(f"no HTTP response: {head[:80]!r}") from None
             raise
         parts = (line.partition(b":") for line in lines if line)
         headers = [(name, value.strip()) for name, _, value in parts]
         return http.Response(
-            status, headers=headers, stream=_Body(take, connection, headers, done),
+            status, headers=headers, stream=_Body(connection, headers, idle),
             extensions={"network_stream": connection},
         )  # fmt: skip
 
@@ -201,7 +185,7 @@ class ArrivalTransport(http.AsyncBaseTransport):  # type: ignore[misc]
                     await trace("connection.start_tls.started", {})
                     self._tls = self._tls or http.create_ssl_context()
                     tls = {"ssl": self._tls, "server_hostname": url.host}
-                connection = _Connection(sock)
+                connection = _Connection(sock, timeout_s)
                 connection.transport, _ = await loop.create_connection(
                     lambda: asyncio.StreamReaderProtocol(connection), sock=sock, **tls
                 )
@@ -215,7 +199,7 @@ class ArrivalTransport(http.AsyncBaseTransport):  # type: ignore[misc]
 
     async def aclose(self) -> None:
         """Close what is idle; what is not closes with its response."""
-        for connection in sum(self._idle.values(), []):
+        for connection in chain.from_iterable(self._idle.values()):
             connection.transport.abort()
 
 
@@ -227,7 +211,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> _
     failure = OSError(f"{host} has no address")
     for address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         sock = _Socket(*address[:3])
-        sock.setblocking(False)
+        sock.settimeout(0)
         if sys.platform == "linux":
             with suppress(OSError):  # without it, when the loop has read it is when it arrived
                 sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMP_NS, 1)

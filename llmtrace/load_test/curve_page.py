@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from html import escape
+from importlib.resources import files
 from typing import Final
 
 from llmtrace.display.html_page import document
@@ -17,20 +18,7 @@ from llmtrace.run_comparison.wording import LABELS, QUANTILE_NAMES
 Line = tuple[str, Sequence[float | None]]
 
 # Blue and orange of Okabe and Ito: they differ in every kind of colour vision.
-_STYLE: Final = """
-:root { --c0: #0072b2; --c1: #b35900; }
-@media (prefers-color-scheme: dark) { :root { --c0: #56b4e9; --c1: #e69f00; } }
-figure { margin: 0; } figcaption { font-size: .9rem; }
-svg { display: block; width: 100%; height: auto; }
-svg path { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; }
-.l0 { stroke: var(--c0); } .l1 { stroke: var(--c1); stroke-dasharray: 6 3; }
-circle.l0 { fill: var(--c0); } circle.l1 { fill: var(--c1); }
-svg text { fill: var(--soft); font-size: 11px; } svg line { stroke: var(--line); }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(17rem, 1fr)); gap: 1.2rem;
-  margin-top: .8rem; }
-.key { display: inline-block; width: 30px; height: 8px; vertical-align: middle; }
-@media (max-width: 30rem) { body { padding: 1rem .7rem; } section { padding: .9rem; } }
-"""
+_STYLE: Final = files(__package__).joinpath("curve_page.css").read_text(encoding="utf-8")
 _WIDTH: Final = 320
 _HEIGHT: Final = 150
 _LEFT: Final = 46

@@ -17,7 +17,7 @@ from llmtrace import __version__
 from llmtrace.core.errors import LlmtraceError, SourceError
 from llmtrace.demo.preflight import probe
 from llmtrace.demo.target import Target
-from llmtrace.load_test.arrival_transport import ArrivalTransport, http, restart_clock
+from llmtrace.load_test.arrival_transport import ArrivalTransport, arrived, http
 from llmtrace.load_test.requests import Request
 
 Api = Literal["openai", "anthropic"]
@@ -107,7 +107,7 @@ async def respond(client: Any, sending: Sending, request: Request) -> str:
     url, body = _message(sending, request)
     message = client.build_request("POST", url, content=body)
     pieces = _openai_pieces if sending.api == "openai" else _anthropic_pieces
-    restart_clock()
+    arrived.set(0)
     answer = await _exchange(client, sending, request, message)
     if not sending.stream:
         return "".join(pieces(json.loads(answer)))

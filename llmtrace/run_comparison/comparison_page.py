@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from importlib.resources import files
 from typing import Final
 
 import numpy as np
@@ -27,18 +28,7 @@ from llmtrace.run_comparison.wording import (
 from llmtrace.stats.arrays import Floats
 
 # Blue and orange of Okabe and Ito: they differ in every kind of colour vision.
-_STYLE: Final = """
-:root { --before: #0072b2; --after: #b35900; }
-@media (prefers-color-scheme: dark) { :root { --before: #56b4e9; --after: #e69f00; } }
-figure { margin: 1rem 0 0; } figcaption { font-size: .9rem; }
-svg { display: block; width: 100%; height: auto; }
-svg path { fill: none; stroke-width: 2; vector-effect: non-scaling-stroke; }
-.before { stroke: var(--before); } .after { stroke: var(--after); stroke-dasharray: 6 3; }
-svg text { fill: var(--soft); font-size: 11px; } svg line { stroke: var(--line); }
-td small { color: var(--soft); } td.wrap { white-space: normal; min-width: 9rem; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: 1rem; }
-@media (max-width: 30rem) { body { padding: 1rem .7rem; } section { padding: .9rem; } }
-"""
+_STYLE: Final = files(__package__).joinpath("comparison_page.css").read_text(encoding="utf-8")
 _WIDTH: Final = 320
 _HEIGHT: Final = 120
 _BASE: Final = 104

@@ -11,6 +11,7 @@ ones all tokens come at the same moments.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
 import statistics
@@ -73,7 +74,7 @@ def figures(measured: Measured, wire: dict[str, list[float]]) -> Iterator[Figure
     )
     itl = [(row.gap_sum_ns or 0) / 1e9 / max(1, (row.chunks or 0) - 1) for row in rows]
     yield _apart("ITL", itl, [(last - first) / (TOKENS - 1) for _, first, *_, last in of])
-    longest = [max(b - a for a, b in zip(one[1:], one[2:], strict=False)) for one in of]
+    longest = [max(b - a for a, b in itertools.pairwise(one[1:])) for one in of]
     yield _figure("max gap", rows, "max_gap_s", longest)
     yield _figure("e2e", rows, "e2e_s", [last - arrived for arrived, *_, last in of])
     seconds = max(last for *_, last in of) - min(arrived for arrived, *_ in of)
@@ -137,8 +138,10 @@ def main() -> None:
                     label = ""
                 busy = max(measured.cpu, default=0.0)
                 behind = 1000 * (measured.often_behind_s or 0.0)
-                print(f"{'':<11}{len(measured.rows)} requests; client {busy:.0%} of a core, behind "
-                      f"{behind:.1f} ms; server {seen['cpu']:.0%}")  # fmt: skip
+                print(
+                    f"{'':<11}{len(measured.rows)} requests; client {busy:.0%} of a core, "
+                    f"behind {behind:.1f} ms; server {seen['cpu']:.0%}"
+                )
                 if (told := bottleneck(measured)) is not None:
                     print(f"{'':<11}{told}")
     print(f"\n{missed or 'no'} figures off by more than 1 % and 1 ms")

@@ -155,14 +155,14 @@ async def _serve(port: int, first_s: float, gap_s: float) -> None:
     seen = _Seen()
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", port), backlog=4096) as listener:
-        listener.setblocking(False)
+        listener.settimeout(0)
         if sys.platform == "linux":
             listener.setsockopt(socket.SOL_SOCKET, _TIMESTAMP_NS, 1)
         print(listener.getsockname()[1], flush=True)
         while True:
             plain, _ = await loop.sock_accept(listener)
             sock = _Socket(fileno=plain.detach())
-            sock.setblocking(False)
+            sock.settimeout(0)
             await loop.connect_accepted_socket(
                 partial(_Connection, sock, seen, first_s, gap_s), sock
             )

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from typing import Final
 
 from llmtrace.dataset.case import Window
@@ -20,21 +21,7 @@ from llmtrace.triage.report.naming import METRIC_NAMES, latest
 from llmtrace.triage.report.timeline import Timeline
 from llmtrace.triage.result import Result
 
-STYLE: Final = """
-svg { display: block; width: 100%; height: auto; overflow: visible; }
-svg.narrow { display: none; }
-svg text { fill: var(--soft); font: 11px system-ui, sans-serif;
-  font-variant-numeric: tabular-nums; }
-svg .ink { fill: var(--ink); paint-order: stroke; stroke: var(--card); stroke-width: 3px; }
-svg .line { stroke: var(--line); }
-.legend { display: flex; flex-wrap: wrap; gap: .1rem 1.4rem; font-variant-numeric: tabular-nums; }
-.split { display: flex; height: 1.9rem; margin: .3rem 0 .8rem; background: var(--track); }
-.split span { overflow: hidden; border-right: 1.5px solid var(--card); color: #10141a;
-  font-size: .74rem; line-height: 1.9rem; text-align: center; white-space: nowrap; }
-@media (max-width: 40rem) { svg.wide { display: none; } svg.narrow { display: block; }
-  .split span { font-size: 0; } }
-@media print { svg.wide { display: block; } svg.narrow { display: none; } }
-"""
+STYLE: Final = files(__package__).joinpath("charts.css").read_text(encoding="utf-8")
 _LATE: Final = 0.7
 _MAX_MARK: Final = 24
 _AROUND: Final = 2.0  # times the incident that are shown before and after it

@@ -1,0 +1,20 @@
+_llmtrace() {{
+  local cur="${{COMP_WORDS[COMP_CWORD]}}" prev="${{COMP_WORDS[COMP_CWORD-1]}}" path="" word words
+  local index
+  for ((index = 1; index < COMP_CWORD; index++)); do
+    word="${{path:+$path }}${{COMP_WORDS[index]}}"
+    case "$word" in
+      {commands}) path="$word" ;;
+    esac
+  done
+  case "$path:$prev" in
+{values}
+    *) case "$path" in
+{words}
+    esac ;;
+  esac
+  # Options are offered only after a dash: without one, files may be meant.
+  [[ "$cur" == -* ]] || {{ words=" $words"; words="${{words%% -*}}"; }}
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
+}}
+complete -o default -F _llmtrace llmtrace
