@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo test test-fast real vllm litellm contact render programs lint types docs site house cover dashboards \
-	bench bench-load bench-compare bench-streams bench-collector bench-boards bench-triage bench-demo crash extras matrix soak \
+	bench bench-load bench-accuracy bench-compare bench-streams bench-collector bench-boards bench-triage bench-demo crash extras matrix soak \
 	properties fuzz clean
 
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
@@ -64,6 +64,9 @@ bench: $(VENV)/.ready           ## what llmtrace costs, and five others do; half
 bench-load: $(VENV)/.ready vllm  ## the load test beside vllm bench serve and GuideLLM; a quarter of an hour
 	$(BIN)/python scripts/install_load_tools.py
 	$(BIN)/python -m tests.bench.side_by_side
+
+bench-accuracy: $(VENV)/.ready  ## every figure of the load test beside its truth; three minutes
+	$(BIN)/python -m tests.bench.load_accuracy
 
 bench-compare: $(VENV)/.ready   ## is chance called a difference, and a tenth found? a few minutes
 	$(BIN)/python -m tests.bench.bench_compare

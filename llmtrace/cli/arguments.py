@@ -53,10 +53,12 @@ def add_rows_file(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_budget_option(command: argparse._ActionsContainer) -> None:
+def add_budget_option(
+    command: argparse._ActionsContainer, otherwise: str = DEFAULT_BUDGET
+) -> None:
     """Add the option `--budget FILE` to a command."""
     command.add_argument(
-        "--budget", type=Path, metavar="FILE", help=f"budget, as YAML or JSON ({DEFAULT_BUDGET})"
+        "--budget", type=Path, metavar="FILE", help=f"budget, as YAML or JSON ({otherwise})"
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from llmtrace.cli.arguments import Commands, add_budget_option, add_command, positive
 from llmtrace.cli.extras import collector_module
-from llmtrace.core.errors import ConfigError, missing_extra
+from llmtrace.core.errors import ConfigError, SourceError, explain_error, missing_extra
 
 if TYPE_CHECKING:
     from llmtrace.demo.target import Target
@@ -169,6 +169,11 @@ def _bench(options: argparse.Namespace) -> int:
     from llmtrace.budget import DEFAULT, read_budget
 
     _check(options)
+    for folder in filter(None, (options.out, options.html and options.html.parent)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SourceError(f"{folder}: cannot be written: {explain_error(error)}") from error
     names = [part.name for part in fields(Workload)]
     workload = Workload(**{name: getattr(options, name) for name in names})
     with ExitStack() as opened:

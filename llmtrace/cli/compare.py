@@ -32,7 +32,7 @@ def add_compare(commands: Commands) -> None:
     )
     compare.add_argument("before", type=Path, metavar="BEFORE", help="baseline: folder or rows")
     compare.add_argument("after", type=Path, metavar="AFTER", help="run with one thing changed")
-    add_budget_option(compare)
+    add_budget_option(compare, "to count and price the requests inside it")
     compare.add_argument(
         "--price-per-hour", type=positive(float), metavar="PRICE",
         help="price of what served each run, to compare the cost of tokens and requests",

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llmtrace.core.errors import ConfigError
+from llmtrace.core.errors import ConfigError, explain_error
 from llmtrace.stats.arrays import Floats
 
 BLOCK_TOKENS: Final = 512  # of a Mooncake block
@@ -68,13 +68,13 @@ def read_arrivals(path: Path) -> Arrivals:
         text = (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8-sig")
         lines = list(_lines(path, text.splitlines()))
     except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
-        raise ConfigError(f"--arrivals {path}: {error}") from error
+        raise ConfigError(f"{path}: {explain_error(error)}") from error
     if len(lines) < 2:  # noqa: PLR2004 - one request has no rate
-        raise ConfigError(f"--arrivals {path}: fewer than two requests")
+        raise ConfigError(f"{path}: fewer than two requests")
     lines.sort(key=lambda line: line[0])
     start = np.array([line[0] for line in lines])
     if start[-1] <= start[0]:
-        raise ConfigError(f"--arrivals {path}: all requests have the same time")
+        raise ConfigError(f"{path}: all requests have the same time")
     group, shared = _shared([line[3] for line in lines])
     prompt = np.array([line[1] for line in lines], np.int64)
     return Arrivals(
@@ -100,7 +100,8 @@ def _lines(path: Path, file: Iterable[str]) -> Iterator[_Line]:
                     continue
             line = read(text)
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"--arrivals {path}: line {number}: {error}") from error
+            why = f"there is no {error}" if isinstance(error, KeyError) else error
+            raise ConfigError(f"{path}: line {number}: {why}") from error
         yield line
 
 

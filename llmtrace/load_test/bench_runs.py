@@ -129,9 +129,9 @@ def run_search(job: Job, sending: Sending) -> int:
 def run_sides(job: Job, sendings: Sequence[Sending], blocks: int) -> int:
     """Measure several endpoints in turn, and compare each with the first; return the status."""
     plans = [job.workload.plan(sending) for sending in sendings]
-    total = sum(number_of(plan.requests) for plan in plans)
     _announce(plans[0], job.workload)
     again = job.workload.again(sendings[0], max(_AGAIN, len(plans[0].requests) // blocks))
+    total = sum(number_of(plan.requests) for plan in (*plans, again))
     measured = run_interleaved([*plans, again], job.budget, blocks, progress(total))
     console = console_for(sys.stdout)
     runs = []
@@ -179,13 +179,14 @@ def note(text: str, end: str = "\n") -> None:
 
 def progress(count: int) -> Done:
     """Return what shows on stderr how many requests of so many are over."""
-    over = 0
+    over = failed = 0
 
-    def done(_answered: Answered) -> None:
-        nonlocal over
-        over += 1
+    def done(answered: Answered) -> None:
+        nonlocal over, failed
+        over, failed = over + 1, failed + (answered.sha256 is None)
         if sys.stderr.isatty() or over == count:
-            note(f"\r{over} of {count}", end="\n" if over == count else "")
+            problems = f", {failed} failed" if failed else ""
+            note(f"\r{over} of {count}{problems}", end="\n" if over == count else "")
 
     return done
 

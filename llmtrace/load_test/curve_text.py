@@ -22,8 +22,9 @@ def print_curve(out: Console, curve: Curve) -> None:
     out.print(_rates(curve))
     out.print()
     for q in _QUANTILES:
-        out.print(_durations(curve, q))
-        out.print()
+        if (table := _durations(curve, q)).rows:
+            out.print(table)
+            out.print()
     for sentence in sentences(curve):
         out.print(fill(sentence, min(out.width, _WIDEST)))
 
@@ -81,5 +82,7 @@ def _durations(curve: Curve, q: float) -> Table:
     samples = [point.samples() for point in curve.points]
     for name in curve.names():
         cells = [ms(side[name].quantile(q)) if name in side else "-" for side in samples]
+        if set(cells) == {"-"}:
+            continue
         table.add_row(LABELS.get(name, name), *cells)
     return table

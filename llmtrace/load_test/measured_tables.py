@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.console import Console
@@ -39,6 +40,7 @@ def print_summary(out: Console, measured: Measured, budget: Budget, *, simulated
     """Print the metrics, the stages, throughput, and what a reader must know."""
     rows = measured.rows
     summary = summarise(rows, budget)
+    summary = replace(summary, metrics=tuple(one for one in summary.metrics if one.known))
     if simulated:
         out.print("SIMULATED engine: what follows is not of a real one.")
     out.print(_metrics(rows))

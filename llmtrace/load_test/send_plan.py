@@ -178,6 +178,7 @@ async def _beat(behind: list[float]) -> None:
 def bottleneck(measured: Measured) -> str | None:
     """Return in a sentence how the client itself distorts what was measured, if it does."""
     late, behind = measured.late_s, measured.often_behind_s or 0.0
+    most = max(measured.cpu, default=0.0)
     waits = sorted(row.e2e_s if row.ttft_s is None else row.ttft_s for row in measured.rows)
     much = max(_LATE_S, _LATE_SHARE * waits[len(waits) // 2]) if waits else math.inf
     if late and (middle := late[len(late) // 2]) > much:
@@ -188,9 +189,10 @@ def bottleneck(measured: Measured) -> str | None:
     if behind > much:
         return (
             f"The client is the bottleneck: it was over {1000 * behind:.0f} ms behind for a tenth "
-            "of the time. Use more --processes, or fewer clients."
+            f"of the time, at {most:.0%} of a core. Use more --processes or fewer clients, or a "
+            "machine that does nothing else."
         )
-    if (most := max(measured.cpu, default=0.0)) > _BUSY:
+    if most > _BUSY:
         return (
             f"The client is the bottleneck: a process of it used {most:.0%} of a core, so that "
             "some of what was measured is its own. Use more --processes, or fewer clients."

@@ -44,7 +44,8 @@ def relative(effect: Effect, q: float) -> str:
     if change is None or before is None:
         return "-"
     if before < _TINY_S:  # shares of it say nothing
-        by, low, high = (f"{1000 * of:+,.2f}" for of in (change.by, change.low, change.high))
+        figures = (round(1000 * of, 2) + 0.0 for of in (change.by, change.low, change.high))
+        by, low, high = (f"{of:+,.2f}".replace("-", "\N{MINUS SIGN}") for of in figures)
         return f"{by} ms [{low}, {high}]"
     low, high = (percent(bound / before) for bound in (change.low, change.high))
     return f"{percent(change.by / before)} [{low}, {high}]"
@@ -68,8 +69,8 @@ def headline(comparison: Comparison) -> str:
         return "No difference shown."
     parts = []
     for effect in moved:
-        change, before = effect.changes.get(QUANTILES[0]), effect.before.quantile(QUANTILES[0])
-        by = f" at p50 by {percent(change.by / before)}" if change and before else ""
+        by = relative(effect, QUANTILES[0]).partition(" [")[0]
+        by = "" if by == "-" else f" at p50 by {by}"
         parts.append(f"{label(effect)} is {effect.direction}{by}")
     text = f"{'; '.join(parts)}."
     if comparison.other_answers and any(effect.direction == "faster" for effect in moved):

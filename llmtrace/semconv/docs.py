@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from llmtrace.core.row_fields import MARKS, NETWORK, PLAIN, RAW, REPORTED, UNSPLIT
@@ -61,27 +62,8 @@ Their lengths add up to the request's. Two of their positions are a drawing: `de
 take turns in truth, chunk by chunk, and are drawn one after the other. A child's span id is
 derived from its parent's, so that a row sent twice is still one row.
 """
-_TURN: Final = """\
-## A turn of an agent
-
-A row as well, with `gen_ai.operation.name` `invoke_agent`, named `invoke_agent {name}`, of kind
-INTERNAL. Its stages are those of its requests, overlap counted once; they are no child spans of
-it, because what ran inside has spans of its own: requests, tool calls, turns. See
-[agents](../instrument/agents.md).
-"""
-_FUNCTION: Final = """\
-## The span of a decorated function
-
-Where a function under `llmtrace.trace` makes several requests, or holds another such function: a
-span named `invoke_workflow {function}` around their rows, with `gen_ai.operation.name`
-`invoke_workflow`, `gen_ai.workflow.name`, and the function's labels and attributes. It has no
-`llmtrace.e2e`: it is no request, and counted as none.
-"""
-_TOOL: Final = """\
-## The span of a tool call
-
-Of kind INTERNAL, named `execute_tool {name}`, in the turn, request or tool call it lies in.
-"""
+_HERE: Final = Path(__file__).parent
+_AGENTS: Final = (_HERE / "agent_spans.md").read_text(encoding="utf-8")
 _CONTENT: Final = """\
 ## Content
 
@@ -101,17 +83,7 @@ Where there was more than one, or where one failed, each attempt is a child span
 `llmtrace.retry_after` (the wait that its response asked for) and `llmtrace.backoff` (how long
 it did). Attempts are no stages: they lie beside those, over the same time.
 """
-_GATEWAY: Final = """\
-## The span of a gateway
-
-One of kind SERVER for each request through `llmtrace.gateway`, in its caller's trace; the
-gateway's own rows are its children. The gateway's own time, that of its upstream calls and that of
-its caller are up to the first content sent, and add up to all of it. Beside these it has what
-OpenTelemetry says of a server's request: `http.request.method`, `url.path`, `http.route` and
-`http.response.status_code`. Where an OpenTelemetry instrumentation has opened a server span
-already, that one gets the attributes that begin with `llmtrace.`. See
-[gateways](../instrument/gateways.md).
-"""
+_GATEWAY: Final = (_HERE / "gateway_span.md").read_text(encoding="utf-8")
 _STAGES_TEXT: Final = f"""\
 The partition of `llmtrace.e2e`, as `llmtrace.core.stages.split` makes it of the figures below. In
 `<name>.source` is the source: {", ".join(f"`{source}`" for source in SOURCES)}."""
@@ -165,9 +137,7 @@ def page() -> str:
     parts += [
         _CHILDREN,
         _ATTEMPTS,
-        _TURN,
-        _FUNCTION,
-        _TOOL,
+        _AGENTS,
         *_rows(TOOL),
         "",
         _CONTENT,

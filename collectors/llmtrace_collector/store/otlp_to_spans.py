@@ -7,31 +7,11 @@ ClickHouse exporter makes it, so that its readers read ours and ours read its.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 # The messages of opentelemetry/proto as far as they are stored. Unknown fields are skipped.
-PROTO: Final = """\
-syntax = "proto3";
-message AnyValue { oneof value {
-  string string_value = 1; bool bool_value = 2; int64 int_value = 3; double double_value = 4;
-  ArrayValue array_value = 5; KeyValueList kvlist_value = 6; bytes bytes_value = 7; } }
-message ArrayValue { repeated AnyValue values = 1; }
-message KeyValueList { repeated KeyValue values = 1; }
-message KeyValue { string key = 1; AnyValue value = 2; }
-message Resource { repeated KeyValue attributes = 1; }
-message Scope { string name = 1; string version = 2; }
-message Event { fixed64 time_unix_nano = 1; string name = 2; repeated KeyValue attributes = 3; }
-message Link { bytes trace_id = 1; bytes span_id = 2; string trace_state = 3;
-  repeated KeyValue attributes = 4; }
-message Status { string message = 2; int32 code = 3; }
-message Span { bytes trace_id = 1; bytes span_id = 2; string trace_state = 3;
-  bytes parent_span_id = 4; string name = 5; int32 kind = 6; fixed64 start_time_unix_nano = 7;
-  fixed64 end_time_unix_nano = 8; repeated KeyValue attributes = 9; repeated Event events = 11;
-  repeated Link links = 13; Status status = 15; }
-message ScopeSpans { Scope scope = 1; repeated Span spans = 2; }
-message ResourceSpans { Resource resource = 1; repeated ScopeSpans scope_spans = 2; }
-message Request { repeated ResourceSpans resource_spans = 1; }
-"""
+PROTO: Final = Path(__file__).with_suffix(".proto").read_text(encoding="utf-8")
 MESSAGE: Final = "Request"
 
 # Which member of AnyValue was sent: without it 0 and "" could not be distinguished from nothing.

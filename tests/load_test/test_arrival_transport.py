@@ -1,0 +1,119 @@
+"""Does the load test's transport read HTTP however it is cut, and time it by its arrival?"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import pytest
+
+from llmtrace.load_test.arrival_transport import ArrivalTransport, arrived, clock, http
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def exchange(*answers):
+    """Send a request for each answer, given in pieces; return the bodies, and the connections."""
+    connections = []
+
+    async def serve(reader, writer):
+        connections.append(writer)
+        for pieces in answers:
+            await reader.readuntil(b"\r\n\r\n")
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.sleep(0)
+        writer.close()
+
+    async def run():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        found = []
+        async with server, http.AsyncClient(transport=ArrivalTransport(), timeout=5.0) as client:
+            for _ in answers:
+                response = await client.get(url)
+                found.append(response.content)
+        return found
+
+    return asyncio.run(run()), len(connections)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_body_in_chunks_is_read_however_it_is_cut(size):
+    """With what may stand beside a chunk's size, and with a trailer."""
+    sent = CHUNKED + b"5\r\nhello\r\n6;x=1\r\n world\r\n0\r\nx-end: 1\r\n\r\n"
+    pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
+
+    bodies, connections = exchange(pieces, pieces)
+
+    assert bodies == [b"hello world"] * 2
+    assert connections == 1
+
+
+def test_a_body_has_its_length_or_ends_with_its_connection():
+    """And an announcement before the response is none."""
+    early = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
+    sized = [early, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n", b"hi"]
+    last = [b"HTTP/1.1 200 OK\r\n\r\n", b"to the ", b"end"]
+
+    assert exchange(sized, last) == ([b"hi", b"to the end"], 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ([CHUNKED, b"5\r\nhel"], "closed before"),
+        ([b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", b"hi"], "closed before"),
+        ([], "closed before"),
+        ([b"220 mail.example\r\n\r\n"], "no HTTP response"),
+    ],
+)
+def test_a_response_that_breaks_off_is_an_error(answer, problem):
+    """As httpx's own transport has it."""
+    with pytest.raises(http.RemoteProtocolError, match=problem):
+        exchange(answer)
+
+
+def test_a_server_that_is_not_there_is_an_error():
+    """With the address that was tried."""
+
+    async def run():
+        async with http.AsyncClient(transport=ArrivalTransport(), timeout=5.0) as client:
+            await client.get("http://127.0.0.1:9/")
+
+    with pytest.raises(http.ConnectError, match="127.0.0.1"):
+        asyncio.run(run())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell")
+def test_the_clock_stands_where_the_data_arrived():
+    """A client that was busy meanwhile is not charged to the server."""
+    seen = {}
+
+    async def run():
+        asked = asyncio.Event()
+
+        async def serve(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n")
+            await asked.wait()
+            writer.write(b"late")
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with server, http.AsyncClient(transport=ArrivalTransport(), timeout=5.0) as client:
+            response = await client.send(client.build_request("GET", url), stream=True)
+            asked.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            seen["written"] = time.perf_counter_ns()
+            seen["head"] = clock()
+            while time.perf_counter_ns() < seen["written"] + 100_000_000:
+                pass
+            await response.aread()
+            seen["body"] = clock()
+        arrived.set(0)
+
+    asyncio.run(run())
+    assert seen["head"] <= seen["body"] <= seen["written"]
