@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -13,27 +14,40 @@ from llmtrace.load_test.arrival_transport import ArrivalTransport, arrived, cloc
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
+async def closed(writer):
+    """Close a connection, and wait until it is, however the other side ends it."""
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
 def exchange(*answers):
     """Send a request for each answer, given in pieces; return the bodies, and the connections."""
     connections = []
 
-    async def serve(reader, writer):
-        connections.append(writer)
-        for pieces in answers:
-            await reader.readuntil(b"\r\n\r\n")
-            for piece in pieces:
-                writer.write(piece)
-                await asyncio.sleep(0)
-        writer.close()
-
     async def run():
+        ended = asyncio.Event()
+
+        async def serve(reader, writer):
+            connections.append(writer)
+            for pieces in answers:
+                await reader.readuntil(b"\r\n\r\n")
+                for piece in pieces:
+                    writer.write(piece)
+                    await asyncio.sleep(0)
+            await closed(writer)
+            ended.set()
+
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         found = []
         async with server, http.AsyncClient(transport=ArrivalTransport(), timeout=5.0) as client:
-            for _ in answers:
-                response = await client.get(url)
-                found.append(response.content)
+            try:
+                for _ in answers:
+                    response = await client.get(url)
+                    found.append(response.content)
+            finally:
+                await ended.wait()
         return found
 
     return asyncio.run(run()), len(connections)
@@ -82,7 +96,7 @@ def test_a_server_that_is_not_there_is_an_error():
         async with http.AsyncClient(transport=ArrivalTransport(), timeout=5.0) as client:
             await client.get("http://127.0.0.1:9/")
 
-    with pytest.raises(http.ConnectError, match="127.0.0.1"):
+    with pytest.raises(http.ConnectError, match=r"127\.0\.0\.1"):
         asyncio.run(run())
 
 
@@ -92,27 +106,32 @@ def test_the_clock_stands_where_the_data_arrived():
     seen = {}
 
     async def run():
-        asked = asyncio.Event()
+        asked, sent, ended, over = (asyncio.Event() for _ in range(4))
 
         async def serve(reader, writer):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n")
             await asked.wait()
             writer.write(b"late")
+            sent.set()
+            await ended.wait()
+            await closed(writer)
+            over.set()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         async with server, http.AsyncClient(transport=ArrivalTransport(), timeout=5.0) as client:
             response = await client.send(client.build_request("GET", url), stream=True)
             asked.set()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            await sent.wait()
             seen["written"] = time.perf_counter_ns()
             seen["head"] = clock()
             while time.perf_counter_ns() < seen["written"] + 100_000_000:
                 pass
             await response.aread()
             seen["body"] = clock()
+            ended.set()
+            await over.wait()
         arrived.set(0)
 
     asyncio.run(run())
