@@ -6,8 +6,10 @@ functions know a `Meter`, not Prometheus: `llmtrace.simulator.server` brings the
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Final, Literal, Protocol
 
 from llmtrace.simulator.engine.scheduler import (
@@ -18,20 +20,6 @@ from llmtrace.simulator.engine.scheduler import (
     Token,
     kv_usage,
 )
-
-_REQUEST: Final = (
-    0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
-)  # fmt: skip
-_TTFT: Final = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
-    80, 160, 640, 2560,
-)  # fmt: skip
-_GAP: Final = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
-)  # fmt: skip
-_TOKENS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-_STEP: Final = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
-_PREEMPTIONS: Final = (1, 2, 3, 4, 5, 10, 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,49 +44,13 @@ class Meter(Protocol):
         """Put one figure into a histogram."""
 
 
-FAMILIES: Final = (
-    Family("vllm:num_requests_running", "gauge", "Requests in the batch."),
-    Family("vllm:num_requests_waiting", "gauge", "Requests in the queue."),
+_TABLE: Final = tomllib.loads(files(__package__).joinpath("metrics.toml").read_text("utf-8"))
+FAMILIES: Final = tuple(
     Family(
-        "vllm:num_requests_waiting_by_reason", "gauge", "Requests in the queue, by reason.",
-        label="reason", values=("capacity", "deferred"),
-    ),
-    Family("vllm:kv_cache_usage_perc", "gauge", "Share of the KV cache in use, from 0 to 1."),
-    Family("vllm:prompt_tokens", "counter", "Prompt tokens served."),
-    Family(
-        "vllm:prompt_tokens_by_source", "counter", "Prompt tokens by where they came from.",
-        label="source", values=("local_compute", "local_cache_hit", "external_kv_transfer"),
-    ),
-    Family("vllm:prompt_tokens_cached", "counter", "Prompt tokens found in a cache."),
-    Family("vllm:generation_tokens", "counter", "Output tokens made."),
-    Family("vllm:prefix_cache_queries", "counter", "Prompt tokens looked up in the cache."),
-    Family("vllm:prefix_cache_hits", "counter", "Prompt tokens found in the prefix cache."),
-    Family("vllm:num_preemptions", "counter", "Sequences that lost their blocks."),
-    Family(
-        "vllm:request_success", "counter", "Requests finished.",
-        label="finished_reason", values=("stop", "length", "abort", "error", "repetition"),
-    ),
-    Family("vllm:iteration_tokens_total", "histogram", "Tokens in a step.", _STEP),
-    Family("vllm:time_to_first_token_seconds", "histogram", "Arrival to first token.", _TTFT),
-    Family("vllm:inter_token_latency_seconds", "histogram", "Gap between two tokens.", _GAP),
-    Family(
-        "vllm:request_time_per_output_token_seconds", "histogram",
-        "Time a token after the first, by request.", _GAP,
-    ),
-    Family("vllm:e2e_request_latency_seconds", "histogram", "Arrival to last token.", _REQUEST),
-    Family("vllm:request_queue_time_seconds", "histogram", "Taken in to scheduled.", _REQUEST),
-    Family("vllm:request_prefill_time_seconds", "histogram", "Scheduled to first.", _REQUEST),
-    Family("vllm:request_decode_time_seconds", "histogram", "First to last token.", _REQUEST),
-    Family("vllm:request_inference_time_seconds", "histogram", "Scheduled to last.", _REQUEST),
-    Family("vllm:request_prompt_tokens", "histogram", "Prompt tokens a request.", _TOKENS),
-    Family("vllm:request_generation_tokens", "histogram", "Output tokens a request.", _TOKENS),
-    Family(
-        "vllm:request_prefill_kv_computed_tokens", "histogram",
-        "Prompt tokens a request that were not cached.", _TOKENS,
-    ),
-    Family(
-        "vllm:request_num_preemptions", "histogram", "Preemptions a request.", _PREEMPTIONS
-    ),
+        **one | {"buckets": tuple(_TABLE["buckets"].get(one.get("buckets"), ())),
+                 "values": tuple(one.get("values", ()))}
+    )
+    for one in _TABLE["families"]
 )  # fmt: skip
 
 # Gauges are read at each scrape: family and value of its own label -> figure.

@@ -8,8 +8,10 @@ them.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Final
 
 
@@ -60,35 +62,8 @@ class StepCost:
 
 
 MODELS: Final[Mapping[str, StepCost]] = {
-    # 70 B parameters on four older GPUs: slow prompts, 35 ms and more a token.
-    "a100x4-70b": StepCost(
-        base_s=0.034, prefill_token_s=130e-6, attention_s=2e-9, sequence_s=200e-6,
-        context_s=30e-9, jitter=0.04,
-        front_request_s=0.002, front_prompt_s=1.0e-6, front_token_s=40e-6,
-    ),
-    # The same on newer ones.
-    "h100x4-70b": StepCost(
-        base_s=0.022, prefill_token_s=75e-6, attention_s=1.2e-9, sequence_s=120e-6,
-        context_s=20e-9, jitter=0.04,
-        front_request_s=0.002, front_prompt_s=1.0e-6, front_token_s=40e-6,
-    ),
-    # 8 B parameters on a small GPU.
-    "l4-8b": StepCost(
-        base_s=0.045, prefill_token_s=180e-6, attention_s=2.5e-9, sequence_s=350e-6,
-        context_s=60e-9, jitter=0.05,
-        front_request_s=0.002, front_prompt_s=1.0e-6, front_token_s=40e-6,
-    ),
-    # 8 B parameters on a large GPU.
-    "a100-8b": StepCost(
-        base_s=0.011, prefill_token_s=55e-6, attention_s=0.8e-9, sequence_s=90e-6,
-        context_s=15e-9, jitter=0.05,
-        front_request_s=0.002, front_prompt_s=1.0e-6, front_token_s=30e-6,
-    ),
-    # vLLM 0.32 on two shared CPU cores with a model of 2.5 M parameters: `calibrate.fit` of
-    # tests/simulator/measured_steps.jsonl.
-    "cpu-tiny": StepCost(
-        base_s=6.90e-3, prefill_token_s=34.9e-6, attention_s=70.9e-9, sequence_s=0.0,
-        context_s=0.0, jitter=0.208,
-        front_request_s=9.53e-3, front_prompt_s=0.0, front_token_s=0.0, measured=True,
-    ),
-}  # fmt: skip
+    model: StepCost(**seconds)
+    for model, seconds in tomllib.loads(
+        files(__package__).joinpath("step_cost.toml").read_text(encoding="utf-8")
+    ).items()
+}
