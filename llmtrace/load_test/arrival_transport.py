@@ -73,7 +73,7 @@ class _Connection(asyncio.StreamReader):
         self._fed = self._taken = 0  # bytes
         self._marks: deque[tuple[int, int]] = deque()  # bytes so far, and when the last arrived
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Any) -> None:
         self._fed += len(data)
         self._marks.append((self._fed, self._sock.arrived_ns or time.perf_counter_ns()))
         super().feed_data(data)

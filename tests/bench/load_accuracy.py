@@ -142,8 +142,8 @@ def main() -> None:
                     f"{'':<11}{len(measured.rows)} requests; client {busy:.0%} of a core, "
                     f"behind {behind:.1f} ms; server {seen['cpu']:.0%}"
                 )
-                if (told := bottleneck(measured)) is not None:
-                    print(f"{'':<11}{told}")
+                if (problem := bottleneck(measured)) is not None:
+                    print(f"{'':<11}{problem}")
     print(f"\n{missed or 'no'} figures off by more than 1 % and 1 ms")
 
 
