@@ -57,6 +57,7 @@ def sending(server, **more):
 
 
 @pytest.mark.timing
+@pytest.mark.timing
 def test_a_quadratic_prefill_is_fitted():
     """The exponent 2 is in the interval, which is narrow enough to exclude 1 and 3."""
     points = []
