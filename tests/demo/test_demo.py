@@ -619,6 +619,6 @@ def test_a_trace_is_replayed(tmp_path):
 
 
 def test_a_trace_that_cannot_be_read_fails_before_anything_starts(tmp_path, capsys):
-    """With the name of the option."""
+    """With the path and the reason."""
     assert demo("--arrivals", str(tmp_path / "none.csv")) == 2
-    assert "--arrivals" in capsys.readouterr().err
+    assert f"{tmp_path / 'none.csv'}: no such file" in capsys.readouterr().err
