@@ -102,8 +102,8 @@ def low_spec_acceptance(e: Evidence) -> Finding:
     """Drafted tokens are rejected, so speculation costs more than it saves.
 
     Looks like:
-        Accepted over drafted falls, time per token rises at the same batch. Below about 40 %
-        accepted, speculation is slower than none. Another model, temperature or subject does it.
+        Accepted over drafted falls, or drafts give fewer of the output tokens; time per token
+        rises at the same batch. Below about 40 % accepted, speculation is slower than none.
 
     Confirm:
             sum(rate(llmtrace_engine_spec_decode_accepted_tokens_total[5m]))
@@ -123,10 +123,14 @@ def low_spec_acceptance(e: Evidence) -> Finding:
     by_signals = None if ratio is None else _fell(ratio.before, ratio.after, 0.05, 0.85)
     if by_signals is False and worst is not None and _fell(worst.before, worst.after, 0.1, 0.8):
         by_signals, ratio = True, worst
+    label, given = "draft tokens accepted", e.ratio("spec_accepted", "tokens_out")
+    if not by_signals and given is not None and _fell(given.before, given.after, 0.1, 0.7):
+        # A drafter that finds nothing to go by drafts little, of which most may be accepted.
+        by_signals, label, ratio = True, "output tokens that are accepted drafts", given
     by_rows = None if rows is None else _fell(rows.before_mean, rows.after_mean, 0.05, 0.85)
     reported = [one for one in (by_signals, by_rows) if one is not None]
     holds = any(reported) if reported else (False if off else None)
-    text = say.ratio("draft tokens accepted", ratio)
+    text = say.ratio(label, ratio)
     if ratio is None and rows is not None:
         text = (f"draft tokens accepted, mean {say.percent(rows.before_mean)} → "
                 f"{say.percent(rows.after_mean)}")  # fmt: skip

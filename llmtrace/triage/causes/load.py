@@ -19,6 +19,7 @@ from llmtrace.triage.result import Finding
 
 _FULL_KV = 0.9
 _CALM_KV = 0.8
+_MOSTLY = 0.5
 
 
 def queue_saturation(e: Evidence) -> Finding:
@@ -57,13 +58,14 @@ def queue_saturation(e: Evidence) -> Finding:
     # Waiting for the running step is in no queue: it is where more load shows first.
     about = e.metric in (None, "ttft_s") and e.gate("queue", "prefill", "first_chunk")
     grown = bool(about and e.more_load and e.up("ttft_s"))
+    # A gauge read now and then misses short waits; requests tell of each.
+    by_requests = bool(at_limit and queued) and (e.part_of_metric("queue_s") or 0.0) >= _MOSTLY
     lines = [
         gate(grown or queued,
              say.durations("queue", e.row("queue_s")) if queued or not grown
              else f"each engine gets more load, and {first}",
              "the engine's queue time per request"),
-        # A gauge read now and then misses short waits, which requests report: a full batch is why.
-        required(None if waits is None else waits or grown or bool(at_limit and queued),
+        required(None if waits is None else waits or grown or by_requests,
                  say.gauge("requests waiting for capacity", waiting),
                  "the engines' gauge `waiting`"),
         proof(at_limit or (e.more_load and full), limit),

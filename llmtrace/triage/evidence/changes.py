@@ -165,12 +165,10 @@ class Share:
 
     @property
     def z(self) -> float:
-        """Standard errors between the two shares, pooled and with a half added to each count."""
+        """How far the share is above the one before, as the z of an exact test."""
         if not self.before_n or not self.after_n:
             return 0.0
-        pooled = (self.before_k + self.after_k + 1) / (self.before_n + self.after_n + 2)
-        error = math.sqrt(pooled * (1 - pooled) * (1 / self.before_n + 1 / self.after_n))
-        return (self.after - self.before) / error
+        return _z_of(more_than(self.after_k, self.after_n, self.before_k, self.before_n))
 
     def rose(self, floor: float, fewest: int = 5, sure: float = 3.5) -> bool:
         """Return whether there is more of it, beyond chance, by `floor` and `fewest` cases.
@@ -315,5 +313,8 @@ def _over_z(over: float, before_n: int, after_n: int, blocks: list[Mask]) -> flo
     if len(counts) > 2 and expected.sum() > 0:  # noqa: PLR2004
         clustered = max(float(np.mean((counts - expected) ** 2 / np.maximum(expected, 0.5))), 1.0)
     after, before = after_n / clustered, before_n / clustered
-    chance = more_than(over * after, after, TAIL * before, before)
+    return _z_of(more_than(over * after, after, TAIL * before, before))
+
+
+def _z_of(chance: float) -> float:
     return -NormalDist().inv_cdf(min(max(chance, _SMALLEST), 1 - _CLOSE))
