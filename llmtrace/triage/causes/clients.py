@@ -43,8 +43,16 @@ def slow_renderer(e: Evidence) -> Finding:
     local = (e.local("client", "render_s") or e.local("version", "render_s")
              or e.local("service", "render_s"))  # fmt: skip
     decode, lag = e.row("decode_s"), e.row("client_lag_s")
-    late = None if lag is None or own is None else bool(e.up("client_lag_s")) and (
-        lag.after_mean - lag.before_mean >= 0.25 * (own.after_mean - own.before_mean))  # fmt: skip
+    # Who meets a blocked loop waits as long as it is blocked, however few do.
+    late = (
+        None
+        if lag is None or own is None
+        else bool(e.up("client_lag_s"))
+        and (
+            max(lag.after_p95 - lag.before_p95, 2 * (lag.after_mean - lag.before_mean))
+            >= 0.5 * (own.after_mean - own.before_mean)
+        )
+    )
     lines = [
         gate(e.gate("render"), say.durations("render", e.row("render_s")),
              "the consumer time of each request"),
@@ -59,7 +67,7 @@ def slow_renderer(e: Evidence) -> Finding:
                 "the server was not slower: " + say.durations("decode", decode)),
         against(more_tools, say.durations("tools", tools), strongly=True),
         against(late, "the other responses waited for the client meanwhile: "
-                + say.durations("received data", lag)),
+                + say.durations("received data", lag), strongly=True),
     ]  # fmt: skip
     where = f" It is {local}." if local else ""
     action = f"Fix the client: render in batches of about 50 ms, or roll it back.{where}"
