@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmtrace.triage.evidence.changes import Share, foreseen_p95, matched, shift
+from llmtrace.triage.evidence.changes import Share, foreseen, matched, shift
 
 T = np.arange(400.0)
 
@@ -111,10 +111,10 @@ def test_a_p95_is_foreseen_from_what_is_asked():
     took = by / 1000
 
     assert float(np.percentile(took, 95)) == 0.5
-    assert foreseen_p95(took, by, by) == pytest.approx(0.5)
-    assert foreseen_p95(took, by, now) == pytest.approx(4.0)
-    assert foreseen_p95(took, by, np.full(2000, 8_000.0)) == pytest.approx(8.0)
-    assert foreseen_p95(took, np.full(2000, 7.0), now) is None
+    assert foreseen(95, took, by, by) == pytest.approx(0.5)
+    assert foreseen(95, took, by, now) == pytest.approx(4.0)
+    assert foreseen(95, took, by, np.full(2000, 8_000.0)) == pytest.approx(8.0)
+    assert foreseen(95, took, np.full(2000, 7.0), now) is None
 
 
 @given(st.integers(0, 500), st.integers(1, 500), st.integers(0, 500), st.integers(1, 500))

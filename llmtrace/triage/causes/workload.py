@@ -39,6 +39,7 @@ def long_prompts(e: Evidence) -> Finding:
     tokens = e.row("prompt_tokens")
     per_token = e.at_same("prefill_s", "computed_tokens")
     mix = e.mix_share("ttft_s", "computed_tokens")
+    by_length = f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"
     slow = _slow_are_long(e)
     long = _longer_than_usual(e)
     few = _are_few(e, long)
@@ -50,10 +51,10 @@ def long_prompts(e: Evidence) -> Finding:
              "time to first chunk"),
         required(None if tokens is None else tokens.rose(0.0, 0.08) or tokens.grew(0.0, 0.08),
                  say.amounts("prompt tokens", tokens), "prompt tokens per request"),
-        proof(None if slow is None else slow >= 0.5 or (mix or 0.0) >= 0.5,
-              f"of the slow requests {say.percent(slow or 0)} are longer than 90 % were"),
-        support(None if mix is None else mix >= 0.4,
-                f"prompt lengths alone explain {say.percent(min(mix or 0, 1))} of the change"),
+        proof(None if slow is None and mix is None else max(slow or 0.0, mix or 0.0) >= 0.5,
+              f"of the slow requests {say.percent(slow or 0)} are longer than 90 % were"
+              if (slow or 0.0) >= 0.5 else by_length),
+        support(None if mix is None else mix >= 0.4, by_length),
         support(None if per_token is None else 0.7 <= per_token <= 1.3,
                 f"prefill at the same length: {say.amount(per_token or 0)} times what it was"),
         support(None if tenant is None else True, f"longer prompts come from {tenant}"),
@@ -279,6 +280,8 @@ def _slow_are_long(e: Evidence, *, few: bool = False) -> float | None:
     limit = float(np.percentile(known, 90))
     if few:
         limit = max(1.3 * limit, 5 * float(np.median(known)))
+    elif limit >= np.nanmax(after):
+        return None  # prompts are cut there: none can be longer
     slow = (ttft > np.nanpercentile(ttft_b, 95)) & np.isfinite(after)
     return float((after[slow] > limit).mean()) if e.requests_after(slow) >= 10 else None
 

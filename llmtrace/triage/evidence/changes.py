@@ -216,10 +216,10 @@ def matched(
     return math.exp(float(np.average(ratios, weights=weights))) if ratios else None
 
 
-def foreseen_p95(
-    before: Floats, before_by: Floats, after_by: Floats, *, fewest: int = 8
+def foreseen(
+    percent: float, before: Floats, before_by: Floats, after_by: Floats, *, fewest: int = 8
 ) -> float | None:
-    """Return the p95 to expect after, if only another field changed.
+    """Return the percentile to expect after, if only another field changed.
 
     What a value of the field costs is the median before, by half octaves of it, and beyond what
     was seen a straight line; what is left over is as spread as before. `None` where before says
@@ -238,7 +238,7 @@ def foreseen_p95(
     known = cells >= 0
     rest = before[known] - _along(before_by[known], x, y)
     drawn = np.random.default_rng(1).choice(rest, len(wanted))
-    return float(np.percentile(_along(wanted, x, y) + drawn, 95))
+    return float(np.percentile(_along(wanted, x, y) + drawn, percent))
 
 
 def _along(by: Floats, x: list[float], y: list[float]) -> Floats:

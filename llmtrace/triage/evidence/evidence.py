@@ -23,7 +23,7 @@ from llmtrace.triage.evidence.changes import (
     MIN_COUNT,
     Share,
     Shift,
-    foreseen_p95,
+    foreseen,
     matched,
     share,
     shift,
@@ -347,25 +347,30 @@ class Evidence:
         return tuple(found)
 
     def mix_share(self, name: str, by: str) -> float | None:
-        """Return how much of a field's p95 rise is that requests differ in another field.
+        """Return how much of a field's rise is that requests differ in another field.
 
-        `None` where the p95 did not rise.
+        Of its p95 or median, whichever rose more; `None` where neither did.
         """
         return self.once(("mix", name, by), lambda: self._mix_share(name, by))
 
     def _mix_share(self, name: str, by: str) -> float | None:
         found = self.row(name)
-        if found is None or found.after_p95 <= found.before_p95:
+        if found is None:
+            return None
+        by_p95 = found.after_p95 * found.before_p50 >= found.after_p50 * found.before_p95
+        low, high = (
+            (found.before_p95, found.after_p95) if by_p95 else (found.before_p50, found.after_p50)
+        )
+        if high <= low:
             return None
         before, after = self.before, self.after
-        expected = foreseen_p95(
+        expected = foreseen(
+            95 if by_p95 else 50,
             before.some(before.number(name)),
             before.some(before.number(by)),
             after.some(after.number(by)),
         )
-        if expected is None:
-            return None
-        return (expected - found.before_p95) / (found.after_p95 - found.before_p95)
+        return None if expected is None else (expected - low) / (high - low)
 
     def on_curve(self) -> float | None:
         """Return time per token after over what the batch size explains by itself.
