@@ -21,7 +21,7 @@ from llmtrace.triage.result import (
     Metric,
     Verdict,
 )
-from llmtrace.triage.verdict import Judged
+from llmtrace.triage.verdict import MIN_TRAFFIC_S, Judged
 
 
 def _lacks_what(verdict: Verdict, *, blind: bool) -> str | None:
@@ -49,7 +49,8 @@ def named_causes(
 
     Where too little is known for a verdict, or nothing moved, no cause is named. Where the search
     found nothing, the windows are any, and what they show rules no cause out. A cause with proof
-    is named all the same, unless there are too few requests for a p95 (`few`).
+    is named all the same, unless there are too few requests for a p95 (`few`), and so is traffic
+    that changed between windows that were given.
     """
     seconds: dict[str, float] = {}
     # What is not attributed counts too: without it a small stage would be all that is known.
@@ -67,12 +68,14 @@ def named_causes(
         contributions=seconds,
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
     )
-    found = _as_far_as_known(causes(evidence), verdict, blind=blind, few=few)
+    # Where none came at all, it may be the recording that stopped.
+    counted = not searched and len(evidence.after) > 0 and windows[1].seconds >= MIN_TRAFFIC_S
+    found = _as_far_as_known(causes(evidence), verdict, blind=blind, few=few, counted=counted)
     return tuple(with_record(one, searched=searched) for one in found)
 
 
 def _as_far_as_known(
-    found: Sequence[Finding], verdict: Verdict, *, blind: bool, few: bool
+    found: Sequence[Finding], verdict: Verdict, *, blind: bool, few: bool, counted: bool
 ) -> Sequence[Finding]:
     lacks = _lacks_what(verdict, blind=blind)
     if lacks is None:
@@ -80,8 +83,8 @@ def _as_far_as_known(
     blind = blind and verdict in NOTHING_FOUND
 
     def stands(one: Finding) -> bool:
-        if one.id in OF_TRAFFIC and verdict == "traffic":
-            return True
+        if one.id in OF_TRAFFIC and (verdict == "traffic" or counted):
+            return True  # how many came in windows that were given is counted, however few
         return one.status not in NAMED or _has_proof(one, few=few)
 
     return [
@@ -103,6 +106,9 @@ def with_proof(judged: Judged, found: Sequence[Finding], *, few: bool) -> Judged
     if judged.verdict not in ("no_change", "not_enough_data"):
         return judged
     cause = next((one for one in found if _has_proof(one, few=few)), None)
+    traffic = (one.evidence[0] for one in found if one.id in OF_TRAFFIC and one.status in NAMED)
+    if cause is None and (counted := next(traffic, None)):
+        return Judged("traffic", f"{judged.reason} But {counted.text}.")
     if cause is None:
         return judged
     proof = max(cause.evidence, key=lambda point: point.points).text

@@ -23,7 +23,7 @@ _LONGER: Final = 1.25  # times as many tokens a response, where a token's time s
 _SHARED: Final = 0.45  # of the growth of all tokens, seen at best in work that went well
 _SLACK: Final = 0.05
 _OWN: Final = ("network", "gateway", "render")  # stages no engine is shared in
-_MIN_TRAFFIC_S: Final = 30.0
+MIN_TRAFFIC_S: Final = 30.0
 _CROWD: Final = 1.5  # times as many requests a second, or as few
 _CANCELS: Final = 0.1  # share of the p95 that two opposite moves must each come to
 
@@ -169,7 +169,7 @@ def in_time(
         # In less time crowds and gaps come by themselves; where requests stopped there is no
         # window after that could be long.
         seen_s = after.seconds if high else span_s
-        if ratio >= _CROWD and seen_s >= _MIN_TRAFFIC_S:
+        if ratio >= _CROWD and seen_s >= MIN_TRAFFIC_S:
             words = "More requests" if traffic.direction == "up" else "Fewer requests"
             words = words if high else "Requests stopped"
             return Judged("traffic", f"{words}: {low:.3g} → {high:.3g} a second.")

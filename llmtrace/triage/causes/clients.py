@@ -44,15 +44,9 @@ def slow_renderer(e: Evidence) -> Finding:
              or e.local("service", "render_s"))  # fmt: skip
     decode, lag = e.row("decode_s"), e.row("client_lag_s")
     # Who meets a blocked loop waits as long as it is blocked, however few do.
-    late = (
-        None
-        if lag is None or own is None
-        else bool(e.up("client_lag_s"))
-        and (
-            max(lag.after_p95 - lag.before_p95, 2 * (lag.after_mean - lag.before_mean))
-            >= 0.5 * (own.after_mean - own.before_mean)
-        )
-    )
+    held = 0.0 if own is None else own.after_mean - own.before_mean
+    late = None if lag is None or own is None else bool(e.up("client_lag_s")) and 0.5 * held <= (
+        max(lag.after_p95 - lag.before_p95, 2 * (lag.after_mean - lag.before_mean)))  # fmt: skip
     lines = [
         gate(e.gate("render"), say.durations("render", e.row("render_s")),
              "the consumer time of each request"),

@@ -280,7 +280,7 @@ def _slow_are_long(e: Evidence, *, few: bool = False) -> float | None:
     limit = float(np.percentile(known, 90))
     if few:
         limit = max(1.3 * limit, 5 * float(np.median(known)))
-    elif limit >= np.nanmax(after):
+    elif not (after > limit).any():
         return None  # prompts are cut there: none can be longer
     slow = (ttft > np.nanpercentile(ttft_b, 95)) & np.isfinite(after)
     return float((after[slow] > limit).mean()) if e.requests_after(slow) >= 10 else None

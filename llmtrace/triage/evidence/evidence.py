@@ -357,19 +357,13 @@ class Evidence:
         found = self.row(name)
         if found is None:
             return None
-        by_p95 = found.after_p95 * found.before_p50 >= found.after_p50 * found.before_p95
-        low, high = (
-            (found.before_p95, found.after_p95) if by_p95 else (found.before_p50, found.after_p50)
-        )
+        tail = found.after_p95 * found.before_p50 >= found.after_p50 * found.before_p95
+        percent = 95 if tail else 50
+        low, high = (getattr(found, f"{side}_p{percent}") for side in ("before", "after"))
         if high <= low:
             return None
-        before, after = self.before, self.after
-        expected = foreseen(
-            95 if by_p95 else 50,
-            before.some(before.number(name)),
-            before.some(before.number(by)),
-            after.some(after.number(by)),
-        )
+        fields = ((self.before, name), (self.before, by), (self.after, by))
+        expected = foreseen(percent, *(side.some(side.number(one)) for side, one in fields))
         return None if expected is None else (expected - low) / (high - low)
 
     def on_curve(self) -> float | None:
