@@ -296,6 +296,16 @@ def test_too_few_requests_are_not_enough(n):
     assert result.settle
 
 
+def test_far_fewer_requests_in_windows_that_are_given_are_traffic_that_is_lost():
+    """Twenty say nothing of a p95, and that there were so few is what is wrong."""
+    result = triage(day(after=Kind(rate=0.3), n=(600, 20)), QUICK)
+
+    assert result.verdict == "traffic", result.reason
+    assert [one.id for one in result.causes if one.status in ("confirmed", "likely")] == [
+        "traffic_lost"
+    ]
+
+
 def test_few_requests_are_warned_of():
     """Between 72 and 200 the interval is wide, and said to be."""
     result = triage(day(after=Kind(queued_share=0.5), n=(4000, 150)), QUICK)

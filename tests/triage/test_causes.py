@@ -48,6 +48,19 @@ def test_a_near_miss_is_not_taken_for_it(cause):
     assert found[cause].status not in SURE, report(found)
 
 
+def test_drafts_that_are_not_made_are_named():
+    """A drafter that finds nothing to go by drafts little, and most of it is accepted."""
+    made = hand_made.low_spec_acceptance()
+    made.counter("spec_drafted", 40.0)
+    made.counter("spec_accepted", 30.0)
+    for row in made.rows:
+        row.pop("spec_drafted", None), row.pop("spec_accepted", None)
+
+    found = made.findings()
+
+    assert next(iter(found)) == "low_spec_acceptance", report(found)
+
+
 def test_a_front_end_is_named_where_the_queue_is_counted_from_it():
     """SGLang counts a request as waiting from when the front end has it: that wait is `queue`."""
     made = hand_made.frontend_cpu()
