@@ -75,7 +75,9 @@ async def collect(folder: Path, port: int, sync: str) -> None:
     )
     intake = Intake(spool)
     # Batches often, and not large: as many moments to die in as can be had.
-    ingest = Ingest(spool, store, IngestSettings(interval_s=0.02, batch_bytes=1 << 20, join_s=0.2))
+    ingest = Ingest(
+        spool, store, IngestSettings(interval_s=0.02, batch_bytes=1 << 20, join_s=0.2, wait_s=0.1)
+    )
     ingest.start()
     app = Starlette(routes=routes(intake))
     server = await HttpServer(app, "127.0.0.1", port, intake.limits, intake.counted).start()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.store import otlp_to_spans, retention, upgrade
 from llmtrace_collector.store.join_sql import Joiner
 from llmtrace_collector.store.protocol import Event, Facts, JoinReport, SignalSample
@@ -90,7 +91,11 @@ class ClickHouseStore(ClickHouseReader):
         """Store the spans of one batch, exactly once for each token."""
         if body:
             settings = {**self._otlp, "insert_deduplication_token": token}
-            self.engine.insert("otlp", "Protobuf", body, settings)
+            try:
+                self.engine.insert("otlp", "Protobuf", body, settings)
+            except LlmtraceError:
+                self._joiner.keyed = False
+                raise
 
     def insert_signals(self, samples: Sequence[SignalSample]) -> None:
         """Store readings of signals in the table `signals`."""

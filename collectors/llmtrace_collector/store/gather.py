@@ -77,6 +77,12 @@ def keys_select(parts: str) -> str:
     return from_file("part_keys", trace_key=trace_key(), id_keys=id_keys(), parts=parts)
 
 
+def missing_keys(since: str) -> str:
+    """Return the query of the lines of `part_keys` that parts lack which arrived after a moment."""
+    lacking = from_file("parts_without_keys", since=since)
+    return keys_select(f"(\n{lacking}\n)")
+
+
 def fresh(since: str, until: str) -> str:
     """Return the query of the parts that arrived after one moment, and not after another."""
     return from_file("join_fresh", id_keys=id_keys(), since=since, until=until)

@@ -56,6 +56,7 @@ class Joiner:
         self._looked_s: float | None = None
         self._settings = ""
         self._shapes: dict[tuple[str, ...], str] = {}
+        self.keyed = False  # whether all parts have their keys: an insert may have ended halfway
 
     def join(self, now_ns: int) -> JoinReport:
         """Write the rows of all requests that parts which arrived since the last call may change."""
@@ -64,6 +65,9 @@ class Joiner:
         since = self._since(until)
         looked_s = self._monotonic()
         rows, large, without = 0, 0, {}
+        if not self.keyed:
+            self._engine.run(f"INSERT INTO part_keys\n{gather.missing_keys(_moment(since))}")
+            self.keyed = True
         if since < until and self._look(since, until):
             without = self._without_row()
             self._fill("join_traces", gather.traces())

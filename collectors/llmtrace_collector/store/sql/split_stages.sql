@@ -90,12 +90,4 @@ SELECT *,
         arraySum(arrayMap(x -> ifNull(x, 0), [{network_parts}])), NULL) AS network_known
 FROM (
 {rows}
-)
-)
-)
-)
-)
-)
-)
-)
-)
+)))))))))
