@@ -22,7 +22,6 @@ from llmtrace.run_comparison.run_totals import Totals, costs, succeeded, sum_up
 from llmtrace.stats.arrays import Floats
 from llmtrace.stats.significance import share_bounds
 
-_NS: Final = 1_000_000_000
 # What says nothing where it is the other: everything streams; each chunk is one token.
 TWINS: Final = {"first_content": "ttft", "itl": "tpot"}
 

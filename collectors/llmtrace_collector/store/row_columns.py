@@ -105,10 +105,6 @@ def _resource(name: str) -> str:
     return f"left(ResourceAttributes['{name}'], {_MAX_WORD})"
 
 
-_NAMES: Final = {line.field: line.name for line in PLAIN}
-_KINDS: Final = {"string": WORD, "int": COUNT, "double": NUMBER, "boolean": FLAG}
-
-
 def _flag(name: str) -> str:
     return f"transform({attribute(name)}, ['true', 'false'], [true, false], NULL)"
 
