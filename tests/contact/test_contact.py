@@ -51,6 +51,7 @@ def respond(request: Request, answer: Answer) -> None:
         answer.wait(0.06)
         answers.responses(request, answer)
     elif path.endswith("/messages"):
+        answer.wait(0.06)
         answers.messages(request, answer)
     else:
         answer.whole({})
