@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.ready            ## the main job on an embedded engine: no GPU, key or server
 	$(BIN)/llmtrace demo
 
-test: $(VENV)/.ready vllm litellm contact render programs ## everything, the real-vLLM tests included
+test: $(VENV)/.ready vllm litellm contact render programs ## everything, the real-vLLM tests included; a quarter of an hour on two cores
 	$(BIN)/python scripts/run_tests.py
 
 test-fast: $(VENV)/.ready       ## the same without the real parts
