@@ -110,17 +110,24 @@ _ROOMY: Final = Load(rate=1.8, prompt=0.3, output=0.25)
 _LOOPING: Final = Load(rate=1.6, output=0.35, temperature=0.0, repeat=True)
 
 
+def _timeline(usual: Load, *steps: Step) -> tuple[Step, ...]:
+    """Return steps with a quiet one of the usual load before each, unless one is there already."""
+    found = list[Step]()
+    for step in steps:
+        if not found or found[-1].incident is None or not found[-1].incident.quiet:
+            found.append(Step(load=usual))
+        found.append(step)
+    return tuple(found)
+
+
 def _chat() -> Group:
-    return Group(name="chat", flags=SEATS, steps=(
-        Step(load=_CHAT),
+    return Group(name="chat", flags=SEATS, steps=_timeline(_CHAT,
         Step(load=replace(_CHAT, output=0.24), incident=Incident(
             name="longer-answers-mild", causes=("longer_outputs",), metric="e2e", severity="mild",
             what="answers twice as long", accept=("batch_size",), shift=True, over=True)),
-        Step(load=_CHAT),
         Step(load=replace(_CHAT, hold_s=0.03), incident=Incident(
             name="late-reader", causes=("slow_renderer",), metric="e2e", severity="medium",
             what="the application takes 30 ms for each chunk", over=True)),
-        Step(load=_CHAT),
         Step(load=_CHAT, act="pauses", value=1.2, incident=Incident(
             name="short-pauses", causes=("engine_paused",), metric="ttft", severity="medium",
             what="the engine's process is stopped for 1.2 s every 6 s")),
@@ -128,8 +135,7 @@ def _chat() -> Group:
 
 
 def _few() -> Group:
-    return Group(name="few", flags=SEATS, scrape_s=5.0, steps=(
-        Step(load=_FEW),
+    return Group(name="few", flags=SEATS, scrape_s=5.0, steps=_timeline(_FEW,
         Step(load=_FEW, incident=Incident(
             name="quiet-deploy", causes=(), metric="ttft", severity="none", quiet=True,
             what="nothing but a deploy that changed nothing",
@@ -137,11 +143,9 @@ def _few() -> Group:
         Step(load=replace(_FEW, prompt=1.2), incident=Incident(
             name="long-prompts-few", causes=("long_prompts",), metric="ttft", severity="medium",
             what="prompts three times as long", shift=True, over=True)),
-        Step(load=_FEW),
         Step(load=_FEW, act="round trip", value=0.12, incident=Incident(
             name="round-trip-few", causes=("network_path",), metric="ttft", severity="medium",
             what="a round trip takes 120 ms", over=True)),
-        Step(load=_FEW),
         Step(load=_FEW, act="gathers", incident=Incident(
             name="nginx-compresses-few", causes=("proxy_buffering",), metric="ttft",
             severity="severe", what="an nginx that compresses and buffers is put in between",
@@ -150,17 +154,14 @@ def _few() -> Group:
 
 
 def _prefix() -> Group:
-    return Group(name="prefix", flags=SEATS, steps=(
-        Step(load=_SHARED),
+    return Group(name="prefix", flags=SEATS, steps=_timeline(_SHARED,
         Step(load=replace(_SHARED, stamped=True), incident=Incident(
             name="prefix-lost-few", causes=("prefix_cache_collapse",), metric="ttft",
             severity="severe", what="the time stands before the shared start of 1,400 tokens",
             over=True, events=((0.0, "deploy", "prompt template 7"),))),
-        Step(load=_SHARED),
         Step(load=replace(_SHARED, connections=1), incident=Incident(
             name="pool-of-one", causes=("client_gate",), metric="e2e", severity="mild",
             what="the client has one connection for all requests", over=True)),
-        Step(load=_SHARED),
         Step(load=replace(_SHARED, rate=4.4), incident=Incident(
             name="surge", causes=("traffic_surge",), metric="ttft", severity="medium",
             what="2.2 times as many requests",
@@ -185,12 +186,10 @@ def _seats() -> Group:
 
 
 def _nginx() -> Group:
-    return Group(name="nginx", flags=SEATS, path="nginx", steps=(
-        Step(load=_PROXIED),
+    return Group(name="nginx", flags=SEATS, path="nginx", steps=_timeline(_PROXIED,
         Step(load=_PROXIED, act="workers die", value=4.0, incident=Incident(
             name="nginx-workers-killed", causes=("midstream_errors",), metric=None,
             severity="medium", what="nginx's worker is killed every 4 s", over=True)),
-        Step(load=_PROXIED),
         Step(load=_PROXIED, act="impatient", value=1.8, incident=Incident(
             name="impatient-proxy", causes=("engine_paused", "idle_timeout"), metric=None,
             severity="medium", accept=("midstream_errors",),
@@ -199,12 +198,10 @@ def _nginx() -> Group:
 
 
 def _envoy() -> Group:
-    return Group(name="envoy", flags=SEATS, path="envoy", steps=(
-        Step(load=_PROXIED),
+    return Group(name="envoy", flags=SEATS, path="envoy", steps=_timeline(_PROXIED,
         Step(load=_PROXIED, act="delays", value=0.15, incident=Incident(
             name="envoy-delays-mild", causes=("gateway_overhead",), metric="ttft",
             severity="mild", what="an Envoy filter holds 60 % of requests for 150 ms", over=True)),
-        Step(load=_PROXIED),
         Step(load=replace(_PROXIED, retries=4), act="limits", value=0.6, incident=Incident(
             name="envoy-limits", causes=("rate_limit_retries",), metric="ttft", severity="severe",
             what="Envoy answers 429 to what is over 1.7 requests a second")),
@@ -218,18 +215,15 @@ def _cache() -> Group:
         name="cache", scrape_s=3.0,
         flags=(*SEATS, "--max-model-len", str(tokens), "--num-gpu-blocks-override", str(blocks)),
         facts={"max_model_len": tokens, "kv_cache_tokens": tokens},
-        steps=(
-            Step(load=_ROOMY),
+        steps=_timeline(_ROOMY,
             Step(load=replace(_ROOMY, rate=4.2), incident=Incident(
                 name="cache-full-surge", causes=("kv_exhaustion",), metric="ttft",
                 severity="severe", accept=("traffic_surge",), over=True,
                 what="2.3 times as many requests on a cache of 2,048 tokens")),
-            Step(load=_ROOMY),
             Step(load=replace(_ROOMY, output=0.9), incident=Incident(
                 name="cache-full-answers", causes=("kv_exhaustion",), metric="e2e",
                 severity="medium", accept=("longer_outputs",), over=True,
                 what="answers 3.6 times as long on a cache of 2,048 tokens")),
-            Step(load=_ROOMY),
             Step(load=replace(_ROOMY, retries=3), act="refuses", value=1.6, incident=Incident(
                 name="nginx-refuses-few", causes=("rate_limit_retries",), metric="ttft",
                 severity="mild", what="nginx answers 429 to what is over 1.6 requests a second")),
@@ -237,16 +231,13 @@ def _cache() -> Group:
 
 
 def _cpu() -> Group:
-    return Group(name="cpu", flags=SEATS, steps=(
-        Step(load=_CHAT),
+    return Group(name="cpu", flags=SEATS, steps=_timeline(_CHAT,
         Step(load=_CHAT, act="frontend cpu", value=4.0, incident=Incident(
             name="frontend-short", causes=("frontend_cpu",), metric="ttft", severity="medium",
             what="another program takes most of the API server's CPU", over=True)),
-        Step(load=_CHAT),
         Step(load=_CHAT, act="engine cpu", value=3.0, incident=Incident(
             name="engine-short", causes=(), metric="tpot", severity="medium",
             what="another program takes most of the engine's CPU: none of the causes", over=True)),
-        Step(load=_CHAT),
         Step(load=replace(_CHAT, block_s=0.15), incident=Incident(
             name="loop-blocked", causes=("busy_client",), metric="ttft", severity="medium",
             what="the application blocks its event loop for 150 ms a response")),
@@ -255,13 +246,11 @@ def _cpu() -> Group:
 
 def _restart() -> Group:
     load = replace(_FEW, rate=2.0)
-    return Group(name="restart", flags=SEATS, path="haproxy", steps=(
-        Step(load=load),
+    return Group(name="restart", flags=SEATS, path="haproxy", steps=_timeline(load,
         Step(load=load, seconds=50, act="restarts", incident=Incident(
             name="restart-held", causes=("cold_start",), metric="ttft", severity="severe",
             accept=("engine_down",), events=((0.0, "deploy", "new image"),), over=True,
             what="the engine is restarted; HAProxy holds the requests until it accepts them")),
-        Step(load=load),
         Step(load=load, seconds=25, act="dies", value=2.0, incident=Incident(
             name="engine-killed-few", causes=("engine_down",), metric=None, severity="severe",
             what="the engine's process is killed and stays down")),
@@ -272,16 +261,13 @@ def _drafts() -> Group:
     ngram = ('{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, '
              '"prompt_lookup_min": 2}')  # fmt: skip
     flags = (*SEATS, "--speculative-config", ngram)
-    return Group(name="drafts", flags=flags, facts={"spec_decode": True}, steps=(
-        Step(load=_LOOPING),
+    return Group(name="drafts", flags=flags, facts={"spec_decode": True}, steps=_timeline(_LOOPING,
         Step(load=replace(_LOOPING, temperature=1.2), incident=Incident(
             name="drafts-refused-few", causes=("low_spec_acceptance",), metric="tpot",
             severity="medium", what="a temperature of 1.2 at which drafts do not fit", over=True)),
-        Step(load=_LOOPING),
         Step(load=replace(_LOOPING, give_up_s=0.08), incident=Incident(
             name="give-ups-few", causes=("client_give_ups",), metric=None, severity="medium",
             what="readers leave without a first chunk after 80 ms", over=True)),
-        Step(load=_LOOPING),
         Step(load=_LOOPING, incident=Incident(
             name="quiet-plain", causes=(), metric="e2e", severity="none", quiet=True,
             what="nothing")),
@@ -294,18 +280,15 @@ def _whole() -> Group:
     facts = {"chunked_prefill": False, "max_num_batched_tokens": 8192, "max_model_len": 8192,
              "max_num_seqs": 256}  # fmt: skip
     load = replace(_CHAT, rate=2.0)
-    return Group(name="whole", flags=flags, facts=facts, steps=(
-        Step(load=load),
+    return Group(name="whole", flags=flags, facts=facts, steps=_timeline(load,
         Step(load=replace(load, long_share=0.08, long=6400), incident=Incident(
             name="long-ones-few", causes=("head_of_line",), metric="ttft", severity="severe",
             what="8 % of prompts have 6,400 tokens, prefilled whole", accept=("long_prompts",),
             over=True)),
-        Step(load=load),
         Step(load=replace(load, stream=False), incident=Incident(
             name="streaming-off", causes=("streaming_off",), metric="ttft", severity="severe",
             what="a release of the application that does not stream",
             events=((0.0, "deploy", "web front end 413"),), over=True)),
-        Step(load=load),
         Step(load=replace(load, rate=0.35), incident=Incident(
             name="traffic-gone", causes=("traffic_lost",), metric=None, severity="severe",
             what="five of six requests are not sent any more")),
@@ -328,12 +311,10 @@ def _stretched(group: Group, to_s: float) -> Group:
 
 
 def _app() -> Group:
-    return Group(name="app", flags=SEATS, steps=(
-        Step(load=_TALK),
+    return Group(name="app", flags=SEATS, steps=_timeline(_TALK,
         Step(load=replace(_TALK, output=0.26), incident=Incident(
             name="longer-answers-app", causes=("longer_outputs",), metric="e2e", severity="mild",
             what="answers 1.7 times as long", accept=("batch_size",), shift=True, over=True)),
-        Step(load=_TALK),
         Step(load=_TALK, incident=Incident(
             name="quiet-scaled", causes=(), metric="e2e", severity="none", quiet=True,
             what="nothing but a deploy of something else",
@@ -341,7 +322,6 @@ def _app() -> Group:
         Step(load=replace(_TALK, block_s=0.09), incident=Incident(
             name="loop-blocked-app", causes=("busy_client",), metric="e2e", severity="mild",
             what="the application blocks its event loop for 90 ms a response", over=True)),
-        Step(load=_TALK),
         Step(load=replace(_TALK, hold_s=0.02), incident=Incident(
             name="late-reader-app", causes=("slow_renderer",), metric="e2e", severity="mild",
             what="the application takes 20 ms for each chunk")),
@@ -349,16 +329,13 @@ def _app() -> Group:
 
 
 def _balanced() -> Group:
-    return Group(name="balanced", flags=SEATS, path="haproxy", scrape_s=5.0, steps=(
-        Step(load=_TALK),
+    return Group(name="balanced", flags=SEATS, path="haproxy", scrape_s=5.0, steps=_timeline(_TALK,
         Step(load=_TALK, act="pauses", value=2.5, incident=Incident(
             name="long-pauses", causes=("engine_paused",), metric="ttft", severity="severe",
             what="the engine's process is stopped for 2.5 s every 7.5 s", over=True)),
-        Step(load=_TALK),
         Step(load=_TALK, act="round trip", value=0.06, incident=Incident(
             name="round-trip-mild", causes=("network_path",), metric="ttft", severity="mild",
             what="a round trip takes 60 ms", over=True)),
-        Step(load=_TALK),
         Step(load=replace(_TALK, prompt=1.1), incident=Incident(
             name="long-prompts-balanced", causes=("long_prompts",), metric="ttft",
             severity="medium", what="prompts more than twice as long", shift=True)),
@@ -366,18 +343,15 @@ def _balanced() -> Group:
 
 
 def _edge() -> Group:
-    return Group(name="edge", flags=SEATS, path="envoy", steps=(
-        Step(load=_TALK),
+    return Group(name="edge", flags=SEATS, path="envoy", steps=_timeline(_TALK,
         Step(load=_TALK, act="delays", value=0.4, incident=Incident(
             name="envoy-delays", causes=("gateway_overhead",), metric="ttft", severity="medium",
             what="an Envoy filter holds 60 % of requests for 400 ms", over=True,
             events=((0.0, "config", "Envoy filter chain 12"),))),
-        Step(load=_TALK),
         Step(load=_TALK, act="gathers", incident=Incident(
             name="nginx-compresses", causes=("proxy_buffering",), metric="ttft",
             severity="severe", what="an nginx that compresses and buffers is put in between",
             over=True)),
-        Step(load=_TALK),
         Step(load=replace(_TALK, retries=3), act="refuses", value=1.3, incident=Incident(
             name="nginx-refuses", causes=("rate_limit_retries",), metric="ttft",
             severity="medium", what="nginx answers 429 to what is over 1.3 requests a second")),
@@ -385,17 +359,14 @@ def _edge() -> Group:
 
 
 def _cut() -> Group:
-    return Group(name="cut", flags=SEATS, path="nginx", steps=(
-        Step(load=_TALK),
+    return Group(name="cut", flags=SEATS, path="nginx", steps=_timeline(_TALK,
         Step(load=_TALK, act="workers die", value=6.0, incident=Incident(
             name="nginx-workers-killed-again", causes=("midstream_errors",), metric=None,
             severity="medium", what="nginx's worker is killed every 6 s", over=True)),
-        Step(load=_TALK),
         Step(load=_TALK, act="frontend cpu", value=5.0, incident=Incident(
             name="frontend-behind-nginx", causes=("frontend_cpu",), metric="ttft",
             severity="medium", what="another program takes most of the API server's CPU",
             over=True)),
-        Step(load=_TALK),
         Step(load=replace(_TALK, give_up_s=0.25), incident=Incident(
             name="give-ups-nginx", causes=("client_give_ups",), metric=None, severity="medium",
             what="readers leave without a first chunk after 250 ms")),
@@ -403,18 +374,15 @@ def _cut() -> Group:
 
 
 def _rag() -> Group:
-    return Group(name="rag", flags=SEATS, steps=(
-        Step(load=_RAG),
+    return Group(name="rag", flags=SEATS, steps=_timeline(_RAG,
         Step(load=replace(_RAG, stamped=True), incident=Incident(
             name="prefix-lost-rag", causes=("prefix_cache_collapse",), metric="ttft",
             severity="medium", what="the time stands before the shared start of 900 tokens",
             over=True)),
-        Step(load=_RAG),
         Step(load=replace(_RAG, rate=4.6), incident=Incident(
             name="surge-rag", causes=("traffic_surge",), metric="ttft", severity="medium",
             what="1.9 times as many requests", over=True,
             accept=("batch_size", "queue_saturation"))),
-        Step(load=_RAG),
         Step(load=replace(_RAG, connections=2), incident=Incident(
             name="pool-of-two", causes=("client_gate",), metric="e2e", severity="mild",
             what="the client has two connections for all requests")),
@@ -428,13 +396,11 @@ def _tight() -> Group:
         name="tight",
         flags=(*SEATS, "--max-model-len", str(tokens), "--num-gpu-blocks-override", str(blocks)),
         facts={"max_model_len": tokens, "kv_cache_tokens": tokens},
-        steps=(
-            Step(load=_TIGHT),
+        steps=_timeline(_TIGHT,
             Step(load=replace(_TIGHT, output=1.0), incident=Incident(
                 name="cache-tight-answers", causes=("kv_exhaustion",), metric="e2e",
                 severity="medium", accept=("longer_outputs",), over=True,
                 what="answers 3.3 times as long on a cache of 2,560 tokens")),
-            Step(load=_TIGHT),
             Step(load=_TIGHT, incident=Incident(
                 name="quiet-tight", causes=(), metric="ttft", severity="none", quiet=True,
                 what="nothing")),
