@@ -303,16 +303,23 @@ class Counting(MemoryStore):
         return super().join(now_ns)
 
 
-def test_a_little_waits_until_it_is_read(tmp_path):
-    """Where only this process reads the store; a reader gets it with the next answer."""
-    store = Counting(shared=False)
-    with opened(tmp_path) as spool:
+@contextmanager
+def waiting_for_a_reader(folder, store):
+    """Open a spool, and an ingest that has made the first row and lets what comes next wait."""
+    with opened(folder) as spool:
         ingest = Ingest(spool, store, IngestSettings(interval_s=0.01, wait_s=600))
         ingest.start()
         append(spool, 0)
         assert until(lambda: store.joined == 1)
-        append(spool, 1, 2)
         assert until(lambda: ingest._waiting)
+        yield spool, ingest
+
+
+def test_a_little_waits_until_it_is_read(tmp_path):
+    """Where only this process reads the store; a reader gets it with the next answer."""
+    store = Counting(shared=False)
+    with waiting_for_a_reader(tmp_path, store) as (spool, ingest):
+        append(spool, 1, 2)
         assert until(lambda: ingest.incomplete_s > 0.3)
         assert (store.stored, ingest.lag_s) == ([0], 0.0)
 
@@ -338,12 +345,7 @@ def test_what_waits_for_a_reader_ends_its_wait(tmp_path, monkeypatch, ends):
     """When it is enough for an insert of its own, and when the collector ends."""
     monkeypatch.setattr(ingest_module, "_LITTLE", 1000)
     store = Counting(shared=False)
-    with opened(tmp_path) as spool:
-        ingest = Ingest(spool, store, IngestSettings(interval_s=0.01, wait_s=600))
-        ingest.start()
-        append(spool, 0)
-        assert until(lambda: store.joined == 1)
-        assert until(lambda: ingest._waiting)
+    with waiting_for_a_reader(tmp_path, store) as (spool, ingest):
         append(spool, *range(1, 20 if ends == "enough" else 3))
         if ends == "enough":
             assert until(lambda: len(store.stored) > 5)
