@@ -73,7 +73,7 @@ def _add_output(triage: argparse.ArgumentParser) -> None:
     triage.add_argument("--save", type=Path, metavar="DIR", help="folder to write the case to")
     triage.add_argument(
         "--bootstrap", type=int, default=100, metavar="N",
-        help="number of resamples for the intervals; 0 = no intervals (default: 200)",
+        help="number of resamples for the intervals; 0 = none (default: %(default)s)",
     )  # fmt: skip
 
 
