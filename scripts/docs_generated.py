@@ -177,7 +177,7 @@ def _matrix(room: str, kind: str) -> str:
 def engine_figures() -> str:
     """List between which two events each figure of a request lies."""
     lines = [
-        "| from | where | versions | turned on by | figure | from | to | stage |",
+        "| server | where | versions | enabled by | timing | from | to | stage |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for report in REPORTS:
@@ -200,9 +200,9 @@ def _names(profile: Profile) -> str:
     lines = [
         f"### {profile.title}",
         "",
-        f"Page: `{profile.path}`" + (f"; versions {profile.checked}" if profile.checked else ""),
+        f"Path: `{profile.path}`" + (f"; versions {profile.checked}" if profile.checked else ""),
         "",
-        "| signal | name | versions | known from | remark |",
+        "| signal | name | versions | evidence | remark |",
         "|---|---|---|---|---|",
     ]
     for signal, _, family in profile.families():
@@ -212,7 +212,7 @@ def _names(profile: Profile) -> str:
         where = "".join(f"{{{label}={value}}}" for label, value in family.where)
         remarks = [f"when {family.when}" if family.when else "", family.note or ""]
         if family.per_block:
-            remarks.append("counts blocks; times the block size of the page")
+            remarks.append("counts blocks; multiplied by the block size exposed with it")
         remark = "; ".join(one for one in remarks if one)
         lines.append(
             f"| {signal.name} | `{family.name}{where}` | {versions} | {family.evidence} "

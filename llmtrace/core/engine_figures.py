@@ -24,7 +24,7 @@ Event = Literal[
     "finished",  # the server that reports is done with it
     "unclear",  # its documents do not say where it begins
 ]
-Carrier = Literal["answer", "span", "stage span", "plugin"]
+Carrier = Literal["response", "span", "stage span", "plugin"]
 
 # What lies between two events, where that is a stage or a part of one.
 STAGE_OF: Final[Mapping[tuple[Event, Event], str]] = {
@@ -97,7 +97,7 @@ class Report:
 _SPAN: Final = "gen_ai.latency."
 
 VLLM_ANSWER: Final = Report(
-    "vllm", "vLLM", "answer", "0.25 to 0.33", "`--enable-per-request-metrics`",
+    "vllm", "vLLM", "response", "0.25 to 0.33", "`--enable-per-request-metrics`",
     (
         Figure("queue_time_ms", "queued", "scheduled"),
         Figure("time_to_first_token_ms", "scheduled", "first_token"),
@@ -110,7 +110,7 @@ VLLM_ANSWER: Final = Report(
     ),
 )  # fmt: skip
 LLAMA_CPP_ANSWER: Final = Report(
-    "llama_cpp", "llama.cpp", "answer", "2025 to 2026", "always on",
+    "llama_cpp", "llama.cpp", "response", "2025 to 2026", "always on",
     (
         Figure("prompt_ms", "scheduled", "first_token"),
         Figure("predicted_ms", "first_token", "last_token"),
@@ -123,7 +123,7 @@ LLAMA_CPP_ANSWER: Final = Report(
     ),
 )  # fmt: skip
 DYNAMO_ANSWER: Final = Report(
-    "dynamo", "NVIDIA Dynamo", "answer", "1.6", '`"nvext": {"extra_fields": ["timing"]}` asks',
+    "dynamo", "NVIDIA Dynamo", "response", "1.6", '`nvext.extra_fields: ["timing"]` in request',
     (
         Figure("timing.prefill_wait_time_ms", "received", "dispatched"),
         Figure("timing.prefill_time_ms", "dispatched", "first_token"),
@@ -133,7 +133,7 @@ DYNAMO_ANSWER: Final = Report(
     key="nvext",
 )  # fmt: skip
 NIM_ANSWER: Final = Report(
-    "nim", "NVIDIA NIM", "answer", "1.14", "`NIM_PER_REQ_METRICS_ENABLE=1`",
+    "nim", "NVIDIA NIM", "response", "1.14", "`NIM_PER_REQ_METRICS_ENABLE=1`",
     (
         Figure("time_in_queue_in_ms", "queued", "scheduled"),
         Figure("response_tokens.time_to_first_token_in_ms", "unclear", "first_token"),
@@ -143,8 +143,8 @@ NIM_ANSWER: Final = Report(
     type="NIM LLM Model Stats",
 )  # fmt: skip
 SGLANG_ANSWER: Final = Report(
-    "sglang", "SGLang", "answer", "0.5.23",
-    "`--enable-metrics`; `return_meta_info` in the request asks",
+    "sglang", "SGLang", "response", "0.5.23",
+    "`--enable-metrics`; `return_meta_info` in the request",
     (
         Figure("queue_time", "queued", "scheduled", _SECOND),
         Figure("forward_entry_time", "scheduled", "first_token", _SECOND, "prefill_finished_time"),

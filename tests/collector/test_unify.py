@@ -331,7 +331,7 @@ def test_tgi():
         "finished/success": 11.0,
         "finished/overloaded": 2.0,
     }
-    assert "TGI has no such figure" in (why_missing(reading)["ttft"] or "")
+    assert "TGI does not report it" in (why_missing(reading)["ttft"] or "")
 
 
 def test_trtllm_serve():
