@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,20 +22,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.bench.bench_store import requests_sent
+from tests.support.free_ports import free_port
 
 TICKS = os.sysconf("SC_CLK_TCK")
 START_S = 60.0
 WARM_S = 15.0
 SHOWN = 8
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on."""
-    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in listening]
-    for one in listening:
-        one.close()
-    return ports
 
 
 def threads(pid: int) -> Counter[str]:
@@ -71,7 +62,7 @@ def send(url: str, per_s: float, seconds: float) -> None:
 
 def measure(per_s: float, seconds: float, folder: Path) -> float:
     """Run a collector under so many requests a second; return the share of a core it took."""
-    web, http, grpc = free_ports(3)
+    web, http, grpc = free_port(), free_port(), free_port()
     command = [
         sys.executable, "-m", "llmtrace", "collect", "--data-dir", str(folder),
         "--web", f"127.0.0.1:{web}", "--otlp-http", f"127.0.0.1:{http}",

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from llmtrace.exporters.otlp.encode import Resources, encode
 from tests.bench.crash import row
-from tests.bench.few_requests import free_ports
+from tests.support.free_ports import free_port
 
 APPLICATIONS = 10
 MAX_RSS_MB = 2_000.0
@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=4.0)
     parser.add_argument("--rows", type=int, default=6_000, help="of all applications together")
     given = parser.parse_args()
-    seen, ports, over_s = Seen(), free_ports(3), given.minutes * 60
+    seen, ports, over_s = Seen(), [free_port() for _ in range(3)], given.minutes * 60
     count = given.rows // APPLICATIONS
     with tempfile.TemporaryDirectory(prefix="llmtrace-soak-") as name:
         folder = Path(name)

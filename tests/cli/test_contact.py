@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 
 import pytest
 
@@ -12,6 +11,7 @@ from llmtrace.api_clients.http_client import unreachable
 from llmtrace.cli import main
 from llmtrace.core.errors import SourceError
 from tests.dataset.test_one_row_format import FLAT
+from tests.support.free_ports import free_port
 
 
 @pytest.fixture
@@ -61,9 +61,7 @@ def test_a_host_with_its_port_is_a_target(tmp_path, target):
 
 def grafana(tmp_path, token: str) -> list[str]:
     """Return the arguments of an import into an address that nothing listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (tmp_path / "token").write_text(token)
     return ["dashboards", "import", "--url", f"http://127.0.0.1:{port}",
             "--token-file", str(tmp_path / "token")]  # fmt: skip

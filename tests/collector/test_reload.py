@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import ssl
 import subprocess
 import urllib.error
@@ -17,6 +16,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace_collector.commands import collect
 from llmtrace_collector.commands.reload import Reloader
 from llmtrace_collector.config.schema import load
+from tests.support.free_ports import free_port
 from tests.support.waiting import until
 
 from .collecting import as_otlp, some_rows
@@ -55,9 +55,7 @@ def status(url, token, context, data=None):
 @pytest.fixture
 def settings(tmp_path):
     """A configuration file with certificates, tokens and a target, and how it is read."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = free_port()
     (tmp_path / "token").write_text(FIRST)
     pair = certificate(tmp_path, "one")
     (tmp_path / "cert.pem").write_bytes(pair[0])

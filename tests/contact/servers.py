@@ -21,6 +21,7 @@ from typing import Any, Final
 from llmtrace import gateway
 from llmtrace.grpc import client_interceptors
 from tests.contact.subjects import MESSAGES, Subject, _async_openai, _with_provider, async_chat
+from tests.support.free_ports import free_port
 from tests.support.taking_time import spend
 from tests.support.waiting import until
 
@@ -105,8 +106,7 @@ def _hypercorn(application: Any) -> Iterator[int]:
     from hypercorn.asyncio import serve
     from hypercorn.config import Config
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     config = Config()
     config.bind, config.loglevel, config.graceful_timeout = [f"127.0.0.1:{port}"], "CRITICAL", 5
     loop, over = asyncio.new_event_loop(), asyncio.Event()

@@ -39,6 +39,7 @@ from llmtrace.simulator.engine.scheduler import EngineConfig
 from llmtrace.simulator.server import ServerConfig, serve
 from llmtrace.testing import FakeClock, make_row
 from llmtrace.triage.result import CAUSES
+from tests.support.free_ports import free_port
 from tests.support.sse_server import serve as serve_script
 
 FAST = EngineConfig(base_s=0.001, sequence_s=0.0, prefill_token_s=1e-5, jitter=0.0)
@@ -55,12 +56,6 @@ def fast_engine(**settings):
     """Serve a fast engine as a server of the user's own."""
     with serve(ServerConfig(engine=FAST, answer_tokens=10, **settings)) as engine:
         yield engine
-
-
-def refused_port():
-    """Return a port without a listener."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def test_the_simulated_engine_is_shown_as_what_it_is(capsys, tmp_path):
@@ -214,7 +209,7 @@ def one_line_error(capsys):
 
 def test_a_refused_connection_is_one_clear_line(capsys):
     """A missing listener is reported as that."""
-    address = f"http://127.0.0.1:{refused_port()}/v1"
+    address = f"http://127.0.0.1:{free_port()}/v1"
 
     assert demo("--endpoint", address, "--model", "m") == 1
     assert f"{address} cannot be reached: connection refused" in one_line_error(capsys)
@@ -337,7 +332,7 @@ def test_rows_of_an_earlier_run_survive_a_failure(capsys, tmp_path):
     """A file is emptied only when there are rows to write."""
     path = tmp_path / "rows.jsonl"
     path.write_text("earlier", encoding="utf-8")
-    address = f"http://127.0.0.1:{refused_port()}/v1"
+    address = f"http://127.0.0.1:{free_port()}/v1"
 
     assert demo("--endpoint", address, "--model", "m", "--rows-out", str(path)) == 1
     assert path.read_text(encoding="utf-8") == "earlier"

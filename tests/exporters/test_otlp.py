@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import email.utils
-import socket
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -25,6 +24,7 @@ from llmtrace.semconv.convert import from_attributes, to_attributes
 from tests.exporters.receivers import Answer, grpc_receiver, http_receiver, silent_server
 from tests.exporters.samples import START, typical
 from tests.exporters.test_wire import attributes_of
+from tests.support.free_ports import free_port
 
 LONG = 60.0
 
@@ -219,17 +219,11 @@ def test_partial_success(receiver, protocol, answer, caplog):
     assert "too many" in caplog.text
 
 
-def closed_port():
-    """Return a port without a listener."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
-
-
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_without_a_listener(protocol, caplog):
     """A refused connection is tried again until it is time to give up; then rows are dropped."""
     with sending(
-        f"http://127.0.0.1:{closed_port()}", protocol=protocol, give_up_after_s=0.0
+        f"http://127.0.0.1:{free_port()}", protocol=protocol, give_up_after_s=0.0
     ) as sink:
         sink.write(typical())
         assert not sink.flush(10)

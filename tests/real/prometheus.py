@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,8 @@ from typing import Any, Final
 
 import yaml
 
+from tests.support.free_ports import free_port
+
 PROMETHEUS: Final = "prometheus"
 PROMTOOL: Final = "promtool"
 ALERTMANAGER: Final = "prometheus-alertmanager"
@@ -33,12 +34,6 @@ def missing(*programs: str) -> str | None:
     """Return why these programs cannot be run; `None` = they can."""
     absent = [name for name in programs if shutil.which(name) is None]
     return f"{', '.join(absent)}: not installed; run `make programs`" if absent else None
-
-
-def free_port() -> int:
-    """Return a free port of loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager

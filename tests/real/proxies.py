@@ -13,7 +13,6 @@ import importlib.util
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+
+from tests.support.free_ports import free_port
 
 _ROOT: Final = Path(__file__).parents[2]
 _DOCUMENT: Final = _ROOT / "docs" / "instrument" / "gateways.md"
@@ -47,12 +48,6 @@ def changed(text: str, changes: Mapping[str, str]) -> str:
         assert old in text, f"{old!r} is not in the configuration"
         text = text.replace(old, new)
     return text
-
-
-def free_port() -> int:
-    """Return a free port of loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -40,9 +40,10 @@ from llmtrace.testing import capture
 from llmtrace_collector.scrape.samples import of_targets
 from llmtrace_collector.scrape.scraper import Scraper, ScrapeSettings
 from llmtrace_collector.scrape.targets import StaticTargets, Target
+from tests.support.free_ports import free_port
 
 from .delays import DelayProxy, delayed_network
-from .proxies import free_port, haproxy, nginx
+from .proxies import haproxy, nginx
 
 _HERE: Final = Path(__file__).parent
 _BEFORE_S: Final = 36.0

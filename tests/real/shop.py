@@ -41,10 +41,11 @@ from llmtrace_dashboards.rules.burn_rate import RuleSettings
 from llmtrace_dashboards.rules.recording_rules import as_yaml, rule_files
 from tests.collector.collecting import process
 from tests.collector.pages import DCGM
+from tests.support.free_ports import free_port
 
 from .kept import Kept
 from .people import Doors, ask_for, ask_once, rush_in
-from .prometheus import free_port, get, prometheus, query, wait_for
+from .prometheus import get, prometheus, query, wait_for
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 RECORDED: Final = Path(__file__).parents[1] / "collector" / "data"

@@ -19,6 +19,7 @@ from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.row import Row
 from llmtrace.core.span import Span
 from llmtrace.testing import capture
+from tests.support.free_ports import free_port
 
 from . import chromium
 from .chat_pages import Served, serving
@@ -294,8 +295,7 @@ def test_the_script_is_a_module_too(browser, served):
 
 def test_the_example_runs(browser):
     """Its page streams an answer, and its row is printed with what the page measured."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     ours = {k: v for k, v in os.environ.items() if not k.startswith(("OTEL_", "OPENAI_"))}
     program = subprocess.Popen(
         [sys.executable, "-u", EXAMPLE],

@@ -20,10 +20,11 @@ import llmtrace
 from llmtrace.core.row import Row, from_dict
 from llmtrace.core.stages import PARTITION
 from tests.collector.collecting import post, process, wait_for
+from tests.support.free_ports import free_port
 
 from .conftest import do_without
 from .kept import Kept
-from .prometheus import PROMETHEUS, free_port, missing, prometheus, query, scraping
+from .prometheus import PROMETHEUS, missing, prometheus, query, scraping
 
 SERVICE = "real-collector"
 _US = 1_000

@@ -30,11 +30,12 @@ from llmtrace.engines import local_vllm
 from llmtrace.exporters.otlp.sink import otlp_sink
 from llmtrace_collector.store import open_store
 from tests.collector.collecting import process, wait_for
+from tests.support.free_ports import free_port
 
 from .conftest import IN_ONE_PROCESS, ONE_PROCESS, do_without
 from .kept import Kept
 from .plugin_path import make_plugin_path
-from .prometheus import PROMETHEUS, free_port, missing, prometheus, query, scraping
+from .prometheus import PROMETHEUS, missing, prometheus, query, scraping
 from .test_collector import rows_of
 
 SERVICE: Final = "real-ranks"

@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 from llmtrace.cli import make_parser
+from tests.support.free_ports import free_port
 
 from .conftest import do_without
 from .prometheus import (
@@ -31,7 +32,6 @@ from .prometheus import (
     PROMTOOL,
     alertmanager,
     alerts,
-    free_port,
     get,
     missing,
     prometheus,

@@ -20,6 +20,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.core.row import Row
 from llmtrace.runtime import runtime
+from tests.support.free_ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -405,8 +406,7 @@ def test_init_again_replaces_what_was_set_up():
 
 def test_init_again_may_take_the_same_port():
     """The port the first `init` served on is free for the second."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     for _ in range(2):
         llmtrace.init(exporters=[f"prometheus:{port}"])
 

@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from llmtrace_collector.store import gather
-from tests.bench.few_requests import free_ports
 from tests.collector.store.sent import body_of, fetch, join, send
 from tests.collector.store.shard_node import config
 from tests.collector.store.test_join import engine_span, gateway_span, plugin_span, row
+from tests.support.free_ports import free_port
 
 COLUMNS = ["reported_by", "queue_source", "queue_ns", "gateway_ns", "replica", "parts"]
 
@@ -56,7 +56,7 @@ def test_two_shards_make_the_rows_of_one_node(store, tmp_path):
     # By trace: each record lies on the other shard than its row, and the twins on two.
     first = [rows[0], rows[2], inside[0], rows[4], rows[5], records[1], records[3]]
     second = [rows[1], rows[3], inside[1], rows[6], records[0], records[2], records[4], records[5]]
-    ports = free_ports(2)
+    ports = [free_port(), free_port()]
     with ExitStack() as nodes:
         shards = [nodes.enter_context(node(tmp_path / str(own), ports, own)) for own in ports]
         for say in shards:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from llmtrace_collector.store.tables import Keep
 from tests.collector.store.sent import body_of, fetch, join, send
 from tests.collector.store.shim import serving
 from tests.collector.store.test_join import differences, engine_span, plugin_span, row
+from tests.support.free_ports import free_port
 
 DAY_NS = 86_400 * 10**9
 
@@ -273,9 +273,7 @@ def test_nothing_is_left_in_the_working_directory(folder, tmp_path, monkeypatch)
 
 def test_a_server_out_of_reach_is_said_in_one_line(caplog):
     """The setting, the address and the system's words; nothing of a library's insides."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = free_port()
     with pytest.raises(StoreError) as shown:
         Server(urlsplit(f"http://127.0.0.1:{port}/default"))
     assert str(shown.value) == f"store.url http://127.0.0.1:{port}/default: connection refused"
