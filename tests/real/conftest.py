@@ -73,7 +73,11 @@ def vllm(
     """Serve a tiny random model, with spans; all tests share the server."""
     with local_vllm.start(
         flags=[*ONE_PROCESS, "--otlp-traces-endpoint", engine_spans[1]],
-        env={**IN_ONE_PROCESS, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"},
+        env={
+            **IN_ONE_PROCESS,
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+            "OTEL_BSP_SCHEDULE_DELAY": "200",  # ms; spans wait for company, 5 s by default
+        },
         log=print,
     ) as server:
         yield server
