@@ -25,7 +25,7 @@ Chat = Callable[[Request], Awaitable[Response]]
 async def pass_on(
     request: Request, root: str, keep: Callable[[bytes], None] | None = None
 ) -> StreamingResponse:
-    """Send a request on to an engine, and its response back; `keep` takes one that succeeded."""
+    """Send a request on to an engine, and its response back; `keep` takes one that is whole."""
     asked = request.app.state.http.build_request(
         "POST",
         f"{root}/v1/chat/completions",
@@ -41,9 +41,11 @@ async def pass_on(
                 seen.append(part)
                 yield part
         finally:
+            # Who has read [DONE] may leave before the last part is known to have gone out.
+            whole = b"".join(seen)
+            if keep is not None and response.is_success and whole.rstrip().endswith(b"[DONE]"):
+                keep(whole)
             await response.aclose()
-        if keep is not None and response.is_success:
-            keep(b"".join(seen))
 
     kind = response.headers.get("content-type")  # an error may come without one
     return StreamingResponse(parts(), response.status_code, media_type=kind)

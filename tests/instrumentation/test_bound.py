@@ -51,7 +51,7 @@ def bare(
 
 def bounded(row: Row) -> None:
     """Check that a row's prefill is the wait between headers and first byte."""
-    assert row.stages.sources["prefill"] == "client_bound"
+    assert row.stages.sources.get("prefill") == "client_bound"
     near(seconds(row, "prefill"), WAIT_S)
     assert row.stages.queue is None
 

@@ -178,9 +178,15 @@ def test_reset_before_the_head(client: tuple[str, str], server: Server) -> None:
 def test_time_out_before_the_head(client: tuple[str, str], server: Server) -> None:
     """A server that never responds is a timeout."""
     server.play(answers.chat(head_s=30))
-    row = recorded(lambda: raised_by(lambda: ask(*client, url(server), timeout_s=0.2)))
-    assert (row.outcome, row.http_status) == ("timeout", None)
-    assert row.stages.unattributed > 150_000_000
+
+    def timed_out(row: Row) -> None:
+        assert (row.outcome, row.http_status) == ("timeout", None)
+        assert row.stages.unattributed > 150_000_000  # and on a busy machine it may not connect
+
+    settled(
+        lambda: recorded(lambda: raised_by(lambda: ask(*client, url(server), timeout_s=0.2))),
+        timed_out,
+    )
 
 
 # --- in the middle -------------------------------------------------------------------------------

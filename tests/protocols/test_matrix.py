@@ -20,6 +20,7 @@ from llmtrace.core.stages import STAGES
 from llmtrace.instrumentation.registry import MODULES
 from llmtrace.testing import capture
 from tests.instrumentation import answers
+from tests.instrumentation.reading import settled
 from tests.support.sse_server import Server, serve
 
 from . import clients, servers, table
@@ -97,18 +98,27 @@ def test_cell(cell: Cell, run: clients.Run) -> None:
     """The row is right, and the application sees what it would see without llmtrace."""
     reset_internal_errors()
     bare = seen(run, cell)
-    with capture(instrument=(*MODULES, "aiohttp")) as rows:
-        recorded = seen(run, cell)
+    rows: list[Row] = []
 
-    assert internal_errors() == {}
-    assert recorded == bare
-    [row] = rows
-    assert row.outcome == cell.ending.outcome
-    assert row.stages.total == row.e2e_ns
-    assert row.stages.inconsistent == ()
-    assert {stage for stage in STAGES if getattr(row.stages, stage) is not None} == known(cell)
-    content(cell, row)
-    error_type(cell, row, bare[1])
+    def measure() -> Row:
+        with capture(instrument=(*MODULES, "aiohttp")) as made:
+            assert seen(run, cell) == bare
+        assert internal_errors() == {}
+        [row] = made
+        rows.append(row)
+        return row
+
+    def fits(row: Row) -> None:
+        # A handshake that takes a busy machine as long as the response is two in a round trip.
+        assert row.stages.inconsistent == ()
+
+    settled(measure, fits)
+    for row in rows:
+        assert row.outcome == cell.ending.outcome
+        assert row.stages.total == row.e2e_ns
+        assert {name for name in STAGES if getattr(row.stages, name) is not None} == known(cell)
+        content(cell, row)
+        error_type(cell, row, bare[1])
 
 
 def known(cell: Cell) -> set[str]:

