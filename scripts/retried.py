@@ -45,7 +45,7 @@ def report(began: Path = BEGAN, names: Path = NAMES, history: Path = HISTORY) ->
         **json.loads(began.read_text()),
         "retried": retried,
     }
-    print(f"retried: {len(retried)} tests{' (on a busy machine)' if not quiet(run) else ''}")
+    print(f"retried: {_count(len(retried), 'test')}{'' if quiet(run) else ' (on a busy machine)'}")
     for name in retried:
         print(f"  {name}")
     if not earlier:
@@ -58,9 +58,9 @@ def report(began: Path = BEGAN, names: Path = NAMES, history: Path = HISTORY) ->
     runs = [*earlier, run]
     if earlier:
         counts = Counter(name for one in runs for name in one["retried"])
-        print(f"over {len(runs)} runs, {sum(map(quiet, runs))} of them quiet:")
+        print(f"over {_count(len(runs), 'run')}, {sum(map(quiet, runs))} of them quiet:")
         for name, times in counts.most_common():
-            print(f"  {times} times {name}")
+            print(f"  {_count(times, 'time')} {name}")
     for name in steady(runs):
         print(f"run again in each of the last {_IN_A_ROW} quiet runs: {name}", file=sys.stderr)
     return 1 if steady(runs) else 0
@@ -81,6 +81,10 @@ def _read(history: Path) -> list[dict[str, Any]]:
     if not history.exists():
         return []
     return [json.loads(line) for line in history.read_text().splitlines()]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _commit() -> str:

@@ -41,7 +41,12 @@ def test_what_was_run_again_is_printed_also_when_nothing_was(reported):
     _, shown = reported(5.0, "a::one", "a::one", "b::two")
     assert shown.out == (
         "retried: 2 tests (on a busy machine)\n  a::one\n  b::two\n"
-        "over 2 runs, 1 of them quiet:\n  1 times a::one\n  1 times b::two\n"
+        "over 2 runs, 1 of them quiet:\n  1 time a::one\n  1 time b::two\n"
+    )
+    _, shown = reported(0.1, "a::one")
+    assert shown.out == (
+        "retried: 1 test\n  a::one\n"
+        "over 3 runs, 2 of them quiet:\n  2 times a::one\n  1 time b::two\n"
     )
 
 
