@@ -65,7 +65,7 @@ def collector(tmp_path_factory: pytest.TempPathFactory, engine: str) -> Iterator
     with collecting(
         tmp_path_factory.mktemp("collector"),
         metrics_settle="0.5",
-        store_wait="1",  # what nobody reads is counted soon, too
+        store_wait="1",  # rows that are not asked for are counted soon, too
         metrics_without="[quiet]",
         scrape_targets=f"['{engine}/metrics', 'http://127.0.0.1:9/metrics']",
         scrape_interval="1",

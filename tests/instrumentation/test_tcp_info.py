@@ -127,6 +127,14 @@ def test_a_handshake_stands_in():
     assert attempt.rtt == Reported(9 * MS, "client")
 
 
+def test_a_round_trip_is_no_longer_than_the_response_took():
+    """A handshake takes a client that is not scheduled longer than the network."""
+    attempt = LiveAttempt(started=0, connect=90 * MS, send_started=90 * MS, answered=120 * MS)
+    tcp_info.look(attempt, None)
+
+    assert attempt.rtt == Reported(30 * MS, "client")
+
+
 @pytest.mark.parametrize("connect", [None, 0])
 def test_a_pooled_connection_has_no_handshake(connect):
     """No handshake was made, or none was seen: the round trip is unknown, and not 0."""

@@ -1,4 +1,4 @@
-"""Ports of loopback that a program is told to listen on, and that nobody takes until it does.
+"""Ports of loopback for a program to listen on, which no other process takes until it does.
 
 A port that the system picks (`("127.0.0.1", 0)`) is picked again once it is let go: for another
 listener, for a connection, or for a client that calls it while nothing listens, and then has

@@ -112,19 +112,17 @@ def answered(recording: Recording, attempt: LiveAttempt, sock: Any) -> None:
 
 
 def look(attempt: LiveAttempt, sock: Any) -> int | None:
-    """Note the kernel's times on an attempt whose response has just begun.
-
-    Returns:
-        Nanoseconds since the last data came in, to a tick; `None` = not known.
-    """
+    """Note the kernel's times on an attempt that was just answered; return `received_ago`."""
     min_rtt, sent_ago, received_ago = tcp_info(sock)
+    sent, answered = attempt.send_started, attempt.answered
+    took = sys.maxsize if sent is None or answered is None else answered - sent
     if min_rtt is not None:
         attempt.rtt = Reported(min_rtt, "kernel")
-    elif attempt.connect:
-        attempt.rtt = Reported(attempt.connect, "client")
+    elif attempt.connect:  # the client's wait for a CPU included, but the response took one, too
+        attempt.rtt = Reported(min(attempt.connect, took), "client")
     # A thread that is not scheduled right after its send would count the server's work as sending.
-    if sent_ago is not None and attempt.send is not None and attempt.send_started is not None:
-        most = (attempt.answered or 0) - sent_ago + _TICK_NS - attempt.send_started
+    if sent_ago is not None and attempt.send is not None:
+        most = took - sent_ago + _TICK_NS
         if not 0 <= attempt.send <= most:
             attempt.send = max(0, min(attempt.send, most))
     return None if min_rtt is None else received_ago
