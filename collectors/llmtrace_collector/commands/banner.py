@@ -51,5 +51,5 @@ def show(config: Config, places: Places, out: TextIO) -> None:
         f"  {name:<{name_room}}  {what:<{what_room}}  {use}".rstrip() + "\n"
         for name, what, use in said
     )
-    out.write("\nCtrl-C ends it in order, twice at once.\n\n")
+    out.write("\nCtrl-C stops it gracefully, twice at once.\n\n")
     out.flush()

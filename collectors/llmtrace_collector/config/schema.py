@@ -193,8 +193,8 @@ class Listen:
     open: bool = setting(
         False,
         flag,
-        "beyond this machine without a token, too: what is in front of it, as a container's "
-        "published ports, decides who reaches it",
+        "listen beyond this machine without a token; access is controlled by what is in "
+        "front of it, such as a container's published ports",
     )
 
 
@@ -203,29 +203,29 @@ class Receive:
     """Settings of the receiver: what it accepts, and how much."""
 
     token_file: Path | None = setting(
-        None, token_file, "senders of OTLP must show the token in this file"
+        None, token_file, "OTLP senders must send the token in this file"
     )
     client_ca_file: Path | None = setting(
-        None, file_there, "PEM: senders of OTLP must show a certificate that it signed (mTLS)"
+        None, file_there, "PEM; OTLP senders must present a certificate signed by it (mTLS)"
     )
     origins: tuple[str, ...] = setting(
-        (), each(origin), "web pages that may send beacons, by their origin; `*` = any"
+        (), each(origin), "origins of web pages that may send beacons; `*` = any"
     )
-    body_bytes: int = setting(_TAKEN.body_bytes, size, "of one request as it comes")
+    body_bytes: int = setting(_TAKEN.body_bytes, size, "maximum size of a request as received")
     inflated_bytes: int = setting(
-        _TAKEN.inflated_bytes, size, "of one request once it is decompressed"
+        _TAKEN.inflated_bytes, size, "maximum size of a request after decompression"
     )
     expanded_bytes: int = setting(
         _TAKEN.expanded_bytes,
         size,
-        "of one request as it is stored, with a copy of its resource and scope in each span",
+        "maximum size of a request as stored, with a copy of resource and scope in each span",
     )
-    memory_bytes: int = setting(_TAKEN.memory_bytes, size, "of all requests under way")
+    memory_bytes: int = setting(_TAKEN.memory_bytes, size, "of all requests in progress")
     connections: int = setting(
         _TAKEN.connections, whole(1, 1_000_000, "a number of connections"), "open at once"
     )
     beacons_per_s: float = setting(
-        _TAKEN.beacons_per_s, number(0.1, 1e6, "a number"), "browsers' beacons, of all pages"
+        _TAKEN.beacons_per_s, number(0.1, 1e6, "a number"), "maximum rate of browsers' beacons"
     )
 
     def limits(self) -> ReceiveLimits:
@@ -248,15 +248,15 @@ class Spooling:
     sync: str = setting(
         str(_KEPT.sync),
         one_of(*SYNCS),
-        "when the disk must have it: `always` = before the acknowledgement, `interval` = once a "
-        "second, `never` = when the system pleases. Only a power failure tells them apart",
+        "when to `fsync`: `always` = before the acknowledgement, `interval` = once a second, "
+        "`never` = left to the operating system. It matters only in a power failure",
     )
     disk_bytes: int = setting(
-        _KEPT.disk_bytes, size, "what may wait for the store; above it senders are to wait"
+        _KEPT.disk_bytes, size, "maximum size; above it senders have to retry"
     )
-    free_bytes: int = setting(_KEPT.free_bytes, size, "to leave on the disk")
+    free_bytes: int = setting(_KEPT.free_bytes, size, "space to leave free on the disk")
     quarantine_bytes: int = setting(
-        _KEPT.quarantine_bytes, size, "of requests that cannot be stored; above it the oldest go"
+        _KEPT.quarantine_bytes, size, "for rejected requests; above it the oldest are deleted"
     )
 
     def limits(self) -> SpoolLimits:
@@ -282,13 +282,13 @@ class StoreSettings:
     )
     spans_days: int = setting(_KEEP.spans, whole(1, 36_500, "a number of days"), "spans are kept")
     rows_days: int = setting(
-        _KEEP.rows, whole(1, 36_500, "a number of days"), "requests' rows are kept"
+        _KEEP.rows, whole(1, 36_500, "a number of days"), "rows of requests are kept"
     )
     signals_days: int = setting(
-        _KEEP.signals, whole(1, 36_500, "a number of days"), "engines' signals are kept"
+        _KEEP.signals, whole(1, 36_500, "a number of days"), "signals of engines are kept"
     )
     disk_bytes: int | None = setting(
-        None, size, "embedded: above it the oldest days go, spans first"
+        None, size, "embedded: maximum size; the oldest days are deleted first"
     )
     wait: float = setting(
         30.0, span, "embedded: how long less than 1 MiB may wait to be stored, until it is read"
@@ -308,25 +308,25 @@ class Scrape:
     targets: tuple[tuple[Target, ...], ...] = setting(
         (),
         each(target),
-        "addresses of metrics pages, or `{targets: [...], labels: {...}, token_file: ...}`, or "
+        "URLs to scrape, or `{targets: [...], labels: {...}, token_file: ...}`, or "
         "`username` and `password_file`, with `ca_file`, `cert_file` and `key_file` for their TLS "
-        "(`server_name`: whom the certificate must name)",
+        "(`server_name`: the name that the certificate must have)",
     )
     files: tuple[FileTargets, ...] = setting(
         (),
         each(target_list),
-        "lists of targets, as Prometheus's file_sd; or `{file: ..., for_targets: {...}}`",
+        "lists of targets in Prometheus's file_sd format; or `{file: ..., for_targets: {...}}`",
     )
     http: tuple[HttpTargets, ...] = setting(
         (),
         each(discovery_server),
-        "servers of such lists, as its http_sd; or `{url: ..., token_file: ...}`, as of a target, "
-        "with `for_targets: {token_file: ...}` for what they list",
+        "servers of such lists (http_sd); or `{url: ..., token_file: ...}` as for a target, with "
+        "`for_targets: {token_file: ...}` for the listed targets",
     )
     dns: tuple[DnsTargets | SrvTargets, ...] = setting(
         (),
         each(dns_name),
-        "`host:port` of headless Services: each address is a target; or a name of SRV records, as "
+        "`host:port` of headless Services: each address is a target; or an SRV name such as "
         "`_metrics._tcp.engines.llm.svc.cluster.local`; or `{name: ..., scheme: https, "
         "for_targets: {...}}`",
     )
@@ -336,13 +336,13 @@ class Scrape:
         "pods by label: `{selector: app=vllm, port: 8000, namespace: llm}`, with `scheme` and "
         "`for_targets`",
     )
-    interval: float = setting(15.0, span, "between two readings of one target")
-    timeout: float = setting(10.0, span, "for one reading")
+    interval: float = setting(15.0, span, "seconds between two scrapes of a target")
+    timeout: float = setting(10.0, span, "timeout of a scrape in seconds")
     profiles: Path | None = setting(
-        None, folder_there, "a folder with profiles, in place of the built-in ones"
+        None, folder_there, "folder of profiles that add to the built-in ones or replace them"
     )
     gpu: str = setting(
-        "auto", one_of("auto", "on", "off"), "this machine's NVIDIA GPUs; `auto` = if any"
+        "auto", one_of("auto", "on", "off"), "read this machine's NVIDIA GPUs; `auto` = if any"
     )
 
     def sources(self) -> tuple[TargetSource, ...]:
@@ -364,11 +364,9 @@ class Metrics:
         True, flag, "count stored rows, for applications that send spans and no metrics"
     )
     without: tuple[str, ...] = setting(
-        (), each(text), "services that Prometheus reads itself: their rows are not counted here"
+        (), each(text), "services that Prometheus scrapes itself; their rows are not counted"
     )
-    settle: float = setting(
-        10.0, span, "how long a row may still change before it is counted, once and for all"
-    )
+    settle: float = setting(10.0, span, "seconds a row must be unchanged before it is counted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,21 +374,19 @@ class Access:
     """Settings of the read API: who may read."""
 
     token_file: Path | None = setting(
-        None, token_file, "readers of `/metrics` and the API must show the token in this file"
+        None, token_file, "readers of `/metrics` and the API must send the token in this file"
     )
-    certificate: Path | None = setting(None, file_there, "PEM; with it every address speaks TLS")
-    key: Path | None = setting(None, file_there, "PEM, of the certificate")
-    hosts: tuple[str, ...] = setting(
-        (), each(text), "names this machine is called by, beside the ones it listens on"
-    )
+    certificate: Path | None = setting(None, file_there, "PEM; enables TLS on every address")
+    key: Path | None = setting(None, file_there, "PEM; private key of the certificate")
+    hosts: tuple[str, ...] = setting((), each(text), "additional host names that requests may use")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """Settings of the log that goes to stderr."""
 
-    format: str = setting("text", one_of("text", "json"), "one line an event: text, or JSON")
-    level: str = setting("info", one_of("debug", "info", "warning", "error"), "from this on")
+    format: str = setting("text", one_of("text", "json"), "text or JSON, one line per event")
+    level: str = setting("info", one_of("debug", "info", "warning", "error"), "minimum level")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,7 +400,7 @@ class Config:
     links: tuple[LinkTemplate, ...] = setting(
         (),
         each(link),
-        "from a request's page to other tools: `Jaeger=https://jaeger.example/trace/{trace_id}`",
+        "links on a request's page: `Jaeger=https://jaeger.example/trace/{trace_id}`",
     )
     listen: Listen = field(default_factory=Listen)
     receive: Receive = field(default_factory=Receive)
@@ -415,7 +411,7 @@ class Config:
     access: Access = field(default_factory=Access)
     log: Log = field(default_factory=Log)
     stop_after: float = setting(
-        20.0, number(0.1, 3600, "a number of seconds"), "seconds for an orderly stop, at most"
+        20.0, number(0.1, 3600, "a number of seconds"), "maximum seconds for a graceful shutdown"
     )
 
     @property

@@ -6,15 +6,15 @@ from typing import Final
 
 # Address, methods, words.
 ADDRESSES: Final = (
-    ("/api/v1/rows", "GET", "requests' rows, one JSON object a line, or Arrow"),
-    ("/api/v1/signals", "GET", "samples of engines, gateways and GPUs, in the same forms"),
-    ("/api/v1/facts", "GET", "what is known of each engine"),
+    ("/api/v1/rows", "GET", "requests' rows, as JSON lines or Arrow"),
+    ("/api/v1/signals", "GET", "samples of engines, gateways and GPUs, in the same formats"),
+    ("/api/v1/facts", "GET", "what is known about each engine"),
     ("/api/v1/events", "GET, POST", "deploys, scalings, changes of settings"),
-    ("/api/v1/stages", "GET", "percentiles of stages and metrics, a step at a time"),
+    ("/api/v1/stages", "GET", "percentiles of stages and metrics per time step"),
     ("/api/v1/traces/{trace_id}", "GET", "one trace: its rows and its spans"),
     ("/api/v1/requests/{id}", "GET", "the rows with this request, response or trace id"),
-    ("/api/v1/slowest", "GET", "the requests that took longest"),
+    ("/api/v1/slowest", "GET", "the slowest requests"),
     ("/api/v1/coverage", "GET", "how much of each stage is known, by source"),
-    ("/api/v1/quarantine", "GET, POST", "requests that the store did not take; POST stores them"),
+    ("/api/v1/quarantine", "GET, POST", "requests that the store rejected; POST retries them"),
     ("/api/v1/live", "GET", "what the live page shows"),
 )
