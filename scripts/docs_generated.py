@@ -74,7 +74,10 @@ def _help(title: str, parser: argparse.ArgumentParser) -> str:
 def metrics() -> str:
     """List the Prometheus metrics."""
     sink = PrometheusSink(registry=CollectorRegistry())
-    lines = ["| metric | type | labels beside the common ones | what it is |", "|---|---|---|---|"]
+    lines = [
+        "| metric | type | additional labels | meaning |",
+        "|---|---|---|---|",
+    ]
     for family in sink.describe():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         names: tuple[str, ...] = getattr(family, "_labelnames", ())
@@ -93,28 +96,28 @@ def budget() -> str:
 def recorded_series() -> str:
     """List what the recording rules of the default budget make."""
     settings = RuleSettings()
-    lines = ["| series | what it is |", "|---|---|"]
+    lines = ["| series | meaning |", "|---|---|"]
     words_of = {
-        bad_rate(): "Requests a second that break a promise.",
-        valid_rate(): "Requests a second that count for it.",
-        bad_total(): "The same of all label sets: what every longer window is summed of.",
-        valid_total(): "The requests that count, of all label sets.",
-        ALLOWED: "The share that may break it.",
-        REMAINING: "What is left of 30 days' error budget: 1 = all of it.",
+        bad_rate(): "Requests per second that miss the SLO.",
+        valid_rate(): "Requests per second that count for the SLO.",
+        bad_total(): "Bad requests per second, over all label sets; longer windows sum it.",
+        valid_total(): "Valid requests per second, over all label sets.",
+        ALLOWED: "The share that may miss the SLO.",
+        REMAINING: "Remaining share of 30 days' error budget: 1 = all of it.",
     }
     for window in (*settings.windows, settings.period):
         words_of[bad_ratio(window)] = (
-            f"Share that broke it over {window}; over `allowed`, the burn."
+            f"Share that missed the SLO over {window}; divided by `allowed`, the burn rate."
         )
     for window in settings.short_windows:
-        words_of[valid_count(window)] = f"Requests that counted in {window}."
-    words_of[f"{SITE_LEVEL}:…"] = "The same for each `cluster` and `namespace`, but for 30 days."
+        words_of[valid_count(window)] = f"Valid requests in {window}."
+    words_of[f"{SITE_LEVEL}:…"] = "The same per `cluster` and `namespace`, except for 30 days."
     return "\n".join([*lines, *(f"| `{name}` | {words} |" for name, words in words_of.items())])
 
 
 def targets() -> str:
     """List what `make` can make, by the Makefile's own comments."""
-    lines = ["| command | what it does |", "|---|---|"]
+    lines = ["| command | effect |", "|---|---|"]
     makefile = Path(__file__).resolve().parent.parent / "Makefile"
     for name, words in _TARGET.findall(makefile.read_text(encoding="utf-8")):
         lines.append(f"| `make {name}` | {words} |")
@@ -224,7 +227,7 @@ def _names(profile: Profile) -> str:
 
 def collector_settings() -> str:
     """Print every setting of `llmtrace collect`."""
-    lines = ["| setting | variable | default | what it is |", "|---|---|---|---|"]
+    lines = ["| setting | variable | default | meaning |", "|---|---|---|---|"]
     for key, default, words in leaves(Config):
         name, default_text = ".".join(key), _default(key, default)
         lines.append(f"| `{name}` | `{variable(PREFIX, key)}` | {default_text} | {words} |")
@@ -249,7 +252,7 @@ def _default(key: tuple[str, ...], default: Any) -> str:
 
 def collector_api() -> str:
     """Print the addresses of the collector's API."""
-    lines = ["| address | methods | what it answers |", "|---|---|---|"]
+    lines = ["| path | methods | returns |", "|---|---|---|"]
     lines += [f"| `{path}` | {methods} | {words} |" for path, methods, words in ADDRESSES]
     return "\n".join(lines)
 
