@@ -100,6 +100,7 @@ bench-boards: $(VENV)/.ready    ## what each panel's query costs at 500 label se
 bench-triage: $(VENV)/.ready    ## is the cause found? some 2,200 simulated incidents; and how fast
 	$(BIN)/python -m tests.bench.bench_triage --seeds 20 --jobs 2
 	$(BIN)/python -m tests.bench.bench_worlds --jobs 2 --store
+	$(BIN)/python -m tests.bench.bench_other --jobs 2
 	$(BIN)/python -m tests.bench.bench_search
 	$(BIN)/python -m tests.bench.bench_intervals
 	$(BIN)/python -m tests.bench.bench_recordings --store
