@@ -31,6 +31,7 @@ _MAX_MEMORY: Final = 30  # bins
 _STEPS: Final = (1, 2, 4, 8)  # bins on either side of an edge
 _MIN_STEPS: Final = 3
 CERTAIN: Final = 1.0  # of a score
+SURE: Final = 1e-3  # a search so sure has paid for its many attempts: its windows are as if given
 # How often noise reaches `CERTAIN` in one search, and how fast that falls with the score.
 _BY_CHANCE: Final = 0.01
 _STEEP: Final = 6.0

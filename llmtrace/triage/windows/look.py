@@ -18,11 +18,11 @@ from llmtrace.triage.result import Metric
 from llmtrace.triage.rows_in_order import thinned
 from llmtrace.triage.windows.all_stretches import find_all
 from llmtrace.triage.windows.choose import Chosen, choose
+from llmtrace.triage.windows.highest_stretch import SURE
 from llmtrace.triage.windows.onset import overlapping
 from llmtrace.triage.windows.same_work import Series, searched_series
 
 _HIGH: Final = 0.95
-SURE: Final = 1e-3  # a search so sure has paid for its many attempts: its windows are as if given
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 from llmtrace.stats.arrays import Floats
 from llmtrace.triage.over_time import Incident
-from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
+from llmtrace.triage.windows.highest_stretch import CERTAIN, SURE, Spike
 
 _SURE: Final = 1e-4
 _BIN: Final = 0.02  # of the time
@@ -21,19 +21,19 @@ def other_change(
 ) -> Spike | None:
     """Return the most certain of stretches that are no sudden rise, of traffic only if no other.
 
-    Of few requests only a gradual rise or a sure improvement is preferred to the slowest stretch;
+    Of few requests only a gradual rise, or what is sure, is preferred to the slowest stretch;
     to all of them, where the requests themselves became other ones (`work`), if that is clearer.
     """
     sure = [
         one
         for one in incidents
-        if not few or (one.metric != "traffic" and (one.direction == "up" or one.p_value < _SURE))
+        if not few or one.p_value <= SURE or (one.metric != "traffic" and one.direction == "up")
     ]
     for of_traffic in (False, True):
         mine = [one for one in sure if (one.metric == "traffic") is of_traffic]
         if mine:
             best = min(mine, key=_worth)
-            return work if work and work.p_value < best.p_value else _as_spike(best, t)
+            return work if work and work.p_value < _worth(best) else _as_spike(best, t)
     return work
 
 

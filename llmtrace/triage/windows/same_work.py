@@ -14,12 +14,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from llmtrace.core.stages import PARTITION
 from llmtrace.dataset.columns import Columns
 from llmtrace.stats.arrays import Floats
-from llmtrace.triage.attribution.components import Values
+from llmtrace.triage.attribution.components import Values, split, values
 from llmtrace.triage.result import Metric
 from llmtrace.triage.windows.bins import bins_for
-from llmtrace.triage.windows.highest_stretch import CERTAIN, Spike
+from llmtrace.triage.windows.highest_stretch import CERTAIN, SURE, Spike
 from llmtrace.triage.windows.spike import find_slow
 
 # What a request's work is measured by, as its client chose it (the length of its own response
@@ -33,6 +34,7 @@ _SIZE: Final[dict[Metric, str]] = {
 _KIND: Final = ("model", "operation")
 _PER_CELL: Final = 20  # requests, at least: a median of fewer follows each of them
 _MAX_CELLS: Final = 16  # of a kind
+_UNEVEN: Final = ("queue", "unattributed")
 
 
 Series = tuple[Floats, Floats]  # of requests by time: when, and how long
@@ -49,6 +51,24 @@ def searched_series(rows: Columns, one: Values) -> Iterator[Series]:
             t = np.concatenate([found.t, found.censored_t])
             order = np.argsort(t, kind="stable")
             yield t[order], np.concatenate([found.value, found.at_least])[order]
+
+
+def find_in_stages(rows: Columns) -> Spike | None:
+    """Find the surest stretch in one stage of the time to first content; `None` = none is sure.
+
+    It is searched as it were if only that stage had varied: one that is short and even shows what
+    the unrest of the others hides in their sum. A queue has bursts of its own, and is left out.
+    """
+    one = values(rows, "ttft")
+    bins = bins_for(one.t) if len(one) else None
+    best: Spike | None = None
+    for name, part in zip(PARTITION, split(rows, "ttft", one.index).T, strict=True):
+        if bins is None or name in _UNEVEN or not part.any():
+            continue
+        found = find_slow(one.t, np.median(one.value - part) + part, bins)
+        if found and found.p_value <= SURE and (best is None or found.score > best.score):
+            best = found
+    return best
 
 
 def find_other_work(rows: Columns) -> Spike | None:
