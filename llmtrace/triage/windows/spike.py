@@ -16,7 +16,7 @@ from llmtrace.stats.arrays import Floats, Mask
 from llmtrace.triage.windows.bins import MAX_BINS, MIN_BINS, PER_BIN, Bins
 from llmtrace.triage.windows.date_change import date_change
 from llmtrace.triage.windows.failure_stretch import stretch_of_failures
-from llmtrace.triage.windows.highest_stretch import Spike, highest_stretch
+from llmtrace.triage.windows.highest_stretch import Spike, highest_stretch, memory_of
 
 _THRESHOLDS: Final = (0.8, 0.95)
 _SPREAD: Final = 0.25  # of the angle of a share, for one request: that of independent ones
@@ -25,6 +25,11 @@ _MIN_ANGLE: Final = 0.02
 _SILENCE: Final = 20.0  # times as long as it usually is between two requests
 _MIN_TRAFFIC: Final = 3  # bins: what is shorter is a hiccup
 _TRAFFIC: Final = 1.8  # times as many requests, or as few, from which their number is a finding
+_SMALLEST_RATE: Final = 0.5  # requests a bin, of which the spread is known
+# Of the log ratio of likelihoods, over the unrest and memory of the counts. Of pieces of 86 to
+# 3,000 requests of real arrivals, those of a chat reach it in 0 to 1 %; those of code completion,
+# which come in long bursts, in 0 to 41 %.
+_TRAFFIC_BAR: Final = 20.0
 
 
 def find_slow(t: Floats, value: Floats, bins: Bins, at: float | None = None) -> Spike | None:
@@ -115,29 +120,35 @@ def find_traffic(t: Floats, start: float, end: float, *, more: bool) -> Spike | 
         end: and until when, which may be long after the last of them.
         more: whether it is looked for where they came more often.
     """
-    count = min(MAX_BINS, len(t) // (2 * PER_BIN))
+    count = min(MAX_BINS, len(t) // PER_BIN)
     if count < MIN_BINS or end <= start:
         return None
     edges = np.linspace(start, end, count + 1)
     n = np.diff(np.searchsorted(t, edges)).astype(np.float64)
-    mean = float(n.mean())
-    # The root of a count has the same spread whatever the count, as the angle of a share has.
-    x = np.sqrt((n + 0.375) / mean)
-    weight = np.full(count, mean)
-    bins = Bins(edges, float(edges[1] - edges[0]))
-    x = x if more else -x
-    found, _ = highest_stretch(x, weight, bins, None, floor=_SPREAD, least=_MIN_ANGLE)
-    if found is None:
-        return None
-    stop = found.end or end
-    inside = float(np.diff(np.searchsorted(t, (found.start, stop)))[0])
-    rate = inside / (stop - found.start)
-    others = (len(t) - inside) / (end - start - stop + found.start)
-    if stop - found.start < (_MIN_TRAFFIC - 0.5) * bins.width:
-        return None
-    low, high = sorted((rate, others))
-    ratio = high / max(low, 1e-12) if (rate > others) == more else 0.0
-    return found if ratio >= _TRAFFIC else None
+    reached = np.append(0.0, np.cumsum(n))
+    low, high = np.triu_indices(count + 1, _MIN_TRAFFIC)
+    low, high = (one[high - low <= count - _MIN_TRAFFIC] for one in (low, high))
+    bins, inside = (high - low).astype(np.float64), reached[high] - reached[low]
+    rate, others = inside / bins, (reached[-1] - inside) / (count - bins)
+    usual = reached[-1] / count
+    ratio = _surprise(rate, usual) * bins + _surprise(others, usual) * (count - bins)
+    most, least = (rate, others) if more else (others, rate)
+    found = np.where(most >= _TRAFFIC * least, ratio, 0.0)
+    best = int(np.argmax(found))
+    i, j = int(low[best]), int(high[best])
+    level = np.full(count, others[best])
+    level[i:j] = rate[best]
+    off = (n - level) / np.sqrt(np.maximum(level, _SMALLEST_RATE))
+    unrest = max(float((off**2).sum()) / (count - 3), 1.0)
+    score = float(found[best]) / unrest / memory_of(off) / _TRAFFIC_BAR
+    stop = None if j == count else float(edges[j])
+    return Spike(float(edges[i]), stop, float(edges[1] - edges[0]), score) if score else None
+
+
+def _surprise(rate: Floats, usual: float) -> Floats:
+    """Return how much likelier a count is at its own rate than at the usual one: a logarithm."""
+    found: Floats = rate * np.log(np.maximum(rate, 1e-12) / usual) - rate + usual
+    return found
 
 
 def _angles(k: Floats, n: Floats) -> Floats:
