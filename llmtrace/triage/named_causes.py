@@ -88,7 +88,7 @@ def _as_far_as_known(
         return one.status not in NAMED or _has_proof(one, few=few)
 
     return [
-        replace(one, status="unknown", missing=(*one.missing, lacks))
+        replace(one, status="unknown", missing=(*one.missing, lacks), or_else=())
         if not stands(one) or (blind and one.status == "ruled_out")
         else one
         for one in found

@@ -143,6 +143,14 @@ class RightWhen:
     measured: str
 
 
+@dataclass(frozen=True, slots=True)
+class OrElse:
+    """Another cause that the same evidence fits, and the observation that only one makes."""
+
+    id: str
+    look: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What the evidence says of one cause; `score` is the sum of the points.
@@ -150,6 +158,7 @@ class Finding:
     Attributes:
         shown_in: where the rule named its cause first; empty = it was not shown yet.
         right_when_so_called: `None` = not measured.
+        or_else: of the cause named first, those that the evidence cannot separate from it.
     """
 
     id: str
@@ -162,6 +171,7 @@ class Finding:
     runbook: str = ""
     shown_in: tuple[ShownIn, ...] = ()
     right_when_so_called: RightWhen | None = None
+    or_else: tuple[OrElse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

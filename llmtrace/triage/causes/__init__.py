@@ -7,6 +7,7 @@ another: one table, `BEHIND`, lists which cause may be behind which effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from llmtrace.triage.causes import (
@@ -20,6 +21,7 @@ from llmtrace.triage.causes import (
     workload,
 )
 from llmtrace.triage.causes import format_figures as say
+from llmtrace.triage.causes.look_alikes import look_alikes
 from llmtrace.triage.causes.scoring import LIKELY, with_points
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import cache_fell_first, cache_shrank
@@ -132,9 +134,12 @@ def causes(evidence: Evidence) -> list[Finding]:
     found = {name: _if_moved(evidence, one) for name, one in found.items()}
     found = {name: _of_the_metric(evidence, one) for name, one in found.items()}
     found = {name: _of_its_wait(evidence, one) for name, one in found.items()}
+    weighed = found
     found = {name: _behind(evidence, one, found) for name, one in found.items()}
-    ranked = _ranked(found.values())
-    return _ranked(_after_the_first(ranked))
+    first, *others = _ranked(_after_the_first(_ranked(found.values())))
+    if first.status in NAMED:
+        first = replace(first, or_else=look_alikes(first, weighed))
+    return [first, *others]
 
 
 def _ranked(found: Iterable[Finding]) -> list[Finding]:
