@@ -39,7 +39,9 @@ def test_the_other_cause_is_named_where_the_evidence_cannot_separate_them(first,
     """What the evidence does separate is not called into question."""
     mine = Finding(id="engine_paused", status=first[0], score=first[1], evidence=first[2])
     its = Finding(
-        id="frontend_cpu", status=other[0], score=other[1], evidence=other[2],
+        id="frontend_cpu", status=other[0], score=other[1],
+        evidence=tuple(one for one in other[2] if one.points > 0),
+        against=tuple(one for one in other[2] if one.points < 0),
         missing=("what would decide it",),
     )  # fmt: skip
 
