@@ -150,6 +150,11 @@ class OrElse:
     id: str
     look: str
 
+    @property
+    def text(self) -> str:
+        """The sentence for people."""
+        return f"{self.id}, which fits as well: to tell them apart, {self.look}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:

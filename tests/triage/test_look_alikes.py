@@ -6,7 +6,6 @@ import pytest
 
 from llmtrace.triage.causes import RULES
 from llmtrace.triage.causes.look_alikes import LOOK, look_alikes
-from llmtrace.triage.report.sentences import or_else_text
 from llmtrace.triage.result import Finding, OrElse, Point
 
 FOR = (Point("it fits", 6),)
@@ -60,7 +59,7 @@ def test_causes_that_are_no_pair_are_not_mixed_up():
 
 def test_the_sentence_names_the_cause_and_what_to_look_at():
     """A reader needs no other page to go on."""
-    said = or_else_text(OrElse("frontend_cpu", LOOK[frozenset(("engine_paused", "frontend_cpu"))]))
+    said = OrElse("frontend_cpu", LOOK[frozenset(("engine_paused", "frontend_cpu"))]).text
 
     assert said.startswith("frontend_cpu, which fits as well")
     assert "counter of output tokens" in said

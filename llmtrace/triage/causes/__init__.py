@@ -1,7 +1,7 @@
 """Weigh each cause by the evidence.
 
 One rule a cause, each of its own mechanism; a rule's docstring is its runbook. No rule knows of
-another: one table, `BEHIND`, lists which cause may be behind which effect.
+another: relations.toml lists which cause may be behind which effect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from llmtrace.triage.causes import (
     workload,
 )
 from llmtrace.triage.causes import format_figures as say
-from llmtrace.triage.causes.look_alikes import look_alikes
+from llmtrace.triage.causes.look_alikes import RELATIONS, look_alikes
 from llmtrace.triage.causes.scoring import LIKELY, with_points
 from llmtrace.triage.evidence.evidence import Evidence
 from llmtrace.triage.evidence.patterns import cache_fell_first, cache_shrank
@@ -70,55 +70,18 @@ RULES: Final[Mapping[str, Rule]] = {
     )
 }
 
-_BUSY: Final = (
-    "long_prompts", "longer_outputs", "gpu_throttle", "low_spec_acceptance",
-    "prefix_cache_collapse", "kv_exhaustion", "engine_paused", "engine_down", "cold_start",
-    "head_of_line", "replica_imbalance", "lora_slots", "kv_transfer", "response_cache_misses",
-)  # fmt: skip
-# Causes that may be mere effects of others. Requests queue behind everything that is slow.
-BEHIND: Final[Mapping[str, tuple[str, ...]]] = {
-    "queue_saturation": _BUSY,
-    "batch_size": (*_BUSY, "queue_saturation"),
-    "kv_exhaustion": (
-        "prefix_cache_collapse", "engine_down", "gpu_throttle", "cold_start", "head_of_line",
-        "engine_paused", "replica_imbalance",
-    ),
-    "replica_imbalance": ("gpu_throttle", "engine_down", "cold_start", "engine_paused"),
-    "frontend_cpu": ("head_of_line", "engine_paused", "cold_start", "gpu_throttle"),
-    "engine_paused": ("engine_down", "cold_start", "head_of_line", "frontend_cpu"),
-    "cold_start": ("engine_down",),
-    "prefix_cache_collapse": ("engine_down", "cold_start", "kv_exhaustion", "queue_saturation"),
-    "midstream_errors": ("engine_down", "idle_timeout"),
-    "rate_limit_retries": ("engine_down",),
-    "head_of_line": (
-        "engine_paused", "engine_down", "cold_start", "prefix_cache_collapse", "kv_exhaustion",
-        "long_prompts",
-    ),
-    "network_path": ("engine_down", "client_cold"),
-    "client_gate": ("client_cold",),
-    "kv_transfer": ("disaggregated_kv",),
+# Causes that may be mere effects of others.
+BEHIND: Final[Mapping[str, Sequence[str]]] = {
+    **RELATIONS["behind"],
     "client_give_ups": tuple(name for name in RULES if name != "client_give_ups"),
-}  # fmt: skip
+}
 # Seen in how requests end, whatever becomes of their latency.
 BY_OUTCOME: Final = frozenset(
     {"engine_down", "idle_timeout", "midstream_errors", "client_give_ups", "rate_limit_retries"}
 )
-# Causes that cannot affect a metric: there is no pace before the first chunk, no wait after it.
-OUTSIDE: Final[Mapping[str, frozenset[str]]] = {
-    "ttft_s": frozenset({"longer_outputs", "slow_renderer", "batch_size", "low_spec_acceptance"}),
-    "tpot_s": frozenset(
-        {
-            "network_path", "client_gate", "gateway_overhead", "response_cache_misses",
-            "streaming_off", "client_cold", "disaggregated_kv",
-        }
-    ),
-}  # fmt: skip
+OUTSIDE: Final[Mapping[str, Sequence[str]]] = RELATIONS["outside"]
 _OUTSIDE: Final = -4
-# The waits of which causes are made; one that is a small part of what was added is not its cause.
-_WAITS: Final[Mapping[str, str]] = {
-    "network_path": "network_s", "gateway_overhead": "gateway_s", "busy_client": "client_lag_s",
-    "client_gate": "client_delay_s", "client_cold": "client_setup_s",
-}  # fmt: skip
+_WAITS: Final[Mapping[str, str]] = RELATIONS["waits"]
 _SMALL_PART: Final = 0.25
 _BY_LOAD: Final = ("queue_saturation", "batch_size")
 _IS_BEHIND: Final = -6
@@ -178,7 +141,7 @@ def _if_moved(evidence: Evidence, finding: Finding) -> Finding:
 
 def _of_the_metric(evidence: Evidence, finding: Finding) -> Finding:
     """Take points off causes that cannot affect the metric in question."""
-    outside = OUTSIDE.get(evidence.metric or "", frozenset())
+    outside = OUTSIDE.get(evidence.metric or "", ())
     if finding.status not in NAMED or finding.id not in outside:
         return finding
     return with_points(finding, [Point("it is not in the time in question", _OUTSIDE)])

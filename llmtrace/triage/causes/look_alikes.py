@@ -1,6 +1,6 @@
 """Say which other cause the same evidence fits, and what would tell the two apart.
 
-The pairs are data: look_alikes.toml.
+The pairs are data, as all relations of causes: relations.toml.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 from llmtrace.triage.causes.scoring import WEIGHTS
 from llmtrace.triage.result import NAMED, Finding, OrElse
 
-_TABLE: Final = tomllib.loads(
-    files(__package__).joinpath("look_alikes.toml").read_text(encoding="utf-8")
+RELATIONS: Final = tomllib.loads(
+    files(__package__).joinpath("relations.toml").read_text(encoding="utf-8")
 )
 LOOK: Final[Mapping[frozenset[str], str]] = {
-    frozenset(one["causes"]): one["look"] for one in _TABLE["pair"]
+    frozenset(one["causes"]): one["look"] for one in RELATIONS["pair"]
 }
 _A_LINE: Final = WEIGHTS["required"][0]  # points: one line of evidence separates nothing
 

@@ -23,14 +23,7 @@ from llmtrace.triage.report import charts, waterfall
 from llmtrace.triage.report.links import Links
 from llmtrace.triage.report.naming import signed, unit, verdict_words
 from llmtrace.triage.report.runbooks import page as runbook
-from llmtrace.triage.report.sentences import (
-    facts,
-    or_else_text,
-    quality_text,
-    record_text,
-    similar_text,
-    when,
-)
+from llmtrace.triage.report.sentences import facts, quality_text, record_text, similar_text, when
 from llmtrace.triage.report.timeline import timeline
 from llmtrace.triage.result import NAMED, Cohort, Finding, Point, Result, Status
 
@@ -182,7 +175,7 @@ def _cause(one: Finding, links: Links) -> str:
         for point in points
     ]
     lines += [f"<tr><td>?</td><td>would tell: {_marked(text)}</td></tr>" for text in one.missing]
-    lines += [f"<tr><td>or</td><td>{_marked(or_else_text(it))}</td></tr>" for it in one.or_else]
+    lines += [f"<tr><td>or</td><td>{_marked(it.text)}</td></tr>" for it in one.or_else]
     action = f'<p class="action">{_marked(one.action)}</p>' if one.action else ""
     address = links.runbook(one.id) or f"#runbook-{one.id}"
     runbook = (

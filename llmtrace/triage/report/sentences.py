@@ -11,7 +11,7 @@ from typing import Final
 from llmtrace.display.summary_tables import date_and_zone, ms, time_span
 from llmtrace.triage.over_time import Growth, Impact, Incident, NearEvent, Similar
 from llmtrace.triage.report.naming import METRIC_NAMES, duration, latest, signed, unit
-from llmtrace.triage.result import Cohort, Estimate, Finding, Load, OrElse, Outcomes, Result, Side
+from llmtrace.triage.result import Cohort, Estimate, Finding, Load, Outcomes, Result, Side
 
 _MAX_COHORTS: Final = 3
 _MAX_TENANTS: Final = 3
@@ -242,11 +242,6 @@ def _share(name: str, before: float | None, after: float | None) -> str:
     if before is None or after is None:
         return f"{name}: not reported"
     return f"{name} {before:.1%} → {after:.1%}"
-
-
-def or_else_text(one: OrElse) -> str:
-    """Say which other cause fits as well, and what would tell the two apart."""
-    return f"{one.id}, which fits as well: to tell them apart, {one.look}"
 
 
 def record_text(one: Finding) -> str:

@@ -28,14 +28,7 @@ from llmtrace.triage.report.naming import (
     unit,
     verdict_words,
 )
-from llmtrace.triage.report.sentences import (
-    facts,
-    has_split,
-    or_else_text,
-    quality_text,
-    record_text,
-    when,
-)
+from llmtrace.triage.report.sentences import facts, has_split, quality_text, record_text, when
 from llmtrace.triage.result import NAMED, Contribution, Finding, Result, Status
 
 _STATUS_STYLES: Final[dict[Status, str]] = {
@@ -189,7 +182,7 @@ def _cause(number: int, one: Finding, links: Links, *, explain: bool) -> Rendera
     for text in one.missing if explain else ():
         lines.add_row(Text("?", "yellow"), Text(f"would decide it: {text}"))
     for other in one.or_else:
-        lines.add_row(Text("or", "yellow"), Text(or_else_text(other)))
+        lines.add_row(Text("or", "yellow"), Text(other.text))
     if one.action:
         lines.add_row(Text("→", "bold"), Text(one.action, "bold"))
     if runbook := links.runbook(one.id) or one.runbook:
