@@ -33,42 +33,18 @@ Rule = Callable[[Evidence], Finding]
 RULES: Final[Mapping[str, Rule]] = {
     rule.__name__: rule
     for rule in (
-        hosts.engine_down,
-        network.idle_timeout,
-        network.rate_limit_retries,
-        network.midstream_errors,
-        request_numbers.traffic_lost,
-        request_numbers.traffic_surge,
-        clients.client_cold,
-        clients.client_gate,
-        clients.busy_client,
-        clients.serial_tools,
-        clients.slow_renderer,
-        network.proxy_buffering,
-        answers.response_cache_misses,
-        answers.streaming_off,
-        workload.long_prompts,
-        workload.longer_outputs,
-        hosts.gpu_throttle,
-        caches.low_spec_acceptance,
-        caches.prefix_cache_collapse,
-        load.kv_exhaustion,
-        hosts.engine_paused,
-        hosts.cold_start,
-        workload.head_of_line,
-        caches.lora_slots,
-        caches.disaggregated_kv,
-        caches.kv_transfer,
-        caches.grammar_compilation,
-        load.replica_imbalance,
-        hosts.frontend_cpu,
-        network.network_path,
-        network.gateway_overhead,
-        load.queue_saturation,
-        load.batch_size,
-        clients.client_give_ups,
+        hosts.engine_down, network.idle_timeout, network.rate_limit_retries,
+        network.midstream_errors, request_numbers.traffic_lost, request_numbers.traffic_surge,
+        clients.client_cold, clients.client_gate, clients.busy_client, clients.serial_tools,
+        clients.slow_renderer, network.proxy_buffering, answers.response_cache_misses,
+        answers.streaming_off, workload.long_prompts, workload.longer_outputs, hosts.gpu_throttle,
+        caches.low_spec_acceptance, caches.prefix_cache_collapse, load.kv_exhaustion,
+        hosts.engine_paused, hosts.cold_start, workload.head_of_line, caches.lora_slots,
+        caches.disaggregated_kv, caches.kv_transfer, caches.grammar_compilation,
+        load.replica_imbalance, hosts.frontend_cpu, network.network_path, network.gateway_overhead,
+        load.queue_saturation, load.batch_size, clients.client_give_ups,
     )
-}
+}  # fmt: skip
 
 # Causes that may be mere effects of others.
 BEHIND: Final[Mapping[str, Sequence[str]]] = {
