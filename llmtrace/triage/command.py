@@ -33,16 +33,9 @@ _NEAR_S: Final = 30.0
 MOVED: Final = 10
 CANNOT_TELL: Final = 11
 _STATUS: Final[Mapping[Verdict, int]] = {
-    "no_change": 0,
-    "workload": MOVED,
-    "regression": MOVED,
-    "mixed": MOVED,
-    "improvement": MOVED,
-    "drift": MOVED,
-    "traffic": MOVED,
-    "new_workload": MOVED,
-    "not_enough_data": CANNOT_TELL,
-}
+    "no_change": 0, "workload": MOVED, "regression": MOVED, "mixed": MOVED, "improvement": MOVED,
+    "drift": MOVED, "traffic": MOVED, "new_workload": MOVED, "not_enough_data": CANNOT_TELL,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,14 +60,9 @@ def named_causes(
                 seconds[stage] = float(one.found.seconds[NAMES.index(stage)])
     start = case.rows.start
     evidence = gather(
-        rows,
-        case.signals,
-        case.facts,
-        *windows,
-        metric=about,
-        contributions=seconds,
+        rows, case.signals, case.facts, *windows, metric=about, contributions=seconds,
         ongoing=len(start) > 0 and float(start.max()) / 1e9 < windows[1].end,
-    )
+    )  # fmt: skip
     # Where none came at all, it may be the recording that stopped.
     counted = not searched and len(evidence.after) > 0 and windows[1].seconds >= MIN_TRAFFIC_S
     found = _as_far_as_known(causes(evidence), verdict, blind=blind, few=few, counted=counted)
