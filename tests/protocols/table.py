@@ -38,8 +38,8 @@ ENDINGS: Final = (
     Ending("refused", "rejected before it began", "error", whole=True),
     Ending("broken", "broken in the middle", "error"),
     Ending("truncated", "ended in the middle", "truncated"),
-    Ending("timeout", "silent until a time-out", "timeout", whole=True),
-    Ending("left", "the consumer breaks and leaves", "cancelled"),
+    Ending("timeout", "no data until a timeout", "timeout", whole=True),
+    Ending("left", "the consumer stops reading", "cancelled"),
     Ending("cancelled", "closed, or its task cancelled", "cancelled", whole=True),
 )
 
@@ -81,8 +81,8 @@ NOT: Final[dict[tuple[str, str | None, str | None, bool], str]] = {
     ("messages", "cancelled", SYNC, False): _BLOCKED,
     ("httpx", "cancelled", SYNC, False): _BLOCKED,
     ("httpx2", "cancelled", SYNC, False): _BLOCKED,
-    ("websocket", None, None, False): "messages answer a question one by one: it always streams",
-    ("events", None, None, False): "messages answer a question one by one: it always streams",
+    ("websocket", None, None, False): "messages are sent one by one, so it always streams",
+    ("events", None, None, False): "messages are sent one by one, so it always streams",
 }
 
 
