@@ -161,7 +161,7 @@ async function draw(browser, number) {
     if (answer.status() >= 400) said.add(`${answer.status()} ${new URL(answer.url()).pathname}`);
   });
   page.on('pageerror', (error) => said.add(`pageerror: ${error.message}`));
-  await page.goto(`http://127.0.0.1:${server.address().port}/page/${number}`);
+  await page.goto(`http://127.0.0.1:${server.address().port}/page/${number}`, { timeout: LOAD_MS });
   let late;
   try {
     await page.waitForFunction('window.__RENDER__.done', null, { timeout: LOAD_MS });
