@@ -33,7 +33,7 @@ from llmtrace.triage.rows_in_order import in_order, thinned
 from llmtrace.triage.verdict import Judged, in_time, judge
 from llmtrace.triage.windows.choose import FEW
 from llmtrace.triage.windows.highest_stretch import SURE
-from llmtrace.triage.windows.look import Look, look_at
+from llmtrace.triage.windows.search_rows import Look, look_at
 from llmtrace.triage.windows.unrecorded import unrecorded
 from llmtrace.triage.with_time import with_time
 

@@ -10,8 +10,8 @@ from llmtrace.triage.comparison.p95_change import Compared
 from llmtrace.triage.impact import impact_of
 from llmtrace.triage.near_events import events_near
 from llmtrace.triage.result import NOTHING_FOUND, Metric, Result
-from llmtrace.triage.windows.look import Look
 from llmtrace.triage.windows.onset import date_onset, state_of
+from llmtrace.triage.windows.search_rows import Look
 
 
 def with_time(

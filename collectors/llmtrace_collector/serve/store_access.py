@@ -11,8 +11,8 @@ from starlette.requests import Request
 
 from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace_collector.store import Store, StoreError
-from llmtrace_collector.store.question import Question, QuestionEndedError
-from llmtrace_collector.store.question import asking as asking_store
+from llmtrace_collector.store.query_deadline import Question, QuestionEndedError
+from llmtrace_collector.store.query_deadline import asking as asking_store
 
 logger = logging.getLogger("llmtrace.collector")
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from llmtrace.core.errors import ConfigError, missing_extra
-from llmtrace_collector.store import question
+from llmtrace_collector.store import query_deadline
 from llmtrace_collector.store.protocol import StoreError
 from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, literal
 
@@ -76,7 +76,7 @@ class Embedded:
 
     def read(self, sql: str, form: str, parameters: Parameters | None = None) -> bytes:
         """Run a query that changes nothing."""
-        given = question.settings()
+        given = query_deadline.settings()
         if given:
             listed = ", ".join(
                 f"{name} = '{value}'" if isinstance(value, str) else f"{name} = {value}"

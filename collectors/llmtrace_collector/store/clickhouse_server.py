@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
 from llmtrace.core.errors import ConfigError, missing_extra
-from llmtrace_collector.store import question
+from llmtrace_collector.store import query_deadline
 from llmtrace_collector.store.protocol import StoreError
 from llmtrace_collector.store.sql_engine import Parameters, Settings, failure, why_no_connection
 
@@ -114,7 +114,7 @@ class Server:
             client = self._client()
             held = client.server_settings.get("readonly")
             # A user whose profile says `readonly = 1` can change nothing, and set nothing either.
-            bound = question.settings()
+            bound = query_deadline.settings()
             settings = {} if held is not None and held.value == "1" else {**_READING, **bound}
             result: bytes = client.raw_query(
                 sql, dict(parameters or {}), settings=settings, fmt=form

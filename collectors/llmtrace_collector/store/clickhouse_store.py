@@ -11,7 +11,7 @@ from llmtrace.core.errors import LlmtraceError
 from llmtrace_collector.store import otlp_to_spans, retention, upgrade
 from llmtrace_collector.store.join_sql import Joiner
 from llmtrace_collector.store.protocol import Event, Facts, JoinReport, SignalSample
-from llmtrace_collector.store.question import kill
+from llmtrace_collector.store.query_deadline import kill
 from llmtrace_collector.store.retention import Trimmed
 from llmtrace_collector.store.sql_engine import Engine, Settings
 from llmtrace_collector.store.tables import Keep

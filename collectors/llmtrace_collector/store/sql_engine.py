@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from llmtrace.core.errors import DataError, LlmtraceError
 from llmtrace_collector.store.protocol import BadBatch, StoreError
-from llmtrace_collector.store.question import ENDED, QuestionEndedError
+from llmtrace_collector.store.query_deadline import ENDED, QuestionEndedError
 
 Parameters = Mapping[str, object]
 # Settings of one statement, by name.
@@ -102,7 +102,7 @@ def failure(text: str, *, inserting: bool, what: str) -> LlmtraceError:
     if not inserting and code in _WRONG | _UNREADABLE:
         return DataError(f"{what}: {short}")
     if not inserting and code in ENDED:
-        return QuestionEndedError("the question took too long, or was given up")
+        return QuestionEndedError("the query took too long, or its client disconnected")
     return StoreError(f"{what}: {short}", _REASONS.get(code, "store"))
 
 

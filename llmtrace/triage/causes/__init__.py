@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from llmtrace.triage.causes import (
-    answers,
     caches,
     clients,
     hosts,
     load,
     network,
     request_numbers,
+    response_path,
     workload,
 )
 from llmtrace.triage.causes import format_figures as say
@@ -36,11 +36,11 @@ RULES: Final[Mapping[str, Rule]] = {
         hosts.engine_down, network.idle_timeout, network.rate_limit_retries,
         network.midstream_errors, request_numbers.traffic_lost, request_numbers.traffic_surge,
         clients.client_cold, clients.client_gate, clients.busy_client, clients.serial_tools,
-        clients.slow_renderer, network.proxy_buffering, answers.response_cache_misses,
-        answers.streaming_off, workload.long_prompts, workload.longer_outputs, hosts.gpu_throttle,
-        caches.low_spec_acceptance, caches.prefix_cache_collapse, load.kv_exhaustion,
-        hosts.engine_paused, hosts.cold_start, workload.head_of_line, caches.lora_slots,
-        caches.disaggregated_kv, caches.kv_transfer, caches.grammar_compilation,
+        clients.slow_renderer, network.proxy_buffering, response_path.response_cache_misses,
+        response_path.streaming_off, workload.long_prompts, workload.longer_outputs,
+        hosts.gpu_throttle, caches.low_spec_acceptance, caches.prefix_cache_collapse,
+        load.kv_exhaustion, hosts.engine_paused, hosts.cold_start, workload.head_of_line,
+        caches.lora_slots, caches.disaggregated_kv, caches.kv_transfer, caches.grammar_compilation,
         load.replica_imbalance, hosts.frontend_cpu, network.network_path, network.gateway_overhead,
         load.queue_saturation, load.batch_size, clients.client_give_ups,
     )

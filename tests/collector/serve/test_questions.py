@@ -11,7 +11,7 @@ import pytest
 from llmtrace_collector.serve import store_access
 from llmtrace_collector.serve.api import Api
 from llmtrace_collector.store import SignalSample, open_store, read
-from llmtrace_collector.store.question import Question, QuestionEndedError, asking
+from llmtrace_collector.store.query_deadline import Question, QuestionEndedError, asking
 
 NS = 10**9
 DAY_NS = 86_400 * NS

@@ -21,7 +21,7 @@ ENDED: Final = frozenset({159, 394})
 
 
 class QuestionEndedError(StoreError):
-    """The question took too long, or was given up."""
+    """The query took too long, or its client disconnected."""
 
 
 class Question:
