@@ -115,7 +115,7 @@ def _add_completion(commands: Commands) -> None:
         commands,
         "completion",
         _completion,
-        "print the completion of a shell",
+        "print a shell's completion script",
         "Print a script that completes commands, options and their values in a shell.",
         examples=(
             "source <(llmtrace completion bash)",

@@ -49,7 +49,7 @@ def add_command(
 def add_rows_file(command: argparse.ArgumentParser) -> None:
     """Add the argument ROWS, as `options.file`."""
     command.add_argument(
-        "file", type=Path, metavar="ROWS", help="file of rows, one JSON object a line"
+        "file", type=Path, metavar="ROWS", help="file of rows, one JSON object per line"
     )
 
 
@@ -82,7 +82,7 @@ def add_timeout(command: argparse._ActionsContainer) -> None:
     """Add the option `--timeout SECONDS` to a command."""
     command.add_argument(
         "--timeout", type=positive(float), default=10.0, metavar="S",
-        help="longest wait for each response, in seconds (default: 10)",
+        help="timeout of each request, in seconds (default: 10)",
     )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def _add_workload(bench: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     work.add_argument(
         "--output-tokens", default="64", metavar="N",
-        help="most tokens of a response, in the same forms (default: 64)",
+        help="maximum tokens of a response, in the same forms (default: 64)",
     )  # fmt: skip
     work.add_argument(
         "--shared-prefix", type=int, default=0, metavar="N",

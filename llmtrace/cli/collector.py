@@ -65,10 +65,10 @@ def add_collect(commands: Commands) -> None:
         "collect",
         _collect,
         "receive spans, scrape engines, store and serve the row of every request",
-        "Receive spans by OTLP, scrape the metrics of engines and of this machine's GPUs, join "
-        "and store one row a request, and serve all of it: a live page, /metrics and an API. "
-        "Without options it listens on loopback and stores in a folder of this user's. SIGTERM "
-        "or Ctrl-C starts a graceful shutdown, a second one stops at once; nothing acknowledged "
+        "Receive spans over OTLP, scrape metrics of engines and of this machine's GPUs, join "
+        "and store one row per request, and serve all of it: a live page, /metrics and an API. "
+        "Without options it listens on localhost and stores in a folder of the user. SIGTERM "
+        "or Ctrl-C starts a graceful shutdown, a second one stops at once; no acknowledged data "
         "is lost either way.",
         examples=(
             "llmtrace collect",
@@ -169,7 +169,7 @@ def add_top(commands: Commands) -> None:
         "--interval", type=positive(float), default=2.0, metavar="S",
         help="seconds between two refreshes (default: 2)",
     )  # fmt: skip
-    top.add_argument("--once", action="store_true", help="print once, and end")
+    top.add_argument("--once", action="store_true", help="print once, and exit")
 
 
 def _top(options: argparse.Namespace) -> None:

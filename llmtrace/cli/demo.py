@@ -32,7 +32,7 @@ def add_demo(commands: Commands) -> None:
     add_budget_option(shown)
     shown.add_argument(
         "--rows-out", type=Path, metavar="FILE",
-        help="file of the requests' rows to write, one JSON object a line",
+        help="file of the requests' rows to write, one JSON object per line",
     )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def _add_fault(demo: argparse.ArgumentParser) -> None:
         "--severity", type=positive(float), default=3.0, metavar="S",
         help="severity of the fault, from 1, hardly noticed, to 3 (default: 3)",
     )  # fmt: skip
-    broken.add_argument("--list", action="store_true", help="list the faults, and end")
+    broken.add_argument("--list", action="store_true", help="list the faults, and exit")
     broken.add_argument(
         "--html", type=Path, metavar="FILE", help="web page of the triage to write"
     )

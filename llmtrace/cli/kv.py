@@ -28,8 +28,8 @@ def add_kv(commands: Commands) -> None:
         commands,
         "kv",
         _kv,
-        "work out how many tokens and requests a KV cache holds",
-        "Work out the bytes a token takes in the KV cache, and how many tokens and requests fit: "
+        "compute how many tokens and requests a KV cache holds",
+        "Compute the bytes a token takes in the KV cache, and how many tokens and requests fit: "
         "from a model's config.json, or from its layers and heads.",
         examples=(
             "llmtrace kv --model-config Llama-3.1-8B/config.json --gpu-memory 80GB",

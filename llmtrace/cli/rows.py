@@ -37,14 +37,12 @@ def add_waterfall(commands: Commands) -> None:
     )
     waterfall.add_argument(
         "source", metavar="ROWS|ID",
-        help="file of rows, one JSON object a line; with --url, a request, response or trace id",
+        help="file of rows, one JSON object per line; with --url, a request, response or trace id",
     )  # fmt: skip
     waterfall.add_argument("--url", metavar="URL", help="address of the collector that has it")
     add_token_file(waterfall, "collector")
     which = waterfall.add_mutually_exclusive_group()
-    which.add_argument(
-        "--slowest", action="store_true", help="the request that took longest (the default)"
-    )
+    which.add_argument("--slowest", action="store_true", help="the slowest request (the default)")
     which.add_argument(
         "--request", metavar="ID", help="the request with this request, response or trace id"
     )
@@ -68,7 +66,7 @@ def redraw(path: Path, request: str | None = None, width: int = 80) -> str:
     """Draw one request of a file as a waterfall.
 
     Args:
-        path: rows, one JSON object a line.
+        path: rows, one JSON object per line.
         request: its request, response or trace id; default: the one that took longest.
         width: of a line, in characters.
 
@@ -110,7 +108,7 @@ def add_rows(commands: Commands) -> None:
         "rows",
         _rows,
         "print the requests that another tool has recorded, as rows",
-        "Print the requests that another tool has recorded, as rows: one JSON object a line, as "
+        "Print the requests that another tool has recorded, as rows: one JSON object per line, as "
         "`llmtrace waterfall` reads them. Langfuse's project is the one that LANGFUSE_PUBLIC_KEY, "
         "LANGFUSE_SECRET_KEY and LANGFUSE_BASE_URL name.",
         examples=(
@@ -134,7 +132,7 @@ def add_rows(commands: Commands) -> None:
     rows.add_argument("--environment", metavar="NAME", help="only requests of this environment")
     rows.add_argument(
         "--most", type=positive(int), default=10_000, metavar="N",
-        help="about the largest number of observations to read (default: 10000)",
+        help="approximate maximum of observations to read (default: 10000)",
     )  # fmt: skip
 
 

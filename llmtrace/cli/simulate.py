@@ -44,7 +44,7 @@ def add_simulate(commands: Commands) -> None:
     incident.add_argument(
         "--shift", metavar="NAME", help="change of the workload, without any fault"
     )
-    incident.add_argument("--list", action="store_true", help="list faults and shifts, and end")
+    incident.add_argument("--list", action="store_true", help="list faults and shifts, and exit")
     simulate.add_argument(
         "--seed", type=int, default=1, metavar="N", help="seed of the random numbers (default: 1)"
     )

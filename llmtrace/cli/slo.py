@@ -16,8 +16,8 @@ def add_slo(commands: Commands) -> None:
         commands,
         "slo",
         _slo,
-        "make recording rules, alerts and SLO files from a budget",
-        "Make what alerting needs from a budget file: Prometheus's recording rules and alerts, "
+        "generate recording rules, alerts and SLO files from a budget",
+        "Generate what alerting needs from a budget file: Prometheus recording rules and alerts, "
         "or the files of Sloth or OpenSLO. Each alert is described in docs/on-call/alerts.md.",
         examples=(
             "llmtrace slo rules --budget budget.yaml --out rules",

@@ -27,9 +27,9 @@ def add_tail(commands: Commands) -> None:
         commands,
         "tail",
         _tail,
-        "print requests as they end, a line each",
-        "Print the last requests of a running collector, a line each, and those that end from "
-        "then on. Ctrl-C ends it.",
+        "print requests as they end, one line each",
+        "Print the last requests of a running collector, one line each, then new ones as they end. "
+        "Stop it with Ctrl-C.",
         examples=(
             "llmtrace tail",
             "llmtrace tail --model llama-3.1-8b --outcome error",
@@ -45,7 +45,7 @@ def add_tail(commands: Commands) -> None:
         )  # fmt: skip
     tail.add_argument(
         "--slower-than", type=positive(float), metavar="S",
-        help="only requests that took longer than so many seconds",
+        help="only requests that took longer, in seconds",
     )  # fmt: skip
     tail.add_argument(
         "-n", "--lines", type=positive(int), default=10, metavar="N",
@@ -57,9 +57,9 @@ def add_tail(commands: Commands) -> None:
     )  # fmt: skip
     tail.add_argument(
         "--longest", type=positive(float), default=600.0, metavar="S",
-        help="longest a request may take to be seen when it ends, in seconds (default: 600)",
+        help="longest request that is still seen when it ends, in seconds (default: 600)",
     )  # fmt: skip
-    tail.add_argument("--no-follow", action="store_true", help="print the last requests, and end")
+    tail.add_argument("--no-follow", action="store_true", help="print the last requests, and exit")
     add_json(tail, "lines")
 
 
