@@ -28,8 +28,8 @@ def add_tail(commands: Commands) -> None:
         "tail",
         _tail,
         "print requests as they end, one line each",
-        "Print the last requests of a running collector, one line each, then new ones as they end. "
-        "Stop it with Ctrl-C.",
+        "Print the last requests of a running collector, one line each, then new ones as they "
+        "end. Stop it with Ctrl-C.",
         examples=(
             "llmtrace tail",
             "llmtrace tail --model llama-3.1-8b --outcome error",
