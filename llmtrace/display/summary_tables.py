@@ -137,7 +137,7 @@ def stage_columns(summary: Summary, width: int) -> tuple[Column, ...]:
         Column("name", "stage", [line.name for line in lines]),
         Column("p50", "p50", [ms(line.p50_s) for line in lines]),
         Column("high", f"stage {high}", [ms(line.high_s) for line in lines]),
-        Column("interval", f"{high} lies in", [_between(line) for line in lines]),
+        Column("interval", f"{high} 95% CI", [_between(line) for line in lines]),
         Column("share", "share", [shares.get(line.name, _whole(line)) for line in lines]),
         Column("verdict", "in budget?", [_verdict(line) for line in lines]),
         Column("known", "known", [f"{line.known}/{summary.succeeded}" for line in lines]),

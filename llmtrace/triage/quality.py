@@ -90,7 +90,7 @@ def _of_the_rows(
         )
     clustered = max(compared.design)
     if clustered > _CLUSTERED:
-        yield f"slow requests come in bursts: {clustered:.0f} of them say as much as one"
+        yield f"slow requests come in bursts: {clustered:.0f} of them are worth one"
     censored = (len(both[0].censored), len(both[1].censored))
     if censored[1] > _CENSORED * max(n[1], 1) and censored[1] > censored[0]:
         yield (

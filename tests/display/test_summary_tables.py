@@ -75,7 +75,7 @@ def test_eighty_columns_hold_all_but_the_sources():
 
     assert max(map(len, lines)) <= 80
     assert lines[0].endswith("known")
-    assert "lies in" in lines[0]
+    assert "95% CI" in lines[0]
     assert [text.split()[0] for text in lines[1:8]] == list(STAGES)
     assert "…" not in "".join(lines)
 
@@ -87,7 +87,7 @@ def test_columns_are_left_out_before_figures_are_cut_off(width, columns):
 
     assert max(map(len, lines)) <= width
     assert lines[0].endswith(columns)
-    assert "lies in" not in lines[0]
+    assert "95% CI" not in lines[0]
     assert "…" not in "".join(lines)
 
 

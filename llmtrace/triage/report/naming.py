@@ -15,7 +15,7 @@ METRIC_NAMES: Final = {
     "errors": "failures",
     "traffic": "traffic",
 }
-PART_NAMES: Final = {"mix": "workload mix", "co_occurrence": "slow together"}
+PART_NAMES: Final = {"mix": "workload mix", "co_occurrence": "interaction"}
 VERDICTS: Final = {
     "no_change": ("nothing moved", "green"),
     "workload": ("the workload changed", "cyan"),

@@ -56,7 +56,7 @@ def _side(name: str, side: Side) -> str:
     window = side.window
     span = "no rows" if window is None else time_span(window.start, window.end, dated=True)
     low, high = side.p95_ci
-    interval = "" if low is None or high is None else f", p95 in {ms(low)} to {ms(high)} ms"
+    interval = "" if low is None or high is None else f", p95 95% CI {ms(low)} to {ms(high)} ms"
     return f"{name} {span}: {side.n:,} requests{interval}"
 
 
@@ -84,7 +84,7 @@ def facts(result: Result) -> Iterator[tuple[str, str]]:
     if has_split(result):
         yield "affected", affected(result)
     if result.outcomes is not None:
-        yield "endings", endings(result.outcomes)
+        yield "outcomes", endings(result.outcomes)
     others = [name for name in result.moved if name != result.metric]
     if others:
         yield "also moved", ", ".join(METRIC_NAMES.get(name, name) for name in others)
