@@ -299,6 +299,7 @@ def frontend_cpu(e: Evidence) -> Finding:
     more = None if cpu is None else cpu.rose(0.0, 0.3)
     part = _share_of_first(e)
     busy = None if more is None else more and _typical(cpu) >= 0.75
+    by_load = bool(more and not busy and e.more_load and _each_as_ever(e, cpu))
     (before, quiet), stalls = engine_gaps(e), _stood_still(e)
     found, waiting = overlap(e), e.gauge("waiting")
     lines = [
@@ -314,13 +315,13 @@ def frontend_cpu(e: Evidence) -> Finding:
                  "`frontend_time` of the engines, or of each request"),
         proof(busy, say.gauge("cores used by the API server", cpu),
               "`api_cpu`: cores used by the API server"),
-        support(more, say.gauge("cores used by the API server", cpu)),
+        support(more and not by_load, say.gauge("cores used by the API server", cpu)),
         support(not (e.up("queue_s") or e.up("prefill_s")) if e.row("queue_s") else None,
                 "queue and prefill did not move: " + say.durations("queue", e.row("queue_s"))),
         support(None if waiting is None else not waiting.rose(0.0, 0.5),
                 "no more requests wait in the engine"),
-        against(cpu is None and (e.up("tpot_s", relative=0.3) or False)
-                and _waits_for_steps(e) is not False,
+        against((cpu is None or by_load) and (e.up("tpot_s", relative=0.3 if cpu is None else 0.1)
+                or False) and _waits_for_steps(e) is not False,
                 "steps got slower, and new requests wait for the running one: "
                 + say.durations("time per token", e.row("tpot_s"))),
         # A front end that works more than before and cannot keep up holds all back by itself.
@@ -330,6 +331,12 @@ def frontend_cpu(e: Evidence) -> Finding:
     ]  # fmt: skip
     action = "Add capacity to the front end: more API server processes, or cores for them."
     return judge("frontend_cpu", lines, action + flags(e, "frontend_cpu"))
+
+
+def _each_as_ever(e: Evidence, cpu: Moved | None) -> bool:
+    """Return whether a request takes no more of the API server's CPU than it did."""
+    fleet, (was, now) = cpu.fleet if cpu else None, e.request_rate
+    return fleet is not None and fleet.after_mean * was < 1.15 * fleet.before_mean * now
 
 
 def _share_of_first(e: Evidence) -> float | None:

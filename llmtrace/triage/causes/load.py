@@ -59,7 +59,8 @@ def queue_saturation(e: Evidence) -> Finding:
     about = e.metric in (None, "ttft_s") and e.gate("queue", "prefill", "first_chunk")
     grown = bool(about and e.more_load and e.up("ttft_s"))
     # A gauge read now and then misses short waits; requests tell of each.
-    by_requests = bool(at_limit and queued) and (e.part_of_metric("queue_s") or 0.0) >= _MOSTLY
+    mostly = queued and (e.part_of_metric("queue_s") or 0.0) >= _MOSTLY
+    by_requests = bool(mostly) and at_limit is not False
     lines = [
         gate(grown or queued,
              say.durations("queue", e.row("queue_s")) if queued or not grown
@@ -160,7 +161,7 @@ def batch_size(e: Evidence) -> Finding:
     Later:
         Choose the batch limit from the time per token that users were promised.
     """
-    running = e.gauge("running")
+    running, tokens = e.gauge("running"), e.row("output_tokens")
     curve = e.on_curve()
     clock = e.gauge("gpu_sm_clock_mhz")
     acceptance = e.ratio("spec_accepted", "spec_drafted")
@@ -172,7 +173,7 @@ def batch_size(e: Evidence) -> Finding:
         support(None if curve is None else curve <= 1.3,
                 f"time per token is {say.amount(curve or 0)} times what this batch explains"),
         required(e.more_load or bool(e.events("config", "scale")), _load(e)),
-        support(_flat(e, "queue_s"), say.durations("queue", e.row("queue_s"))),
+        support(e.up("queue_s") is False or None, say.durations("queue", e.row("queue_s"))),
         against(bool(e.gate("queue")) or (e.metric == "ttft_s" and bool(e.up("ttft_s"))),
                 say.durations("the wait for the first chunk grew too: it", e.row("ttft_s"))),
         against(None if curve is None else curve > 1.6,
@@ -181,7 +182,8 @@ def batch_size(e: Evidence) -> Finding:
                 say.gauge("SM clock, MHz", clock), strongly=True),
         against(None if acceptance is None else acceptance.after < 0.8 * acceptance.before,
                 say.ratio("draft tokens accepted", acceptance)),
-        against(_longer(e), say.amounts("output tokens", e.row("output_tokens"))),
+        against(None if tokens is None else tokens.rose(0.0, 0.2),
+                say.amounts("output tokens", tokens)),
     ]  # fmt: skip
     action = "Rebalance or add capacity; or cap the batch, if waiting is better than slow tokens."
     return judge("batch_size", lines, action + flags(e, "batch_size"))
@@ -345,13 +347,3 @@ def _all_rose(e: Evidence) -> bool:
     metric = e.moved[0]
     found = e.uneven("replica", metric)
     return found is not None and not found[1]
-
-
-def _flat(e: Evidence, name: str) -> bool | None:
-    rose = e.up(name)
-    return None if rose is None else not rose
-
-
-def _longer(e: Evidence) -> bool | None:
-    found = e.row("output_tokens")
-    return None if found is None else found.rose(0.0, 0.2)
