@@ -166,7 +166,7 @@ class Recorder:
             start=int((EPOCH + call.t) * 1e9),
             service=world.service,
             provider=world.style,
-            model=call.route.model,
+            model=call.adapter or call.route.model,  # adapters are requested as models
             route=call.route.name if seen.route else None,
             tenant=call.tenant if seen.tenant else None,
             region=call.region if seen.region else None,
