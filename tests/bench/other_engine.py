@@ -422,7 +422,8 @@ class Engine:
                 job.scheduled = self.loop.now
                 self.tally["prefix_queries"] += job.prompt
                 self.tally["prefix_hits"] += job.cached - min(job.cached, job.fetched)
-                self.tally["external_prefix_queries"] += job.prompt
+                if self.setup.external is not None:
+                    self.tally["external_prefix_queries"] += job.prompt
                 self.tally["external_prefix_hits"] += min(job.cached, job.fetched)
                 self.tally["cached_tokens"] += job.cached
         self.group = taken
