@@ -17,6 +17,7 @@ from llmtrace.stats.arrays import Floats, Mask
 
 _WIDTHS_S: Final = (15.0, 30.0, 60.0, 120.0, 300.0)
 _MIN_BINS: Final = 10
+_BINS: Final = 20  # of a window, which may be too short for those
 _MIN_STRETCHES: Final = 4
 _MIN_EXPECTED: Final = 0.25
 _TAIL: Final = 0.025
@@ -164,7 +165,8 @@ def clustered(
             by themselves, as load comes and goes, is no news either.
         change: when the share changed for good, unix seconds; requests on either side are compared
             with the share of their own side, or an incident would be its own excuse.
-        remembers: count what requests share with those before them, and not bins of time alone.
+        remembers: count what requests share with those before them, and in bins of a twentieth
+            of the time, which windows of seconds have as well.
     """
     if len(t) == 0 or slow.all() or not slow.any():
         return 1.0
@@ -174,6 +176,7 @@ def clustered(
         expected = np.where(later, slow[later].mean(), slow[~later].mean())
     most = max(_dispersion(t, slow, expected, width, _MIN_BINS) for width in _WIDTHS_S)
     if remembers:
+        most = max(most, _dispersion(t, slow, expected, float(np.ptp(t)) / _BINS, _MIN_BINS))
         most = max(most, _memory((slow - expected)[np.argsort(t, kind="stable")]))
     if window_s is not None:
         for width in (window_s, window_s / 2):
