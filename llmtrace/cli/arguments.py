@@ -107,6 +107,13 @@ def positive(kind: type[int | float]) -> Callable[[str], float]:
     return read
 
 
+def not_negative(text: str) -> int:
+    """Return the whole number, 0 or more, that a text names."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
+    return int(text)
+
+
 def point_in_time(text: str) -> datetime:
     """Return the time a text names; without a zone it is in this machine's."""
     try:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from llmtrace.cli.arguments import Commands, add_budget_option, add_command, positive
+from llmtrace.cli.arguments import Commands, add_budget_option, add_command, not_negative, positive
 from llmtrace.cli.extras import collector_module
 from llmtrace.core.errors import ConfigError, SourceError, explain_error, missing_extra
+
+_BLOCKS: Final = 5
 
 if TYPE_CHECKING:
     from llmtrace.demo.target import Target
@@ -82,7 +84,7 @@ def _add_workload(bench: argparse.ArgumentParser) -> None:
         help="maximum tokens of a response, in the same forms (default: 64)",
     )  # fmt: skip
     work.add_argument(
-        "--shared-prefix", type=int, default=0, metavar="N",
+        "--shared-prefix", type=not_negative, default=0, metavar="N",
         help="tokens at the start of each prompt that all share (default: 0)",
     )  # fmt: skip
     work.add_argument(
@@ -110,7 +112,7 @@ def _add_load(bench: argparse.ArgumentParser) -> None:
         "--duration", type=positive(float), metavar="S", help="seconds after which none starts"
     )
     load.add_argument(
-        "--warm-up", type=int, default=3, metavar="N",
+        "--warm-up", type=not_negative, default=3, metavar="N",
         help="requests sent first that do not count (default: 3)",
     )  # fmt: skip
     load.add_argument(
@@ -140,7 +142,7 @@ def _add_kinds(bench: argparse.ArgumentParser) -> None:
         help="search for the highest rate that holds the budget with 95 %% certainty",
     )  # fmt: skip
     kinds.add_argument(
-        "--blocks", type=positive(int), default=5, metavar="N",
+        "--blocks", type=positive(int), metavar="N",
         help="parts in which several endpoints are measured in turn (default: 5)",
     )  # fmt: skip
 
@@ -186,7 +188,7 @@ def _bench(options: argparse.Namespace) -> int:
             server=_server(options, opened),
         )
         if len(sendings) > 1:
-            return runs.run_sides(job, sendings, options.blocks)
+            return runs.run_sides(job, sendings, options.blocks or _BLOCKS)
         if options.sweep is not None:
             return runs.run_sweep(job, sendings[0], *read_sweep(options.sweep))
         if options.find_rate:
@@ -200,6 +202,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--find-rate chooses the rate: not with --rate, --concurrency, --trace")
     if several and (options.sweep or options.find_rate):
         raise ConfigError("--sweep and --find-rate measure one --endpoint")
+    if options.blocks is not None and not several:
+        raise ConfigError("--blocks are of several endpoints, measured in turn: repeat --endpoint")
     if options.html is not None and not (options.sweep or options.find_rate):
         raise ConfigError("--html is for --sweep and --find-rate; `llmtrace compare` has its own")
     if len(options.model) not in {0, 1, len(options.endpoint)}:

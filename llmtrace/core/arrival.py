@@ -15,6 +15,10 @@ LOOK_NS: Final = 20_000_000
 _NEVER: Final = 1 << 62
 
 
+class ArrivalClock:
+    """A clock that, after a read, stands where its data had arrived: nothing is left to bound."""
+
+
 class Arrival:
     """What is known of the arrival of one response's data.
 

@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any, Final
 
+from llmtrace.core.arrival import ArrivalClock
+
 # Of which the OpenAI SDK has brought one.
 http: Final[Any] = import_module("httpx2" if find_spec("httpx2") else "httpx")
 
@@ -33,9 +35,14 @@ _OK: Final = 200
 arrived: ContextVar[int] = ContextVar("llmtrace_bench_arrived", default=0)  # 0: now
 
 
-def clock() -> int:
-    """Return monotonic nanoseconds: in a response, those at which what was read had arrived."""
-    return arrived.get() or time.perf_counter_ns()
+class _Clock(ArrivalClock):
+    """Monotonic nanoseconds: in a response, those at which what was read had arrived."""
+
+    def __call__(self) -> int:
+        return arrived.get() or time.perf_counter_ns()
+
+
+clock: Final = _Clock()
 
 
 class _Socket(socket.socket):

@@ -74,8 +74,8 @@ def run_once(job: Job, sending: Sending) -> int:
 def run_sweep(job: Job, sending: Sending, what: str, values: Sequence[float]) -> int:
     """Measure one endpoint at several settings of one thing; return the exit status."""
     points, runs = [], []
-    for value in values:
-        plan = at_setting(job.workload, what, value).plan(sending)
+    plans = [at_setting(job.workload, what, value).plan(sending) for value in values]
+    for value, plan in zip(values, plans, strict=True):
         note(f"{what} {value_text(value)}:")
         runs.append(measure(plan, job.budget, progress(number_of(plan.requests))))
         _write(job, f"{what}-{value:g}", plan, runs[-1])

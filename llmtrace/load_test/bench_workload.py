@@ -58,7 +58,7 @@ class Workload:
         Raises:
             SourceError: a file cannot be read.
             DataError: a file is not what it must be.
-            ConfigError: a length is none.
+            ConfigError: a length is none, or the shared prefix is as long as the prompts.
         """
         timed = self.rate is not None or (self.trace is not None and self.concurrency is None)
         settings = {
@@ -84,9 +84,15 @@ class Workload:
                 self.dataset, self.requests, output, seed=self.seed, api=sending.api
             )
         else:
+            prompt = read_lengths(self.prompt_tokens)
+            if self.shared_prefix >= prompt.first:
+                raise ConfigError(
+                    f"--shared-prefix {self.shared_prefix}: prompts of --prompt-tokens "
+                    f"{self.prompt_tokens} have no room for it and a text of their own"
+                )
             requests = drawn(
-                self.requests or _COUNT, read_lengths(self.prompt_tokens), output,
-                shared_prefix=max(0, self.shared_prefix), turns=self.turns, seed=self.seed,
+                self.requests or _COUNT, prompt, output,
+                shared_prefix=self.shared_prefix, turns=self.turns, seed=self.seed,
             )  # fmt: skip
         return requests if self.rate is None else at_rate(requests, self.rate, self.seed)
 
@@ -98,7 +104,7 @@ class Workload:
     def others(self, count: int) -> list[Request]:
         """Return requests of other texts than those that count, or a prefix cache knows them."""
         prompt, output = read_lengths(self.prompt_tokens), read_lengths(self.output_tokens)
-        requests = drawn(max(0, count), prompt, output, seed=self.seed + _OTHER_SEED)
+        requests = drawn(count, prompt, output, seed=self.seed + _OTHER_SEED)
         return [replace(request, number=-1 - i) for i, request in enumerate(requests)]
 
 

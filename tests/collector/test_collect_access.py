@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 import urllib.error
 import urllib.request
 
 import grpc
+
+from tests.support.certificates import self_signed
 
 from .collecting import as_otlp, collecting, some_rows
 
@@ -18,13 +19,8 @@ def test_with_tokens_and_tls(tmp_path, capsys):
     """Senders and readers show theirs; everything speaks TLS; no token is printed."""
     (tmp_path / "send").write_text(TOKEN)
     (tmp_path / "read").write_text(TOKEN[::-1])
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", "key.pem", "-out", "cert.pem"],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
-    trust = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    certificate, key = self_signed(tmp_path)
+    trust = ssl.create_default_context(cafile=certificate)
 
     def status(url: str, token: str | None, data: bytes | None = None) -> int:
         headers = {"Content-Type": "application/x-protobuf"} if data is not None else {}
@@ -38,7 +34,7 @@ def test_with_tokens_and_tls(tmp_path, capsys):
             with error:
                 return error.code
 
-    files = {"access_certificate": "cert.pem", "access_key": "key.pem",
+    files = {"access_certificate": certificate.name, "access_key": key.name,
              "access_token_file": "read", "receive_token_file": "send"}  # fmt: skip
     variables = {name: str(tmp_path / file) for name, file in files.items()}
     with collecting(tmp_path / "data", **variables) as one:
@@ -51,7 +47,7 @@ def test_with_tokens_and_tls(tmp_path, capsys):
         assert status(f"{one.web}/api/v1/live", TOKEN) == 401
         assert status(f"{one.web}/metrics", None) == 401
         assert status(f"{one.web}/readyz", None) == 200
-        roots = (tmp_path / "cert.pem").read_bytes()
+        roots = certificate.read_bytes()
         with grpc.secure_channel(
             str(one.places.otlp_grpc), grpc.ssl_channel_credentials(roots)
         ) as channel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from llmtrace_collector.config import schema
 from llmtrace_collector.config.fields import leaves, variable
 from llmtrace_collector.config.schema import Address, Config, as_yaml, exposed, load
 from llmtrace_collector.scrape.targets import FileTargets, HttpTargets, StaticTargets
+from tests.support.certificates import self_signed
 
 TOKEN = "0123456789abcdef-secret"
 
@@ -185,12 +185,8 @@ def test_every_setting_has_words_and_a_variable_of_its_own():
 
 def test_a_certificate_and_its_key(written, tmp_path):
     """What openssl makes is taken."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
-    made = written("access: {certificate: cert.pem, key: key.pem}")
+    self_signed(tmp_path)
+    made = written("access: {certificate: test.pem, key: test.key}")
 
     assert schema.tls(made) is not None
     assert schema.tls(written("")) is None

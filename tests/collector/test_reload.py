@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import ssl
-import subprocess
 import urllib.error
 import urllib.request
 
@@ -16,6 +15,7 @@ from llmtrace.core.errors import ConfigError
 from llmtrace_collector.commands import collect
 from llmtrace_collector.commands.reload import Reloader
 from llmtrace_collector.config.schema import load
+from tests.support.certificates import self_signed
 from tests.support.free_ports import free_port
 from tests.support.waiting import until
 
@@ -25,14 +25,9 @@ FIRST, SECOND = "first-0123456789abcdef", "second-0123456789abcdef"
 
 
 def certificate(folder, name, *more):
-    """Make a certificate and its key; signed by itself unless more is said."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", f"{name}.key", "-out", f"{name}.pem", *more],
-        cwd=folder, check=True, capture_output=True,
-    )  # fmt: skip
-    return (folder / f"{name}.pem").read_bytes(), (folder / f"{name}.key").read_bytes()
+    """Return the bytes of a certificate and of its key."""
+    made, key = self_signed(folder, name, *more)
+    return made.read_bytes(), key.read_bytes()
 
 
 def shown(address):

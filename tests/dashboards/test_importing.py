@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from llmtrace.cli import main, make_parser
 from llmtrace.triage.command import window
 from llmtrace_dashboards.rules.recording_rules import rule_files
 from tests.dashboards.grafana import TOKEN, Grafana, serving
+from tests.support.certificates import needs_openssl, self_signed
 
 UIDS = {
     "llmtrace-budget", "llmtrace-stages", "llmtrace-engine", "llmtrace-triage",
@@ -410,19 +409,10 @@ def test_nothing_listens(run):
     assert f"cannot reach {url}" in said
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+@needs_openssl
 def test_tls(run, tmp_path: Path):
     """An unknown certificate is rejected with the way out; with --ca-file it is known."""
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "2", "-subj", "/CN=test"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    certificate, key = self_signed(tmp_path)
     with serving(Grafana(), certificate=(certificate, key)) as grafana:
         status, said = run(grafana.url)
         assert status == 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 from contextlib import contextmanager
 
 import grpc
@@ -15,24 +13,15 @@ from llmtrace.exporters.genai_metrics.sink import GenAISink
 from llmtrace.exporters.otlp.sink import otlp_sink
 from tests.exporters.receivers import grpc_receiver, http_receiver
 from tests.exporters.samples import typical
+from tests.support.certificates import needs_openssl, self_signed
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+pytestmark = needs_openssl
 
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory):
     """Make a key and a certificate for 127.0.0.1 that signs itself."""
-    folder = tmp_path_factory.mktemp("tls")
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "2", "-subj", "/CN=test"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    certificate, key = self_signed(tmp_path_factory.mktemp("tls"))
     return key, certificate
 
 

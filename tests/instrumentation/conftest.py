@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -14,6 +13,7 @@ import pytest
 
 from llmtrace.core.failopen import internal_errors, reset_internal_errors
 from llmtrace.instrumentation.llm_sdks import usage
+from tests.support.certificates import self_signed
 from tests.support.sse_server import Server, serve
 
 from . import answers
@@ -41,25 +41,11 @@ def server(_server: Server) -> Server:
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a certificate for loopback, with its key, signed by itself."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
+    if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make a certificate")
-    path = tmp_path_factory.mktemp("tls") / "loopback.pem"
-    made = [
-        "-x509",
-        "-days",
-        "1",
-        "-nodes",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-    ]
-    names = ["-subj", "/CN=loopback", "-addext", "subjectAltName=IP:127.0.0.1"]
-    where = ["-keyout", str(path), "-out", str(path.with_suffix(".crt"))]
-    subprocess.run([openssl, "req", *made, *names, *where], check=True, capture_output=True)
-    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
-    return path
+    certificate, key = self_signed(tmp_path_factory.mktemp("tls"))
+    certificate.write_bytes(key.read_bytes() + certificate.read_bytes())
+    return certificate
 
 
 @pytest.fixture

@@ -243,8 +243,8 @@ def test_over_tls(certificate: Path) -> None:
     """A record is read as a whole, so that its last byte is the content's: the same bound."""
     httpx = pytest.importorskip("httpx")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate.with_suffix(".crt"), certificate)
-    trusted = ssl.create_default_context(cafile=str(certificate.with_suffix(".crt")))
+    context.load_cert_chain(certificate)
+    trusted = ssl.create_default_context(cafile=str(certificate))
     sent = Sent()
 
     def late() -> None:

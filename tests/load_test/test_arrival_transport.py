@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 import time
 from contextlib import suppress
@@ -10,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from llmtrace.load_test.arrival_transport import ArrivalTransport, arrived, clock, http
+from tests.support.certificates import needs_openssl, self_signed
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -21,9 +23,10 @@ async def closed(writer):
         await writer.wait_closed()
 
 
-def exchange(*answers):
+def exchange(*answers, tls=None):
     """Send a request for each answer, given in pieces; return the bodies, and the connections."""
     connections = []
+    scheme = "http" if tls is None else "https"
 
     async def run():
         ended = asyncio.Event()
@@ -38,8 +41,8 @@ def exchange(*answers):
             await closed(writer)
             ended.set()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+        url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         found = []
         async with server, http.AsyncClient(transport=ArrivalTransport(), timeout=5.0) as client:
             try:
@@ -100,10 +103,50 @@ def test_a_server_that_is_not_there_is_an_error():
         asyncio.run(run())
 
 
+@pytest.fixture
+def tls(tmp_path, monkeypatch):
+    """Return a server's side of TLS, whose certificate signs itself and is trusted."""
+    certificate, key = self_signed(tmp_path)
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(certificate, key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    return made
+
+
+@needs_openssl
+def test_tls_is_spoken_over_one_connection(tls):
+    """As plain HTTP is, however its records cut the response."""
+    sent = [CHUNKED, b"5\r\nhello\r\n", b"0\r\n\r\n"]
+    assert exchange(sent, sent, tls=tls) == ([b"hello"] * 2, 1)
+
+
+@needs_openssl
+def test_a_server_whose_certificate_is_not_trusted_is_an_error(tls, monkeypatch):
+    """It is sent nothing."""
+    monkeypatch.delenv("SSL_CERT_FILE")
+    sent = []
+
+    async def run():
+        async def serve(reader, writer):
+            sent.append(await reader.read())
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with server, http.AsyncClient(transport=ArrivalTransport(), timeout=5.0) as client:
+            await client.get(url)
+
+    with pytest.raises(http.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        asyncio.run(run())
+    assert sent == []
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell")
-def test_the_clock_stands_where_the_data_arrived():
+@pytest.mark.parametrize("secure", [False, pytest.param(True, marks=needs_openssl)])
+def test_the_clock_stands_where_the_data_arrived(secure, request):
     """A client that was busy meanwhile is not charged to the server."""
     seen = {}
+    context = request.getfixturevalue("tls") if secure else None
+    scheme = "https" if secure else "http"
 
     async def run():
         asked, sent, ended, over = (asyncio.Event() for _ in range(4))
@@ -118,8 +161,8 @@ def test_the_clock_stands_where_the_data_arrived():
             await closed(writer)
             over.set()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
         async with server, http.AsyncClient(transport=ArrivalTransport(), timeout=5.0) as client:
             response = await client.send(client.build_request("GET", url), stream=True)
             asked.set()

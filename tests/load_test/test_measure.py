@@ -234,6 +234,14 @@ def test_what_is_wrong_is_said_before_anything_is_sent(capsys, options, problem)
     assert problem in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--warm-up", "--shared-prefix"])
+def test_a_negative_count_is_none(capsys, option):
+    """None is written as 0."""
+    with pytest.raises(SystemExit):
+        main(["bench", option, "-1"])
+    assert f"{option}: '-1' is not a whole number, 0 or more" in capsys.readouterr().err
+
+
 def test_recording_that_is_switched_off_is_an_error(monkeypatch):
     """By the words that `init` understands: "0" and "false" switch nothing off."""
     with serve(*[scripted] * 20) as server:

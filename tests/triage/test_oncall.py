@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +33,7 @@ from llmtrace.triage.pipeline import Settings, triage
 from llmtrace.triage.report.html import page
 from llmtrace.triage.result import Finding, as_json
 from llmtrace.triage.sources import reader
+from tests.support.certificates import needs_openssl, self_signed
 from tests.support.waiting import until
 from tests.triage.days import Kind, day
 
@@ -435,18 +434,12 @@ def test_grafana_is_annotated(result):
     assert body["timeEnd"] >= body["time"]
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+@needs_openssl
 def test_a_grafana_with_a_certificate_of_ones_own(result, tmp_path):
     """It is refused with a way out, and notified once its certificate is named."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", "key.pem", "-out", "cert.pem"],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
-    certificate = tmp_path / "cert.pem"
+    certificate, key = self_signed(tmp_path)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, tmp_path / "key.pem")
+    tls.load_cert_chain(certificate, key)
     alert = Alert(id="1" * 16, name="A", started=1e9)
     with hearing(tls=tls) as (url, seen):
         with pytest.raises(SourceError, match="--grafana-ca-file"):

@@ -14,7 +14,7 @@ import time
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from llmtrace.core.arrival import Arrival
+from llmtrace.core.arrival import Arrival, ArrivalClock
 from llmtrace.core.attempt_clock import LiveAttempt
 from llmtrace.core.recording import Recording
 from llmtrace.core.stages import Reported
@@ -95,8 +95,9 @@ def _at_least(received_ago: int) -> int:
 def answered(recording: Recording, attempt: LiveAttempt, sock: Any) -> None:
     """Note the kernel's times on an attempt whose response has just begun, and on its request."""
     received_ago = look(attempt, sock)
-    if received_ago is None or attempt.answered is None or hasattr(sock, "arrived_ns"):
-        return  # a load test's clock stands at arrivals already
+    at_arrivals = isinstance(recording.clock, ArrivalClock)
+    if received_ago is None or attempt.answered is None or at_arrivals:
+        return
     # Who came late to a message that a WebSocket had brought did not wait for it from the start.
     began = max(attempt.started, recording.read_began)
     if attempt.send is not None and attempt.send_started is not None:
