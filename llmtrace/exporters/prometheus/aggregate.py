@@ -108,6 +108,12 @@ def fold(histogram: Histogram, bounds: Sequence[int]) -> list[int]:
     return counts
 
 
+_COUNTED: Final = (
+    "requests", "cached_tokens", "cache_write_tokens", "reasoning_tokens", "retries", "client",
+    "lag", "cache_hits", "streamed",
+)  # fmt: skip
+
+
 class Cell:
     """Everything counted for one label set.
 
@@ -219,19 +225,12 @@ class Cell:
 
     def add(self, other: Cell) -> None:
         """Add everything another cell of the same aggregate counted."""
-        self.requests += other.requests
-        self.cached_tokens += other.cached_tokens
-        self.cache_write_tokens += other.cache_write_tokens
-        self.reasoning_tokens += other.reasoning_tokens
+        for name in _COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("e2e", "ttft", "tpot", "gaps", "input_tokens", "output_tokens"):
             getattr(self, name).add(getattr(other, name))
         for stage, histogram in other.stages.items():
             self.stages[stage].add(histogram)
-        self.retries += other.retries
-        self.client += other.client
-        self.lag += other.lag
-        self.cache_hits += other.cache_hits
-        self.streamed += other.streamed
         for name in ("bands", "by_prompt"):
             for mine, theirs in zip(getattr(self, name), getattr(other, name), strict=True):
                 mine[:] = map(add, mine, theirs)

@@ -6,10 +6,10 @@ scrape sees every request up to now. `prometheus_client`'s multi-process mode do
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from llmtrace.core.errors import ConfigError, missing_extra
 from llmtrace.core.failopen import internal_error, internal_errors
@@ -42,6 +42,7 @@ TURN_LABELS: Final = ("agent", "route", "service", "region", "outcome")
 TOOL_LABELS: Final = ("tool", "service", "region", "outcome")
 MAX_LABEL_SETS: Final = 100
 _NS: Final = 1e9
+_F = TypeVar("_F", CounterMetricFamily, HistogramMetricFamily)
 
 
 class PrometheusSink:
@@ -205,120 +206,106 @@ class _Families:
         self._of_turns(turn_labels)
 
     def _measured(self, labels: Sequence[str]) -> None:
-        self.stage = HistogramMetricFamily(
+        histogram = _with_labels(HistogramMetricFamily, labels)
+        self.stage = histogram(
             "llmtrace_stage_duration_seconds",
             "Time a request spent in a stage. Requests whose stage is not known are not in it.",
-            labels=(*labels, "stage"),
+            "stage",
         )
-        self.ttft = HistogramMetricFamily(
+        self.ttft = histogram(
             "llmtrace_ttft_seconds",
             "Start of the call to the first content the reader was handed.",
-            labels=labels,
         )
-        self.tpot = HistogramMetricFamily(
-            "llmtrace_tpot_seconds", "Time of an output token after the first.", labels=labels
-        )
-        self.e2e = HistogramMetricFamily(
-            "llmtrace_e2e_seconds", "Start of the call to its end.", labels=labels
-        )
-        self.gap = HistogramMetricFamily(
+        self.tpot = histogram("llmtrace_tpot_seconds", "Time of an output token after the first.")
+        self.e2e = histogram("llmtrace_e2e_seconds", "Start of the call to its end.")
+        self.gap = histogram(
             "llmtrace_inter_chunk_gap_seconds",
             "Wait for a chunk after the first; one count a chunk.",
-            labels=labels,
         )
 
     def _counted(self, labels: Sequence[str]) -> None:
-        self.requests = CounterMetricFamily(
-            "llmtrace_requests", "Requests, by how they ended.", labels=labels
-        )
-        self.tokens = CounterMetricFamily(
+        counter = _with_labels(CounterMetricFamily, labels)
+        self.requests = counter("llmtrace_requests", "Requests, by how they ended.")
+        self.tokens = counter(
             "llmtrace_tokens",
             "Tokens, where the server reported them; cached_input is a part of input.",
-            labels=(*labels, "type"),
+            "type",
         )
-        self.unknown = CounterMetricFamily(
-            "llmtrace_stage_unknown",
-            "Requests for which a stage could not be known.",
-            labels=(*labels, "stage"),
+        self.unknown = counter(
+            "llmtrace_stage_unknown", "Requests for which a stage could not be known.", "stage"
         )
-        self.source = CounterMetricFamily(
+        self.source = counter(
             "llmtrace_stage_source",
             "Requests for which a stage is known, by source.",
-            labels=(*labels, "stage", "source"),
+            "stage",
+            "source",
         )
-        self.anatomy = CounterMetricFamily(
+        self.anatomy = counter(
             "llmtrace_anatomy_seconds",
             "Time in each stage, by how long its request took in all: above `over`, up to `le`.",
-            labels=(*labels, "stage", "over", "le"),
+            "stage",
+            "over",
+            "le",
         )
-        self.prompt_ttft = CounterMetricFamily(
+        self.prompt_ttft = counter(
             "llmtrace_prompt_ttft_seconds",
             "Time to first content, by tokens of the prompt: above `over`, up to `le`.",
-            labels=(*labels, "over", "le"),
+            "over",
+            "le",
         )
-        self.prompt_requests = CounterMetricFamily(
+        self.prompt_requests = counter(
             "llmtrace_prompt_ttft_requests",
             "Requests whose time to first content and prompt tokens are known, by the latter.",
-            labels=(*labels, "over", "le"),
+            "over",
+            "le",
         )
         self._around(labels)
 
     def _around(self, labels: Sequence[str]) -> None:
         """Make those of what lies around the engine: network, client, retries, caches."""
-        self.phase = CounterMetricFamily(
+        counter = _with_labels(CounterMetricFamily, labels)
+        self.phase = counter(
             "llmtrace_network_phase_seconds",
             "Time in each sub-phase of the network stage, where observed.",
-            labels=(*labels, "phase"),
+            "phase",
         )
-        self.client = CounterMetricFamily(
+        self.client = counter(
             "llmtrace_unattributed_client_seconds",
             "Unattributed time that was the application's own, before requests were handed over.",
-            labels=labels,
         )
-        self.lag = CounterMetricFamily(
+        self.lag = counter(
             "llmtrace_client_lag_seconds",
             "Waits for which data had arrived, and a busy client had not read it yet; at least.",
-            labels=labels,
         )
-        self.retries = CounterMetricFamily(
-            "llmtrace_retries", "HTTP attempts after a request's first.", labels=labels
-        )
-        self.cache_hits = CounterMetricFamily(
+        self.retries = counter("llmtrace_retries", "HTTP attempts after a request's first.")
+        self.cache_hits = counter(
             "llmtrace_cache_hits",
             "Requests that a response cache answered, where that was reported.",
-            labels=labels,
         )
-        self.streamed = CounterMetricFamily(
+        self.streamed = counter(
             "llmtrace_streamed_requests",
             "Requests whose response was a stream; the others were unary.",
-            labels=labels,
         )
 
     def _of_turns(self, turn_labels: Sequence[str]) -> None:
-        self.turn = HistogramMetricFamily(
+        histogram = _with_labels(HistogramMetricFamily, turn_labels)
+        counter = _with_labels(CounterMetricFamily, turn_labels)
+        self.turn = histogram(
             "llmtrace_turn_duration_seconds",
             "How long a turn of an agent took. Turns are no requests.",
-            labels=turn_labels,
         )
-        self.turn_ttft = HistogramMetricFamily(
-            "llmtrace_turn_ttft_seconds",
-            "Start of a turn to the first content that its user saw.",
-            labels=turn_labels,
+        self.turn_ttft = histogram(
+            "llmtrace_turn_ttft_seconds", "Start of a turn to the first content that its user saw."
         )
-        self.loss = HistogramMetricFamily(
+        self.loss = histogram(
             "llmtrace_turn_tool_serial_loss_seconds",
             "What independent tool calls of a turn lost by taking turns.",
-            labels=turn_labels,
         )
-        self.tool_serial = CounterMetricFamily(
-            "llmtrace_turn_tool_seconds",
-            "Time of all tool calls of turns, added up.",
-            labels=turn_labels,
+        self.tool_serial = counter(
+            "llmtrace_turn_tool_seconds", "Time of all tool calls of turns, added up."
         )
-        self.tool_wall = CounterMetricFamily(
-            "llmtrace_turn_tool_wall_seconds",
-            "Time of turns while any of their tool calls ran.",
-            labels=turn_labels,
+        self.tool_wall = counter(
+            "llmtrace_turn_tool_wall_seconds", "Time of turns while any of their tool calls ran."
         )
         self.tool = HistogramMetricFamily(
             "llmtrace_tool_duration_seconds", "How long a tool call took.", labels=TOOL_LABELS
@@ -388,6 +375,11 @@ class _Families:
         _add(self.loss, labels, turns["loss"])
         self.tool_serial.add_metric(labels, turns["tool_serial"].total / _NS)
         self.tool_wall.add_metric(labels, turns["tool_wall"].total / _NS)
+
+
+def _with_labels(family: type[_F], labels: Sequence[str]) -> Callable[..., _F]:
+    """Return what makes metric families of these labels, and of further ones that it is given."""
+    return lambda name, meaning, *more: family(name, meaning, labels=(*labels, *more))
 
 
 def _without_requests(known: Collection[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
